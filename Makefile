@@ -1,0 +1,53 @@
+# Everything one does with a checkout. `make` alone lists the targets.
+
+# One torch thread per process: many small actors on few cores lose far more to two threads than they win.
+export OMP_NUM_THREADS := 1
+export RAY_USAGE_STATS_ENABLED := 0
+# Handed on to setup.sh: which Python to use, and which optional dependencies to install.
+export PYTHON ?=
+export EXTRAS ?=
+
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test test-fast lint format types constraints
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
+
+setup: ## Make .venv or bring it up to date (PYTHON=python3.12, EXTRAS=dev)
+	@./setup.sh
+
+demo: setup ## Train Pendulum from a scripted teacher's preferences
+	$(BIN)/rlhf-ray train pendulum
+
+test: lint types ## Lint, types, then all tests; stops at the first of the three that fails
+	$(BIN)/pytest --durations=15
+
+test-fast: setup ## The tests, without those marked slow
+	$(BIN)/pytest -m "not slow"
+
+lint: setup ## Check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup ## Format, and repair what can be repaired by itself
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup ## Check types
+	$(BIN)/mypy
+
+# Built for the oldest Python. torch loses its local version and its CUDA packages, so that one file serves machines that
+# take the CPU build and machines that take the CUDA build. uv does not read pip's find-links: hand them over.
+constraints: setup ## Renew constraints.txt: the newest versions that fit together
+	@export UV_FIND_LINKS="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2>/dev/null)}}"; \
+	set -e; trap 'rm -f constraints.new' EXIT; \
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --python-version 3.11 --no-header --no-annotate \
+	  --no-emit-index-url --no-emit-find-links >constraints.new; \
+	{ \
+	  echo "# The versions the tests run with; setup.sh installs with -c constraints.txt."; \
+	  echo "# Renewed by \`make constraints\`."; \
+	  sed -E -e 's/\+cpu$$//' -e '/^(nvidia-|cuda-|triton==)/d' constraints.new; \
+	} >constraints.txt

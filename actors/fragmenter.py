@@ -1,0 +1,122 @@
+"""Fragmenter: keeps the newest fragments and chooses pairs of them to ask about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlhf_ray.arrays import Array
+from rlhf_ray.comparisons import Pairs
+from rlhf_ray.fragments import Fragments
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.selection import most_disagreed, random_pairs
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+
+
+@dataclass(frozen=True)
+class Clips:
+    """What one rollout gave: its fragments, and what is to be known about its episodes.
+
+    Attributes:
+        source: who made it: the index of the EnvRunner, or -1 for the rollout collector.
+        policy_version: the version of the policy that acted. A source makes one batch of clips per version.
+        fragments: None when no stretch of an episode was long enough.
+        too_short: stretches of episodes that were shorter than a fragment.
+        episode_lengths: the lengths (steps) of the episodes that ended in this rollout.
+    """
+
+    source: int
+    policy_version: int
+    fragments: Fragments | None
+    too_short: int
+    episode_lengths: tuple[int, ...]
+
+
+class Fragmenter:
+    """A pool of the newest fragments.
+
+    What arrives is ordered by policy version and source before it is used, so that the order in which rollout workers happen
+    to finish changes nothing. Every choice is drawn from a generator seeded with the round's number: a restarted fragmenter
+    chooses as the lost one would have, from the fragments that have arrived since.
+    """
+
+    def __init__(
+        self,
+        fragments: FragmentSettings,
+        preferences: PreferenceSettings,
+        reward_model: RewardModelSettings,
+        observation_space: gym.spaces.Box,
+        action_space: gym.Space[Any],
+        seed: int,
+    ):
+        self.settings = fragments
+        self.preferences = preferences
+        self.seed = seed
+        self.ensemble = RewardEnsemble(observation_space, action_space, reward_model)
+        self._clips: dict[tuple[int, int], Fragments] = {}
+        self._too_short: dict[tuple[int, int], int] = {}
+        self._episode_lengths: set[int] = set()
+
+    def add(self, clips: Clips) -> None:
+        """Take in the clips of one rollout. Adding the same rollout twice changes nothing."""
+        key = (clips.policy_version, clips.source)
+        self._too_short[key] = clips.too_short
+        self._episode_lengths.update(clips.episode_lengths)
+        if clips.fragments is not None:
+            self._clips[key] = clips.fragments
+        for old in sorted(self._clips):
+            if self._size() - len(self._clips[old]) < self.settings.pool:
+                break
+            del self._clips[old]
+
+    def propose(self, count: int, round_number: int, reward: dict[str, Array] | None) -> tuple[int, Pairs | None]:
+        """Choose ``count`` pairs to ask about.
+
+        Args:
+            count: pairs wanted.
+            round_number: which labelling round this is; decides the random choices.
+            reward: the newest version of the reward ensemble (`RewardEnsemble.state`), for selection by disagreement.
+
+        Returns:
+            How many pairs, and the pairs: at most ``count``; 0 and None when there is no pair to be made.
+        """
+        if self._size() < 2:
+            return 0, None
+        pool = Fragments.concatenate([self._clips[key] for key in sorted(self._clips)])[-self.settings.pool :]
+        rng = np.random.default_rng([self.seed, 1, round_number])
+        version = 0 if reward is None else int(reward["version"])
+        if self.preferences.selection == "disagreement" and reward is not None:
+            self.ensemble.load_state(reward)
+            candidates = random_pairs(len(pool), count * self.preferences.oversampling, rng)
+            index = most_disagreed(candidates, self.ensemble.fragment_returns(pool), count)
+        else:
+            index = random_pairs(len(pool), count, rng)
+        return len(index), Pairs.of(pool, index, version)
+
+    def report(self) -> dict[str, Any]:
+        """What has arrived: fragments in the pool, stretches that were too short, the different episode lengths seen."""
+        return {
+            "pool": self._size(),
+            "too_short": sum(self._too_short.values()),
+            "episode_lengths": sorted(self._episode_lengths),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "clips": {key: vars(fragments) for key, fragments in self._clips.items()},
+            "too_short": dict(self._too_short),
+            "episode_lengths": sorted(self._episode_lengths),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        self._clips = {key: Fragments(**arrays) for key, arrays in state["clips"].items()}
+        self._too_short = dict(state["too_short"])
+        self._episode_lengths = set(state["episode_lengths"])
+
+    def _size(self) -> int:
+        return sum(len(fragments) for fragments in self._clips.values())

@@ -1,0 +1,106 @@
+"""Comparisons: pairs of fragments, and what a teacher answered about them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlhf_ray.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.fragments import Fragments
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """``n`` pairs of fragments to ask about.
+
+    Attributes:
+        left, right: ``n`` fragments each; pair ``i`` is ``left[i]`` against ``right[i]``.
+        ids: ``n`` ids made of the fragments' content, so that the same question has the same id wherever it is asked.
+        reward_version: the version of the reward model that chose the pairs (0: none did).
+    """
+
+    left: Fragments
+    right: Fragments
+    ids: tuple[str, ...]
+    reward_version: int = 0
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    @staticmethod
+    def of(fragments: Fragments, index: IntArray, reward_version: int = 0) -> Pairs:
+        """The pairs that ``index`` (``[n, 2]``: positions of left and right) picks from ``fragments``."""
+        names = fragments.ids()
+        return Pairs(
+            fragments[index[:, 0]],
+            fragments[index[:, 1]],
+            tuple(pair_id(names[left], names[right]) for left, right in index),
+            reward_version,
+        )
+
+
+def pair_id(left: str, right: str) -> str:
+    """The id (32 hex digits) of the pair of fragments with these ids, in this order."""
+    return hashlib.sha256(f"{left}|{right}".encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """Pairs with answers.
+
+    Attributes:
+        pairs: the ``n`` pairs.
+        preferences: ``[n]`` float32: the probability that the left one is better: 1 left, 0 right, 0.5 equally good.
+    """
+
+    pairs: Pairs
+    preferences: FloatArray
+
+    def __post_init__(self) -> None:
+        if self.preferences.shape != (len(self.pairs),):
+            raise ValueError(
+                f"{len(self.pairs)} pairs need as many preferences; got an array of shape {self.preferences.shape}."
+            )
+        if not bool(np.all((self.preferences >= 0) & (self.preferences <= 1))):
+            raise ValueError("Preferences are probabilities that the left fragment is better: between 0 and 1.")
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: IntArray | BoolArray | slice) -> Comparisons:
+        positions = np.arange(len(self))[index]
+        pairs = replace(
+            self.pairs,
+            left=self.pairs.left[index],
+            right=self.pairs.right[index],
+            ids=tuple(self.pairs.ids[i] for i in positions),
+        )
+        return Comparisons(pairs, self.preferences[index])
+
+    @property
+    def ties(self) -> int:
+        """How many of the answers are "equally good"."""
+        return int(np.sum(self.preferences == 0.5))
+
+    @staticmethod
+    def concatenate(batches: Sequence[Comparisons]) -> Comparisons:
+        """All comparisons of ``batches`` (at least one), in order; the reward version is the newest one's."""
+        pairs = Pairs(
+            Fragments.concatenate([batch.pairs.left for batch in batches]),
+            Fragments.concatenate([batch.pairs.right for batch in batches]),
+            tuple(name for batch in batches for name in batch.pairs.ids),
+            max(batch.pairs.reward_version for batch in batches),
+        )
+        return Comparisons(pairs, np.concatenate([batch.preferences for batch in batches]))
+
+
+def stable_uniform(ids: Sequence[str], salt: str) -> FloatArray:
+    """A number in [0, 1) for each id that depends on nothing but the id and ``salt``, ``[n]`` float64.
+
+    Membership decided this way (held out or not, bootstrap weights) survives restarts, reordering and growth of the data.
+    """
+    digests = (hashlib.sha256(f"{salt}|{name}".encode()).digest()[:8] for name in ids)
+    return np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.float64) / 2.0**64

@@ -1,0 +1,123 @@
+"""From an environment's name to the environment, single or vectorised."""
+
+import difflib
+import importlib
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import find_highest_version, parse_env_id
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from rlhf_ray.envs import procgen, procgen_settings
+
+PROCGEN_PREFIX = "procgen/"
+
+_OWN_ENVS = {
+    "rlhf_ray/CartPoleFixed-v0": ("rlhf_ray.envs.cartpole_fixed:CartPoleFixed", 500),
+    "rlhf_ray/MovingDot-v0": ("rlhf_ray.envs.moving_dot:MovingDot", 100),
+}
+"""Our ids, each with its class and the number of steps after which its episodes are truncated."""
+
+_ACCEPTED_FORMS = (
+    "Accepted are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
+    f"registers the id; {' and '.join(repr(name) for name in _OWN_ENVS)}; and 'procgen/<game>-<mode>' with mode easy, "
+    "hard, extreme, memory or exploration, such as 'procgen/coinrun-easy'."
+)
+
+
+def register() -> None:
+    """Registers our own environments with gymnasium. Calling it again changes nothing."""
+    for name, (entry_point, episode_steps) in _OWN_ENVS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(name, entry_point=entry_point, max_episode_steps=episode_steps)
+
+
+def is_natively_vectorised(name: str) -> bool:
+    """Whether the environment steps many copies of itself faster than a loop over single ones can (procgen does)."""
+    return name.startswith(PROCGEN_PREFIX)
+
+
+def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
+    """Makes one environment.
+
+    Args:
+        name: A registered gymnasium id, ``module:EnvId-v0``, or ``procgen/<game>-<mode>``.
+        **options: Handed to the environment's constructor, for example ``render_mode="rgb_array"``. For procgen, see
+            ``rlhf_ray.envs.procgen.ProcgenVectorEnv``.
+
+    Raises:
+        ValueError: No environment has this name; the text gives the nearest ones.
+        ImportError: A procgen game without procgen installed.
+    """
+    if is_natively_vectorised(name):
+        return procgen.ProcgenEnv(*_procgen_game_and_mode(name), **options)
+    _check_gymnasium_id(name)
+    return gymnasium.make(name, **options)
+
+
+def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, Any, Any]:
+    """Makes ``num_envs`` copies of an environment that are stepped together, in this process.
+
+    The autoreset mode is always ``AutoresetMode.NEXT_STEP``, which RLlib requires (and does not check): the step after
+    an episode's last returns the next episode's first observation, reward 0, and ignores the action.
+
+    Args:
+        name: As for ``make_env``.
+        num_envs: Number of copies, at least 1.
+        **options: As for ``make_env``.
+
+    Raises:
+        ValueError: No environment has this name (the text gives the nearest ones), or ``num_envs`` is below 1.
+        ImportError: A procgen game without procgen installed.
+    """
+    if num_envs < 1:
+        raise ValueError(f"num_envs={num_envs} for environment {name!r}: it must be at least 1.")
+    if is_natively_vectorised(name):
+        game, mode = _procgen_game_and_mode(name)
+        return procgen.ProcgenVectorEnv(game, mode, num_envs=num_envs, **options)
+    _check_gymnasium_id(name)
+    return SyncVectorEnv(
+        [lambda: gymnasium.make(name, **options) for _ in range(num_envs)],
+        autoreset_mode=AutoresetMode.NEXT_STEP,
+    )
+
+
+def _procgen_game_and_mode(name: str) -> tuple[str, str]:
+    game, _, mode = name.removeprefix(PROCGEN_PREFIX).rpartition("-")
+    if mode not in procgen_settings.modes_of(game):
+        raise ValueError(_unknown(name))
+    return game, mode
+
+
+def _check_gymnasium_id(name: str) -> None:
+    """Raises a ValueError unless gymnasium can make ``name``; imports the module of a ``module:EnvId`` name."""
+    module, _, env_id = name.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise  # The module is there, and lacks a dependency of its own: that error says more than ours.
+            raise ValueError(f"{_unknown(name)} There is no module {error.name!r} to import.") from error
+    if env_id in gymnasium.registry:
+        return
+    try:
+        namespace, base_name, version = parse_env_id(env_id)
+    except gymnasium.error.Error:  # Not even of an id's form.
+        raise ValueError(_unknown(name)) from None
+    if version is None and find_highest_version(namespace, base_name) is not None:
+        return  # gymnasium takes the latest version, and says so.
+    raise ValueError(_unknown(name))
+
+
+def _unknown(name: str) -> str:
+    known = {known_name.lower(): known_name for known_name in [*gymnasium.registry, *procgen_names()]}
+    nearest = difflib.get_close_matches(name.rpartition(":")[2].lower(), known, n=5)
+    hint = f"The nearest names are {', '.join(known[key] for key in nearest)}. " if nearest else ""
+    return f"There is no environment {name!r}. {hint}{_ACCEPTED_FORMS}"
+
+
+def procgen_names() -> list[str]:
+    """The names of all procgen environments: every game with each mode that it has."""
+    games = procgen_settings.GAMES
+    return [f"{PROCGEN_PREFIX}{game}-{mode}" for game in games for mode in procgen_settings.modes_of(game)]

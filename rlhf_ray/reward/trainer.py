@@ -1,0 +1,276 @@
+"""The reward trainer: fits the ensemble to the comparisons and makes versions of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhf_ray.arrays import Array, FloatArray
+from rlhf_ray.comparisons import Comparisons, stable_uniform
+from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble, steps_of
+from rlhf_ray.reward.preference_model import discounts, log_likelihood_loss
+from rlhf_ray.settings import RewardModelSettings
+
+_POISSON_CDF = np.cumsum([np.exp(-1.0) / float(np.prod(range(1, k + 1))) for k in range(8)])
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What a fit came to. Accuracies are over comparisons that are no ties, of the mean over members; NaN where there are none."""
+
+    version: int
+    comparisons: int
+    held_out: int
+    ties: int
+    train_loss: float
+    train_accuracy: float
+    held_out_loss: float
+    held_out_accuracy: float
+    reward_mean: float
+    """Mean over members of the raw reward's mean, before normalisation."""
+    reward_std: float
+    """Mean over members of the raw reward's standard deviation, before normalisation: the scale of this version."""
+    gradient_steps: int
+    seconds: float
+
+
+def bootstrap_weights(ids: Sequence[str], members: int) -> FloatArray:
+    """How often each member's bootstrap sample holds each comparison, ``[members, n]`` float32, Poisson(1) distributed.
+
+    Decided by a hash of the comparison's id, so that it stays as it is when comparisons are added or reordered.
+    """
+    draws = [stable_uniform(ids, f"bootstrap {member}") for member in range(members)]
+    return np.searchsorted(_POISSON_CDF, np.stack(draws)).astype(np.float32)
+
+
+class RewardTrainer:
+    """Holds the comparisons as stacked tensors and fits a `RewardEnsemble` to them.
+
+    Args:
+        settings: networks and optimiser.
+        observation_space, action_space: the environment's.
+        held_out_share: share of the comparisons never trained on.
+        seed: of initial weights and batch order.
+    """
+
+    def __init__(
+        self,
+        settings: RewardModelSettings,
+        observation_space: gym.spaces.Box,
+        action_space: gym.Space[Any],
+        *,
+        held_out_share: float,
+        seed: int,
+    ):
+        self.settings = settings
+        self.held_out_share = held_out_share
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.ensemble = RewardEnsemble(observation_space, action_space, settings)
+        self.optimizer = torch.optim.AdamW(
+            self.ensemble.networks.parameters(),
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        self.generator = torch.Generator().manual_seed(seed)
+        self.ids: list[str] = []
+        self._data: _Stacked | None = None
+
+    def add(self, comparisons: Comparisons) -> None:
+        """Take in comparisons. Those already there (by id) are left out, so that adding twice changes nothing."""
+        known = set(self.ids)
+        new = np.array([i for i, name in enumerate(comparisons.pairs.ids) if name not in known], dtype=np.int64)
+        if len(new) == 0:
+            return
+        added = _Stacked.of(self.ensemble, comparisons[new], self.held_out_share)
+        self._data = added if self._data is None else self._data.join(added)
+        self.ids += [comparisons.pairs.ids[i] for i in new]
+
+    def fit(self, updates: int) -> FitReport:
+        """Take ``updates`` gradient steps on the comparisons that are not held out, renew the normalisers, and make a version."""
+        started = time.perf_counter()
+        if self._data is None:
+            raise ValueError("There are no comparisons to fit the reward model to; add some first.")
+        data = self._data
+        train = torch.nonzero(~data.held_out).squeeze(1)
+        if len(train) == 0:  # so few that chance held all of them out
+            train = torch.arange(len(data))
+        for batch in self._batches(train, updates):
+            loss = (self._loss(data, batch) * data.weights[:, batch]).mean(1).sum()
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+        self._normalise(data)
+        self.ensemble.version += 1
+        return self._report(data, train, updates, time.perf_counter() - started)
+
+    def _batches(self, train: Tensor, updates: int) -> Iterator[Tensor]:
+        """``updates`` batches of positions, from passes over ``train`` in ever new random order."""
+        taken = 0
+        while taken < updates:
+            order = train[torch.randperm(len(train), generator=self.generator)]
+            for batch in order.split(self.settings.batch_size)[: updates - taken]:
+                taken += 1
+                yield batch
+
+    def state(self) -> dict[str, Any]:
+        """All a restarted trainer needs besides the comparisons (which it is given again by their ids), as numpy arrays."""
+        optimizer = self.optimizer.state_dict()
+        return {
+            "ensemble": self.ensemble.state(),
+            "optimizer": {
+                str(parameter): {name: np.asarray(value) for name, value in moments.items()}
+                for parameter, moments in optimizer["state"].items()
+            },
+            "generator": self.generator.get_state().numpy(),
+            "ids": list(self.ids),
+        }
+
+    def load_state(self, state: dict[str, Any], comparisons: Comparisons | None) -> None:
+        """The inverse of `state`; ``comparisons`` holds (at least) those the state names.
+
+        Raises:
+            ValueError: a comparison that the state names is missing.
+        """
+        self.ensemble.load_state(state["ensemble"])
+        optimizer = self.optimizer.state_dict()
+        optimizer["state"] = {
+            int(parameter): {name: torch.as_tensor(np.array(value)) for name, value in moments.items()}
+            for parameter, moments in state["optimizer"].items()
+        }
+        self.optimizer.load_state_dict(optimizer)
+        self.generator.set_state(torch.as_tensor(np.array(state["generator"])))
+        self.ids, self._data = [], None
+        if not state["ids"]:
+            return
+        position = {} if comparisons is None else {name: i for i, name in enumerate(comparisons.pairs.ids)}
+        missing = [name for name in state["ids"] if name not in position]
+        if missing or comparisons is None:
+            raise ValueError(
+                f"{len(missing)} of the {len(state['ids'])} comparisons the reward model was fitted on are missing."
+            )
+        self.add(comparisons[np.array([position[name] for name in state["ids"]])])
+
+    def _loss(self, data: _Stacked, batch: Tensor) -> Tensor:
+        """The loss of each comparison of ``batch`` for each member, ``[members, batch]``."""
+        return log_likelihood_loss(
+            self._return_differences(data, batch), data.preferences[batch], self.settings.label_noise
+        )
+
+    def _return_differences(self, data: _Stacked, batch: Tensor) -> Tensor:
+        features = data.features[batch]
+        pairs, _, length = features.shape[:3]
+        images = None if data.frames is None else data.images(self.ensemble, batch)
+        rewards = self.ensemble.networks(features.flatten(0, 2), images).reshape(-1, pairs, 2, length)
+        if self.settings.discount == 1.0:
+            returns = rewards.sum(-1)
+        else:
+            returns = rewards @ discounts(length, self.settings.discount)
+        difference: Tensor = returns[..., 0] - returns[..., 1]
+        return difference
+
+    def _normalise(self, data: _Stacked) -> None:
+        """Set the normalisers so that each member has mean 0 and standard deviation 1 over all stored steps."""
+        rewards = self._over_all(data, lambda batch: self._raw_rewards(data, batch))
+        self.ensemble.reward_mean.copy_(rewards.mean(1))
+        self.ensemble.reward_std.copy_(rewards.std(1).clamp_min(1e-6))
+
+    def _raw_rewards(self, data: _Stacked, batch: Tensor) -> Tensor:
+        images = None if data.frames is None else data.images(self.ensemble, batch)
+        rewards: Tensor = self.ensemble.networks(data.features[batch].flatten(0, 2), images)
+        return rewards
+
+    @staticmethod
+    def _over_all(data: _Stacked, function: Any) -> Tensor:
+        """``function(batch)`` (``[members, …]``) over all comparisons, in chunks that bound memory, joined."""
+        pairs_per_chunk = max(1, CHUNK // (2 * data.features.shape[2]))
+        with torch.no_grad():
+            return torch.cat([function(batch) for batch in torch.arange(len(data)).split(pairs_per_chunk)], 1)
+
+    def _report(self, data: _Stacked, train: Tensor, steps: int, seconds: float) -> FitReport:
+        differences = self._over_all(data, lambda batch: self._return_differences(data, batch)).mean(0)
+        losses = log_likelihood_loss(differences, data.preferences, self.settings.label_noise)
+        decided = data.preferences != 0.5
+        right = (differences > 0) == (data.preferences > 0.5)
+
+        def mean(values: Tensor, where: Tensor) -> float:
+            return float(values[where].float().mean()) if bool(where.any()) else float("nan")
+
+        trained = torch.zeros(len(data), dtype=torch.bool)
+        trained[train] = True
+        return FitReport(
+            version=int(self.ensemble.version),
+            comparisons=len(data),
+            held_out=int(data.held_out.sum()),
+            ties=int((~decided).sum()),
+            train_loss=mean(losses, trained),
+            train_accuracy=mean(right, trained & decided),
+            held_out_loss=mean(losses, data.held_out),
+            held_out_accuracy=mean(right, data.held_out & decided),
+            reward_mean=float(self.ensemble.reward_mean.mean()),
+            reward_std=float(self.ensemble.reward_std.mean()),
+            gradient_steps=steps,
+            seconds=seconds,
+        )
+
+
+@dataclass(frozen=True)
+class _Stacked:
+    """``n`` comparisons as tensors, left and right stacked on the second axis.
+
+    ``features`` [n, 2, length, inputs] float32; ``frames`` [n, 2, length + 1, height, width, channels] uint8 or None (mlp);
+    ``preferences`` [n] float32; ``weights`` [members, n] float32; ``held_out`` [n] bool.
+    """
+
+    features: Tensor
+    frames: Tensor | None
+    preferences: Tensor
+    weights: Tensor
+    held_out: Tensor
+
+    def __len__(self) -> int:
+        return len(self.preferences)
+
+    @staticmethod
+    def of(ensemble: RewardEnsemble, comparisons: Comparisons, held_out_share: float) -> _Stacked:
+        settings, ids = ensemble.settings, comparisons.pairs.ids
+        sides = (comparisons.pairs.left, comparisons.pairs.right)
+        features = [ensemble.networks.features(*steps_of(side)).reshape(len(side), side.length, -1) for side in sides]
+        frames = None
+        if ensemble.networks.convolutions is not None:
+            frames = torch.as_tensor(np.stack([side.observations for side in sides], axis=1))
+        weights: Array = np.ones((settings.ensemble_size, len(ids)), dtype=np.float32)
+        if settings.bootstrap and settings.ensemble_size > 1:
+            weights = bootstrap_weights(ids, settings.ensemble_size)
+        return _Stacked(
+            features=torch.stack(features, 1),
+            frames=frames,
+            preferences=torch.as_tensor(np.array(comparisons.preferences, dtype=np.float32)),
+            weights=torch.as_tensor(weights),
+            held_out=torch.as_tensor(stable_uniform(ids, "held out") < held_out_share),
+        )
+
+    def join(self, other: _Stacked) -> _Stacked:
+        frames = None
+        if self.frames is not None and other.frames is not None:
+            frames = torch.cat([self.frames, other.frames])
+        return _Stacked(
+            torch.cat([self.features, other.features]),
+            frames,
+            torch.cat([self.preferences, other.preferences]),
+            torch.cat([self.weights, other.weights], 1),
+            torch.cat([self.held_out, other.held_out]),
+        )
+
+    def images(self, ensemble: RewardEnsemble, batch: Tensor) -> Tensor | None:
+        assert self.frames is not None
+        frames = self.frames[batch]
+        return ensemble.networks.images(frames[:, :, :-1].flatten(0, 2), frames[:, :, 1:].flatten(0, 2))

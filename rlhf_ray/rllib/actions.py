@@ -1,0 +1,37 @@
+"""Actions: from what RLlib's policies emit to what the environment is given.
+
+RLlib's policies act in [-1, 1] where the action space is bounded; its env runners scale and clip actions on the way to the
+environment and keep the unscaled ones in episodes and batches. Fragments and reward models hold the environment's own.
+"""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rlhf_ray.arrays import Array
+
+
+def to_env_actions(actions: Array, space: gym.Space[Any]) -> Array:
+    """A policy's actions ``[..., *action_shape]`` as the environment got them: scaled to the bounds and clipped to them, where
+    every bound is finite, and unchanged otherwise (as RLlib's ``normalize_actions`` does).
+    """
+    if not isinstance(space, gym.spaces.Box):
+        return np.asarray(actions, dtype=np.int64)
+    if not _bounded(space):
+        return np.asarray(actions, dtype=np.float32)
+    scaled = space.low + (np.asarray(actions) + 1.0) * (space.high - space.low) / 2.0
+    return np.clip(scaled, space.low, space.high).astype(np.float32)
+
+
+def to_env_actions_tensor(actions: torch.Tensor, space: gym.Space[Any]) -> torch.Tensor:
+    """`to_env_actions` for tensors."""
+    if not isinstance(space, gym.spaces.Box) or not _bounded(space):
+        return actions
+    low, high = (torch.as_tensor(bound, device=actions.device) for bound in (space.low, space.high))
+    return (low + (actions + 1.0) * (high - low) / 2.0).clamp(low, high)
+
+
+def _bounded(space: gym.spaces.Box) -> bool:
+    return bool(np.all(np.isfinite(space.low)) and np.all(np.isfinite(space.high)))

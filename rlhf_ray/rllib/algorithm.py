@@ -1,0 +1,193 @@
+"""PreferencePPO: PPO on a reward that is learned, while it trains, from comparisons."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from pathlib import Path
+from typing import Any
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
+from ray.tune import PlacementGroupFactory
+
+from actors.pipeline import CPUS, Pipeline, RoundReport
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.rllib.config import PreferencePPOConfig
+from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
+from rlhf_ray.rllib.policy import CollectorPolicy
+
+PREFERENCES = "preferences"
+"""Key of the ring's metrics in results, of its state in checkpoints, and name of the store's folder."""
+
+
+class PreferencePPO(PPO):  # type: ignore[misc]
+    """PPO whose learner sees a learned reward. An RLlib `Algorithm`: build it with `PreferencePPOConfig`.
+
+    Each `train()` is one iteration of PPO. Before it, where a labelling round is due, the ring asks about clips of the newest
+    rollouts, stores the answers, fits the reward model and gives the learner the new version. ``env_runners/
+    episode_return_mean`` in the results is the true return; the ring's metrics are under ``preferences``.
+    """
+
+    @classmethod
+    def get_default_config(cls) -> AlgorithmConfig:
+        """A `PreferencePPOConfig` with the defaults."""
+        return PreferencePPOConfig()
+
+    @classmethod
+    def default_resource_request(cls, config: Any) -> PlacementGroupFactory:
+        """RLlib's bundles and one for the ring's actors."""
+        request = super().default_resource_request(config)
+        ring = {"CPU": float(math.ceil(sum(CPUS.values())))}
+        return PlacementGroupFactory([*request.bundles, ring], strategy=request.strategy)
+
+    def setup(self, config: Any) -> None:
+        """Check the environment, start the ring, build PPO (called by Ray)."""
+        settings: PreferencePPOConfig = self.config
+        observation_space, action_space = settings.check_environment()
+        self.config = settings.with_reward_module(observation_space, action_space, f"ring-{uuid.uuid4().hex[:12]}")
+        budget = self.config.total_env_steps - self.config.preference_settings.rounds * (
+            self.config.fragment_settings.exploration_env_steps
+        )
+        initial = self.config.fragment_settings.initial_env_steps
+        self._iterations = (budget - initial) // self.config.iteration_env_steps
+        # What does not fill an iteration goes to the first clips, so that the steps add up to the budget.
+        self._initial_env_steps = initial + (budget - initial) % self.config.iteration_env_steps
+        policy_spec = self.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID]
+        self.ring = Pipeline(
+            name=self.config.ring_name,
+            fragments=self.config.fragment_settings,
+            preferences=self.config.preference_settings,
+            reward_model=self.config.reward_model_settings,
+            observation_space=observation_space,
+            action_space=action_space,
+            make_env=self.config.make_env(),
+            make_policy=_PolicyFactory(policy_spec, observation_space, action_space),
+            store=Path(self.logdir).absolute() / PREFERENCES,
+            seed=self.config.seed or 0,
+            rollouts=self.config.num_envs_per_env_runner,
+            spread=max(0, self._iterations - 1),
+        )
+        self._spaces = (observation_space, action_space)
+        super().setup(config)
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps so far, those of PPO's rollouts and those of the rollout collector."""
+        sampled = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
+        return int(sampled) + self.ring.env_steps
+
+    @property
+    def finished(self) -> bool:
+        """Whether another iteration would take more than ``total_env_steps``."""
+        return self.env_steps + self.config.iteration_env_steps > self.config.total_env_steps
+
+    def reward_model(self) -> RewardEnsemble:
+        """The newest version of the reward model."""
+        ensemble = RewardEnsemble(*self._spaces, self.config.reward_model_settings)
+        ensemble.load_state(self.ring.publish())
+        return ensemble
+
+    def training_step(self) -> None:
+        """Hold a labelling round if one is due, then take one iteration of PPO."""
+        report = self._round()
+        if report is not None:
+            self._log_round(report)
+        super().training_step()
+        arrived = self.ring.check()
+        self.metrics.log_dict(
+            {
+                "env_steps": self.env_steps,
+                "comparisons": self.ring.answered,
+                "reward_version": self.ring.version,
+                "rounds": self.ring.round_number + 1,
+                "too_short": arrived["too_short"],
+                "finished": float(self.finished),
+            },
+            key=PREFERENCES,
+            window=1,
+        )
+
+    def save_to_path(self, path: Any = None, **arguments: Any) -> str:
+        """RLlib's checkpoint, and in it the preference store (``preferences``) and the reward model (``reward_model``)."""
+        saved = super().save_to_path(path, **arguments)
+        self.ring.copy_store(Path(saved).absolute() / PREFERENCES)
+        if self.ring.version:
+            self.reward_model().save(Path(saved) / REWARD_MODULE_ID)
+        return saved
+
+    def restore_from_path(self, path: Any, *arguments: Any, **keywords: Any) -> None:
+        """Restore a checkpoint. Its comparisons are copied into this algorithm's own store."""
+        store = Path(path).absolute() / PREFERENCES
+        if store.exists():
+            self.ring.import_store(store)
+        super().restore_from_path(path, *arguments, **keywords)
+
+    def get_state(self, components: Any = None, *, not_components: Any = None, **keywords: Any) -> dict[str, Any]:
+        """RLlib's state and the ring's."""
+        state: dict[str, Any] = super().get_state(components, not_components=not_components, **keywords)
+        if self._check_component(PREFERENCES, components, not_components):
+            state[PREFERENCES] = self.ring.state()
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """The inverse of `get_state`."""
+        super().set_state(state)
+        if PREFERENCES in state:
+            self.ring.load_state(state[PREFERENCES])
+
+    def cleanup(self) -> None:
+        """End everything this algorithm started (called by Ray)."""
+        super().cleanup()
+        if hasattr(self, "ring"):
+            self.ring.close()
+
+    def _round(self) -> RoundReport | None:
+        """Hold the labelling round that is due now; None where none is."""
+        if self.ring.round_number < 0:
+            report = self.ring.begin(self._initial_env_steps)
+        else:
+            due = self._round_due()
+            if due == self.ring.round_number:
+                return None
+            weights = self.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]
+            self.ring.explore(due, self.training_iteration, weights)
+            report = self.ring.hold_round(due)
+        if report.fit is not None:
+            self.learner_group.set_weights({REWARD_MODULE_ID: module_state(self.ring.publish())})
+        return report
+
+    def _round_due(self) -> int:
+        """The last round that should have been held before the next iteration."""
+        rounds = len(self.ring.labels) - 1
+        if self.env_steps + 2 * self.config.iteration_env_steps > self.config.total_env_steps:
+            return rounds  # the last iteration: what is left of the budget is asked for now
+        return min(rounds, (self.training_iteration * (rounds + 1)) // self._iterations)
+
+    def _log_round(self, report: RoundReport) -> None:
+        values: dict[str, Any] = {"wanted": report.wanted, "answered": report.answered}
+        if report.fit is not None:
+            values |= vars(report.fit)
+        self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)
+
+
+class _PolicyFactory:
+    """Makes a `CollectorPolicy` from weights, in the collector's process."""
+
+    def __init__(self, spec: RLModuleSpec, observation_space: Any, action_space: Any):
+        self.spec = spec
+        self.spaces = (observation_space, action_space)
+
+    def __call__(self, weights: Any) -> CollectorPolicy:
+        spec = RLModuleSpec(
+            module_class=self.spec.module_class,
+            observation_space=self.spaces[0],
+            action_space=self.spaces[1],
+            model_config=self.spec.model_config,
+        )
+        module = spec.build()
+        module.set_state(weights)
+        return CollectorPolicy(module)

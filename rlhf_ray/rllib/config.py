@@ -1,0 +1,267 @@
+"""PreferencePPOConfig: RLlib's PPO configuration with three more groups of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+import gymnasium as gym
+from ray import tune
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.tune.registry import ENV_CREATOR, _global_registry
+
+from rlhf_ray import envs
+from rlhf_ray.envs.spaces import check_spaces
+from rlhf_ray.rllib.clip_cutter import ClipCutter
+from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
+from rlhf_ray.rllib.policy import policy_spec
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    PPOSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+    SettingError,
+    from_json,
+    to_json,
+)
+
+_S = TypeVar("_S", FragmentSettings, PreferenceSettings, RewardModelSettings)
+
+
+class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
+    """Configures `PreferencePPO`::
+
+        config = (
+            PreferencePPOConfig()
+            .environment("Pendulum-v1")
+            .fragments(length=25)
+            .preferences(comparisons=200, total_env_steps=100_000)
+            .reward_model(ensemble_size=3)
+        )
+        algorithm = config.build_algo()
+
+    Everything else is `PPOConfig`. The settings of the three groups are the fields of `FragmentSettings`,
+    `PreferenceSettings` and `RewardModelSettings`, where each is explained; values may be Tune's samplers.
+    """
+
+    def __init__(self, algo_class: type | None = None):
+        from rlhf_ray.rllib.algorithm import PreferencePPO
+
+        super().__init__(algo_class=algo_class or PreferencePPO)
+        self.fragments_config: dict[str, Any] = to_json(FragmentSettings())
+        self.preferences_config: dict[str, Any] = to_json(PreferenceSettings())
+        self.reward_model_config: dict[str, Any] = to_json(RewardModelSettings())
+        self.total_env_steps: int = Experiment().total_env_steps
+        self.ring_name: str | None = None
+        """Set by each `PreferencePPO` for its own actors."""
+        self.callbacks_class = ClipCutter
+        self._apply_ppo(PPOSettings())
+
+    @classmethod
+    def from_experiment(cls, experiment: Experiment) -> Self:
+        """The configuration of ``experiment``."""
+        config = cls()
+        config._apply_ppo(experiment.ppo, experiment.total_env_steps)
+        config.environment(experiment.environment)
+        config.fragments(**to_json(experiment.fragments))
+        config.preferences(total_env_steps=experiment.total_env_steps, **to_json(experiment.preferences))
+        config.reward_model(**to_json(experiment.reward_model))
+        config.debugging(seed=experiment.seed, log_level="ERROR")
+        return config
+
+    def environment(self, env: Any = None, **arguments: Any) -> Self:
+        """RLlib's, which besides takes the names that `rlhf_ray.envs.make_env` takes (``procgen/coinrun-easy``, …)."""
+        if isinstance(env, str):
+            if not _global_registry.contains(ENV_CREATOR, env):
+                tune.register_env(env, EnvCreator(env))
+            if envs.is_natively_vectorised(env):
+                self.env_runners(gym_env_vectorize_mode="vector_entry_point")
+        if env is not None:
+            arguments["env"] = env
+        super().environment(**arguments)
+        return self
+
+    def fragments(self, **settings: Any) -> Self:
+        """Set fields of `FragmentSettings`: how clips are cut."""
+        self.fragments_config = _merged(FragmentSettings, self.fragments_config, settings)
+        return self
+
+    def preferences(self, *, total_env_steps: int | None = None, **settings: Any) -> Self:
+        """Set fields of `PreferenceSettings`: how many comparisons, when, which, and who answers.
+
+        Args:
+            total_env_steps: environment steps of the whole training, over which the comparisons are spread.
+            settings: fields of `PreferenceSettings`.
+        """
+        if total_env_steps is not None:
+            self.total_env_steps = total_env_steps
+        self.preferences_config = _merged(PreferenceSettings, self.preferences_config, settings)
+        return self
+
+    def reward_model(self, **settings: Any) -> Self:
+        """Set fields of `RewardModelSettings`: the reward networks and how they are fitted."""
+        self.reward_model_config = _merged(RewardModelSettings, self.reward_model_config, settings)
+        return self
+
+    @property
+    def fragment_settings(self) -> FragmentSettings:
+        """The fragment settings, checked."""
+        return from_json(FragmentSettings, self.fragments_config)
+
+    @property
+    def preference_settings(self) -> PreferenceSettings:
+        """The preference settings, checked."""
+        return from_json(PreferenceSettings, self.preferences_config)
+
+    @property
+    def reward_model_settings(self) -> RewardModelSettings:
+        """The reward model settings, checked."""
+        return from_json(RewardModelSettings, self.reward_model_config)
+
+    @property
+    def iteration_env_steps(self) -> int:
+        """Environment steps of one iteration."""
+        return int(self.total_train_batch_size)
+
+    def make_env(self) -> Callable[[], gym.Env[Any, Any]]:
+        """A function that makes one copy of the environment, for the rollout collector and for evaluation."""
+        env, env_config = self.env, dict(self.env_config)
+        if isinstance(env, str):
+            creator = _global_registry.get(ENV_CREATOR, env)
+            return lambda: creator(env_config)  # type: ignore[no-any-return]
+        return lambda: env(env_config)  # type: ignore[no-any-return]
+
+    def validate(self) -> None:
+        """Check every setting.
+
+        Raises:
+            SettingError: with the setting, its value and the remedy.
+        """
+        super().validate()
+        if self.in_evaluation:
+            return
+        fragments, preferences = self.fragment_settings, self.preference_settings
+        _ = self.reward_model_settings
+        rollout = self.get_rollout_fragment_length()
+        if rollout < fragments.length:
+            raise SettingError(
+                f"fragments.length is {fragments.length}, and fragments are cut from rollouts of {rollout} steps of each environment "
+                f"copy (train_batch_size_per_learner={self.train_batch_size_per_learner} shared by {self.num_envs_per_env_runner} "
+                f"copies in {max(1, self.num_env_runners)} runners): shorten the fragments or lengthen the rollouts."
+            )
+        if self.batch_mode != "truncate_episodes":
+            raise SettingError(
+                f"batch_mode is {self.batch_mode!r}; only 'truncate_episodes' takes a known number of steps."
+            )
+        needed = fragments.initial_env_steps + self.iteration_env_steps
+        needed += preferences.rounds * fragments.exploration_env_steps
+        if self.total_env_steps < needed:
+            raise SettingError(
+                f"total_env_steps is {self.total_env_steps}; the first fragments ({fragments.initial_env_steps} steps), exploration "
+                f"and one iteration ({self.iteration_env_steps} steps) take {needed}: raise it or lower those."
+            )
+
+    def check_environment(self) -> tuple[gym.spaces.Box, gym.Space[Any]]:
+        """Make the environment once and check that everything fits it.
+
+        Returns:
+            Its observation and action space.
+
+        Raises:
+            ValueError: the environment is unknown, has spaces that are not supported, or episodes shorter than a fragment.
+        """
+        if self.env is None:
+            raise SettingError("No environment is set; name one with environment('Pendulum-v1').")
+        env = self.make_env()()
+        try:
+            check_spaces(env.observation_space, env.action_space, str(self.env))
+            limit = None if env.spec is None else env.spec.max_episode_steps
+            if limit is not None and limit < self.fragment_settings.length:
+                raise SettingError(
+                    f"fragments.length is {self.fragment_settings.length}, and episodes of {self.env} have at most {limit} steps: "
+                    "fragments never cross an episode, so make them shorter."
+                )
+            return env.observation_space, env.action_space  # type: ignore[return-value]
+        finally:
+            env.close()
+
+    def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
+        """RLlib's pipeline, and the learned reward after it (PPO's learner then appends advantages)."""
+        pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
+        pipeline.append(LearnedReward())
+        return pipeline
+
+    def with_reward_module(
+        self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], ring_name: str
+    ) -> Self:
+        """A frozen copy for one algorithm: the reward module beside the policy, and the name of its ring."""
+        config: Self = self.copy(copy_frozen=False)
+        config.ring_name = ring_name
+        policy = config.rl_module_spec
+        if isinstance(policy, MultiRLModuleSpec):
+            policy = policy.rl_module_specs[DEFAULT_MODULE_ID]
+        reward = reward_spec(self.reward_model_settings, observation_space, action_space)
+        config.rl_module(
+            rl_module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: policy, REWARD_MODULE_ID: reward})
+        )
+        config.multi_agent(policies_to_train=[DEFAULT_MODULE_ID])
+        config.freeze()
+        return config
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """The policy of `rlhf_ray.rllib.policy`, unless another one is set with ``rl_module(rl_module_spec=…)``."""
+        return policy_spec(from_json(PPOSettings, self.policy_config))
+
+    def _apply_ppo(self, settings: PPOSettings, total_env_steps: int | None = None) -> None:
+        self.policy_config: dict[str, Any] = to_json(settings)
+        rate: Any = settings.learning_rate
+        if settings.final_learning_rate is not None and total_env_steps is not None:
+            rate = [[0, settings.learning_rate], [total_env_steps, settings.final_learning_rate]]
+        self.env_runners(
+            num_env_runners=settings.num_env_runners,
+            num_envs_per_env_runner=settings.num_envs,
+            rollout_fragment_length="auto",
+        )
+        self.training(
+            lr=rate,
+            gamma=settings.gamma,
+            lambda_=settings.gae_lambda,
+            train_batch_size_per_learner=settings.iteration_env_steps,
+            minibatch_size=settings.minibatch_size,
+            num_epochs=settings.epochs,
+            clip_param=settings.clip,
+            entropy_coeff=settings.entropy_coefficient,
+            vf_loss_coeff=settings.value_coefficient,
+            vf_clip_param=float("inf"),
+            use_kl_loss=False,
+            grad_clip=settings.max_grad_norm,
+            grad_clip_by="global_norm",
+        )
+
+
+def _merged(kind: type[_S], current: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """``current`` with ``changes``; a name that ``kind`` does not have is an error that lists those it has."""
+    known = kind.__dataclass_fields__
+    unknown = sorted(set(changes) - set(known))
+    if unknown:
+        raise SettingError(f"{kind.__name__} has no setting {', '.join(unknown)}; it has {', '.join(known)}.")
+    return {**current, **changes}
+
+
+class EnvCreator:
+    """Makes the environment called ``name`` for RLlib: several copies at once where RLlib asks for ``num_envs``, else one."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __call__(self, context: Any) -> Any:
+        """The environment, or the vector environment."""
+        options = dict(context)
+        count = options.pop("num_envs", None)
+        if count is not None:
+            return envs.make_vector_env(self.name, count, **options)
+        return envs.make_env(self.name, **options)

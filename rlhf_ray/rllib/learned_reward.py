@@ -1,0 +1,105 @@
+"""The learned reward inside RLlib's learner: a module that holds the ensemble, and a connector that applies it.
+
+The environment's own reward stays in the episodes, so that RLlib's ``episode_return_mean`` is the true return; the learner's
+train batch gets the learned reward instead, in one batched forward pass with the newest version.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.torch import TorchRLModule
+from torch import Tensor
+
+from rlhf_ray.arrays import Array
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.rllib.actions import to_env_actions_tensor
+from rlhf_ray.settings import RewardModelSettings, from_json, to_json
+
+REWARD_MODULE_ID = "reward_model"
+
+
+class RewardModule(TorchRLModule):  # type: ignore[misc]
+    """The reward ensemble as an RLModule that only learners have. RLlib places it, broadcasts it and checkpoints it.
+
+    Its parameters keep ``requires_grad``: with several learners torch refuses to distribute a module without any. Nothing
+    trains them here; new versions come from the reward trainer.
+    """
+
+    def setup(self) -> None:
+        """Build the ensemble (called by RLlib)."""
+        settings = from_json(RewardModelSettings, self.model_config["settings"])
+        self.ensemble = RewardEnsemble(self.observation_space, self.action_space, settings)
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return {}
+
+    def get_state(self, *args: Any, inference_only: bool = False, **kwargs: Any) -> dict[str, Any]:
+        """The weights; nothing where RLlib asks for what the env runners need, since they have no use for the reward."""
+        return {} if inference_only else super().get_state(*args, inference_only=inference_only, **kwargs)
+
+    def reward(self, batch: dict[str, Tensor]) -> Tensor:
+        """The learned reward of each step of RLlib's train batch, in the shape of its rewards.
+
+        Each stretch of an episode in the batch ends with one extra row that RLlib adds, which holds the last observation. The
+        next observation of every real step is therefore that of the next row.
+        """
+        shape = batch[Columns.REWARDS].shape
+        steps = shape.numel()
+        observations = batch[Columns.OBS].reshape(steps, *batch[Columns.OBS].shape[len(shape) :])
+        actions = batch[Columns.ACTIONS].reshape(steps, *batch[Columns.ACTIONS].shape[len(shape) :])
+        members = self.ensemble.member_rewards(
+            observations,
+            to_env_actions_tensor(actions, self.action_space),
+            torch.roll(observations, -1, 0),
+            batch[Columns.TERMINATEDS].reshape(steps),
+        )
+        return members.mean(0).reshape(shape)
+
+
+def reward_spec(settings: RewardModelSettings, observation_space: Any, action_space: Any) -> RLModuleSpec:
+    """How RLlib is told to build the `RewardModule`."""
+    return RLModuleSpec(
+        module_class=RewardModule,
+        observation_space=observation_space,
+        action_space=action_space,
+        model_config={"settings": to_json(settings)},
+        learner_only=True,
+    )
+
+
+def module_state(version: dict[str, Array]) -> dict[str, Array]:
+    """A published version (`RewardEnsemble.state`) as the state of a `RewardModule`."""
+    return {f"ensemble.{name}": value for name, value in version.items()}
+
+
+class LearnedReward(ConnectorV2):  # type: ignore[misc]
+    """Puts the learned reward into the train batch. Comes after the batch has become tensors and before advantages."""
+
+    def __call__(
+        self, *, rl_module: Any, batch: dict[str, Any], episodes: Any, metrics: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Replace the rewards of the policy's steps; rows that are no real steps get none."""
+        columns = batch[DEFAULT_MODULE_ID]
+        module = rl_module[REWARD_MODULE_ID].unwrapped()
+        real = columns[Columns.LOSS_MASK]
+        learned = module.reward(columns) * real
+        if metrics is not None:
+            count = real.sum().clamp_min(1)
+            mean = learned.sum() / count
+            metrics.log_dict(
+                {
+                    "learned_reward_mean": mean.item(),
+                    "learned_reward_std": ((((learned - mean) ** 2) * real).sum() / count).sqrt().item(),
+                    "reward_version": int(module.ensemble.version),
+                },
+                key=DEFAULT_MODULE_ID,
+                window=1,
+            )
+        columns[Columns.REWARDS] = learned
+        return batch

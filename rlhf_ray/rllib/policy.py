@@ -1,0 +1,194 @@
+"""Policy networks: actor and critic in one RLModule, for vectors and for uint8 images."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.torch import TorchRLModule
+from torch import Tensor, nn
+
+from rlhf_ray.arrays import Array
+from rlhf_ray.rllib.actions import to_env_actions
+from rlhf_ray.settings import PolicyNetwork, PPOSettings, SettingError
+
+
+class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
+    """The policy and its value function.
+
+    Vectors: two separate tanh networks; observations with finite bounds are scaled to [-1, 1]. Images: one convolutional
+    encoder for both, which takes uint8 and divides by 255 itself, so that images stay uint8 until here. Weights are
+    orthogonal, the policy's last layer small (Andrychowicz et al. 2021, "What matters in on-policy RL").
+
+    ``model_config`` holds ``network``, ``hidden`` and ``initial_log_std`` of `PPOSettings`.
+    """
+
+    def setup(self) -> None:
+        """Build the networks (called by RLlib)."""
+        config = self.model_config
+        hidden: tuple[int, ...] = tuple(config["hidden"])
+        self.image = _is_image(self.observation_space)
+        network: PolicyNetwork = config["network"]
+        if network == "auto":
+            network = "nature" if self.image else "mlp"
+        if (network == "mlp") == self.image:
+            raise SettingError(
+                f"ppo.network is {network!r}, and the observations are {self.observation_space}: use 'mlp' for vectors, 'nature' or "
+                "'impala' for uint8 images, or 'auto'."
+            )
+        self.discrete = isinstance(self.action_space, gym.spaces.Discrete)
+        outputs = int(self.action_space.n) if self.discrete else int(np.prod(self.action_space.shape))
+        if not self.discrete:
+            self.log_std = nn.Parameter(torch.full((outputs,), float(config["initial_log_std"])))
+        if self.image:
+            self.encoder, size = _image_encoder(network, self.observation_space.shape)
+            self.actor: nn.Module = _linear(size, outputs, 0.01)
+            self.critic: nn.Module = _linear(size, 1, 1.0)
+        else:
+            space = self.observation_space
+            bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.high > space.low)
+            middle = np.where(bounded, (space.low + space.high) / 2.0, 0.0)
+            scale = np.where(bounded, (space.high - space.low) / 2.0, 1.0)
+            self.register_buffer("middle", torch.as_tensor(middle, dtype=torch.float32), persistent=False)
+            self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
+            size = int(np.prod(space.shape))
+            self.actor = _mlp(size, hidden, outputs, 0.01)
+            self.critic = _mlp(size, hidden, 1, 1.0)
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        embeddings = self._embed(batch[Columns.OBS])
+        return {Columns.ACTION_DIST_INPUTS: self._distribution(embeddings)}
+
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        embeddings = self._embed(batch[Columns.OBS])
+        return {Columns.ACTION_DIST_INPUTS: self._distribution(embeddings), Columns.EMBEDDINGS: embeddings}
+
+    def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
+        """The value of each observation, ``[batch]``."""
+        values: Tensor = self.critic(self._embed(batch[Columns.OBS]) if embeddings is None else embeddings)
+        return values.squeeze(-1)
+
+    def _embed(self, observations: Tensor) -> Tensor:
+        if self.image:
+            # Permuting channels-last images gives channels-last memory, in which convolutions are fastest on a CPU.
+            embedded: Tensor = self.encoder(observations.permute(0, 3, 1, 2).float().mul_(1.0 / 255.0))
+            return embedded
+        return (observations.float() - self.middle) / self.scale
+
+    def _distribution(self, embeddings: Tensor) -> Tensor:
+        outputs: Tensor = self.actor(embeddings)
+        if self.discrete:
+            return outputs
+        return torch.cat([outputs, self.log_std.expand_as(outputs)], -1)
+
+
+def policy_spec(settings: PPOSettings) -> RLModuleSpec:
+    """How RLlib is told to build an `ActorCritic`; spaces are filled in by RLlib."""
+    return RLModuleSpec(
+        module_class=ActorCritic,
+        model_config={
+            "network": settings.network,
+            "hidden": list(settings.hidden),
+            "initial_log_std": settings.initial_log_std,
+        },
+    )
+
+
+class CollectorPolicy:
+    """An RLModule as the rollout collector wants it: observation in, environment's action out."""
+
+    def __init__(self, module: Any):
+        self.module = module
+        self.discrete = isinstance(module.action_space, gym.spaces.Discrete)
+
+    def act(self, observation: Array, rng: np.random.Generator) -> Any:
+        """An action drawn from the policy for one observation."""
+        inputs = self.module.forward_exploration({Columns.OBS: torch.as_tensor(np.asarray(observation)[None])})
+        logits = inputs[Columns.ACTION_DIST_INPUTS][0].numpy()
+        if self.discrete:
+            noise = rng.gumbel(size=logits.shape)
+            return np.int64(np.argmax(logits + noise))
+        mean, log_std = np.split(logits, 2)
+        return to_env_actions(mean + np.exp(log_std) * rng.standard_normal(mean.shape), self.module.action_space)
+
+    def best(self, observations: Array) -> Array:
+        """The most likely action for each of ``n`` observations, as the environment takes it: the deterministic policy."""
+        inputs = self.module.forward_inference({Columns.OBS: torch.as_tensor(np.asarray(observations))})
+        distribution = self.module.get_inference_action_dist_cls().from_logits(inputs[Columns.ACTION_DIST_INPUTS])
+        return to_env_actions(distribution.to_deterministic().sample().numpy(), self.module.action_space)
+
+
+def _is_image(space: gym.Space[Any]) -> bool:
+    return isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
+
+
+def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _mlp(inputs: int, hidden: tuple[int, ...], outputs: int, gain: float) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for size_in, size_out in zip((inputs, *hidden), hidden, strict=False):
+        layers += [_linear(size_in, size_out, math.sqrt(2.0)), nn.Tanh()]
+    return nn.Sequential(*layers, _linear(hidden[-1], outputs, gain))
+
+
+def _image_encoder(network: PolicyNetwork, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
+    height, width, channels = shape
+    if network == "impala":
+        convolutions: list[nn.Module] = []
+        for filters in (16, 32, 32):
+            convolutions.append(_ImpalaBlock(channels, filters))
+            channels = filters
+        convolutions.append(nn.ReLU())
+        features = 256
+    else:
+        convolutions = []
+        for filters, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            layer = nn.Conv2d(channels, filters, kernel, stride)
+            nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
+            nn.init.zeros_(layer.bias)
+            convolutions += [layer, nn.ReLU()]
+            channels = filters
+        features = 512
+    body = nn.Sequential(*convolutions, nn.Flatten())
+    try:
+        with torch.no_grad():
+            flat = body(torch.zeros(1, shape[2], height, width)).shape[1]
+    except RuntimeError as error:
+        raise SettingError(
+            f"ppo.network is {network!r}, and images of {height}x{width} pixels are too small for it; use images of 36x36 or more."
+        ) from error
+    return nn.Sequential(body, _linear(flat, features, math.sqrt(2.0)), nn.ReLU()), features
+
+
+class _ImpalaBlock(nn.Module):
+    """Convolution, pooling and two residual blocks (Espeholt et al. 2018, the network of procgen's paper)."""
+
+    def __init__(self, channels: int, filters: int):
+        super().__init__()
+        self.first = nn.Conv2d(channels, filters, 3, padding=1)
+        self.residuals = nn.ModuleList(
+            nn.Sequential(
+                nn.ReLU(),
+                nn.Conv2d(filters, filters, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(filters, filters, 3, padding=1),
+            )
+            for _ in range(2)
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = nn.functional.max_pool2d(self.first(inputs), 3, stride=2, padding=1)
+        for residual in self.residuals:
+            outputs = outputs + residual(outputs)
+        return outputs

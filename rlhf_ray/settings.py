@@ -1,0 +1,318 @@
+"""Every setting of an experiment, in one place: what it means, its unit, its default. The command line and its help are
+made from these classes, and so are `PreferencePPOConfig`'s setters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from rlhf_ray.schedules import ScheduleName
+from rlhf_ray.teachers import TeacherName
+
+Activation = Literal["relu", "leaky_relu", "tanh"]
+PolicyNetwork = Literal["auto", "mlp", "nature", "impala"]
+RewardNetworkName = Literal["auto", "mlp", "cnn"]
+
+_S = TypeVar("_S")
+
+
+class SettingError(ValueError):
+    """A setting has a value that cannot work. The message names the setting, the value and the remedy."""
+
+
+def _require(condition: bool, setting: str, value: object, rule: str) -> None:
+    if not condition:
+        raise SettingError(f"{setting} is {value!r}; {rule}.")
+
+
+@dataclass(frozen=True)
+class FragmentSettings:
+    """How clips are cut from what the agent does."""
+
+    length: int = 25
+    """Steps per fragment. Must fit into an episode and into a rollout (ppo.rollout_length)."""
+    start_share: float = 0.0
+    """Share of the fragments (0 to 1) taken from the beginnings of episodes; the rest start anywhere."""
+    pool: int = 400
+    """Fragments kept to choose pairs from: those of the newest rollouts replace the oldest."""
+    initial_env_steps: int = 2_000
+    """Environment steps taken with random actions to make the first fragments. They count towards total_env_steps."""
+    exploration_env_steps: int = 0
+    """Environment steps taken before each later round by the policy with random actions mixed in, to have clips of what it does
+    not do by itself. They count towards total_env_steps."""
+    random_action_share: float = 0.3
+    """In those steps, the share (0 to 1) at which a random action replaces the policy's."""
+
+    def __post_init__(self) -> None:
+        _require(self.length >= 1, "fragments.length", self.length, "a fragment has at least 1 step")
+        _require(0 <= self.start_share <= 1, "fragments.start_share", self.start_share, "it is a share between 0 and 1")
+        _require(self.pool >= 2, "fragments.pool", self.pool, "a pair needs at least 2 fragments")
+        _require(
+            self.initial_env_steps >= 2 * self.length,
+            "fragments.initial_env_steps",
+            self.initial_env_steps,
+            f"the first pair needs two fragments of fragments.length={self.length} steps, so set it to at least {2 * self.length}",
+        )
+        _require(
+            self.exploration_env_steps >= 0,
+            "fragments.exploration_env_steps",
+            self.exploration_env_steps,
+            "it must be 0 or more",
+        )
+        _require(
+            0 <= self.random_action_share <= 1,
+            "fragments.random_action_share",
+            self.random_action_share,
+            "it is a share between 0 and 1",
+        )
+
+
+@dataclass(frozen=True)
+class PreferenceSettings:
+    """How many comparisons are asked for, when, about which pairs, and who answers."""
+
+    comparisons: int = 200
+    """Comparisons in all: the label budget. Met exactly."""
+    initial_comparisons: int = 50
+    """Comparisons among these that are asked about the random policy's fragments, before training."""
+    rounds: int = 24
+    """Labelling rounds after the first, spread evenly over the training; each ends with a fit of the reward model."""
+    schedule: ScheduleName = "constant"
+    """How the comparisons are spread over the rounds: constant, hyperbolic (∝ 1/(1+t)) or inverse_quadratic (∝ 1/(1+t²))."""
+    selection: Literal["random", "disagreement"] = "random"
+    """Which pairs to ask about: random ones, or those the ensemble disagrees about most."""
+    oversampling: int = 10
+    """With selection=disagreement: candidate pairs drawn for each pair asked about."""
+    teacher: TeacherName = "oracle"
+    """Who answers: oracle (always right) or stochastic (right with a probability that grows with the difference)."""
+    rationality: float = 1.0
+    """With teacher=stochastic: β, per unit of true return; 0 answers at random."""
+    held_out_share: float = 0.1
+    """Share of the comparisons (0 to below 1) kept out of the fits, to measure accuracy on. Decided by a hash of their ids."""
+    allow_variable_horizon: bool = False
+    """Allow episodes of varying length. When an episode ends tells about the reward, and so can leak it (see the `imitation`
+    documentation, "variable horizon"); with this you accept that."""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.comparisons >= 1,
+            "preferences.comparisons",
+            self.comparisons,
+            "without comparisons there is no reward to learn from; set it to 1 or more",
+        )
+        _require(
+            1 <= self.initial_comparisons <= self.comparisons,
+            "preferences.initial_comparisons",
+            self.initial_comparisons,
+            f"it must be between 1 and preferences.comparisons={self.comparisons}",
+        )
+        _require(self.rounds >= 0, "preferences.rounds", self.rounds, "it must be 0 or more")
+        if self.rounds == 0:
+            _require(
+                self.initial_comparisons == self.comparisons,
+                "preferences.rounds",
+                0,
+                f"only the first round asks then: set preferences.initial_comparisons to {self.comparisons}, or rounds to 1 or more",
+            )
+        _require(self.oversampling >= 1, "preferences.oversampling", self.oversampling, "it must be 1 or more")
+        _require(self.rationality >= 0, "preferences.rationality", self.rationality, "it must be 0 or more")
+        _require(
+            0 <= self.held_out_share < 1,
+            "preferences.held_out_share",
+            self.held_out_share,
+            "it must be at least 0 and below 1",
+        )
+
+
+@dataclass(frozen=True)
+class RewardModelSettings:
+    """The reward networks and how they are fitted to the comparisons."""
+
+    network: RewardNetworkName = "auto"
+    """mlp, cnn, or auto: cnn for images and mlp for vectors."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer (for a cnn: of those after the convolutions)."""
+    activation: Activation = "leaky_relu"
+    """Activation of the hidden layers."""
+    use_state: bool = True
+    """Whether the reward sees the observation before the step."""
+    use_action: bool = True
+    """Whether it sees the action."""
+    use_next_state: bool = False
+    """Whether it sees the observation after the step."""
+    use_done: bool = False
+    """Whether it sees that the step ended the episode."""
+    ensemble_size: int = 3
+    """Networks in the ensemble. The reward is the mean of their normalised outputs."""
+    bootstrap: bool = True
+    """Whether each member weighs the comparisons by its own Poisson(1) draw (a bootstrap), so that they differ."""
+    learning_rate: float = 3e-3
+    """Learning rate of AdamW."""
+    weight_decay: float = 1e-2
+    """Weight decay of AdamW."""
+    batch_size: int = 32
+    """Comparisons per gradient step."""
+    initial_updates: int = 200
+    """Gradient steps of the first fit."""
+    updates: int = 30
+    """Gradient steps of each later fit, which starts from the fitted networks and sees all comparisons so far."""
+    label_noise: float = 0.0
+    """Share of answers (0 to below 1) assumed to be given at random: 0.1 in Christiano et al. (2017, section 2.2.3)."""
+    discount: float = 1.0
+    """Discount of rewards within a fragment, per step, in the likelihood (1: none)."""
+
+    def __post_init__(self) -> None:
+        _require(
+            len(self.hidden) >= 1 and all(units >= 1 for units in self.hidden),
+            "reward_model.hidden",
+            self.hidden,
+            "name at least one hidden layer, each of 1 or more units",
+        )
+        _require(
+            self.use_state or self.use_action or self.use_next_state or self.use_done,
+            "reward_model.use_state",
+            False,
+            "the reward needs at least one input: set one of use_state, use_action, use_next_state, use_done",
+        )
+        for name in ("ensemble_size", "batch_size", "initial_updates", "updates"):
+            value = getattr(self, name)
+            _require(value >= 1, f"reward_model.{name}", value, "it must be 1 or more")
+        _require(self.learning_rate > 0, "reward_model.learning_rate", self.learning_rate, "it must be above 0")
+        _require(self.weight_decay >= 0, "reward_model.weight_decay", self.weight_decay, "it must be 0 or more")
+        _require(
+            0 <= self.label_noise < 1, "reward_model.label_noise", self.label_noise, "it must be at least 0 and below 1"
+        )
+        _require(0 < self.discount <= 1, "reward_model.discount", self.discount, "it must be above 0 and at most 1")
+
+
+@dataclass(frozen=True)
+class PPOSettings:
+    """Proximal policy optimisation (RLlib's), on the learned reward."""
+
+    network: PolicyNetwork = "auto"
+    """mlp, nature (the DQN paper's CNN), impala (the residual CNN), or auto: nature for images and mlp for vectors."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer of the mlp."""
+    num_envs: int = 16
+    """Environment copies each runner steps together."""
+    num_env_runners: int = 0
+    """Ray actors that collect rollouts; 0 collects in the learner's own process."""
+    rollout_length: int = 128
+    """Steps of each environment copy per iteration."""
+    minibatch_size: int = 256
+    """Steps per gradient step."""
+    epochs: int = 10
+    """Passes over each iteration's steps."""
+    learning_rate: float = 1e-3
+    """Learning rate of Adam at the start."""
+    final_learning_rate: float | None = None
+    """Learning rate at total_env_steps, reached linearly; None keeps the first."""
+    gamma: float = 0.99
+    """Discount of rewards, per step."""
+    gae_lambda: float = 0.95
+    """λ of generalised advantage estimation."""
+    clip: float = 0.2
+    """Clipping range of the probability ratio."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus."""
+    value_coefficient: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this global norm."""
+    initial_log_std: float = 0.0
+    """For continuous actions: log standard deviation of the policy at the start (actions are scaled to [-1, 1])."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_envs", "rollout_length", "minibatch_size", "epochs"):
+            value = getattr(self, name)
+            _require(value >= 1, f"ppo.{name}", value, "it must be 1 or more")
+        _require(self.num_env_runners >= 0, "ppo.num_env_runners", self.num_env_runners, "it must be 0 or more")
+        _require(self.learning_rate > 0, "ppo.learning_rate", self.learning_rate, "it must be above 0")
+        _require(
+            self.minibatch_size <= self.iteration_env_steps,
+            "ppo.minibatch_size",
+            self.minibatch_size,
+            f"an iteration has only {self.iteration_env_steps} steps (rollout_length * num_envs * runners)",
+        )
+
+    @property
+    def iteration_env_steps(self) -> int:
+        """Environment steps per iteration, over all runners and environment copies."""
+        return self.rollout_length * self.num_envs * max(1, self.num_env_runners)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment: an environment, a budget, and the settings of every part."""
+
+    environment: str = "Pendulum-v1"
+    """A gymnasium id ("module:Id-v0" imports the module first), rlhf_ray/CartPoleFixed-v0, rlhf_ray/MovingDot-v0, or
+    procgen/GAME-easy and the like."""
+    total_env_steps: int = 100_000
+    """Environment steps in all, those of the random policy and of exploratory clips included. Never exceeded."""
+    seed: int = 0
+    """Seed of everything random. The same seed and settings give the same run."""
+    fragments: FragmentSettings = field(default_factory=FragmentSettings)
+    preferences: PreferenceSettings = field(default_factory=PreferenceSettings)
+    reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
+    ppo: PPOSettings = field(default_factory=PPOSettings)
+
+    def __post_init__(self) -> None:
+        _require(
+            self.ppo.rollout_length >= self.fragments.length,
+            "fragments.length",
+            self.fragments.length,
+            f"fragments are cut from rollouts of ppo.rollout_length={self.ppo.rollout_length} steps: "
+            "shorten the fragments or lengthen the rollouts",
+        )
+        needed = self.fragments.initial_env_steps + self.ppo.iteration_env_steps
+        _require(
+            self.total_env_steps >= needed,
+            "total_env_steps",
+            self.total_env_steps,
+            f"the first fragments (fragments.initial_env_steps={self.fragments.initial_env_steps}) and one iteration of PPO "
+            f"({self.ppo.iteration_env_steps} steps) take {needed}",
+        )
+
+
+def to_json(settings: Any) -> dict[str, Any]:
+    """Any of the settings above as plain JSON values."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))
+    return plain
+
+
+def from_json(kind: type[_S], values: dict[str, Any]) -> _S:
+    """The inverse of `to_json`. A name that ``kind`` does not have is a `SettingError` that lists those it has."""
+    known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise SettingError(f"{kind.__name__} has no setting {', '.join(unknown)}; it has {', '.join(known)}.")
+    arguments: dict[str, Any] = {}
+    for name, value in values.items():
+        nested = _GROUPS.get(name) if kind is Experiment else None
+        if nested is not None:
+            value = from_json(nested, value)
+        arguments[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**arguments)
+
+
+_GROUPS: dict[str, type] = {
+    "fragments": FragmentSettings,
+    "preferences": PreferenceSettings,
+    "reward_model": RewardModelSettings,
+    "ppo": PPOSettings,
+}
+
+
+def save_experiment(experiment: Experiment, path: Path) -> None:
+    """Write ``experiment`` to ``path`` as JSON."""
+    path.write_text(json.dumps(to_json(experiment), indent=2) + "\n")
+
+
+def load_experiment(path: Path) -> Experiment:
+    """The experiment that `save_experiment` wrote."""
+    return from_json(Experiment, json.loads(path.read_text()))

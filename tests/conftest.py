@@ -1,0 +1,82 @@
+"""What every test shares: a quiet environment, one local Ray, and no actors left behind."""
+
+import os
+
+# Ray and torch read these when they are imported or started, so they come before everything else.
+os.environ.update(
+    OMP_NUM_THREADS="1",  # many small processes on few cores
+    RAY_AUTH_MODE="disabled",  # or ray.init() writes a token to the home folder and turns the whole process to it
+    RAY_USAGE_STATS_ENABLED="0",  # no telemetry
+    RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # under `uv run`, workers would each resolve their own environment
+)
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+
+import pytest
+
+VANISH_WITHIN_S = 10.0
+
+
+def named_actors() -> set[tuple[str, str]]:
+    """(namespace, name) of every living named actor."""
+    import ray
+
+    return {(actor["namespace"], actor["name"]) for actor in ray.util.list_named_actors(all_namespaces=True)}
+
+
+def wait_for_actors_to_vanish(before: set[tuple[str, str]], within_s: float = VANISH_WITHIN_S) -> list[str]:
+    """The named actors that were not there before and are still there after `within_s` seconds."""
+    deadline = time.monotonic() + within_s
+    while left := named_actors() - before:
+        if time.monotonic() > deadline:
+            return sorted("/".join(actor) for actor in left)
+        time.sleep(0.1)
+    return []
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """One local Ray for all tests that ask for it. It ends by `ray.shutdown()`: `ray stop` would end strangers' too."""
+    import ray
+
+    # Ray's sockets lie some 60 characters below, and a Unix socket's path may have 107: no long $TMPDIR here.
+    folder = tempfile.mkdtemp(prefix="rlhf", dir="/tmp")
+    ray.init(
+        address="local",
+        num_cpus=4,
+        include_dashboard=False,
+        object_store_memory=200 << 20,
+        _temp_dir=folder,
+        namespace="test",
+        log_to_driver=False,
+        configure_logging=False,
+    )
+    yield
+    try:
+        # Those of wider fixtures (a module's, say), which the check below does not count against a single test.
+        left = wait_for_actors_to_vanish(set()) if ray.is_initialized() else []
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+    assert not left, f"named actors left over by the whole run: {left}"
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_actors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test with `ray_session` that leaves a named actor behind.
+
+    Made before a test's own fixtures and so torn down after them. What a wider fixture made before is not counted.
+    """
+    if "ray_session" not in request.fixturenames:
+        yield
+        return
+    request.getfixturevalue("ray_session")
+    import ray
+
+    before = named_actors()
+    yield
+    left = wait_for_actors_to_vanish(before) if ray.is_initialized() else []
+    assert not left, f"named actors left over: {left}; end them with ray.kill(), or drop the last handle"

@@ -1,0 +1,102 @@
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rlhf_ray.envs import is_natively_vectorised, make_env, make_vector_env, register
+
+
+def test_register_is_idempotent() -> None:
+    before = dict(gymnasium.registry)
+    register()
+    assert dict(gymnasium.registry) == before
+    assert "rlhf_ray/CartPoleFixed-v0" in before
+    assert "rlhf_ray/MovingDot-v0" in before
+
+
+def test_makes_gymnasium_ids_with_options() -> None:
+    env = make_env("CartPole-v1", max_episode_steps=7)
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 7
+    assert make_env("gymnasium:CartPole-v1").observation_space.shape == (4,)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "rlhf_ray/CartPoleFixed-v0", "rlhf_ray/MovingDot-v0"])
+def test_vector_env_resets_on_the_next_step(name: str) -> None:
+    envs = make_vector_env(name, 2, max_episode_steps=3)
+    assert isinstance(envs, SyncVectorEnv)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    envs.reset(seed=0)
+    actions = np.zeros(2, np.int64)
+    ends = [bool(envs.step(actions)[3].all()) for _ in range(8)]
+    assert ends == [False, False, True, False, False, False, True, False]
+    envs.close()
+
+
+def test_only_procgen_is_natively_vectorised() -> None:
+    assert is_natively_vectorised("procgen/coinrun-easy")
+    assert not is_natively_vectorised("rlhf_ray/MovingDot-v0")
+    assert not is_natively_vectorised("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("CartPole-v9", "CartPole-v1"),
+        ("cartpole-v1", "CartPole-v1"),
+        ("CartPol", "CartPole-v1"),
+        ("gymnasium:CartPolle-v1", "CartPole-v1"),
+        ("rlhf_ray/CartPoleFixd-v0", "rlhf_ray/CartPoleFixed-v0"),
+        ("MovingDot-v0", "rlhf_ray/MovingDot-v0"),
+        ("procgen/coinrn-easy", "procgen/coinrun-easy"),
+        ("procgen/coinrun", "procgen/coinrun-easy"),
+        ("procgen/coinrun-extreme", "procgen/coinrun-"),
+        ("procgen/-easy", "procgen/"),
+    ],
+)
+def test_unknown_names_are_told_the_nearest(name: str, nearest: str) -> None:
+    for make in (make_env, lambda unknown: make_vector_env(unknown, 2)):
+        with pytest.raises(ValueError, match="The nearest names are") as raised:
+            make(name)
+        text = str(raised.value)
+        assert repr(name) in text
+        assert nearest in text.split("Accepted are")[0].split("The nearest")[1]
+        assert "procgen/<game>-<mode>" in text
+
+
+@pytest.mark.parametrize("name", ["", "%%%", "a:b:c", "/", "no_such_module_of_envs:Thing-v0"])
+def test_nonsense_names_are_value_errors(name: str) -> None:
+    with pytest.raises(ValueError, match="There is no environment") as raised:
+        make_env(name)
+    assert repr(name) in str(raised.value)
+
+
+def test_an_unversioned_name_is_the_latest_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(UserWarning, match="latest versioned"):
+        env = make_env("CartPole")
+    assert env.spec is not None
+    assert env.spec.id == "CartPole-v1"
+
+
+def test_num_envs_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="num_envs=0"):
+        make_vector_env("CartPole-v1", 0)
+
+
+def test_procgen_missing_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "procgen", None)
+    with pytest.raises(ImportError, match=r"rlhf-ray\[procgen\]"):
+        make_env("procgen/coinrun-easy")
+
+
+def test_procgen_is_imported_late_and_silently() -> None:
+    pytest.importorskip("procgen")
+    program = (
+        "import sys, rlhf_ray.envs as e; assert not {'procgen', 'gym', 'ray'} & sys.modules.keys();"
+        "e.make_env('procgen/coinrun-easy').reset(seed=0); import gym; gym.spaces.Discrete(2)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
