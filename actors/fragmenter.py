@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.arrays import Array
-from rlhf_ray.comparisons import Pairs
+from rlhf_ray.arrays import Array, IntArray
+from rlhf_ray.comparisons import Pairs, pair_id
 from rlhf_ray.fragments import Fragments
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.selection import most_disagreed, random_pairs
@@ -59,6 +59,8 @@ class Fragmenter:
         self._clips: dict[tuple[int, int], Fragments] = {}
         self._too_short: dict[tuple[int, int], int] = {}
         self._episode_lengths: set[int] = set()
+        self._asked: dict[int, list[tuple[str, str]]] = {}
+        """Of each round, the ids of the fragments of each pair."""
 
     def add(self, clips: Clips) -> None:
         """Take in the clips of one rollout. Adding the same rollout twice changes nothing."""
@@ -73,7 +75,7 @@ class Fragmenter:
             del self._clips[old]
 
     def propose(self, count: int, round_number: int, reward: dict[str, Array] | None) -> tuple[int, Pairs | None]:
-        """Choose ``count`` pairs to ask about.
+        """Choose ``count`` pairs to ask about, none of which an earlier round chose.
 
         Args:
             count: pairs wanted.
@@ -86,20 +88,39 @@ class Fragmenter:
         if self._size() < 2:
             return 0, None
         pool = Fragments.concatenate([self._clips[key] for key in sorted(self._clips)])[-self.settings.pool :]
+        names = pool.ids()
+        different = sorted({name: i for i, name in reversed(list(enumerate(names)))}.values())
+        pool, names = pool[np.array(different)], [names[i] for i in different]
         rng = np.random.default_rng([self.seed, 1, round_number])
         version = 0 if reward is None else int(reward["version"])
         if self.preferences.selection == "disagreement" and reward is not None:
             self.ensemble.load_state(reward)
-            candidates = random_pairs(len(pool), count * self.preferences.oversampling, rng)
+            candidates = self._new_pairs(names, count * self.preferences.oversampling, round_number, rng)
             index = most_disagreed(candidates, self.ensemble.fragment_returns(pool), count)
         else:
-            index = random_pairs(len(pool), count, rng)
-        return len(index), Pairs.of(pool, index, version)
+            index = self._new_pairs(names, count, round_number, rng)
+        if len(index) == 0:
+            return 0, None
+        self._asked[round_number] = [(names[left], names[right]) for left, right in index]
+        ids = tuple(pair_id(*pair) for pair in self._asked[round_number])
+        return len(index), Pairs(pool[index[:, 0]], pool[index[:, 1]], ids, version)
+
+    def _new_pairs(self, names: list[str], count: int, round_number: int, rng: np.random.Generator) -> IntArray:
+        """``count`` random pairs of the fragments called ``names``, without those that earlier rounds asked about."""
+        position = {name: i for i, name in enumerate(names)}
+        asked = {
+            frozenset((position[left], position[right]))
+            for earlier, pairs in self._asked.items()
+            for left, right in pairs
+            if earlier < round_number and left in position and right in position
+        }
+        drawn = random_pairs(len(names), count + len(asked), rng)
+        return drawn[[frozenset(pair) not in asked for pair in drawn.tolist()]][:count]
 
     def report(self) -> dict[str, Any]:
         """What has arrived: fragments in the pool, stretches that were too short, the different episode lengths seen."""
         return {
-            "pool": self._size(),
+            "pool": min(self._size(), self.settings.pool),
             "too_short": sum(self._too_short.values()),
             "episode_lengths": sorted(self._episode_lengths),
         }
@@ -110,6 +131,7 @@ class Fragmenter:
             "clips": {key: vars(fragments) for key, fragments in self._clips.items()},
             "too_short": dict(self._too_short),
             "episode_lengths": sorted(self._episode_lengths),
+            "asked": {round_number: list(pairs) for round_number, pairs in self._asked.items()},
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -117,6 +139,7 @@ class Fragmenter:
         self._clips = {key: Fragments(**arrays) for key, arrays in state["clips"].items()}
         self._too_short = dict(state["too_short"])
         self._episode_lengths = set(state["episode_lengths"])
+        self._asked = {round_number: list(pairs) for round_number, pairs in state["asked"].items()}
 
     def _size(self) -> int:
         return sum(len(fragments) for fragments in self._clips.values())

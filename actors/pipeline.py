@@ -141,13 +141,14 @@ class Pipeline:
             count, pairs = self.fragmenter.propose.options(num_returns=2).remote(wanted, round_number, reward)
             if ray.get(count):
                 comparisons = self.gatherer.gather.remote(pairs, round_number)
-                answered = ray.get(self.store.commit.remote(comparisons, annotator=self.preferences.teacher))
+                ray.get(self.store.commit.remote(comparisons, annotator=self.preferences.teacher))
+                updates = self.reward_model.initial_updates if self.version == 0 else self.reward_model.updates
+                fit = self._fit(comparisons, updates)
+                # Counted by the trainer, whose state goes back with this one's: the store may hold some of them already, from
+                # a commit that was repeated or a run that is resumed at an earlier round.
+                answered = fit.comparisons - self.answered
         self.round_number = round_number
         self.answered += answered
-        if answered:
-            fit = self._fit(
-                comparisons, self.reward_model.initial_updates if self.version == 0 else self.reward_model.updates
-            )
         return RoundReport(round_number, wanted, answered, self.answered, fit)
 
     def publish(self) -> dict[str, Array]:

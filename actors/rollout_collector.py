@@ -60,7 +60,8 @@ class RolloutCollector:
 
         Args:
             env_steps: environment steps, shared evenly by the rollouts.
-            rollouts: how often the environment is begun anew (at the least: it also is when an episode ends).
+            rollouts: how often the environment is begun anew (it also is when an episode ends); fewer times where the steps
+                are too few for rollouts that hold a fragment.
             round_number: decides everything random.
             policy_version: of ``weights``.
             weights: of the policy; None takes random actions only.
@@ -70,7 +71,8 @@ class RolloutCollector:
         self.env.action_space.seed(int(rng.integers(2**31)))
         trajectories: list[Trajectory] = []
         lengths: list[int] = []
-        for steps in np.diff(np.linspace(0, env_steps, min(rollouts, env_steps) + 1).round().astype(int)):
+        rollouts = max(1, min(rollouts, env_steps // self.settings.length))
+        for steps in np.diff(np.linspace(0, env_steps, rollouts + 1).round().astype(int)):
             while steps > 0:
                 trajectory, ended = self._roll(int(steps), policy, rng)
                 steps -= len(trajectory)
@@ -91,7 +93,7 @@ class RolloutCollector:
     def _roll(self, steps: int, policy: Policy | None, rng: np.random.Generator) -> tuple[Trajectory, bool]:
         """At most ``steps`` steps of one episode from its beginning, and whether it ended."""
         observation, _ = self.env.reset(seed=int(rng.integers(2**31)))
-        observations, actions, rewards = [observation], [], []
+        observations, actions, rewards = [np.array(observation)], [], []  # copies: some environments reuse their arrays
         terminated = truncated = False
         while len(actions) < steps and not (terminated or truncated):
             if policy is None or rng.random() < self.settings.random_action_share:
@@ -99,7 +101,7 @@ class RolloutCollector:
             else:
                 action = policy.act(observation, rng)
             observation, reward, terminated, truncated, _ = self.env.step(action)
-            observations.append(observation)
+            observations.append(np.array(observation))
             actions.append(action)
             rewards.append(float(reward))
         trajectory = Trajectory(

@@ -1,5 +1,6 @@
 """Schedules: how many labels, when."""
 
+import itertools
 import math
 from typing import Literal
 
@@ -38,4 +39,4 @@ def labels_per_round(total: int, initial: int, schedule: ScheduleName, rounds: i
     if rounds == 0:
         return [total]
     due = [labels_due(total, initial, schedule, i / rounds) for i in range(rounds + 1)]
-    return [initial] + [after - before for before, after in zip(due, due[1:], strict=False)]
+    return [initial] + [after - before for before, after in itertools.pairwise(due)]

@@ -16,8 +16,13 @@ def random_pairs(fragments: int, count: int, rng: np.random.Generator) -> IntArr
     count = min(count, fragments * (fragments - 1) // 2)
     pairs: list[tuple[int, int]] = []
     seen: set[tuple[int, int]] = set()
+    left_over = np.empty(0, dtype=np.int64)  # of an odd number of fragments, one: it comes first in the next pass
     while len(pairs) < count:
         order = rng.permutation(fragments)
+        if len(left_over) and left_over[0] == order[0]:
+            order = np.roll(order, 1)
+        order = np.concatenate([left_over, order])
+        left_over = order[len(order) // 2 * 2 :]
         for left, right in zip(order[0::2], order[1::2], strict=False):
             key = (min(left, right), max(left, right))
             if key not in seen and len(pairs) < count:

@@ -1,5 +1,6 @@
-"""Every setting of an experiment, in one place: what it means, its unit, its default. The command line and its help are
-made from these classes, and so are `PreferencePPOConfig`'s setters.
+"""Every setting of an experiment, in one place: what it means, its unit, its default.
+
+The command line and its help are made from these classes, and so are `PreferencePPOConfig`'s setters.
 """
 
 from __future__ import annotations
@@ -211,6 +212,8 @@ class PPOSettings:
     """Learning rate of Adam at the start."""
     final_learning_rate: float | None = None
     """Learning rate at total_env_steps, reached linearly; None keeps the first."""
+    decay_from: float = 0.0
+    """Share of total_env_steps (0 to below 1) at which the learning rate begins to fall."""
     gamma: float = 0.99
     """Discount of rewards, per step."""
     gae_lambda: float = 0.95
@@ -232,6 +235,7 @@ class PPOSettings:
             _require(value >= 1, f"ppo.{name}", value, "it must be 1 or more")
         _require(self.num_env_runners >= 0, "ppo.num_env_runners", self.num_env_runners, "it must be 0 or more")
         _require(self.learning_rate > 0, "ppo.learning_rate", self.learning_rate, "it must be above 0")
+        _require(0 <= self.decay_from < 1, "ppo.decay_from", self.decay_from, "it must be at least 0 and below 1")
         _require(
             self.minibatch_size <= self.iteration_env_steps,
             "ppo.minibatch_size",

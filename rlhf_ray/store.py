@@ -81,7 +81,8 @@ class PreferenceStore:
         """
         ids = comparisons.pairs.ids
         events = [hashlib.sha256(f"{pair}|{annotator}".encode()).hexdigest()[:32] for pair in ids]
-        new = np.array([i for i, event in enumerate(events) if event not in self._events], dtype=np.int64)
+        first = {event: i for i, event in reversed(list(enumerate(events)))}  # a batch may hold a pair twice
+        new = np.array(sorted(i for event, i in first.items() if event not in self._events), dtype=np.int64)
         if len(new) == 0:
             return 0
         left, right = comparisons.pairs.left[new], comparisons.pairs.right[new]
@@ -129,6 +130,8 @@ class PreferenceStore:
             How many comparisons were new.
         """
         before = len(self)
+        if not (Path(path) / "store.json").exists():
+            raise ValueError(f"{path} is no preference store (it has no store.json).")
         other = PreferenceStore(path)
         for folder in ("clips", "labels"):
             have = {file.name.split("-", 1)[1] for file in self._files(folder)}
@@ -147,6 +150,8 @@ class PreferenceStore:
         for file in [self.path / "store.json", *self._files("clips"), *self._files("labels")]:
             target = Path(path) / file.relative_to(self.path)
             target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists() and target.samefile(file):
+                continue
             target.unlink(missing_ok=True)
             try:
                 os.link(file, target)
@@ -161,15 +166,19 @@ class PreferenceStore:
                 raise ValueError(
                     f"{self.path} has format {found.get('format')} {found.get('major')}; this version reads {FORMAT} up to {MAJOR}."
                 )
-            return
-        if self.path.exists() and any(self.path.iterdir()):
-            raise ValueError(
-                f"{self.path} is not empty and no preference store (it has no store.json); name another folder."
-            )
-        for folder in ("clips", "labels"):
-            (self.path / folder).mkdir(parents=True, exist_ok=True)
-        content = json.dumps({"format": FORMAT, "major": MAJOR, "minor": MINOR}) + "\n"
-        _write(description, lambda temporary: temporary.write_text(content))
+        else:
+            if self.path.exists() and any(not file.name.startswith(".tmp-") for file in self.path.iterdir()):
+                raise ValueError(
+                    f"{self.path} is not empty and no preference store (it has no store.json); name another folder."
+                )
+            self.path.mkdir(parents=True, exist_ok=True)
+            content = json.dumps({"format": FORMAT, "major": MAJOR, "minor": MINOR}) + "\n"
+            _write(description, lambda temporary: temporary.write_text(content))
+        # After store.json, so that a process killed here leaves what the next one takes for a store.
+        if not all((self.path / folder).is_dir() for folder in ("clips", "labels")):
+            for folder in ("clips", "labels"):
+                (self.path / folder).mkdir(exist_ok=True)
+            _flush(self.path)
 
     def _commit_clips(self, fragments: Fragments, names: list[str]) -> None:
         first = {name: i for i, name in reversed(list(enumerate(names)))}
@@ -213,7 +222,12 @@ class PreferenceStore:
     def _labels(self) -> pa.Table:
         files = self._files("labels")
         tables = [pq.read_table(file, schema=LABELS, page_checksum_verification=True) for file in files]
-        return pa.concat_tables(tables) if tables else LABELS.empty_table()
+        if not tables:
+            return LABELS.empty_table()
+        table = pa.concat_tables(tables)
+        # Stores that grew apart and were joined may hold an answer twice.
+        first = {event: i for i, event in reversed(list(enumerate(table["event_id"].to_pylist())))}
+        return table if len(first) == len(table) else table.take(sorted(first.values()))
 
     def _files(self, folder: str) -> list[Path]:
         return sorted(file for file in (self.path / folder).iterdir() if not file.name.startswith(".tmp-"))
@@ -234,7 +248,9 @@ def _open_clips(file: Path) -> pa.Table:
 
 def _fragments_of(table: pa.Table) -> Fragments:
     def tensors(name: str) -> Array:
-        array: Array = table[name].combine_chunks().to_numpy_ndarray()
+        column = table[name]
+        # Joining chunks copies them out of the memory-mapped file, even where there is only one.
+        array: Array = (column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()).to_numpy_ndarray()
         return array
 
     return Fragments(

@@ -53,7 +53,10 @@ class Stochastic:
 
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
         """See `Teacher.answer`."""
-        logits = np.clip(self.rationality * _return_difference(pairs), -50.0, 50.0)
+        difference = _return_difference(pairs)
+        # Ties apart: ∞ * 0 is no number.
+        logits = np.clip(self.rationality * np.where(difference == 0, 1.0, difference), -50.0, 50.0)
+        logits[difference == 0] = 0.0
         return (rng.random(len(pairs)) < 1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
 
 

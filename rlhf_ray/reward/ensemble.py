@@ -129,11 +129,14 @@ class RewardEnsemble(nn.Module):
             raise ValueError(f"{directory} has format {description['format']!r}; this version reads {FORMAT!r}.")
         observation_space = space_from_json(description["observation_space"])
         assert isinstance(observation_space, gym.spaces.Box)  # networks take no other
-        ensemble = RewardEnsemble(
-            observation_space,
-            space_from_json(description["action_space"]),
-            from_json(RewardModelSettings, description["settings"]),
-        )
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the weights drawn here are overwritten: nobody else's draws should shift
+            ensemble = RewardEnsemble(
+                observation_space,
+                space_from_json(description["action_space"]),
+                from_json(RewardModelSettings, description["settings"]),
+            )
         ensemble.load_state_dict(load_file(directory / "reward.safetensors"))
         return ensemble
 

@@ -87,7 +87,8 @@ class RewardTrainer:
     def add(self, comparisons: Comparisons) -> None:
         """Take in comparisons. Those already there (by id) are left out, so that adding twice changes nothing."""
         known = set(self.ids)
-        new = np.array([i for i, name in enumerate(comparisons.pairs.ids) if name not in known], dtype=np.int64)
+        first = {name: i for i, name in reversed(list(enumerate(comparisons.pairs.ids)))}
+        new = np.array(sorted(i for name, i in first.items() if name not in known), dtype=np.int64)
         if len(new) == 0:
             return
         added = _Stacked.of(self.ensemble, comparisons[new], self.held_out_share)
@@ -127,7 +128,7 @@ class RewardTrainer:
         return {
             "ensemble": self.ensemble.state(),
             "optimizer": {
-                str(parameter): {name: np.asarray(value) for name, value in moments.items()}
+                str(parameter): {name: np.array(value) for name, value in moments.items()}
                 for parameter, moments in optimizer["state"].items()
             },
             "generator": self.generator.get_state().numpy(),
@@ -243,7 +244,9 @@ class _Stacked:
     def of(ensemble: RewardEnsemble, comparisons: Comparisons, held_out_share: float) -> _Stacked:
         settings, ids = ensemble.settings, comparisons.pairs.ids
         sides = (comparisons.pairs.left, comparisons.pairs.right)
-        features = [ensemble.networks.features(*steps_of(side)).reshape(len(side), side.length, -1) for side in sides]
+        features = [
+            ensemble.networks.features(*steps_of(side)).unflatten(0, (len(side), side.length)) for side in sides
+        ]
         frames = None
         if ensemble.networks.convolutions is not None:
             frames = torch.as_tensor(np.stack([side.observations for side in sides], axis=1))

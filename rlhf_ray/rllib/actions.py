@@ -14,8 +14,10 @@ from rlhf_ray.arrays import Array
 
 
 def to_env_actions(actions: Array, space: gym.Space[Any]) -> Array:
-    """A policy's actions ``[..., *action_shape]`` as the environment got them: scaled to the bounds and clipped to them, where
-    every bound is finite, and unchanged otherwise (as RLlib's ``normalize_actions`` does).
+    """A policy's actions ``[..., *action_shape]`` as the environment got them.
+
+    Where every bound is finite they are scaled to the bounds and clipped; otherwise they are unchanged (as RLlib's
+    ``normalize_actions`` has it).
     """
     if not isinstance(space, gym.spaces.Box):
         return np.asarray(actions, dtype=np.int64)

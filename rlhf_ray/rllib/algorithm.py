@@ -66,7 +66,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             action_space=action_space,
             make_env=self.config.make_env(),
             make_policy=_PolicyFactory(policy_spec, observation_space, action_space),
-            store=Path(self.logdir).absolute() / PREFERENCES,
+            store=Path(self.config.store or Path(self.logdir).absolute() / PREFERENCES),
             seed=self.config.seed or 0,
             rollouts=self.config.num_envs_per_env_runner,
             spread=max(0, self._iterations - 1),
@@ -139,6 +139,12 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         if PREFERENCES in state:
             self.ring.load_state(state[PREFERENCES])
 
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What a checkpoint rebuilds the algorithm with: the configuration, without the folder of this one's store."""
+        config = self.config.copy(copy_frozen=False)
+        config.store = None
+        return (config.get_state(),), {}
+
     def cleanup(self) -> None:
         """End everything this algorithm started (called by Ray)."""
         super().cleanup()
@@ -168,7 +174,12 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         return min(rounds, (self.training_iteration * (rounds + 1)) // self._iterations)
 
     def _log_round(self, report: RoundReport) -> None:
-        values: dict[str, Any] = {"wanted": report.wanted, "answered": report.answered}
+        values: dict[str, Any] = {
+            "iteration": self.training_iteration + 1,
+            "round_number": report.round_number,
+            "wanted": report.wanted,
+            "answered": report.answered,
+        }
         if report.fit is not None:
             values |= vars(report.fit)
         self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import gymnasium as gym
@@ -15,9 +16,10 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rlhf_ray import envs
 from rlhf_ray.envs.spaces import check_spaces
+from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.clip_cutter import ClipCutter
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
-from rlhf_ray.rllib.policy import policy_spec
+from rlhf_ray.rllib.policy import ActorCritic, policy_spec
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -33,7 +35,9 @@ _S = TypeVar("_S", FragmentSettings, PreferenceSettings, RewardModelSettings)
 
 
 class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
-    """Configures `PreferencePPO`::
+    """Configures `PreferencePPO`.
+
+    ::
 
         config = (
             PreferencePPOConfig()
@@ -56,16 +60,19 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         self.preferences_config: dict[str, Any] = to_json(PreferenceSettings())
         self.reward_model_config: dict[str, Any] = to_json(RewardModelSettings())
         self.total_env_steps: int = Experiment().total_env_steps
+        self.store: str | None = None
         self.ring_name: str | None = None
         """Set by each `PreferencePPO` for its own actors."""
         self.callbacks_class = ClipCutter
-        self._apply_ppo(PPOSettings())
+        self.policy_config: dict[str, Any] = to_json(PPOSettings())
+        apply_ppo(self, PPOSettings())
 
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> Self:
         """The configuration of ``experiment``."""
         config = cls()
-        config._apply_ppo(experiment.ppo, experiment.total_env_steps)
+        config.policy_config = to_json(experiment.ppo)
+        apply_ppo(config, experiment.ppo, experiment.total_env_steps)
         config.environment(experiment.environment)
         config.fragments(**to_json(experiment.fragments))
         config.preferences(total_env_steps=experiment.total_env_steps, **to_json(experiment.preferences))
@@ -76,10 +83,7 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
     def environment(self, env: Any = None, **arguments: Any) -> Self:
         """RLlib's, which besides takes the names that `rlhf_ray.envs.make_env` takes (``procgen/coinrun-easy``, …)."""
         if isinstance(env, str):
-            if not _global_registry.contains(ENV_CREATOR, env):
-                tune.register_env(env, EnvCreator(env))
-            if envs.is_natively_vectorised(env):
-                self.env_runners(gym_env_vectorize_mode="vector_entry_point")
+            register_environment(self, env)
         if env is not None:
             arguments["env"] = env
         super().environment(**arguments)
@@ -90,15 +94,21 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         self.fragments_config = _merged(FragmentSettings, self.fragments_config, settings)
         return self
 
-    def preferences(self, *, total_env_steps: int | None = None, **settings: Any) -> Self:
+    def preferences(
+        self, *, total_env_steps: int | None = None, store: Path | str | None = None, **settings: Any
+    ) -> Self:
         """Set fields of `PreferenceSettings`: how many comparisons, when, which, and who answers.
 
         Args:
             total_env_steps: environment steps of the whole training, over which the comparisons are spread.
+            store: folder of the preference store; ``preferences`` in the algorithm's ``logdir`` unless given. Two algorithms
+                must not share one.
             settings: fields of `PreferenceSettings`.
         """
         if total_env_steps is not None:
             self.total_env_steps = total_env_steps
+        if store is not None:
+            self.store = str(Path(store).absolute())
         self.preferences_config = _merged(PreferenceSettings, self.preferences_config, settings)
         return self
 
@@ -172,22 +182,32 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
             Its observation and action space.
 
         Raises:
-            ValueError: the environment is unknown, has spaces that are not supported, or episodes shorter than a fragment.
+            SettingError: the environment is unknown or has unsupported spaces or episodes shorter than a fragment, or a network
+            does not fit its observations.
         """
         if self.env is None:
             raise SettingError("No environment is set; name one with environment('Pendulum-v1').")
-        env = self.make_env()()
         try:
+            env = self.make_env()()
             check_spaces(env.observation_space, env.action_space, str(self.env))
-            limit = None if env.spec is None else env.spec.max_episode_steps
-            if limit is not None and limit < self.fragment_settings.length:
-                raise SettingError(
-                    f"fragments.length is {self.fragment_settings.length}, and episodes of {self.env} have at most {limit} steps: "
-                    "fragments never cross an episode, so make them shorter."
-                )
-            return env.observation_space, env.action_space  # type: ignore[return-value]
-        finally:
-            env.close()
+        except (ValueError, ImportError) as error:
+            raise SettingError(str(error)) from error
+        observation_space, action_space = env.observation_space, env.action_space
+        limit = None if env.spec is None else env.spec.max_episode_steps
+        env.close()  # type: ignore[no-untyped-call]
+        if limit is not None and limit < self.fragment_settings.length:
+            raise SettingError(
+                f"fragments.length is {self.fragment_settings.length}, and episodes of {self.env} have at most {limit} steps: "
+                "fragments never cross an episode, so make them shorter."
+            )
+        RewardEnsemble(observation_space, action_space, self.reward_model_settings)
+        if isinstance(self.rl_module_spec, RLModuleSpec) and self.rl_module_spec.module_class is ActorCritic:
+            ActorCritic(
+                observation_space=observation_space,
+                action_space=action_space,
+                model_config=self.rl_module_spec.model_config,
+            )
+        return observation_space, action_space
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
         """RLlib's pipeline, and the learned reward after it (PPO's learner then appends advantages)."""
@@ -216,31 +236,42 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         """The policy of `rlhf_ray.rllib.policy`, unless another one is set with ``rl_module(rl_module_spec=…)``."""
         return policy_spec(from_json(PPOSettings, self.policy_config))
 
-    def _apply_ppo(self, settings: PPOSettings, total_env_steps: int | None = None) -> None:
-        self.policy_config: dict[str, Any] = to_json(settings)
-        rate: Any = settings.learning_rate
-        if settings.final_learning_rate is not None and total_env_steps is not None:
-            rate = [[0, settings.learning_rate], [total_env_steps, settings.final_learning_rate]]
-        self.env_runners(
-            num_env_runners=settings.num_env_runners,
-            num_envs_per_env_runner=settings.num_envs,
-            rollout_fragment_length="auto",
-        )
-        self.training(
-            lr=rate,
-            gamma=settings.gamma,
-            lambda_=settings.gae_lambda,
-            train_batch_size_per_learner=settings.iteration_env_steps,
-            minibatch_size=settings.minibatch_size,
-            num_epochs=settings.epochs,
-            clip_param=settings.clip,
-            entropy_coeff=settings.entropy_coefficient,
-            vf_loss_coeff=settings.value_coefficient,
-            vf_clip_param=float("inf"),
-            use_kl_loss=False,
-            grad_clip=settings.max_grad_norm,
-            grad_clip_by="global_norm",
-        )
+
+def apply_ppo(config: PPOConfig, settings: PPOSettings, total_env_steps: int | None = None) -> None:
+    """Set RLlib's PPO up as ``settings`` say. The learning rate falls only where ``total_env_steps`` is given."""
+    rate: Any = settings.learning_rate
+    if settings.final_learning_rate is not None and total_env_steps is not None:
+        rate = [[0, rate], [total_env_steps, settings.final_learning_rate]]
+        if settings.decay_from > 0:
+            rate.insert(1, [int(settings.decay_from * total_env_steps), settings.learning_rate])
+    config.env_runners(
+        num_env_runners=settings.num_env_runners,
+        num_envs_per_env_runner=settings.num_envs,
+        rollout_fragment_length="auto",
+    )
+    config.training(
+        lr=rate,
+        gamma=settings.gamma,
+        lambda_=settings.gae_lambda,
+        train_batch_size_per_learner=settings.iteration_env_steps,
+        minibatch_size=settings.minibatch_size,
+        num_epochs=settings.epochs,
+        clip_param=settings.clip,
+        entropy_coeff=settings.entropy_coefficient,
+        vf_loss_coeff=settings.value_coefficient,
+        vf_clip_param=float("inf"),
+        use_kl_loss=False,
+        grad_clip=settings.max_grad_norm,
+        grad_clip_by="global_norm",
+    )
+
+
+def register_environment(config: PPOConfig, name: str) -> None:
+    """Make a name that `rlhf_ray.envs.make_env` takes known to RLlib, unless it knows one of that name."""
+    if not _global_registry.contains(ENV_CREATOR, name):
+        tune.register_env(name, EnvCreator(name))
+    if envs.is_natively_vectorised(name):
+        config.env_runners(gym_env_vectorize_mode="vector_entry_point")
 
 
 def _merged(kind: type[_S], current: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def test_nonsense_names_are_value_errors(name: str) -> None:
     assert repr(name) in str(raised.value)
 
 
-def test_an_unversioned_name_is_the_latest_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unversioned_name_is_the_latest_version() -> None:
     with pytest.warns(UserWarning, match="latest versioned"):
         env = make_env("CartPole")
     assert env.spec is not None

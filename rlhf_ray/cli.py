@@ -1,0 +1,194 @@
+"""The command line: `rlhf-ray train | evaluate | tune`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+import tune_configs
+from rlhf_ray.progress import Progress
+from rlhf_ray.settings import Experiment, SettingError
+
+USAGE = """usage: rlhf-ray COMMAND …
+
+  rlhf-ray train PRESET [--SETTING VALUE …]   learn a reward from comparisons and train an agent on it
+  rlhf-ray evaluate RUN [--episodes N]        measure a run's saved policy on the true reward
+  rlhf-ray tune PRESET [--trials N …]         run the preset's search space
+
+PRESET is one of {presets}, or the name of an environment, which starts from the defaults.
+`rlhf-ray COMMAND --help` (and `rlhf-ray train PRESET --help`) explains every option."""
+
+
+@dataclass(frozen=True)
+class Train(Experiment):
+    """Learn a reward from comparisons and train an agent on it. Every setting has a default, shown here."""
+
+    run_dir: Path | None = None
+    """Folder for everything the run leaves behind; a new one under runs/ unless given."""
+    reference: bool = False
+    """Also train PPO on the true reward, with the same settings and steps, to compare with."""
+    evaluation_episodes: int = 20
+    """Episodes each agent is evaluated on at the end."""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure a run's saved policy, acting deterministically, on the true reward."""
+
+    run: tyro.conf.Positional[Path]
+    """The run folder."""
+    episodes: int = 20
+    """Episodes to play."""
+    json: bool = False
+    """Print one JSON object instead of a sentence."""
+
+
+@dataclass(frozen=True)
+class Tune:
+    """Run a preset's search space: several trials, each with its own ring. Prints a table and writes the best settings."""
+
+    trials: int = 4
+    """Trials, each with settings drawn from the search space."""
+    concurrent: int | None = None
+    """Trials at a time; as many as there is room for unless given."""
+    run_dir: Path | None = None
+    """Folder for the sweep; a new one under runs/ unless given."""
+    total_env_steps: int | None = None
+    """Environment steps of each trial; the preset's unless given."""
+    seed: int = 0
+    """Seed of the draws from the search space and of the trials."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line. Wrong settings end it with code 2 and one message."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    usage = USAGE.format(presets=", ".join(tune_configs.names()))
+    if not words or words[0] in ("-h", "--help"):
+        print(usage)
+        return
+    commands: dict[str, Callable[[list[str]], None]] = {"train": _train, "evaluate": _evaluate, "tune": _tune}
+    command, rest = words[0], words[1:]
+    if command not in commands:
+        sys.exit(f"rlhf-ray: there is no command {command!r}.\n{usage}")
+    if command != "evaluate" and (not rest or rest[0].startswith("-")):
+        print(usage)
+        sys.exit(0 if rest and rest[0] in ("-h", "--help") else 2)
+    try:
+        commands[command](rest)
+    except SettingError as error:
+        # The message says what to do; a trace would hide it.
+        print(f"rlhf-ray: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def preset(name: str) -> Experiment:
+    """The experiment called ``name``, or the defaults for the environment of that name."""
+    if name in tune_configs.names():
+        experiment: Experiment = tune_configs.load(name).experiment
+        return experiment
+    from rlhf_ray import envs
+
+    try:
+        envs.make_env(name).close()  # type: ignore[no-untyped-call]
+    except (ValueError, ImportError) as error:
+        presets = ", ".join(tune_configs.names())
+        raise SettingError(f"{name!r} is neither a preset ({presets}) nor an environment: {error}") from error
+    return Experiment(environment=name)
+
+
+def _train(words: list[str]) -> None:
+    defaults = Train(**_fields(preset(words[0])))
+    command = _parse(Train, f"rlhf-ray train {words[0]}", words[1:], defaults)
+    experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
+
+    from rlhf_ray.rllib import PreferencePPOConfig
+    from rlhf_ray.rllib.training import start_ray, train
+    from rlhf_ray.run_folder import RunFolder
+
+    PreferencePPOConfig.from_experiment(experiment).check_environment()
+    folder = RunFolder.create(command.run_dir or _new_folder(words[0], experiment.seed), experiment)
+    with Progress(experiment) as progress:
+        progress.say("starting Ray")
+        start_ray(cpus=2 + experiment.ppo.num_env_runners)
+        progress.say("starting actors, gathering the first clips")
+        outcome = train(
+            experiment,
+            folder,
+            reference=command.reference,
+            evaluation_episodes=command.evaluation_episodes,
+            observe=progress.show,
+            say=progress.say,
+        )
+    progress.summarise(outcome, folder)
+
+
+def _evaluate(words: list[str]) -> None:
+    command = _parse(Evaluate, "rlhf-ray evaluate", words, None)
+
+    from rlhf_ray.rllib.evaluation import evaluate, load_policy
+    from rlhf_ray.run_folder import RunFolder
+
+    folder = RunFolder.open(command.run)
+    experiment, metrics = folder.experiment(), folder.last_metrics()
+    policy = load_policy(folder.checkpoint)
+    result = evaluate(experiment.environment, policy.best, episodes=command.episodes, seed=experiment.seed)
+    values = dataclasses.asdict(result) | {
+        "env_steps": metrics.get("env_steps", 0),
+        "comparisons": metrics.get("comparisons", 0),
+        "seed": experiment.seed,
+    }
+    if command.json:
+        print(json.dumps(values))
+    else:
+        print(
+            f"{experiment.environment}: true return {result.true_return_mean:.1f} ± {result.true_return_std:.1f} over "
+            f"{result.episodes} episodes, after {values['env_steps']} steps and {values['comparisons']} comparisons"
+        )
+
+
+def _tune(words: list[str]) -> None:
+    name = words[0]
+    if name not in tune_configs.names():
+        raise SettingError(f"{name!r} is no preset; there are {', '.join(tune_configs.names())}.")
+    command = _parse(Tune, f"rlhf-ray tune {name}", words[1:], Tune())
+
+    from rlhf_ray.rllib import PreferencePPOConfig
+    from rlhf_ray.rllib.sweep import sweep
+    from rlhf_ray.rllib.training import start_ray
+
+    module = tune_configs.load(name)
+    experiment: Experiment = dataclasses.replace(module.experiment, seed=command.seed)
+    if command.total_env_steps is not None:
+        experiment = dataclasses.replace(experiment, total_env_steps=command.total_env_steps)
+    random.seed(command.seed)
+    np.random.seed(command.seed)
+    start_ray(cpus=2 + experiment.ppo.num_env_runners)
+    folder = (command.run_dir or _new_folder(f"tune-{name}", command.seed)).absolute()
+    config = module.search_space(PreferencePPOConfig.from_experiment(experiment))
+    sweep(config, folder, trials=command.trials, concurrent=command.concurrent)
+
+
+def _parse(kind: Any, program: str, words: list[str], default: Any) -> Any:
+    annotated = Annotated[kind, tyro.conf.arg(name="")]
+    options: dict[str, Any] = {} if default is None else {"default": default}
+    return tyro.cli(annotated, prog=program, args=words, **options)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+
+
+def _new_folder(name: str, seed: int) -> Path:
+    moment = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{name.replace('/', '-')}-seed{seed}-{moment}"

@@ -1,0 +1,176 @@
+"""A few of a run's compared pairs, ready to be shown: what was seen, what was answered, and what both returns say."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.image import imsave
+
+from rlhf_ray.arrays import Array, FloatArray, IntArray
+from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.evaluation.plots import components_plot
+from rlhf_ray.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.reward import RewardEnsemble
+
+Answer = Literal["preferred", "other", "tie"]
+
+FRAMES = 8
+"""Frames of a film strip."""
+COMPONENTS = 8
+"""Components of an observation that are drawn, and of an action."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One picture of a film strip: the step it is of, and a PNG as a data URI."""
+
+    step: int
+    image: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """One fragment of a pair.
+
+    Attributes:
+        name: left or right.
+        answer: what the teacher's answer makes of it.
+        true_return: NaN where the true reward is not known.
+        learned_return: by the saved reward model; NaN without one.
+        policy: who acted.
+        start: steps of the episode before the fragment.
+        frames: a film strip, for images.
+        plot: components over steps, for vectors.
+        left_out: components that the plot does not show.
+    """
+
+    name: str
+    answer: Answer
+    true_return: float
+    learned_return: float
+    policy: str
+    start: int
+    frames: tuple[Frame, ...]
+    plot: Markup | None
+    left_out: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One comparison. ``number`` counts from 1 in the order in which the answers were stored."""
+
+    number: int
+    preference: float
+    left: Side
+    right: Side
+
+    @property
+    def against_true_return(self) -> bool:
+        """Whether the true returns contradict the answer. False for a tie, and where they are not known."""
+        return (self.left.true_return - self.right.true_return) * (self.preference - 0.5) < 0
+
+    @property
+    def model_agrees(self) -> bool | None:
+        """Whether the reward model gives the preferred side the larger return; None for a tie and without a model."""
+        difference = self.left.learned_return - self.right.learned_return
+        if self.preference == 0.5 or math.isnan(difference):
+            return None
+        return difference * (self.preference - 0.5) > 0
+
+
+def choose(preferences: FloatArray, count: int) -> IntArray:
+    """``count`` positions spread evenly over the decided answers of a run, one of which gives way to a tie if there is one."""
+    ties, decided = np.flatnonzero(preferences == 0.5), np.flatnonzero(preferences != 0.5)
+    shown_ties = ties[len(ties) // 2 :][: min(1, count)] if len(decided) >= count else ties[:count]
+    wanted = min(count - len(shown_ties), len(decided))
+    spread = np.linspace(0, len(decided) - 1, wanted).round().astype(np.int64) if wanted else np.array([], np.int64)
+    return np.sort(np.concatenate([decided[spread], shown_ties]))
+
+
+def show_pairs(comparisons: Comparisons, reward: RewardEnsemble | None, count: int) -> list[Pair]:
+    """``count`` of the comparisons (see `choose`), drawn.
+
+    Args:
+        comparisons: all of the run.
+        reward: the saved reward model, if there is one.
+        count: how many to draw.
+    """
+    chosen = choose(comparisons.preferences, count)
+    shown = comparisons[chosen]
+    sides = (shown.pairs.left, shown.pairs.right)
+    learned = [np.full(len(shown), np.nan) if reward is None else reward.fragment_returns(s).mean(0) for s in sides]
+    pairs = []
+    for i, position in enumerate(chosen):
+        left, right = (side[i : i + 1] for side in sides)
+        pairs.append(_pair(int(position) + 1, float(shown.preferences[i]), left, right, learned[0][i], learned[1][i]))
+    return pairs
+
+
+def _pair(number: int, preference: float, left: Fragments, right: Fragments, *learned: float) -> Pair:
+    strips: list[tuple[Frame, ...]] = [(), ()]
+    plots: list[Markup | None] = [None, None]
+    left_out = 0
+    if left.observations.dtype == np.uint8 and left.observations.ndim == 5:
+        strips = [_film_strip(side.observations[0]) for side in (left, right)]
+    else:
+        observations = [side.observations[0].reshape(side.length + 1, -1) for side in (left, right)]
+        actions = [side.actions[0].reshape(side.length, -1) for side in (left, right)]
+        left_out = sum(max(0, both[0].shape[1] - COMPONENTS) for both in (observations, actions))
+        observations, actions = ([side[:, :COMPONENTS] for side in both] for both in (observations, actions))
+        limits = [*_limits(observations), *_limits(actions)]
+        plots = [
+            components_plot(f"pair {number} {name}", observations[i], actions[i], limits)
+            for i, name in enumerate(("left", "right"))
+        ]
+    shares = (preference, 1 - preference)
+    sides = [
+        Side(
+            name=("left", "right")[i],
+            answer="preferred" if shares[i] > 0.5 else "tie" if shares[i] == 0.5 else "other",
+            true_return=float(side.returns()[0]),
+            learned_return=float(learned[i]),
+            policy=_policy(int(side.policy_versions[0])),
+            start=int(side.starts[0]),
+            frames=strips[i],
+            plot=plots[i],
+            left_out=left_out,
+        )
+        for i, side in enumerate((left, right))
+    ]
+    return Pair(number, preference, *sides)
+
+
+def _policy(version: int) -> str:
+    return "random actions" if version == RANDOM_POLICY else f"policy version {version}"
+
+
+def _limits(sides: list[Array]) -> list[tuple[float, float]]:
+    """Lowest and highest finite value of each component over both sides."""
+    values = np.concatenate([side.astype(np.float64) for side in sides])
+    columns = [column[np.isfinite(column)] for column in values.T]
+    return [(float(c.min()), float(c.max())) if len(c) else (0.0, 0.0) for c in columns]
+
+
+def _film_strip(observations: Array) -> tuple[Frame, ...]:
+    """Frames of ``[steps, height, width, channels]`` uint8 observations, spread evenly from the first to the last."""
+    steps = np.linspace(0, len(observations) - 1, min(FRAMES, len(observations))).round().astype(int)
+    return tuple(Frame(int(step), _png(_picture(observations[step]))) for step in steps)
+
+
+def _picture(observation: Array) -> Array:
+    """``[height, width, 3]``: the colours of an image, or the newest of those that are stacked along its channels."""
+    channels = observation.shape[-1]
+    newest = observation[..., -3:] if channels % 3 == 0 else observation[..., -1:]
+    return np.broadcast_to(newest, (*observation.shape[:2], 3))
+
+
+def _png(picture: Array) -> str:
+    buffer = io.BytesIO()
+    imsave(buffer, picture, format="png", metadata={"Software": "rlhf_ray"})
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,288 @@
+"""Plots as inline SVG. Their colours are CSS variables of the page, so that one drawing serves light and dark."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from rlhf_ray.arrays import Array, FloatArray
+
+Rows = Sequence[dict[str, Any]]
+"""The metrics of a run, one dictionary per iteration."""
+
+# What matplotlib draws with, and the CSS variable that takes its place. Series colours are Okabe and Ito's, which people with
+# any of the common colour blindnesses can tell apart.
+INK, MUTED, GRID = "#1b1f24", "#59636e", "#d8dde3"
+TRUE, LEARNED, HELD_OUT, TRAIN = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
+_VARIABLES = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--grid",
+    TRUE: "--true",
+    LEARNED: "--learned",
+    HELD_OUT: "--held-out",
+    TRAIN: "--train",
+}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: readable by machines, and set in the page's font
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 10,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 9.5,
+    "ytick.labelsize": 9.5,
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "path.simplify": True,
+}
+_POINTS_PER_INCH = 72
+_WIDTH = 400
+"""Width of a plot in its own units (points). A page shows it 1.3 times as wide on a desktop, and 0.9 times on a phone."""
+_MARKED = 40
+"""With more values than this, a curve is drawn without a mark at each."""
+
+
+def render(name: str, description: str, size: tuple[float, float], draw: Callable[[Figure], None]) -> Markup:
+    """What ``draw`` draws into a figure, as an ``<svg>`` element to be put into a page.
+
+    Args:
+        name: of the plot; different for each plot of a page, since it makes the ids in it different.
+        description: for people who cannot see it.
+        size: width and height in points.
+        draw: draws into the figure.
+    """
+    buffer = io.StringIO()
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure = Figure(figsize=(size[0] / _POINTS_PER_INCH, size[1] / _POINTS_PER_INCH), layout="constrained")
+        draw(figure)
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(buffer.getvalue(), description)
+
+
+def _inline(document: str, description: str) -> Markup:
+    """An SVG document of matplotlib's as an element for an HTML page: without namespaces, metadata, style sheet and group ids."""
+    body = document[document.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<g id=\"[^\"]*\"", "<g", body)
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
+    body = body.replace("xlink:href", "href")
+    for colour, variable in _VARIABLES.items():
+        body = body.replace(colour, f"var({variable})")
+    body = re.sub(r"\n\s*", "\n", body)
+    box = re.search(r"viewBox=\"[^\"]*\"", body)
+    assert box is not None  # matplotlib always writes one
+    opening = Markup('<svg class="plot" role="img" aria-label="{}" {}>').format(description, Markup(box[0]))
+    return opening + Markup(body[body.index(">") + 1 :])
+
+
+def series(rows: Rows, name: str, over: str = "env_steps") -> tuple[FloatArray, FloatArray]:
+    """The values of the metric ``name`` and of ``over``, where both are numbers: x and y, ``[n]`` each."""
+    points = [
+        (float(row[over]), float(row[name])) for row in rows if is_number(row.get(over)) and is_number(row.get(name))
+    ]
+    values: FloatArray = np.array(points, dtype=np.float64).reshape(-1, 2)
+    return values[:, 0], values[:, 1]
+
+
+def is_number(value: object) -> bool:
+    """Whether ``value`` is a finite number (and not a truth value)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def returns_plot(rows: Rows, levels: dict[str, float]) -> Markup | None:
+    """True and learned return over environment steps, in two panels of which each has its own scale.
+
+    Args:
+        rows: the metrics.
+        levels: true returns to draw as lines across, by name.
+    """
+    true, learned = series(rows, "true_return_mean"), series(rows, "learned_return_mean")
+    if not len(true[0]) and not len(learned[0]):
+        return None
+
+    def draw(figure: Figure) -> None:
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        _curve(upper, *true, TRUE)
+        _levels(upper, levels)
+        upper.set(title="True return", ylabel="true reward per episode")
+        upper.title.set_color(TRUE)
+        _curve(lower, *learned, LEARNED)
+        lower.set(title="Learned return", ylabel="learned reward per episode")
+        lower.title.set_color(LEARNED)
+        _steps_axis(lower)
+
+    return render(
+        "returns", "Two panels over environment steps: the true return and the learned return.", (_WIDTH, 410), draw
+    )
+
+
+def accuracy_plot(rows: Rows) -> Markup | None:
+    """Accuracy of the reward model on held-out and on training comparisons, over environment steps."""
+    held_out, train = series(rows, "held_out_accuracy"), series(rows, "train_accuracy")
+    if not len(held_out[0]) and not len(train[0]):
+        return None
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.axhline(50, color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
+        axes.text(
+            1, 51, "chance", color=MUTED, fontsize=9, ha="right", va="bottom", transform=axes.get_yaxis_transform()
+        )
+        _curve(axes, train[0], 100 * train[1], TRAIN, label="training", marker="s", linestyle="--")
+        _curve(axes, held_out[0], 100 * held_out[1], HELD_OUT, label="held out", marker="o")
+        lowest = min([50.0, *(100 * train[1]), *(100 * held_out[1])])
+        axes.set(ylabel="accuracy (%)", ylim=(max(-3, lowest - 6), 103))
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, borderpad=0)
+        _steps_axis(axes)
+
+    return render("accuracy", "The reward model's accuracy over environment steps.", (_WIDTH, 195), draw)
+
+
+def comparisons_plot(rows: Rows, budget: int | None) -> Markup | None:
+    """Comparisons answered so far over environment steps, and the label budget as a line across."""
+    steps, answered = series(rows, "comparisons")
+    if not len(steps):
+        return None
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.step(steps, answered, where="post", color=INK)
+        _levels(axes, {} if budget is None else {"budget": float(budget)})
+        axes.set(ylabel="comparisons answered")
+        axes.set_ylim(bottom=0)
+        _steps_axis(axes)
+
+    return render("comparisons", "Comparisons answered so far over environment steps.", (_WIDTH, 195), draw)
+
+
+def scale_plot(rows: Rows) -> Markup | None:
+    """Standard deviation and mean of the raw learned reward over reward versions, in two panels."""
+    deviation, mean = (series(rows, name, "reward_version") for name in ("reward_std", "reward_mean"))
+    if not len(deviation[0]) and not len(mean[0]):
+        return None
+
+    def draw(figure: Figure) -> None:
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        _curve(upper, *deviation, LEARNED)
+        upper.set(title="Standard deviation", ylabel="raw reward")
+        if len(deviation[1]):
+            upper.set_ylim(0, 1.1 * max(deviation[1]))
+        _curve(lower, *mean, LEARNED)
+        lower.set(title="Mean", ylabel="raw reward", xlabel="reward version")
+        lower.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for axes in (upper, lower):
+            axes.yaxis.set_major_locator(MaxNLocator(4))
+
+    return render("scale", "Standard deviation and mean of the raw reward over reward versions.", (_WIDTH, 250), draw)
+
+
+def learner_plot(rows: Rows) -> Markup | None:
+    """The policy's entropy and the value function's explained variance over environment steps, in two panels."""
+    entropy, explained = series(rows, "policy_entropy"), series(rows, "value_explained_variance")
+    if not len(entropy[0]) and not len(explained[0]):
+        return None
+
+    def draw(figure: Figure) -> None:
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        _curve(upper, *entropy, INK)
+        upper.set(title="Entropy of the policy", ylabel="nats")
+        _curve(lower, *explained, INK)
+        lower.set(title="Explained variance of the value function", ylabel="share")
+        for axes in (upper, lower):
+            axes.yaxis.set_major_locator(MaxNLocator(4))
+        _steps_axis(lower)
+
+    return render("learner", "Policy entropy and explained variance over environment steps.", (_WIDTH, 250), draw)
+
+
+def components_plot(name: str, observations: Array, actions: Array, limits: Sequence[tuple[float, float]]) -> Markup:
+    """One fragment as a line for each component of its observations and a stair for each of its actions.
+
+    Args:
+        name: of the plot; see `render`.
+        observations: ``[length + 1, observations]``.
+        actions: ``[length, actions]``.
+        limits: lowest and highest value of each of these components, to be drawn alike for both sides of a pair.
+    """
+    n = observations.shape[1]
+    labels = [f"observation[{i}]" for i in range(n)]
+    labels += ["action"] if actions.shape[1] == 1 else [f"action[{i}]" for i in range(actions.shape[1])]
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(len(labels), 1, sharex=True, squeeze=False)[:, 0]
+        for i, (axes, label, (low, high)) in enumerate(zip(panels, labels, limits, strict=True)):
+            if i < n:
+                axes.plot(observations[:, i], color=INK, linewidth=1.4)
+            else:
+                # An action lasts from its step to the next one.
+                axes.stairs(actions[:, i - n], color=LEARNED, linewidth=1.4, baseline=None)
+            margin = 0.08 * (high - low) or 0.5
+            axes.set(ylim=(low - margin, high + margin), yticks=sorted({low, high}), xlim=(0, len(actions)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}".replace("-", "−")))
+            axes.set_ylabel(label, rotation=0, ha="left", va="center", fontsize=9)
+            axes.yaxis.set_label_coords(1.02, 0.5)
+        panels[-1].set_xlabel("step of the fragment")
+        panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    height = 40 + 38 * len(labels)
+    return render(name, "The fragment's observations and actions over its steps.", (350, height), draw)
+
+
+def _curve(axes: Axes, x: FloatArray, y: FloatArray, colour: str, marker: str = "o", **style: Any) -> None:
+    axes.plot(x, y, color=colour, marker=marker if len(x) <= _MARKED else "", markersize=3.2, **style)
+
+
+def _levels(axes: Axes, levels: dict[str, float]) -> None:
+    """Lines across at the given heights, each with its name."""
+    for name, level in levels.items():
+        axes.axhline(level, color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
+        axes.annotate(
+            name,
+            (0, level),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(3, 2),
+            textcoords="offset points",
+            color=MUTED,
+            fontsize=9,
+        )
+
+
+def _steps_axis(axes: Axes) -> None:
+    axes.set(xlabel="environment steps")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+
+
+def _short(value: float) -> str:
+    """A number of steps as on an axis: 20k, 1.5M."""
+    for unit, letter in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:.4g}{letter}"
+    return f"{value:.4g}"

@@ -1,0 +1,153 @@
+"""The run report: one page about one run, from the files in its folder.
+
+The page needs nothing but itself: no script, no network, no file beside it. Its policy (``Content-Security-Policy``) forbids a
+browser to ask for anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jinja2
+
+from rlhf_ray import __version__
+from rlhf_ray.evaluation import plots, summary
+from rlhf_ray.evaluation.clips import show_pairs
+from rlhf_ray.evaluation.summary import Run
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.run_folder import RunFolder, read_metrics
+from rlhf_ray.settings import Experiment, load_experiment
+from rlhf_ray.store import PreferenceStore
+
+PAIRS = 6
+"""Compared pairs that the page shows."""
+
+_T = TypeVar("_T")
+
+
+def write_report(run: Path) -> Path:
+    """Write ``report.html`` into the folder ``run`` of a run, which may be going on or broken off.
+
+    What is missing in the folder, or cannot be read, is named on the page. Nothing else in the folder is changed.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        ValueError: the folder is not there, or holds nothing of a run.
+    """
+    folder = RunFolder(run)
+    if not any(path.exists() for path in (folder.config, folder.run, folder.metrics, folder.result)):
+        raise ValueError(
+            f"{run} is no run folder: it has none of config.json, run.json, metrics.jsonl and result.json. "
+            "Name the folder that the training wrote."
+        )
+    folder.report.write_text(_page(read_run(folder)), encoding="utf-8")
+    return folder.report
+
+
+def read_run(folder: RunFolder) -> Run:
+    """What is in ``folder``, as far as it is there and can be read."""
+    unreadable: list[str] = []
+
+    def attempt(path: Path, load: Callable[[Path], _T]) -> _T | None:
+        if not path.exists():
+            return None
+        try:
+            return load(path)
+        except Exception as error:  # whatever is wrong with one part, the report is about the others too
+            unreadable.append(f"{path.relative_to(folder.path)}: {error}")
+            return None
+
+    return Run(
+        name=folder.path.name,
+        experiment=attempt(folder.config, load_experiment),
+        about=attempt(folder.run, _read_object) or {},
+        rows=attempt(folder.metrics, _read_rows) or [],
+        result=attempt(folder.result, _read_object),
+        # Opening a folder that is no store would make one of it.
+        comparisons=attempt(folder.preferences / "store.json", lambda path: PreferenceStore(path.parent).load()),
+        reward=attempt(folder.reward_model / "reward.json", lambda path: RewardEnsemble.load(path.parent)),
+        unreadable=tuple(unreadable),
+    )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    value = json.loads(path.read_text())
+    if not isinstance(value, dict):
+        raise ValueError("it holds no JSON object")
+    return value
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    """The metrics, one row per iteration: of an iteration written twice (by a run that was resumed) the later."""
+    rows = {row.get("iteration", i): row for i, row in enumerate(read_metrics(path)) if isinstance(row, dict)}
+    return list(rows.values())
+
+
+def _page(run: Run) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": summary.number, "setting": _setting_text}
+    experiment = run.experiment
+    levels = {summary.AGENTS[agent].split(":")[0].lower(): mean for agent, mean in run.returns().items()}
+    levels.pop(summary.AGENTS["trained"].lower(), None)
+    pairs = [] if run.comparisons is None else show_pairs(run.comparisons, run.reward, PAIRS)
+    return environment.get_template("report.html").render(
+        run=run,
+        started=summary.date(run.about.get("started")),
+        status=summary.status(run),
+        reading=summary.reading(run),
+        headline=summary.headline(run),
+        facts=summary.facts(run),
+        returns=plots.returns_plot(run.rows, levels),
+        accuracy=plots.accuracy_plot(run.rows),
+        comparisons=plots.comparisons_plot(
+            run.rows, None if experiment is None else experiment.preferences.comparisons
+        ),
+        scale=plots.scale_plot(run.rows),
+        learner=plots.learner_plot(run.rows),
+        pairs=pairs,
+        notes=summary.notes(run),
+        settings=[] if experiment is None else _settings(experiment),
+        versions=_object(run.about, "versions"),
+        machine=_object(run.about, "machine"),
+        command=run.about.get("command"),
+        version=__version__,
+    )
+
+
+def _object(values: dict[str, Any], name: str) -> dict[str, Any]:
+    value = values.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _settings(experiment: Experiment) -> list[tuple[str, list[tuple[str, Any, Any]]]]:
+    """The settings by group: name, value and default of each. The experiment's own come first."""
+    defaults = Experiment()
+    own: list[tuple[str, Any, Any]] = []
+    groups = [("experiment", own)]
+    for field in dataclasses.fields(experiment):
+        value, default = getattr(experiment, field.name), getattr(defaults, field.name)
+        if not dataclasses.is_dataclass(value):
+            own.append((field.name, value, default))
+            continue
+        names = [f.name for f in dataclasses.fields(value)]
+        groups.append((field.name, [(name, getattr(value, name), getattr(default, name)) for name in names]))
+    return groups
+
+
+def _setting_text(value: object) -> str:
+    """A setting as the command line takes it."""
+    if isinstance(value, tuple):
+        return " ".join(str(item) for item in value)
+    return str(value)

@@ -1,0 +1,280 @@
+"""What a run came to, in numbers and in plain words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.evaluation.plots import is_number
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.settings import Experiment
+
+MANY_TIES = 0.25
+"""Share of ties above which they are worth a warning."""
+SURE = 2.0
+"""Standard errors that two mean returns must differ by before one is called larger."""
+
+AGENTS = {
+    "random": "Random actions",
+    "trained": "Trained from comparisons",
+    "reference": "Reference: same PPO, true reward",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder holds; None or empty for what is missing."""
+
+    name: str
+    experiment: Experiment | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] | None = None
+    comparisons: Comparisons | None = None
+    reward: RewardEnsemble | None = None
+    unreadable: tuple[str, ...] = ()
+    """What is there and cannot be read, each with the reason."""
+
+    @property
+    def environment(self) -> str:
+        """The environment's name, as far as any file tells."""
+        if self.experiment is not None:
+            return self.experiment.environment
+        return str((self.result or {}).get("environment", "an unknown environment"))
+
+    @property
+    def seed(self) -> Any:
+        """The seed, or None."""
+        return self.experiment.seed if self.experiment is not None else (self.result or {}).get("seed")
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run was stopped by somebody and still came to a result."""
+        return bool((self.result or {}).get("interrupted") or self.about.get("interrupted"))
+
+    def latest(self, metric: str) -> float | None:
+        """The last value of a metric that is a number."""
+        return next((row[metric] for row in reversed(self.rows) if is_number(row.get(metric))), None)
+
+    def outcome(self, name: str, metric: str | None = None) -> float | None:
+        """A number of the result, or else the latest of the metric (called ``name`` too if not given)."""
+        value = (self.result or {}).get(name)
+        return value if is_number(value) else self.latest(metric or name)
+
+    def agent(self, agent: str, name: str) -> float | None:
+        """A number of the result about one of the `AGENTS`."""
+        values = (self.result or {}).get(agent)
+        value = values.get(name) if isinstance(values, dict) else None
+        return value if is_number(value) else None
+
+    def returns(self) -> dict[str, float]:
+        """The mean true return of each of the `AGENTS` that the result tells of."""
+        means = {agent: self.agent(agent, "true_return_mean") for agent in AGENTS}
+        return {agent: mean for agent, mean in means.items() if mean is not None}
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something worth knowing about a run; ``warns`` if it calls for attention."""
+
+    subject: str
+    amount: str
+    meaning: str
+    warns: bool
+
+
+def status(run: Run) -> str | None:
+    """One sentence about a run that is not whole; None for one that is."""
+    steps = run.outcome("env_steps")
+    reached = "" if steps is None else f" at {number(steps)}"
+    if steps is not None and run.experiment is not None:
+        reached += f" of {number(run.experiment.total_env_steps)}"
+    reached += " environment steps" if reached else ""
+    if run.interrupted:
+        return f"This run was interrupted{reached}. What follows is what it had come to by then."
+    if run.result is None:
+        seen = f" The last iteration on record ended{reached}." if reached else ""
+        return (
+            f"This run has no result: it is still going on, or it was killed.{seen} The agents have not been evaluated."
+        )
+    return None
+
+
+def reading(run: Run) -> str:
+    """What the headline numbers say, in a sentence or two."""
+    sentences = []
+    random, trained = (run.agent(agent, "true_return_mean") for agent in ("random", "trained"))
+    if random is not None and trained is not None:
+        sentences.append(_gain(run, random, trained))
+    accuracy, held_out = run.outcome("held_out_accuracy"), run.latest("held_out")
+    if accuracy is not None:
+        among = f" ({number(int(held_out))} held out)" if held_out else ""
+        sentences.append(
+            f"The reward model agrees with {percent(accuracy)} of the answers it was not trained on{among}; chance is 50%."
+        )
+    return " ".join(sentences)
+
+
+def _gain(run: Run, random: float, trained: float) -> str:
+    comparisons, steps = run.outcome("comparisons"), run.outcome("env_steps")
+    after = []
+    if comparisons is not None:
+        after.append(f"{number(comparisons)} comparisons")
+    if steps is not None:
+        after.append(f"{number(steps)} environment steps")
+    sentence = f"After {' and '.join(after)}, the" if after else "The"
+    if abs(trained - random) <= SURE * (_standard_error(run) or 0.0):
+        return (
+            f"{sentence} trained agent cannot be told apart from random actions: their true returns, {number(trained)} and "
+            f"{number(random)}, differ by less than the evaluation's noise."
+        )
+    direction = "up from" if trained > random else "below the"
+    sentence += f" trained agent's true return is {number(trained)}, {direction} {number(random)} of random actions"
+    share = (run.result or {}).get("normalised")
+    if isinstance(share, int | float) and share >= 0:
+        sentence += f": {percent(share)} of the way to the same PPO trained on the true reward"
+    return f"{sentence}."
+
+
+def _standard_error(run: Run) -> float | None:
+    """Of the difference between the trained and the random agent's mean return; None if the result does not tell."""
+    variance = 0.0
+    for agent in ("random", "trained"):
+        deviation, episodes = run.agent(agent, "true_return_std"), run.agent(agent, "episodes")
+        if deviation is None or not episodes:
+            return None
+        variance += deviation**2 / episodes
+    return math.sqrt(variance)
+
+
+def headline(run: Run) -> list[tuple[str, str, str, str, bool]]:
+    """Rows of the headline table: agent, true return, standard deviation, episodes, and whether it is the trained one."""
+    rows = []
+    for agent, label in AGENTS.items():
+        mean, deviation, episodes = (
+            run.agent(agent, name) for name in ("true_return_mean", "true_return_std", "episodes")
+        )
+        shown = "not measured" if mean is None else number(mean)
+        rows.append((label, shown, number(deviation), number(episodes), agent == "trained"))
+    return rows
+
+
+def facts(run: Run) -> list[tuple[str, str, str]]:
+    """The other headline numbers: name, value, and what it is out of."""
+    experiment = run.experiment
+    accuracy, held_out = run.outcome("held_out_accuracy"), run.latest("held_out")
+    iterations = run.latest("iteration")
+    of_comparisons = "" if experiment is None else f"of {number(experiment.preferences.comparisons)}"
+    of_steps = "" if experiment is None else f"of {number(experiment.total_env_steps)}"
+    found = [
+        ("Comparisons", number(run.outcome("comparisons")), of_comparisons),
+        (
+            "Held-out accuracy",
+            "–" if accuracy is None else percent(accuracy),
+            f"of {number(int(held_out))} comparisons" if held_out else "",
+        ),
+        ("Environment steps", number(run.outcome("env_steps")), of_steps),
+        (
+            "Training time",
+            duration(run.outcome("train_seconds", "seconds")),
+            f"{number(iterations)} iterations" if iterations else "",
+        ),
+    ]
+    if run.result is None:
+        found.insert(0, ("True return in training", number(run.latest("true_return_mean")), "latest iteration"))
+    return found
+
+
+def notes(run: Run) -> list[Note]:
+    """What to know before trusting the numbers."""
+    too_short = int(run.latest("too_short") or 0)
+    failed = int(sum(row["clips_failed"] for row in run.rows if is_number(row.get("clips_failed"))))
+    found = [Note("A part of the run folder cannot be read", "", reason, True) for reason in run.unreadable]
+    if run.rows:
+        found += [
+            Note(
+                "Stretches of episodes too short for a fragment",
+                number(too_short),
+                "They cannot be asked about. A shorter fragments.length would let them.",
+                too_short > 0,
+            ),
+            Note(
+                "Rollouts that gave no clips because of an error",
+                number(failed),
+                "Training went on without them; the log of the run says why.",
+                failed > 0,
+            ),
+            _short_rounds(run),
+        ]
+    if run.comparisons is not None:
+        ties, answers = run.comparisons.ties, len(run.comparisons)
+        found.append(
+            Note(
+                "Ties among the answers",
+                f"{number(ties)} of {number(answers)} ({percent(ties / answers)})",
+                "A tie teaches only that two clips are alike. Where there are many, longer fragments may differ more.",
+                ties / answers > MANY_TIES,
+            )
+        )
+    return found
+
+
+def _short_rounds(run: Run) -> Note:
+    held = [row for row in run.rows if is_number(row.get("wanted")) and is_number(row.get("answered"))]
+    short = [row for row in held if row["answered"] < row["wanted"]]
+    amount = f"{number(len(short))} of {number(len(held))}"
+    if short:
+        missing = ", ".join(f"round {row.get('round', '?')}: {row['answered']} of {row['wanted']}" for row in short[:5])
+        amount += f" ({missing}{', …' if len(short) > 5 else ''})"
+    return Note(
+        "Rounds with fewer answers than wanted",
+        amount,
+        "There were too few fragments to make pairs of, or answers failed to come. Later rounds ask for what is missing.",
+        bool(short),
+    )
+
+
+def number(value: float | None) -> str:
+    """A number to be read: four significant digits for a fraction, thousands separated, – for none."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if float(value).is_integer() and abs(value) < 1e15:
+        text = f"{int(value):,}"
+    elif 1e-4 <= abs(value) < 1e15:
+        decimals = min(6, max(0, 3 - math.floor(math.log10(abs(value)))))
+        text = f"{value:,.{decimals}f}"
+    else:
+        text = f"{value:.3e}"
+    return text.replace("-", "−")
+
+
+def percent(share: float) -> str:
+    """A share between 0 and 1 in percent."""
+    return f"{100 * share:.0f}%".replace("-", "−") if abs(share) < 10 else f"{number(round(100 * share))}%"
+
+
+def duration(seconds: float | None) -> str:
+    """A time in its two largest units."""
+    if seconds is None:
+        return "–"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if whole < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def date(text: object) -> str | None:
+    """An ISO time as people write it, in UTC; None where there is none, and as it is where it is no such time."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return str(text)
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    return f"{moment.day} {moment:%B %Y, %H:%M} UTC"

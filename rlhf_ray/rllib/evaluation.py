@@ -1,0 +1,86 @@
+"""Evaluation: the true return of a policy that acts deterministically, or of random actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+from ray.rllib.core import (
+    COMPONENT_LEARNER,
+    COMPONENT_LEARNER_GROUP,
+    COMPONENT_RL_MODULE,
+    DEFAULT_MODULE_ID,
+)
+from ray.rllib.core.rl_module.rl_module import RLModule
+
+from rlhf_ray import envs
+from rlhf_ray.arrays import Array, FloatArray
+from rlhf_ray.rllib.policy import CollectorPolicy
+
+ActBest = Callable[[Array], Array]
+"""From observations ``[n, …]`` to actions ``[n, …]``."""
+
+SEED_OFFSET = 1_000_000
+"""Evaluation episodes begin from seeds that training does not use."""
+
+
+@dataclass(frozen=True)
+class TrueReturn:
+    """The true return over ``episodes`` episodes: mean and standard deviation over them."""
+
+    true_return_mean: float
+    true_return_std: float
+    episodes: int
+
+
+def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int) -> TrueReturn:
+    """The true return of ``act`` in ``environment``; of random actions where ``act`` is None.
+
+    Args:
+        environment: a name that `rlhf_ray.envs.make_env` takes.
+        act: the policy.
+        episodes: how many to play. Their beginnings depend on ``seed`` alone, so that policies meet the same ones.
+        seed: of the episodes.
+    """
+    copies = min(episodes, 20)
+    if envs.is_natively_vectorised(environment):
+        env: VectorEnv = envs.make_vector_env(environment, copies)
+    else:
+        env = SyncVectorEnv([lambda: envs.make_env(environment) for _ in range(copies)])
+    try:
+        returns = play(env, act, np.full(copies, episodes // copies) + (np.arange(copies) < episodes % copies), seed)
+    finally:
+        env.close()  # type: ignore[no-untyped-call]
+    return TrueReturn(float(returns.mean()), float(returns.std()), len(returns))
+
+
+def play(env: VectorEnv, act: ActBest | None, quota: Array, seed: int) -> FloatArray:
+    """The returns of the first ``quota[i]`` episodes of each copy ``i``.
+
+    How many are counted of each copy is fixed beforehand: counting whichever end first would favour short episodes.
+    """
+    env.action_space.seed(seed)
+    observations, _ = env.reset(seed=SEED_OFFSET + 1000 * seed)
+    returns: list[float] = []
+    running, begun, played = np.zeros(env.num_envs), np.ones(env.num_envs, dtype=bool), np.zeros(env.num_envs, dtype=int)
+    while (played < quota).any():
+        actions = env.action_space.sample() if act is None else act(observations)
+        observations, rewards, terminated, truncated, _ = env.step(actions)
+        running = np.where(begun, running + rewards, 0.0)  # the step after an end begins anew and rewards nothing
+        begun = ~(terminated | truncated)
+        for i in np.flatnonzero(~begun & (played < quota)):
+            returns.append(float(running[i]))
+            played[i] += 1
+    return np.array(returns)
+
+
+def load_policy(checkpoint: Path) -> CollectorPolicy:
+    """The policy in an algorithm's checkpoint, without building the algorithm. Needs no running Ray."""
+    path = checkpoint / COMPONENT_LEARNER_GROUP / COMPONENT_LEARNER / COMPONENT_RL_MODULE / DEFAULT_MODULE_ID
+    if not path.is_dir():
+        raise ValueError(f"{checkpoint} holds no policy: the run ended before its first checkpoint.")
+    return CollectorPolicy(RLModule.from_checkpoint(path))
+

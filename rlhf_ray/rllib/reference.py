@@ -1,0 +1,77 @@
+"""The reference: PPO with an experiment's settings and as many environment steps, on the true reward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+from rlhf_ray.rllib.config import apply_ppo, register_environment
+from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
+from rlhf_ray.settings import Experiment
+
+
+class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
+    """RLlib's PPO on the true reward, otherwise as `PreferencePPOConfig` sets it up.
+
+    The true reward is brought to mean 0 and standard deviation 1, as the learned one is: the same learning rates and gradient
+    limits would not fit it otherwise.
+    """
+
+    @classmethod
+    def from_experiment(cls, experiment: Experiment) -> ReferencePPOConfig:
+        """The reference of ``experiment``."""
+        config = cls()
+        register_environment(config, experiment.environment)
+        config.environment(experiment.environment)
+        apply_ppo(config, experiment.ppo, experiment.total_env_steps)
+        spec: RLModuleSpec = policy_spec(experiment.ppo)
+        config.rl_module(rl_module_spec=spec)
+        config.debugging(seed=experiment.seed, log_level="ERROR")
+        return config
+
+    def build_learner_connector(
+        self, input_observation_space: Any, input_action_space: Any, device: Any = None
+    ) -> Any:
+        """RLlib's pipeline, and the normaliser after it."""
+        pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
+        pipeline.append(NormalisedReward())
+        return pipeline
+
+
+class NormalisedReward(ConnectorV2):  # type: ignore[misc]
+    """Brings the true rewards to mean 0 and standard deviation 1 over all steps so far."""
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        super().__init__(*arguments, **keywords)
+        self._count, self._sum, self._squares = 0.0, 0.0, 0.0
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Replace the rewards of the policy's steps; rows that are no real steps get none."""
+        columns = batch[DEFAULT_MODULE_ID]
+        rewards, real = columns[Columns.REWARDS], columns[Columns.LOSS_MASK]
+        steps = rewards[real].double()
+        self._count += len(steps)
+        self._sum += float(steps.sum())
+        self._squares += float((steps**2).sum())
+        mean = self._sum / self._count
+        std = max(self._squares / self._count - mean**2, 1e-8) ** 0.5
+        columns[Columns.REWARDS] = torch.where(real, (rewards - mean) / std, 0.0).float()
+        return batch
+
+
+def train_reference(experiment: Experiment) -> CollectorPolicy:
+    """Train the reference of ``experiment``; its policy. It has at most one iteration fewer steps than the budget."""
+    algorithm = ReferencePPOConfig.from_experiment(experiment).build_algo()
+    try:
+        for _ in range(experiment.total_env_steps // experiment.ppo.iteration_env_steps):
+            algorithm.train()
+        module = algorithm.learner_group._learner.module[DEFAULT_MODULE_ID].unwrapped()
+        return CollectorPolicy(module)
+    finally:
+        algorithm.stop()

@@ -1,0 +1,188 @@
+"""Training runs: from an experiment to a run folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from types import FrameType
+from typing import Any
+
+import ray
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS
+
+from rlhf_ray.evaluation.report import write_report
+from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
+from rlhf_ray.rllib.config import PreferencePPOConfig
+from rlhf_ray.rllib.evaluation import TrueReturn, evaluate, load_policy
+from rlhf_ray.rllib.reference import train_reference
+from rlhf_ray.run_folder import MetricsWriter, RunFolder, plain
+from rlhf_ray.settings import Experiment
+
+Observer = Callable[[dict[str, Any]], None]
+"""Is shown the metrics of each iteration."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to; see `rlhf_ray.run_folder` for the file it is written to."""
+
+    environment: str
+    seed: int
+    env_steps: int
+    comparisons: int
+    held_out_accuracy: float | None
+    random: TrueReturn
+    trained: TrueReturn
+    reference: TrueReturn | None
+    normalised: float | None
+    """(trained - random) / (reference - random), the mean true returns."""
+    train_seconds: float
+    interrupted: bool
+
+
+def start_ray(cpus: int) -> None:
+    """Connect to the cluster that ``RAY_ADDRESS`` names, or start Ray on this machine; nothing where Ray runs already.
+
+    Args:
+        cpus: CPUs that the run claims. A machine with fewer is told it has as many: its processes then share them.
+    """
+    if ray.is_initialized():
+        return
+    runtime_env = {"env_vars": {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]}}
+    if os.environ.get("RAY_ADDRESS"):
+        ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR")
+        return
+    ray.init(
+        address="local",
+        num_cpus=max(cpus, os.cpu_count() or 1),
+        include_dashboard=False,
+        runtime_env=runtime_env,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+
+
+def train(
+    experiment: Experiment,
+    folder: RunFolder,
+    *,
+    reference: bool = False,
+    evaluation_episodes: int = 20,
+    observe: Observer = lambda metrics: None,
+    say: Callable[[str], None] = lambda what: None,
+) -> Outcome:
+    """Train on ``experiment`` and leave a whole run folder behind, also when interrupted by Ctrl-C.
+
+    Args:
+        experiment: the settings.
+        folder: a new run folder.
+        reference: also train PPO with the same settings and as many steps on the true reward.
+        evaluation_episodes: episodes that each agent is evaluated on.
+        observe: is shown the metrics of each iteration.
+        say: is told what is being done.
+    """
+    started = time.perf_counter()
+    config = PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences)
+    algorithm: PreferencePPO = config.build_algo()
+    writer = MetricsWriter(folder)
+    metrics: dict[str, Any] = {}
+    held_out_accuracy = None
+    try:
+        with interruptible() as interrupted:
+            while not algorithm.finished and not interrupted():
+                metrics = flat_metrics(algorithm.train(), time.perf_counter() - started)
+                held_out_accuracy = metrics.get("held_out_accuracy") or held_out_accuracy
+                writer.write(metrics)
+                observe(metrics)
+            stopped = interrupted()
+            algorithm.save_to_path(str(folder.checkpoint))
+            if algorithm.ring.version:
+                algorithm.reward_model().save(folder.reward_model)
+            seconds = time.perf_counter() - started
+            act = load_policy(folder.checkpoint).best
+    finally:
+        writer.close()
+        algorithm.stop()
+
+    def true_return(policy: Any) -> TrueReturn:
+        return evaluate(experiment.environment, policy, episodes=evaluation_episodes, seed=experiment.seed)
+
+    say("evaluating")
+    random, trained = true_return(None), true_return(act)
+    best = None
+    if reference and not stopped:
+        say("training on the true reward, to compare with")
+        best = true_return(train_reference(experiment).best)
+    outcome = Outcome(
+        environment=experiment.environment,
+        seed=experiment.seed,
+        env_steps=int(metrics.get("env_steps", 0)),
+        comparisons=int(metrics.get("comparisons", 0)),
+        held_out_accuracy=held_out_accuracy,
+        random=random,
+        trained=trained,
+        reference=best,
+        normalised=None if best is None else normalised(random, trained, best),
+        train_seconds=seconds,
+        interrupted=stopped,
+    )
+    folder.finish(asdict(outcome), interrupted=stopped)
+    write_report(folder.path)
+    return outcome
+
+
+def normalised(random: TrueReturn, trained: TrueReturn, reference: TrueReturn) -> float | None:
+    """Where ``trained`` stands between ``random`` (0) and ``reference`` (1); None where these two do not differ."""
+    span = reference.true_return_mean - random.true_return_mean
+    return (trained.true_return_mean - random.true_return_mean) / span if span else None
+
+
+def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The metrics of one iteration, from RLlib's nested result, as plain numbers with one name each."""
+    runners, learner = result[ENV_RUNNER_RESULTS], result[LEARNER_RESULTS][DEFAULT_MODULE_ID]
+    ring = dict(result[PREFERENCES])
+    held = ring.pop("round", {})
+    length = runners.get("episode_len_mean")
+    metrics = {
+        "iteration": result["training_iteration"],
+        "seconds": seconds,
+        "true_return_mean": runners.get("episode_return_mean"),
+        "learned_return_mean": None if length is None else learner["learned_reward_mean"] * length,
+        "episode_length_mean": length,
+        "learned_reward_mean": learner["learned_reward_mean"],
+        "policy_entropy": learner["entropy"],
+        "value_explained_variance": learner["vf_explained_var"],
+        "clips_failed": runners.get("clips_failed", 0),
+        **{name: ring[name] for name in ("env_steps", "comparisons", "reward_version", "rounds", "too_short")},
+    }
+    if held.get("round_number") == ring["rounds"] - 1 and result["training_iteration"] == held.get("iteration"):
+        names = ("wanted", "answered", "ties", "held_out", "train_loss", "train_accuracy", "held_out_loss")
+        names += ("held_out_accuracy", "reward_mean", "reward_std", "gradient_steps")
+        metrics |= {name: held.get(name) for name in names}
+        metrics |= {"round": held["round_number"], "fit_seconds": held.get("seconds")}
+    whole = ("iteration", "env_steps", "comparisons", "reward_version", "rounds", "too_short", "round", "wanted", "answered")
+    return {name: int(value) if name in whole and value is not None else value for name, value in plain(metrics).items()}
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Within it, the first Ctrl-C (or SIGTERM) asks to stop after the current iteration; a second one stops at once."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

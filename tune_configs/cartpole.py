@@ -1,0 +1,39 @@
+"""CartPoleFixed: keep the pole up for 500 steps that never end early; 200 comparisons, 200,000 environment steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ray import tune
+
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+
+if TYPE_CHECKING:
+    from rlhf_ray.rllib import PreferencePPOConfig
+
+experiment = Experiment(
+    environment="rlhf_ray/CartPoleFixed-v0",
+    total_env_steps=200_000,
+    # A fallen pole never rises again, and two clips of fallen poles are a tie: half of the clips are episode beginnings.
+    fragments=FragmentSettings(length=25, start_share=0.5, initial_env_steps=4_000, pool=200),
+    preferences=PreferenceSettings(comparisons=200, initial_comparisons=50, rounds=97, selection="random"),
+    reward_model=RewardModelSettings(
+        hidden=(64, 64), activation="tanh", learning_rate=1e-3, initial_updates=100, updates=10
+    ),
+    ppo=PPOSettings(
+        num_envs=4,
+        rollout_length=500,  # one episode
+        minibatch_size=256,
+        epochs=10,
+        learning_rate=1e-3,
+        final_learning_rate=0.0,
+        gamma=0.98,
+    ),
+)
+
+
+def search_space(config: PreferencePPOConfig) -> PreferencePPOConfig:
+    """What `rlhf-ray tune cartpole` varies."""
+    config.fragments(start_share=tune.choice([0.0, 0.25, 0.5]))
+    config.preferences(selection=tune.choice(["random", "disagreement"]))
+    return config.reward_model(learning_rate=tune.loguniform(3e-4, 3e-3))
