@@ -82,6 +82,7 @@ class Pipeline:
             preferences.initial_comparisons,
             preferences.schedule,
             min(preferences.rounds, spread),
+            preferences.steepness,
         )
 
         def start(kind: type, role: str, *arguments: Any) -> ActorHandle[Any]:
@@ -92,7 +93,7 @@ class Pipeline:
                 "max_task_retries": -1,
                 "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
             }
-            return ray.remote(**options)(kind).remote(*arguments)  # type: ignore[no-any-return]
+            return ray.remote(**options)(kind).remote(*arguments)
 
         spaces = (observation_space, action_space)
         self.collector = start(RolloutCollector, "collector", make_env, make_policy, fragments, seed)
@@ -128,9 +129,8 @@ class Pipeline:
         return self.hold_round(0)
 
     def explore(self, round_number: int, policy_version: int, weights: Any) -> None:
-        """Gather clips of the policy with ``weights`` mixed with random actions, if the settings ask for them."""
-        if self.fragments.exploration_env_steps:
-            self._collect(self.fragments.exploration_env_steps, policy_version, ray.put(weights), round_number)
+        """Gather clips of the policy with ``weights`` and a share of random actions, as the settings say."""
+        self._collect(self.fragments.exploration_env_steps, policy_version, ray.put(weights), round_number)
 
     def hold_round(self, round_number: int) -> RoundReport:
         """Ask for what is due by round ``round_number``, store the answers and fit the reward model to all."""

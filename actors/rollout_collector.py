@@ -93,7 +93,9 @@ class RolloutCollector:
     def _roll(self, steps: int, policy: Policy | None, rng: np.random.Generator) -> tuple[Trajectory, bool]:
         """At most ``steps`` steps of one episode from its beginning, and whether it ended."""
         observation, _ = self.env.reset(seed=int(rng.integers(2**31)))
-        observations, actions, rewards = [np.array(observation)], [], []  # copies: some environments reuse their arrays
+        observations = [np.array(observation)]  # copies: some environments reuse their arrays
+        actions: list[Array] = []
+        rewards: list[float] = []
         terminated = truncated = False
         while len(actions) < steps and not (terminated or truncated):
             if policy is None or rng.random() < self.settings.random_action_share:

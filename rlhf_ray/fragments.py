@@ -66,7 +66,8 @@ class Fragments:
 
     def returns(self) -> FloatArray:
         """The true, undiscounted return of each fragment, ``[n]`` float64."""
-        return self.rewards.sum(axis=1)
+        returns: FloatArray = self.rewards.sum(axis=1)
+        return returns
 
     def ids(self) -> list[str]:
         """A content hash of each fragment (SHA-256, 64 hex digits): the same clip has the same id wherever it is made."""

@@ -60,7 +60,9 @@ class Progress:
             self._bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bars is not None:
             self._bars.stop()
 
@@ -74,7 +76,9 @@ class Progress:
     def show(self, metrics: dict[str, Any]) -> None:
         """The metrics of one iteration."""
         self._fits = metrics["reward_version"]
-        returns = f"true return {_number(metrics['true_return_mean'])}, learned {_number(metrics['learned_return_mean'])}"
+        returns = (
+            f"true return {_number(metrics['true_return_mean'])}, learned {_number(metrics['learned_return_mean'])}"
+        )
         accuracy = metrics.get("held_out_accuracy")
         note = "" if accuracy is None else f"held-out accuracy {accuracy:.2f}"
         if self._bars is not None:
@@ -108,7 +112,11 @@ class Progress:
             if value is not None:
                 table.add_row(name, f"{value.true_return_mean:.1f} ± {value.true_return_std:.1f}", str(value.episodes))
         self.console.print(table)
-        parts = [f"{outcome.comparisons} labels", f"{outcome.env_steps} environment steps", f"{outcome.train_seconds:.0f} s"]
+        parts = [
+            f"{outcome.comparisons} labels",
+            f"{outcome.env_steps} environment steps",
+            f"{outcome.train_seconds:.0f} s",
+        ]
         if outcome.held_out_accuracy is not None:
             parts.insert(1, f"held-out accuracy {outcome.held_out_accuracy:.2f}")
         if outcome.normalised is not None:

@@ -84,6 +84,8 @@ class PreferenceSettings:
     """Labelling rounds after the first, spread evenly over the training; each ends with a fit of the reward model."""
     schedule: ScheduleName = "constant"
     """How the comparisons are spread over the rounds: constant, hyperbolic (∝ 1/(1+t)) or inverse_quadratic (∝ 1/(1+t²))."""
+    steepness: float = 1.0
+    """With the last two: s in 1/(1+st) and 1/(1+(st)²), t from 0 to 1. The larger, the more of the comparisons come early."""
     selection: Literal["random", "disagreement"] = "random"
     """Which pairs to ask about: random ones, or those the ensemble disagrees about most."""
     oversampling: int = 10
@@ -117,8 +119,9 @@ class PreferenceSettings:
                 self.initial_comparisons == self.comparisons,
                 "preferences.rounds",
                 0,
-                f"only the first round asks then: set preferences.initial_comparisons to {self.comparisons}, or rounds to 1 or more",
+                f"only the first round asks then: set preferences.initial_comparisons to {self.comparisons}, or rounds to 1 up",
             )
+        _require(self.steepness > 0, "preferences.steepness", self.steepness, "it must be above 0")
         _require(self.oversampling >= 1, "preferences.oversampling", self.oversampling, "it must be 1 or more")
         _require(self.rationality >= 0, "preferences.rationality", self.rationality, "it must be 0 or more")
         _require(

@@ -15,8 +15,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +140,7 @@ class PreferenceStore:
             for file in other._files(folder):
                 content, suffix = file.name.split("-", 1)[1].rsplit(".", 1)
                 if f"{content}.{suffix}" not in have:
-                    data = file.read_bytes()
-                    _write(
-                        self._name(folder, content, suffix), lambda temporary, data=data: temporary.write_bytes(data)
-                    )  # type: ignore[misc]
+                    _write(self._name(folder, content, suffix), partial(shutil.copyfile, file))
         self._read_index()
         return len(self) - before
 

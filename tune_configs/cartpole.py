@@ -36,4 +36,5 @@ def search_space(config: PreferencePPOConfig) -> PreferencePPOConfig:
     """What `rlhf-ray tune cartpole` varies."""
     config.fragments(start_share=tune.choice([0.0, 0.25, 0.5]))
     config.preferences(selection=tune.choice(["random", "disagreement"]))
-    return config.reward_model(learning_rate=tune.loguniform(3e-4, 3e-3))
+    config.reward_model(learning_rate=tune.loguniform(3e-4, 3e-3))
+    return config

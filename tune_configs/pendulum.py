@@ -16,8 +16,10 @@ experiment = Experiment(
     total_env_steps=100_000,
     # Short fragments say more per step about which moments are good; 10 did better than 25.
     fragments=FragmentSettings(length=10, initial_env_steps=1_600, pool=400),
-    # A reward that is right early matters most, so labels are few and often: a round before almost every iteration.
-    preferences=PreferenceSettings(comparisons=200, initial_comparisons=50, rounds=61, selection="random"),
+    # A reward that is right early decides the outcome: most labels come early, and a round before almost every iteration.
+    preferences=PreferenceSettings(
+        comparisons=200, initial_comparisons=50, rounds=61, schedule="hyperbolic", steepness=6.0, selection="random"
+    ),
     reward_model=RewardModelSettings(
         hidden=(64, 64), activation="tanh", learning_rate=1e-3, initial_updates=200, updates=20
     ),
@@ -38,4 +40,5 @@ def search_space(config: PreferencePPOConfig) -> PreferencePPOConfig:
     """What `rlhf-ray tune pendulum` varies."""
     config.fragments(length=tune.choice([10, 25]))
     config.reward_model(learning_rate=tune.loguniform(3e-4, 3e-3), updates=tune.choice([10, 20, 40]))
-    return config.training(gamma=tune.choice([0.95, 0.98]))
+    config.training(gamma=tune.choice([0.95, 0.98]))
+    return config

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import jinja2
 
 from rlhf_ray import __version__
+from rlhf_ray.comparisons import Comparisons
 from rlhf_ray.evaluation import plots, summary
 from rlhf_ray.evaluation.clips import show_pairs
 from rlhf_ray.evaluation.summary import Run
@@ -63,15 +64,16 @@ def read_run(folder: RunFolder) -> Run:
             unreadable.append(f"{path.relative_to(folder.path)}: {error}")
             return None
 
+    # Opening a folder that is no store would make one of it.
+    comparisons = attempt(folder.preferences / "store.json", lambda path: PreferenceStore(path.parent).load())
     return Run(
         name=folder.path.name,
         experiment=attempt(folder.config, load_experiment),
         about=attempt(folder.run, _read_object) or {},
         rows=attempt(folder.metrics, _read_rows) or [],
         result=attempt(folder.result, _read_object),
-        # Opening a folder that is no store would make one of it.
-        comparisons=attempt(folder.preferences / "store.json", lambda path: PreferenceStore(path.parent).load()),
-        reward=attempt(folder.reward_model / "reward.json", lambda path: RewardEnsemble.load(path.parent)),
+        comparisons=comparisons,
+        reward=attempt(folder.reward_model / "reward.json", lambda path: _read_reward(path.parent, comparisons)),
         unreadable=tuple(unreadable),
     )
 
@@ -87,6 +89,13 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     """The metrics, one row per iteration: of an iteration written twice (by a run that was resumed) the later."""
     rows = {row.get("iteration", i): row for i, row in enumerate(read_metrics(path)) if isinstance(row, dict)}
     return list(rows.values())
+
+
+def _read_reward(path: Path, comparisons: Comparisons | None) -> RewardEnsemble:
+    reward = RewardEnsemble.load(path)
+    if comparisons is not None:
+        reward.fragment_returns(comparisons.pairs.left[:1])  # fails for a model of another environment
+    return reward
 
 
 def _page(run: Run) -> str:

@@ -24,8 +24,10 @@ CHUNK = 4096
 
 
 class RewardEnsemble(nn.Module):
-    """An ensemble of reward networks. Each member's output is normalised to mean 0 and standard deviation 1 over the steps
-    it was fitted on (Christiano et al. 2017, section 2.2.1), and the reward is the mean over members.
+    """An ensemble of reward networks.
+
+    Each member's output is normalised to mean 0 and standard deviation 1 over the steps it was fitted on (Christiano et al.
+    2017, section 2.2.1), and the reward is the mean over members.
 
     Load a saved one in three lines::
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from rlhf_ray.comparisons import Comparisons, stable_uniform
 from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble, steps_of
 from rlhf_ray.reward.preference_model import discounts, log_likelihood_loss
 from rlhf_ray.settings import RewardModelSettings
+
+BACKWARD_STEPS = 8192
+"""Steps, times members, per backward pass of the fit: what it keeps of the activations about fits a core's cache."""
 
 _POISSON_CDF = np.cumsum([np.exp(-1.0) / float(np.prod(range(1, k + 1))) for k in range(8)])
 
@@ -105,20 +109,29 @@ class RewardTrainer:
         if len(train) == 0:  # so few that chance held all of them out
             train = torch.arange(len(data))
         for batch in self._batches(train, updates):
-            loss = (self._loss(data, batch) * data.weights[:, batch]).mean(1).sum()
             self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            self._backward(data, batch)
             self.optimizer.step()
-        self._normalise(data)
+        rewards = self._all_rewards(data)
+        self._normalise(rewards)
         self.ensemble.version += 1
-        return self._report(data, train, updates, time.perf_counter() - started)
+        return self._report(data, rewards, train, updates, time.perf_counter() - started)
+
+    def _backward(self, data: _Stacked, batch: Tensor) -> None:
+        """Add to the gradients those of the weighted mean loss over ``batch``, part by part."""
+        steps = self.settings.ensemble_size * len(batch) * 2 * data.features.shape[2]
+        for part in batch.chunk(math.ceil(steps / BACKWARD_STEPS)):
+            losses = self._losses(data, part)
+            # The gradient of the mean is handed to the losses themselves: no graph for weighing and averaging them.
+            losses.backward(data.weights.index_select(1, part) / len(batch))  # type: ignore[no-untyped-call]
 
     def _batches(self, train: Tensor, updates: int) -> Iterator[Tensor]:
         """``updates`` batches of positions, from passes over ``train`` in ever new random order."""
         taken = 0
         while taken < updates:
             order = train[torch.randperm(len(train), generator=self.generator)]
-            for batch in order.split(self.settings.batch_size)[: updates - taken]:
+            batches: tuple[Tensor, ...] = torch.split(order, self.settings.batch_size)  # type: ignore[no-untyped-call]
+            for batch in batches[: updates - taken]:
                 taken += 1
                 yield batch
 
@@ -160,44 +173,39 @@ class RewardTrainer:
             )
         self.add(comparisons[np.array([position[name] for name in state["ids"]])])
 
-    def _loss(self, data: _Stacked, batch: Tensor) -> Tensor:
+    def _losses(self, data: _Stacked, batch: Tensor) -> Tensor:
         """The loss of each comparison of ``batch`` for each member, ``[members, batch]``."""
-        return log_likelihood_loss(
-            self._return_differences(data, batch), data.preferences[batch], self.settings.label_noise
-        )
+        differences = self._return_differences(self._rewards(data, batch))
+        return log_likelihood_loss(differences, data.preferences.index_select(0, batch), self.settings.label_noise)
 
-    def _return_differences(self, data: _Stacked, batch: Tensor) -> Tensor:
-        features = data.features[batch]
-        pairs, _, length = features.shape[:3]
+    def _rewards(self, data: _Stacked, batch: Tensor) -> Tensor:
+        """Reward of each step of ``batch`` for each member, before normalisation: ``[members, batch, 2, length]``."""
+        features = data.features.index_select(0, batch)
         images = None if data.frames is None else data.images(self.ensemble, batch)
-        rewards = self.ensemble.networks(features.flatten(0, 2), images).reshape(-1, pairs, 2, length)
-        if self.settings.discount == 1.0:
-            returns = rewards.sum(-1)
-        else:
-            returns = rewards @ discounts(length, self.settings.discount)
-        difference: Tensor = returns[..., 0] - returns[..., 1]
-        return difference
+        rewards: Tensor = self.ensemble.networks(features.flatten(0, 2), images)
+        return rewards.view(-1, *features.shape[:3])
 
-    def _normalise(self, data: _Stacked) -> None:
+    def _return_differences(self, rewards: Tensor) -> Tensor:
+        """``[members, n, 2, length]`` to ``[members, n]``: the left fragment's return minus the right one's."""
+        discount = self.settings.discount
+        returns = rewards.sum(-1) if discount == 1.0 else rewards @ discounts(rewards.shape[-1], discount)
+        left, right = returns.unbind(-1)
+        return left - right
+
+    def _all_rewards(self, data: _Stacked) -> Tensor:
+        """`_rewards` of all comparisons, without gradients, in chunks that bound memory."""
+        pairs_per_chunk = max(1, CHUNK // (2 * data.features.shape[2]))
+        with torch.no_grad():
+            return torch.cat([self._rewards(data, part) for part in torch.arange(len(data)).split(pairs_per_chunk)], 1)
+
+    def _normalise(self, rewards: Tensor) -> None:
         """Set the normalisers so that each member has mean 0 and standard deviation 1 over all stored steps."""
-        rewards = self._over_all(data, lambda batch: self._raw_rewards(data, batch))
+        rewards = rewards.flatten(1)
         self.ensemble.reward_mean.copy_(rewards.mean(1))
         self.ensemble.reward_std.copy_(rewards.std(1).clamp_min(1e-6))
 
-    def _raw_rewards(self, data: _Stacked, batch: Tensor) -> Tensor:
-        images = None if data.frames is None else data.images(self.ensemble, batch)
-        rewards: Tensor = self.ensemble.networks(data.features[batch].flatten(0, 2), images)
-        return rewards
-
-    @staticmethod
-    def _over_all(data: _Stacked, function: Any) -> Tensor:
-        """``function(batch)`` (``[members, …]``) over all comparisons, in chunks that bound memory, joined."""
-        pairs_per_chunk = max(1, CHUNK // (2 * data.features.shape[2]))
-        with torch.no_grad():
-            return torch.cat([function(batch) for batch in torch.arange(len(data)).split(pairs_per_chunk)], 1)
-
-    def _report(self, data: _Stacked, train: Tensor, steps: int, seconds: float) -> FitReport:
-        differences = self._over_all(data, lambda batch: self._return_differences(data, batch)).mean(0)
+    def _report(self, data: _Stacked, rewards: Tensor, train: Tensor, steps: int, seconds: float) -> FitReport:
+        differences = self._return_differences(rewards).mean(0)
         losses = log_likelihood_loss(differences, data.preferences, self.settings.label_noise)
         decided = data.preferences != 0.5
         right = (differences > 0) == (data.preferences > 0.5)
@@ -244,9 +252,7 @@ class _Stacked:
     def of(ensemble: RewardEnsemble, comparisons: Comparisons, held_out_share: float) -> _Stacked:
         settings, ids = ensemble.settings, comparisons.pairs.ids
         sides = (comparisons.pairs.left, comparisons.pairs.right)
-        features = [
-            ensemble.networks.features(*steps_of(side)).unflatten(0, (len(side), side.length)) for side in sides
-        ]
+        features = [ensemble.networks.features(*steps_of(side)) for side in sides]
         frames = None
         if ensemble.networks.convolutions is not None:
             frames = torch.as_tensor(np.stack([side.observations for side in sides], axis=1))
@@ -254,7 +260,8 @@ class _Stacked:
         if settings.bootstrap and settings.ensemble_size > 1:
             weights = bootstrap_weights(ids, settings.ensemble_size)
         return _Stacked(
-            features=torch.stack(features, 1),
+            # Number by number, since no -1 can stand for the features of a cnn that sees nothing else.
+            features=torch.stack([of.reshape(len(ids), sides[0].length, of.shape[1]) for of in features], 1),
             frames=frames,
             preferences=torch.as_tensor(np.array(comparisons.preferences, dtype=np.float32)),
             weights=torch.as_tensor(weights),

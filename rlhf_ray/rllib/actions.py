@@ -24,7 +24,8 @@ def to_env_actions(actions: Array, space: gym.Space[Any]) -> Array:
     if not _bounded(space):
         return np.asarray(actions, dtype=np.float32)
     scaled = space.low + (np.asarray(actions) + 1.0) * (space.high - space.low) / 2.0
-    return np.clip(scaled, space.low, space.high).astype(np.float32)
+    clipped: Array = np.clip(scaled, space.low, space.high).astype(np.float32)
+    return clipped
 
 
 def to_env_actions_tensor(actions: torch.Tensor, space: gym.Space[Any]) -> torch.Tensor:

@@ -32,6 +32,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
     episode_return_mean`` in the results is the true return; the ring's metrics are under ``preferences``.
     """
 
+    config: PreferencePPOConfig
+
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
         """A `PreferencePPOConfig` with the defaults."""
@@ -41,14 +43,15 @@ class PreferencePPO(PPO):  # type: ignore[misc]
     def default_resource_request(cls, config: Any) -> PlacementGroupFactory:
         """RLlib's bundles and one for the ring's actors."""
         request = super().default_resource_request(config)
-        ring = {"CPU": float(math.ceil(sum(CPUS.values())))}
+        ring = {"CPU": float(math.ceil(round(sum(CPUS.values()), 6)))}
         return PlacementGroupFactory([*request.bundles, ring], strategy=request.strategy)
 
     def setup(self, config: Any) -> None:
         """Check the environment, start the ring, build PPO (called by Ray)."""
-        settings: PreferencePPOConfig = self.config
+        settings = self.config
         observation_space, action_space = settings.check_environment()
-        self.config = settings.with_reward_module(observation_space, action_space, f"ring-{uuid.uuid4().hex[:12]}")
+        name = f"ring-{uuid.uuid4().hex[:12]}"
+        self.config = settings.with_reward_module(observation_space, action_space, name)
         budget = self.config.total_env_steps - self.config.preference_settings.rounds * (
             self.config.fragment_settings.exploration_env_steps
         )
@@ -58,7 +61,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         self._initial_env_steps = initial + (budget - initial) % self.config.iteration_env_steps
         policy_spec = self.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID]
         self.ring = Pipeline(
-            name=self.config.ring_name,
+            name=name,
             fragments=self.config.fragment_settings,
             preferences=self.config.preference_settings,
             reward_model=self.config.reward_model_settings,
@@ -113,7 +116,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
 
     def save_to_path(self, path: Any = None, **arguments: Any) -> str:
         """RLlib's checkpoint, and in it the preference store (``preferences``) and the reward model (``reward_model``)."""
-        saved = super().save_to_path(path, **arguments)
+        saved: str = super().save_to_path(path, **arguments)
         self.ring.copy_store(Path(saved).absolute() / PREFERENCES)
         if self.ring.version:
             self.reward_model().save(Path(saved) / REWARD_MODULE_ID)
@@ -159,19 +162,26 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             due = self._round_due()
             if due == self.ring.round_number:
                 return None
-            weights = self.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]
-            self.ring.explore(due, self.training_iteration, weights)
+            self._explore(due)
             report = self.ring.hold_round(due)
         if report.fit is not None:
             self.learner_group.set_weights({REWARD_MODULE_ID: module_state(self.ring.publish())})
         return report
+
+    def _explore(self, round_number: int) -> None:
+        """Gather exploratory clips, where the settings ask for them and the budget leaves room."""
+        steps = self.config.fragment_settings.exploration_env_steps
+        if steps and self.env_steps + steps + self.config.iteration_env_steps <= self.config.total_env_steps:
+            weights = self.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]
+            self.ring.explore(round_number, self.training_iteration, weights)
 
     def _round_due(self) -> int:
         """The last round that should have been held before the next iteration."""
         rounds = len(self.ring.labels) - 1
         if self.env_steps + 2 * self.config.iteration_env_steps > self.config.total_env_steps:
             return rounds  # the last iteration: what is left of the budget is asked for now
-        return min(rounds, (self.training_iteration * (rounds + 1)) // self._iterations)
+        due: int = (self.training_iteration * (rounds + 1)) // self._iterations
+        return min(rounds, due)
 
     def _log_round(self, report: RoundReport) -> None:
         values: dict[str, Any] = {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import gymnasium as gym
 from ray import tune
@@ -19,7 +20,7 @@ from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.clip_cutter import ClipCutter
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
-from rlhf_ray.rllib.policy import ActorCritic, policy_spec
+from rlhf_ray.rllib.policy import policy_spec
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -142,8 +143,8 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         env, env_config = self.env, dict(self.env_config)
         if isinstance(env, str):
             creator = _global_registry.get(ENV_CREATOR, env)
-            return lambda: creator(env_config)  # type: ignore[no-any-return]
-        return lambda: env(env_config)  # type: ignore[no-any-return]
+            return lambda: creator(env_config)
+        return lambda: env(env_config)
 
     def validate(self) -> None:
         """Check every setting.
@@ -159,8 +160,8 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         rollout = self.get_rollout_fragment_length()
         if rollout < fragments.length:
             raise SettingError(
-                f"fragments.length is {fragments.length}, and fragments are cut from rollouts of {rollout} steps of each environment "
-                f"copy (train_batch_size_per_learner={self.train_batch_size_per_learner} shared by {self.num_envs_per_env_runner} "
+                f"fragments.length is {fragments.length}, and fragments are cut from rollouts of {rollout} steps of each "
+                f"environment copy (train_batch_size_per_learner={self.train_batch_size_per_learner} shared by {self.num_envs_per_env_runner} "
                 f"copies in {max(1, self.num_env_runners)} runners): shorten the fragments or lengthen the rollouts."
             )
         if self.batch_mode != "truncate_episodes":
@@ -171,8 +172,8 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         needed += preferences.rounds * fragments.exploration_env_steps
         if self.total_env_steps < needed:
             raise SettingError(
-                f"total_env_steps is {self.total_env_steps}; the first fragments ({fragments.initial_env_steps} steps), exploration "
-                f"and one iteration ({self.iteration_env_steps} steps) take {needed}: raise it or lower those."
+                f"total_env_steps is {self.total_env_steps}; the first fragments ({fragments.initial_env_steps} steps), "
+                f"exploration and one iteration ({self.iteration_env_steps} steps) take {needed}: raise it or lower those."
             )
 
     def check_environment(self) -> tuple[gym.spaces.Box, gym.Space[Any]]:
@@ -192,7 +193,7 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
             check_spaces(env.observation_space, env.action_space, str(self.env))
         except (ValueError, ImportError) as error:
             raise SettingError(str(error)) from error
-        observation_space, action_space = env.observation_space, env.action_space
+        observation_space, action_space = cast(gym.spaces.Box, env.observation_space), env.action_space
         limit = None if env.spec is None else env.spec.max_episode_steps
         env.close()  # type: ignore[no-untyped-call]
         if limit is not None and limit < self.fragment_settings.length:
@@ -201,12 +202,10 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
                 "fragments never cross an episode, so make them shorter."
             )
         RewardEnsemble(observation_space, action_space, self.reward_model_settings)
-        if isinstance(self.rl_module_spec, RLModuleSpec) and self.rl_module_spec.module_class is ActorCritic:
-            ActorCritic(
-                observation_space=observation_space,
-                action_space=action_space,
-                model_config=self.rl_module_spec.model_config,
-            )
+        if isinstance(self.rl_module_spec, RLModuleSpec):
+            spec = copy.copy(self.rl_module_spec)
+            spec.observation_space, spec.action_space = observation_space, action_space
+            spec.build()
         return observation_space, action_space
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:

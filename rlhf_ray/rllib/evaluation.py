@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
@@ -47,17 +48,17 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
     """
     copies = min(episodes, 20)
     if envs.is_natively_vectorised(environment):
-        env: VectorEnv = envs.make_vector_env(environment, copies)
+        env: VectorEnv[Any, Any, Any] = envs.make_vector_env(environment, copies)
     else:
         env = SyncVectorEnv([lambda: envs.make_env(environment) for _ in range(copies)])
     try:
         returns = play(env, act, np.full(copies, episodes // copies) + (np.arange(copies) < episodes % copies), seed)
     finally:
-        env.close()  # type: ignore[no-untyped-call]
+        env.close()
     return TrueReturn(float(returns.mean()), float(returns.std()), len(returns))
 
 
-def play(env: VectorEnv, act: ActBest | None, quota: Array, seed: int) -> FloatArray:
+def play(env: VectorEnv[Any, Any, Any], act: ActBest | None, quota: Array, seed: int) -> FloatArray:
     """The returns of the first ``quota[i]`` episodes of each copy ``i``.
 
     How many are counted of each copy is fixed beforehand: counting whichever end first would favour short episodes.
@@ -65,7 +66,11 @@ def play(env: VectorEnv, act: ActBest | None, quota: Array, seed: int) -> FloatA
     env.action_space.seed(seed)
     observations, _ = env.reset(seed=SEED_OFFSET + 1000 * seed)
     returns: list[float] = []
-    running, begun, played = np.zeros(env.num_envs), np.ones(env.num_envs, dtype=bool), np.zeros(env.num_envs, dtype=int)
+    running, begun, played = (
+        np.zeros(env.num_envs),
+        np.ones(env.num_envs, dtype=bool),
+        np.zeros(env.num_envs, dtype=int),
+    )
     while (played < quota).any():
         actions = env.action_space.sample() if act is None else act(observations)
         observations, rewards, terminated, truncated, _ = env.step(actions)
@@ -83,4 +88,3 @@ def load_policy(checkpoint: Path) -> CollectorPolicy:
     if not path.is_dir():
         raise ValueError(f"{checkpoint} holds no policy: the run ended before its first checkpoint.")
     return CollectorPolicy(RLModule.from_checkpoint(path))
-

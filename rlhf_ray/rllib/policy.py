@@ -39,8 +39,8 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
             network = "nature" if self.image else "mlp"
         if (network == "mlp") == self.image:
             raise SettingError(
-                f"ppo.network is {network!r}, and the observations are {self.observation_space}: use 'mlp' for vectors, 'nature' or "
-                "'impala' for uint8 images, or 'auto'."
+                f"ppo.network is {network!r}, and the observations are {self.observation_space}: use 'mlp' for vectors, "
+                "'nature' or 'impala' for uint8 images, or 'auto'."
             )
         self.discrete = isinstance(self.action_space, gym.spaces.Discrete)
         outputs = int(self.action_space.n) if self.discrete else int(np.prod(self.action_space.shape))
@@ -71,15 +71,16 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
         """The value of each observation, ``[batch]``."""
-        values: Tensor = self.critic(self._embed(batch[Columns.OBS]) if embeddings is None else embeddings)
-        return values.squeeze(-1)
+        embeddings = self._embed(batch[Columns.OBS]) if embeddings is None else embeddings
+        return torch.squeeze(self.critic(embeddings), -1)
 
     def _embed(self, observations: Tensor) -> Tensor:
         if self.image:
             # Permuting channels-last images gives channels-last memory, in which convolutions are fastest on a CPU.
             embedded: Tensor = self.encoder(observations.permute(0, 3, 1, 2).float().mul_(1.0 / 255.0))
             return embedded
-        return (observations.float() - self.middle) / self.scale
+        scaled: Tensor = (observations.float() - self.middle) / self.scale
+        return scaled
 
     def _distribution(self, embeddings: Tensor) -> Tensor:
         outputs: Tensor = self.actor(embeddings)
@@ -156,7 +157,6 @@ def _image_encoder(network: PolicyNetwork, shape: tuple[int, ...]) -> tuple[nn.M
         for filters, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
             layer = nn.Conv2d(channels, filters, kernel, stride)
             nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
-            nn.init.zeros_(layer.bias)
             convolutions += [layer, nn.ReLU()]
             channels = filters
         features = 512

@@ -35,9 +35,7 @@ class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
         config.debugging(seed=experiment.seed, log_level="ERROR")
         return config
 
-    def build_learner_connector(
-        self, input_observation_space: Any, input_action_space: Any, device: Any = None
-    ) -> Any:
+    def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
         """RLlib's pipeline, and the normaliser after it."""
         pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
         pipeline.append(NormalisedReward())

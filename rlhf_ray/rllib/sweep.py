@@ -73,7 +73,9 @@ def _print(results: tune.ResultGrid, paths: list[tuple[str, ...]]) -> None:
         accuracy = _at(metrics, (PREFERENCES, "round", "held_out_accuracy"))
         settings = [_text(_at(result.config, path)) for path in paths]
         outcome = "failed" if result.error else _text(value)
-        rows.append((float("-inf") if value is None else value, [outcome, _text(accuracy), *settings, Path(result.path).name]))
+        rows.append(
+            (float("-inf") if value is None else value, [outcome, _text(accuracy), *settings, Path(result.path).name])
+        )
     for _, row in sorted(rows, key=lambda row: -row[0]):
         table.add_row(*row)
     Console().print(table)

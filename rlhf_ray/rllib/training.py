@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -51,6 +53,8 @@ def start_ray(cpus: int) -> None:
     Args:
         cpus: CPUs that the run claims. A machine with fewer is told it has as many: its processes then share them.
     """
+    logging.getLogger("ray.rllib").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env-v0.*")
     if ray.is_initialized():
         return
     runtime_env = {"env_vars": {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]}}
@@ -161,12 +165,38 @@ def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
         **{name: ring[name] for name in ("env_steps", "comparisons", "reward_version", "rounds", "too_short")},
     }
     if held.get("round_number") == ring["rounds"] - 1 and result["training_iteration"] == held.get("iteration"):
-        names = ("wanted", "answered", "ties", "held_out", "train_loss", "train_accuracy", "held_out_loss")
-        names += ("held_out_accuracy", "reward_mean", "reward_std", "gradient_steps")
-        metrics |= {name: held.get(name) for name in names}
+        metrics |= {name: held.get(name) for name in _OF_ROUND}
         metrics |= {"round": held["round_number"], "fit_seconds": held.get("seconds")}
-    whole = ("iteration", "env_steps", "comparisons", "reward_version", "rounds", "too_short", "round", "wanted", "answered")
-    return {name: int(value) if name in whole and value is not None else value for name, value in plain(metrics).items()}
+    whole = (
+        "iteration",
+        "env_steps",
+        "comparisons",
+        "reward_version",
+        "rounds",
+        "too_short",
+        "round",
+        "wanted",
+        "answered",
+    )
+    return {
+        name: int(value) if name in whole and value is not None else value for name, value in plain(metrics).items()
+    }
+
+
+_OF_ROUND = (
+    "wanted",
+    "answered",
+    "ties",
+    "held_out",
+    "train_loss",
+    "train_accuracy",
+    "held_out_loss",
+    "held_out_accuracy",
+    "reward_mean",
+    "reward_std",
+    "gradient_steps",
+)
+"""What an iteration's metrics say of the labelling round before it, where there was one."""
 
 
 @contextmanager

@@ -1,0 +1,106 @@
+"""Learning: the true return that a preset reaches from comparisons, over several seeds, beside PPO on the true reward.
+
+What is run, for each seed: `rlhf-ray train PRESET --seed SEED --reference --evaluation-episodes 100`, in a process of its own.
+Settings are the preset's; every environment step counts, those of the first clips too. The deterministic policy at the END of
+training is evaluated on the true reward. Normalised = (learned - random) / (true-reward - random).
+
+    python benchmarks/learning.py pendulum --seeds 0 1 2 3 4
+    python benchmarks/learning.py cartpole --seeds 0 1 2 3 4
+    python benchmarks/learning.py moving_dot --seeds 0 1 2
+    python benchmarks/learning.py coinrun --seeds 0 --no-reference
+
+Writes benchmarks/results/learning_PRESET.json, the metrics of every run with it, and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+STUDENT_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+"""Two-sided 95 % quantiles of Student's t, by degrees of freedom."""
+
+
+def run(preset: str, seed: int, folder: Path, reference: bool) -> dict[str, Any]:
+    """One run; what its folder says about it, with the process's wall time."""
+    program = str(Path(sys.executable).with_name("rlhf-ray"))
+    command = [program, "train", preset, "--seed", str(seed), "--run-dir", str(folder), "--evaluation-episodes", "100"]
+    started = time.perf_counter()
+    with (folder.parent / f"{folder.name}.log").open("w") as log:
+        subprocess.run([*command, *(["--reference"] if reference else [])], check=True, stdout=log, stderr=log)
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    curve = [[row["env_steps"], row["true_return_mean"], row.get("held_out_accuracy")] for row in rows]
+    return {**result, "wall_seconds": time.perf_counter() - started, "curve": curve}
+
+
+def interval(values: list[float]) -> list[float] | None:
+    """The 95 % interval of the mean (Student's t); None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    half = STUDENT_95[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+    return [statistics.mean(values) - half, statistics.mean(values) + half]
+
+
+def summary(returns: list[float]) -> dict[str, Any]:
+    """Mean, median, 95 % interval and each value."""
+    return {
+        "mean": statistics.mean(returns),
+        "median": statistics.median(returns),
+        "interval_95": interval(returns),
+        "each_seed": returns,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("preset")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--parallel", type=int, default=2, help="runs at a time")
+    parser.add_argument("--no-reference", action="store_true")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the run folders go")
+    options = parser.parse_args()
+    folder = options.runs / f"learning-{options.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder.mkdir(parents=True)
+    with ThreadPoolExecutor(options.parallel) as pool:
+        jobs = [
+            pool.submit(run, options.preset, seed, folder / f"seed{seed}", not options.no_reference)
+            for seed in options.seeds
+        ]
+        runs = [job.result() for job in jobs]
+    agents = ["random", "trained"] + ([] if options.no_reference else ["reference"])
+    values = {name: summary([r[name]["true_return_mean"] for r in runs]) for name in agents}
+    if not options.no_reference:
+        values["normalised"] = summary([r["normalised"] for r in runs])
+    about = json.loads((folder / f"seed{options.seeds[0]}" / "run.json").read_text())
+    settings = json.loads((folder / f"seed{options.seeds[0]}" / "config.json").read_text())
+    outcome = {
+        "command": f"python benchmarks/learning.py {' '.join(sys.argv[1:])}",
+        "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
+        "versions": about["versions"],
+        "settings": settings,
+        "summary": values,
+        "runs": runs,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"learning_{options.preset}.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    for name, value in values.items():
+        spread = value["interval_95"]
+        bounds = "" if spread is None else f"  95 % interval {spread[0]:.1f} to {spread[1]:.1f}"
+        each = ", ".join(f"{item:.2f}" if name == "normalised" else f"{item:.1f}" for item in value["each_seed"])
+        print(f"{name:<10} mean {value['mean']:.2f}  median {value['median']:.2f}{bounds}  each {each}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Made-up clips, comparisons and environments for the tests. Not a test itself."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from rlhf_ray.comparisons import Comparisons, Pairs
+from rlhf_ray.fragments import Fragments
+from rlhf_ray.teachers import Oracle
+
+VECTORS = gym.spaces.Box(-10.0, 10.0, (3,), np.float32)
+IMAGES = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
+"""The smallest images that the reward networks' convolutions take."""
+FORCES = gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
+CHOICES = gym.spaces.Discrete(4)
+
+
+def some_fragments(
+    n: int,
+    length: int = 5,
+    *,
+    observations: gym.spaces.Box = VECTORS,
+    actions: gym.Space[Any] = FORCES,
+    seed: int = 0,
+) -> Fragments:
+    """``n`` different random clips. Their true reward is the mean of the observation plus the mean of the action."""
+    rng = np.random.default_rng(seed)
+    seen: npt.NDArray[Any]
+    if observations.dtype == np.uint8:
+        seen = rng.integers(0, 256, (n, length + 1, *observations.shape), dtype=np.uint8)
+    else:
+        seen = rng.normal(size=(n, length + 1, *observations.shape)).astype(np.float32)
+    done: npt.NDArray[Any]
+    if isinstance(actions, gym.spaces.Discrete):
+        done = rng.integers(actions.n, size=(n, length)) + actions.start
+    else:
+        assert actions.shape is not None
+        done = rng.uniform(-1, 1, (n, length, *actions.shape)).astype(np.float32)
+    scale = 255.0 if seen.dtype == np.uint8 else 1.0
+    rewards = seen[:, :-1].reshape(n, length, -1).mean(-1) / scale + done.reshape(n, length, -1).mean(-1)
+    return Fragments(
+        observations=seen,
+        actions=done,
+        rewards=rewards.astype(np.float64),
+        terminated=rng.random(n) < 0.5,
+        starts=rng.integers(0, 100, n),
+        policy_versions=rng.integers(-1, 5, n),
+    )
+
+
+def some_comparisons(n: int, length: int = 5, *, seed: int = 0, reward_version: int = 0, **spaces: Any) -> Comparisons:
+    """``n`` comparisons of ``2 * n`` different random clips, answered by the oracle."""
+    clips = some_fragments(2 * n, length, seed=seed, **spaces)
+    pairs = Pairs.of(clips, np.arange(2 * n).reshape(n, 2), reward_version)
+    return Comparisons(pairs, Oracle().answer(pairs, np.random.default_rng(0)))
+
+
+def same_fragments(one: Fragments, other: Fragments) -> bool:
+    """Whether every array of the two is the same, in values, shape and dtype."""
+    return all(
+        mine.dtype == theirs.dtype and np.array_equal(mine, theirs, equal_nan=mine.dtype.kind == "f")
+        for mine, theirs in zip(vars(one).values(), vars(other).values(), strict=True)
+    )
+
+
+def same_comparisons(one: Comparisons, other: Comparisons) -> bool:
+    """Whether the two hold the same pairs in the same order, with the same answers."""
+    return (
+        one.pairs.ids == other.pairs.ids
+        and np.array_equal(one.preferences, other.preferences)
+        and same_fragments(one.pairs.left, other.pairs.left)
+        and same_fragments(one.pairs.right, other.pairs.right)
+    )
+
+
+class Walk(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
+    """A random walk that actions push; the reward is larger the nearer it is to 0. Episodes have the given lengths in turn.
+
+    ``observation[0]`` is the number of steps taken, ``[1]`` the number of the episode, ``[2]`` the position.
+
+    Args:
+        lengths: steps of the episodes, in turn, over and over.
+        terminates: whether an episode ends by termination instead of truncation.
+    """
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space: gym.spaces.Box
+
+    def __init__(self, lengths: tuple[int, ...] = (20,), terminates: bool = False):
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.lengths = lengths
+        self.terminates = terminates
+        self.episode = -1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.episode += 1
+        self.steps = 0
+        self.position = float(self.np_random.normal())
+        return self._observation(), {}
+
+    def step(self, action: npt.NDArray[np.float32]) -> Any:
+        self.steps += 1
+        self.position += float(action[0]) + 0.1 * float(self.np_random.normal())
+        over = self.steps >= self.lengths[self.episode % len(self.lengths)]
+        return self._observation(), -abs(self.position), over and self.terminates, over and not self.terminates, {}
+
+    def _observation(self) -> npt.NDArray[np.float32]:
+        return np.array([self.steps, self.episode, self.position], np.float32)

@@ -1,0 +1,90 @@
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhf_ray.selection import most_disagreed, random_pairs
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 25), st.integers(0, 400), st.integers(0, 99))
+def test_random_pairs_are_different_pairs_of_different_fragments(fragments: int, count: int, seed: int) -> None:
+    pairs = random_pairs(fragments, count, np.random.default_rng(seed))
+    assert pairs.shape == (min(count, fragments * (fragments - 1) // 2), 2)
+    assert pairs.dtype == np.int64
+    assert ((pairs >= 0) & (pairs < fragments)).all()
+    assert len({frozenset(pair) for pair in pairs.tolist()}) == len(pairs)  # the other way round is the same question
+    assert all(left != right for left, right in pairs.tolist())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 30), st.integers(0, 99))
+def test_no_fragment_is_used_again_before_all_others_have_been(fragments: int, seed: int) -> None:
+    half = fragments // 2
+    once = random_pairs(fragments, half, np.random.default_rng(seed))
+    assert len(set(once.flatten().tolist())) == 2 * half
+    # With an odd number, the one that is left over is in the next pair.
+    all_used = random_pairs(fragments, (fragments + 1) // 2, np.random.default_rng(seed))
+    assert set(all_used.flatten().tolist()) == set(range(fragments))
+
+
+def test_labels_are_spread_evenly_over_an_odd_number_of_fragments() -> None:
+    # Three passes over 101 fragments, hardly one pair of which comes up twice.
+    for seed in range(20):
+        uses = Counter(random_pairs(101, 150, np.random.default_rng(seed)).flatten().tolist())
+        assert max(uses.values()) <= 4
+        assert min(uses[i] for i in range(101)) >= 2
+
+
+def test_every_pair_is_equally_likely_and_so_is_its_order() -> None:
+    rng = np.random.default_rng(0)
+    counts = Counter(tuple(random_pairs(5, 1, rng)[0].tolist()) for _ in range(8000))
+    assert len(counts) == 20
+    chi_square = sum((count - 400) ** 2 / 400 for count in counts.values())
+    assert chi_square < 42  # 19 degrees of freedom: exceeded by chance once in 500
+
+
+def test_the_first_pairs_do_not_depend_on_how_many_are_asked_for() -> None:
+    few = random_pairs(9, 3, np.random.default_rng(1))
+    many = random_pairs(9, 30, np.random.default_rng(1))
+    assert np.array_equal(few, many[:3])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 5), st.integers(2, 8), st.integers(0, 20), st.integers(0, 25), st.integers(0, 99))
+def test_most_disagreed_keeps_the_pairs_of_largest_variance(
+    members: int, fragments: int, candidates: int, count: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    returns = rng.normal(scale=3, size=(members, fragments)).astype(np.float32)
+    pairs = rng.integers(fragments, size=(candidates, 2))
+    kept = most_disagreed(pairs, returns, count)
+
+    def disagreement(left: int, right: int) -> float:
+        chances = [1 / (1 + np.exp(-(float(row[left]) - float(row[right])))) for row in returns]
+        return float(np.mean([(chance - np.mean(chances)) ** 2 for chance in chances]))
+
+    values = [disagreement(*pair) for pair in pairs.tolist()]
+    expected = sorted(values, reverse=True)[:count]
+    assert kept.shape == (min(count, candidates), 2)
+    assert np.allclose([disagreement(*pair) for pair in kept.tolist()], expected, atol=1e-6)
+
+
+def test_disagreement_is_over_probabilities_not_over_returns() -> None:
+    # The members differ more about the first pair's returns, but agree about which is better.
+    returns = np.array([[20.0, 0.0, 1.0, 0.0], [90.0, 0.0, -1.0, 0.0]])
+    candidates = np.array([[0, 1], [2, 3]])
+    assert most_disagreed(candidates, returns, 1).tolist() == [[2, 3]]
+
+
+def test_among_equals_earlier_candidates_come_first() -> None:
+    candidates = np.array([[0, 1], [2, 3], [1, 0], [4, 5], [3, 2]])
+    returns = np.array([[1.0, 0.0, 0.0, 0.0, 5.0, 0.0], [0.0, 1.0, 0.0, 0.0, -5.0, 0.0]])
+    assert most_disagreed(candidates, returns, 5).tolist() == [[4, 5], [0, 1], [1, 0], [2, 3], [3, 2]]
+
+
+def test_huge_returns_raise_no_warning_and_give_numbers() -> None:
+    returns = np.array([[1e30, -1e30], [-1e30, 1e30]], dtype=np.float32)
+    with np.errstate(all="raise", under="ignore"):
+        assert most_disagreed(np.array([[0, 1]]), returns, 1).tolist() == [[0, 1]]

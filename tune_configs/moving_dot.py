@@ -1,0 +1,40 @@
+"""MovingDot: move a dot to the middle of a 64x64 image; 300 comparisons, 150,000 environment steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ray import tune
+
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+
+if TYPE_CHECKING:
+    from rlhf_ray.rllib import PreferencePPOConfig
+
+experiment = Experiment(
+    environment="rlhf_ray/MovingDot-v0",
+    total_env_steps=150_000,
+    fragments=FragmentSettings(length=10, initial_env_steps=3_200, pool=100),
+    # Fitting a convolutional reward costs more than the rollouts: a round before every fourth iteration is enough.
+    preferences=PreferenceSettings(comparisons=300, initial_comparisons=60, rounds=23, selection="random"),
+    reward_model=RewardModelSettings(
+        hidden=(64, 64), activation="leaky_relu", learning_rate=1e-3, initial_updates=100, updates=30
+    ),
+    ppo=PPOSettings(
+        num_envs=16,
+        rollout_length=100,  # one episode
+        minibatch_size=256,
+        epochs=3,
+        learning_rate=5e-4,
+        final_learning_rate=0.0,
+        gamma=0.9,
+        entropy_coefficient=0.01,
+    ),
+)
+
+
+def search_space(config: PreferencePPOConfig) -> PreferencePPOConfig:
+    """What `rlhf-ray tune moving_dot` varies."""
+    config.fragments(length=tune.choice([5, 10, 25]))
+    config.reward_model(learning_rate=tune.loguniform(3e-4, 3e-3), updates=tune.choice([15, 30]))
+    return config
