@@ -95,18 +95,20 @@ class Fragmenter:
         version = 0 if reward is None else int(reward["version"])
         if self.preferences.selection == "disagreement" and reward is not None:
             self.ensemble.load_state(reward)
-            candidates = self._new_pairs(names, count * self.preferences.oversampling, round_number, rng)
+            candidates = self._new_pairs(pool, names, count * self.preferences.oversampling, round_number, rng)
             index = most_disagreed(candidates, self.ensemble.fragment_returns(pool), count)
         else:
-            index = self._new_pairs(names, count, round_number, rng)
+            index = self._new_pairs(pool, names, count, round_number, rng)
         if len(index) == 0:
             return 0, None
         self._asked[round_number] = [(names[left], names[right]) for left, right in index]
         ids = tuple(pair_id(*pair) for pair in self._asked[round_number])
         return len(index), Pairs(pool[index[:, 0]], pool[index[:, 1]], ids, version)
 
-    def _new_pairs(self, names: list[str], count: int, round_number: int, rng: np.random.Generator) -> IntArray:
-        """``count`` random pairs of the fragments called ``names``, without those that earlier rounds asked about."""
+    def _new_pairs(
+        self, pool: Fragments, names: list[str], count: int, round_number: int, rng: np.random.Generator
+    ) -> IntArray:
+        """``count`` random pairs of the fragments in ``pool``, called ``names``, that no earlier round asked about."""
         position = {name: i for i, name in enumerate(names)}
         asked = {
             frozenset((position[left], position[right]))
@@ -114,7 +116,7 @@ class Fragmenter:
             for left, right in pairs
             if earlier < round_number and left in position and right in position
         }
-        drawn = random_pairs(len(names), count + len(asked), rng)
+        drawn = random_pairs(len(pool), count + len(asked), rng, pool.starts == 0, self.settings.start_share)
         return drawn[[frozenset(pair) not in asked for pair in drawn.tolist()]][:count]
 
     def report(self) -> dict[str, Any]:

@@ -2,33 +2,57 @@
 
 import numpy as np
 
-from rlhf_ray.arrays import FloatArray, IntArray
+from rlhf_ray.arrays import BoolArray, FloatArray, IntArray
 
 
-def random_pairs(fragments: int, count: int, rng: np.random.Generator) -> IntArray:
-    """``count`` different pairs drawn uniformly from ``fragments`` fragments, no fragment paired with itself.
+def random_pairs(
+    fragments: int, count: int, rng: np.random.Generator, favoured: BoolArray | None = None, share: float = 0.0
+) -> IntArray:
+    """``count`` different pairs drawn at random from ``fragments`` fragments, no fragment paired with itself.
 
     A fragment is used again only after all others have been, so that labels are spread over as many clips as there are.
+
+    Args:
+        fragments: how many there are.
+        count: pairs wanted.
+        rng: source of the draws.
+        favoured: ``[fragments]`` bool: fragments of which each draw takes one with probability ``share``, however few they
+            are; None: no such.
+        share: between 0 and 1.
 
     Returns:
         ``[m, 2]`` int64 positions; ``m < count`` only when fewer than ``count`` different pairs exist.
     """
-    count = min(count, fragments * (fragments - 1) // 2)
-    pairs: list[tuple[int, int]] = []
-    seen: set[tuple[int, int]] = set()
-    left_over = np.empty(0, dtype=np.int64)  # of an odd number of fragments, one: it comes first in the next pass
+    if favoured is None or not favoured.any() or favoured.all():
+        favoured, share = np.zeros(fragments, dtype=bool), 0.0
+    first, rest = _Deck(np.flatnonzero(favoured), rng), _Deck(np.flatnonzero(~favoured), rng)
+    if share == 0.0:
+        rest = _Deck(np.arange(fragments), rng)
+    drawable = len(first.positions) if share == 1.0 else fragments
+    count = min(count, drawable * (drawable - 1) // 2)
+    pairs: dict[tuple[int, int], tuple[int, int]] = {}
     while len(pairs) < count:
-        order = rng.permutation(fragments)
-        if len(left_over) and left_over[0] == order[0]:
-            order = np.roll(order, 1)
-        order = np.concatenate([left_over, order])
-        left_over = order[len(order) // 2 * 2 :]
-        for left, right in zip(order[0::2], order[1::2], strict=False):
-            key = (min(left, right), max(left, right))
-            if key not in seen and len(pairs) < count:
-                seen.add(key)
-                pairs.append((int(left), int(right)))
-    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        left = (first if share and rng.random() < share else rest).deal()
+        right = (first if share and rng.random() < share else rest).deal(other_than=left)
+        if left != right:
+            pairs.setdefault((min(left, right), max(left, right)), (left, right))
+    return np.array(list(pairs.values()), dtype=np.int64).reshape(-1, 2)
+
+
+class _Deck:
+    """Deals positions in random order, and again in a new order when all have been dealt."""
+
+    def __init__(self, positions: IntArray, rng: np.random.Generator):
+        self.positions, self._rng = positions, rng
+        self._left: list[int] = []
+
+    def deal(self, other_than: int | None = None) -> int:
+        """The next position; where that is ``other_than``, the one after it, if there is another one at all."""
+        if not self._left:
+            self._left = self._rng.permutation(self.positions).tolist()
+            if self._left[0] == other_than:
+                self._left.append(self._left.pop(0))
+        return self._left.pop(0)
 
 
 def most_disagreed(candidates: IntArray, returns: FloatArray, count: int) -> IntArray:

@@ -37,7 +37,8 @@ class FragmentSettings:
     length: int = 25
     """Steps per fragment. Must fit into an episode and into a rollout (ppo.rollout_length)."""
     start_share: float = 0.0
-    """Share of the fragments (0 to 1) taken from the beginnings of episodes; the rest start anywhere."""
+    """Share of the fragments asked about (0 to 1) that are the beginnings of episodes; the rest begin anywhere. Beginnings are
+    few, so that each is asked about more often, against others."""
     pool: int = 400
     """Fragments kept to choose pairs from: those of the newest rollouts replace the oldest."""
     initial_env_steps: int = 2_000
@@ -215,8 +216,6 @@ class PPOSettings:
     """Learning rate of Adam at the start."""
     final_learning_rate: float | None = None
     """Learning rate at total_env_steps, reached linearly; None keeps the first."""
-    decay_from: float = 0.0
-    """Share of total_env_steps (0 to below 1) at which the learning rate begins to fall."""
     gamma: float = 0.99
     """Discount of rewards, per step."""
     gae_lambda: float = 0.95
@@ -238,7 +237,6 @@ class PPOSettings:
             _require(value >= 1, f"ppo.{name}", value, "it must be 1 or more")
         _require(self.num_env_runners >= 0, "ppo.num_env_runners", self.num_env_runners, "it must be 0 or more")
         _require(self.learning_rate > 0, "ppo.learning_rate", self.learning_rate, "it must be above 0")
-        _require(0 <= self.decay_from < 1, "ppo.decay_from", self.decay_from, "it must be at least 0 and below 1")
         _require(
             self.minibatch_size <= self.iteration_env_steps,
             "ppo.minibatch_size",

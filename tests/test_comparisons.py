@@ -28,7 +28,9 @@ def test_stable_uniform_draws_anew_for_each_salt() -> None:
 
 def test_stable_uniform_does_not_change_between_releases() -> None:
     # What is held out hangs on it: another number here moves comparisons of existing stores between train and held-out.
-    assert stable_uniform(["a", "b"], "held out") == pytest.approx([0.46069269593730366, 0.12877751566986245], abs=1e-12)
+    assert stable_uniform(["a", "b"], "held out") == pytest.approx(
+        [0.46069269593730366, 0.12877751566986245], abs=1e-12
+    )
 
 
 def test_a_pair_id_names_the_two_fragments_in_their_order() -> None:

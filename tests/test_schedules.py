@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlhf_ray.arrays import FloatArray
 from rlhf_ray.schedules import ScheduleName, labels_due, labels_per_round, share_due
 
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
-RATES: dict[ScheduleName, Callable[[np.ndarray], np.ndarray]] = {
+RATES: dict[ScheduleName, Callable[[FloatArray], FloatArray]] = {
     "constant": lambda t: np.ones_like(t),
     "hyperbolic": lambda t: 1 / (1 + t),
     "inverse_quadratic": lambda t: 1 / (1 + t**2),
 }
+STEEPNESSES = st.floats(0.01, 100)
 
 
 @st.composite
@@ -22,22 +24,23 @@ def budgets(draw: st.DrawFn) -> tuple[int, int]:
     return total, draw(st.integers(1, total))
 
 
+@pytest.mark.parametrize("steepness", [0.5, 1.0, 10.0])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_share_due_is_the_integral_of_the_rate(schedule: ScheduleName) -> None:
-    t = np.linspace(0, 1, 2001)
-    rate = RATES[schedule](t)
+def test_the_share_due_is_the_integral_of_the_rate(schedule: ScheduleName, steepness: float) -> None:
+    t = np.linspace(0, 1, 4001)
+    rate = RATES[schedule](steepness * t)
     integral = np.concatenate([[0], np.cumsum((rate[1:] + rate[:-1]) / 2)])
-    assert [share_due(schedule, x) for x in t] == pytest.approx(integral / integral[-1], abs=1e-6)
+    assert [share_due(schedule, x, steepness) for x in t] == pytest.approx(integral / integral[-1], abs=1e-5)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @settings(max_examples=150, deadline=None)
-@given(budget=budgets(), rounds=st.integers(0, 300))
+@given(budget=budgets(), rounds=st.integers(0, 300), steepness=STEEPNESSES)
 def test_the_labels_of_all_rounds_sum_to_the_budget_and_none_is_negative(
-    schedule: ScheduleName, budget: tuple[int, int], rounds: int
+    schedule: ScheduleName, budget: tuple[int, int], rounds: int, steepness: float
 ) -> None:
     total, initial = budget
-    labels = labels_per_round(total, initial, schedule, rounds)
+    labels = labels_per_round(total, initial, schedule, rounds, steepness)
     assert len(labels) == rounds + 1
     assert sum(labels) == total
     assert min(labels) >= 0
@@ -46,14 +49,14 @@ def test_the_labels_of_all_rounds_sum_to_the_budget_and_none_is_negative(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @settings(max_examples=150, deadline=None)
-@given(budget=budgets(), progress=st.lists(st.floats(0, 1), min_size=2, max_size=20))
+@given(budget=budgets(), progress=st.lists(st.floats(0, 1), min_size=2, max_size=20), steepness=STEEPNESSES)
 def test_labels_due_never_fall_while_training_goes_on(
-    schedule: ScheduleName, budget: tuple[int, int], progress: list[float]
+    schedule: ScheduleName, budget: tuple[int, int], progress: list[float], steepness: float
 ) -> None:
-    due = [labels_due(*budget, schedule, t) for t in sorted(progress)]
+    due = [labels_due(*budget, schedule, t, steepness) for t in sorted(progress)]
     assert due == sorted(due)
-    assert labels_due(*budget, schedule, 0.0) == budget[1]
-    assert labels_due(*budget, schedule, 1.0) == budget[0]
+    assert labels_due(*budget, schedule, 0.0, steepness) == budget[1]
+    assert labels_due(*budget, schedule, 1.0, steepness) == budget[0]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -30,8 +30,8 @@ experiment = Experiment(
         epochs=10,
         learning_rate=1e-3,
         final_learning_rate=0.0,  # lets the policy settle at the end
-        decay_from=0.5,
         gamma=0.98,
+        gae_lambda=0.9,
     ),
 )
 

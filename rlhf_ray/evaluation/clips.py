@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +15,6 @@ from matplotlib.image import imsave
 
 from rlhf_ray.arrays import Array, FloatArray, IntArray
 from rlhf_ray.comparisons import Comparisons
-from rlhf_ray.evaluation.plots import components_plot
 from rlhf_ray.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.reward import RewardEnsemble
 
@@ -124,10 +124,7 @@ def _pair(number: int, preference: float, left: Fragments, right: Fragments, *le
         left_out = sum(max(0, both[0].shape[1] - COMPONENTS) for both in (observations, actions))
         observations, actions = ([side[:, :COMPONENTS] for side in both] for both in (observations, actions))
         limits = [*_limits(observations), *_limits(actions)]
-        plots = [
-            components_plot(f"pair {number} {name}", observations[i], actions[i], limits)
-            for i, name in enumerate(("left", "right"))
-        ]
+        plots = [_components_plot(*both, limits) for both in zip(observations, actions, strict=True)]
     shares = (preference, 1 - preference)
     sides = [
         Side(
@@ -155,6 +152,65 @@ def _limits(sides: list[Array]) -> list[tuple[float, float]]:
     values = np.concatenate([side.astype(np.float64) for side in sides])
     columns = [column[np.isfinite(column)] for column in values.T]
     return [(float(c.min()), float(c.max())) if len(c) else (0.0, 0.0) for c in columns]
+
+
+def _components_plot(observations: Array, actions: Array, limits: Sequence[tuple[float, float]]) -> Markup:
+    """One fragment: a line for each component of its observations and a stair for each of its actions, one below the other.
+
+    Written without matplotlib: there are twelve of these on a page, and each would take it longer than all curves together.
+
+    Args:
+        observations: ``[length + 1, observations]``.
+        actions: ``[length, actions]``.
+        limits: lowest and highest value of each of these components, to be drawn alike for both sides of a pair.
+    """
+    length, n = len(actions), observations.shape[1]
+    left, right, row, line = 46, 255, 42, 24
+    scale = (right - left) / length
+
+    def text(x: float, y: float, anchor: str, content: str) -> Markup:
+        return Markup('<text x="{:g}" y="{:g}" text-anchor="{}">{}</text>').format(x, y, anchor, content)
+
+    parts = []
+    for i, (low, high) in enumerate(limits):
+        top = 6 + i * row
+        values = observations[:, i] if i < n else actions[:, i - n]
+        # A component that does not change is drawn half way up.
+        depths = (high - values.astype(np.float64)) / (high - low) if high > low else np.full(len(values), 0.5)
+        heights: FloatArray = top + line * depths
+        if i < n:
+            label, shape, points = (
+                f"observation[{i}]",
+                "observation",
+                [(left + scale * t, y) for t, y in enumerate(heights)],
+            )
+        else:
+            label = "action" if actions.shape[1] == 1 else f"action[{i - n}]"
+            # It lasts from its step to the next one.
+            shape, points = "action", [(left + scale * (t + dt), y) for t, y in enumerate(heights) for dt in (0, 1)]
+        bounds = [(top, high), (top + line, low)] if high > low else [(top + line / 2, low)]
+        for y, bound in bounds:
+            parts.append(Markup('<path class="bound" d="M{} {:g}H{}"/>').format(left, y, right))
+            parts.append(text(left - 5, y + 3, "end", f"{bound:.3g}".replace("-", "−")))
+        parts.append(Markup('<path class="{}" d="{}"/>').format(shape, _path(points)))
+        parts.append(text(right + 8, top + line / 2 + 3, "start", label))
+    bottom = 6 + len(limits) * row
+    parts += [text(left, bottom + 2, "middle", "0"), text(right, bottom + 2, "middle", str(length))]
+    parts.append(text((left + right) / 2, bottom + 2, "middle", "step of the fragment"))
+    return Markup(
+        '<svg class="plot components" role="img" aria-label="Observations and actions over the fragment\'s steps." '
+        'viewBox="0 0 340 {}">{}</svg>'
+    ).format(bottom + 8, Markup("").join(parts))
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    """An SVG path through ``points``, broken where one is not finite."""
+    commands, command = [], "M"
+    for x, y in points:
+        if math.isfinite(y):
+            commands.append(f"{command}{x:.1f} {y:.1f}")
+        command = "L" if math.isfinite(y) else "M"
+    return "".join(commands)
 
 
 def _film_strip(observations: Array) -> tuple[Frame, ...]:

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from rlhf_ray.arrays import Array, FloatArray
+from rlhf_ray.arrays import FloatArray
 
 Rows = Sequence[dict[str, Any]]
 """The metrics of a run, one dictionary per iteration."""
@@ -63,8 +63,8 @@ _STYLE: dict[Any, Any] = {
     "path.simplify": True,
 }
 _POINTS_PER_INCH = 72
-_WIDTH = 400
-"""Width of a plot in its own units (points). A page shows it 1.3 times as wide on a desktop, and 0.9 times on a phone."""
+_WIDTH = 360
+"""Width of a plot in its own units (points). A page shows it 1.4 times as wide on a desktop, and as wide as it is on a phone."""
 _MARKED = 40
 """With more values than this, a curve is drawn without a mark at each."""
 
@@ -129,18 +129,19 @@ def returns_plot(rows: Rows, levels: dict[str, float]) -> Markup | None:
         return None
 
     def draw(figure: Figure) -> None:
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        upper, lower = figure.subplots(2, 1, sharex=True)
         _curve(upper, *true, TRUE)
         _levels(upper, levels)
-        upper.set(title="True return", ylabel="true reward per episode")
-        upper.title.set_color(TRUE)
+        upper.set_title("True return", color=TRUE)
+        upper.set_ylabel("true reward per episode")
+        upper.margins(y=0.12)
         _curve(lower, *learned, LEARNED)
-        lower.set(title="Learned return", ylabel="learned reward per episode")
-        lower.title.set_color(LEARNED)
+        lower.set_title("Learned return", color=LEARNED)
+        lower.set_ylabel("learned reward per episode")
         _steps_axis(lower)
 
     return render(
-        "returns", "Two panels over environment steps: the true return and the learned return.", (_WIDTH, 410), draw
+        "returns", "Two panels over environment steps: the true return and the learned return.", (_WIDTH, 420), draw
     )
 
 
@@ -163,7 +164,7 @@ def accuracy_plot(rows: Rows) -> Markup | None:
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, borderpad=0)
         _steps_axis(axes)
 
-    return render("accuracy", "The reward model's accuracy over environment steps.", (_WIDTH, 195), draw)
+    return render("accuracy", "The reward model's accuracy over environment steps.", (_WIDTH, 180), draw)
 
 
 def comparisons_plot(rows: Rows, budget: int | None) -> Markup | None:
@@ -177,10 +178,11 @@ def comparisons_plot(rows: Rows, budget: int | None) -> Markup | None:
         axes.step(steps, answered, where="post", color=INK)
         _levels(axes, {} if budget is None else {"budget": float(budget)})
         axes.set(ylabel="comparisons answered")
+        axes.margins(y=0.12)
         axes.set_ylim(bottom=0)
         _steps_axis(axes)
 
-    return render("comparisons", "Comparisons answered so far over environment steps.", (_WIDTH, 195), draw)
+    return render("comparisons", "Comparisons answered so far over environment steps.", (_WIDTH, 180), draw)
 
 
 def scale_plot(rows: Rows) -> Markup | None:
@@ -201,7 +203,7 @@ def scale_plot(rows: Rows) -> Markup | None:
         for axes in (upper, lower):
             axes.yaxis.set_major_locator(MaxNLocator(4))
 
-    return render("scale", "Standard deviation and mean of the raw reward over reward versions.", (_WIDTH, 250), draw)
+    return render("scale", "Standard deviation and mean of the raw reward over reward versions.", (_WIDTH, 235), draw)
 
 
 def learner_plot(rows: Rows) -> Markup | None:
@@ -220,40 +222,7 @@ def learner_plot(rows: Rows) -> Markup | None:
             axes.yaxis.set_major_locator(MaxNLocator(4))
         _steps_axis(lower)
 
-    return render("learner", "Policy entropy and explained variance over environment steps.", (_WIDTH, 250), draw)
-
-
-def components_plot(name: str, observations: Array, actions: Array, limits: Sequence[tuple[float, float]]) -> Markup:
-    """One fragment as a line for each component of its observations and a stair for each of its actions.
-
-    Args:
-        name: of the plot; see `render`.
-        observations: ``[length + 1, observations]``.
-        actions: ``[length, actions]``.
-        limits: lowest and highest value of each of these components, to be drawn alike for both sides of a pair.
-    """
-    n = observations.shape[1]
-    labels = [f"observation[{i}]" for i in range(n)]
-    labels += ["action"] if actions.shape[1] == 1 else [f"action[{i}]" for i in range(actions.shape[1])]
-
-    def draw(figure: Figure) -> None:
-        panels = figure.subplots(len(labels), 1, sharex=True, squeeze=False)[:, 0]
-        for i, (axes, label, (low, high)) in enumerate(zip(panels, labels, limits, strict=True)):
-            if i < n:
-                axes.plot(observations[:, i], color=INK, linewidth=1.4)
-            else:
-                # An action lasts from its step to the next one.
-                axes.stairs(actions[:, i - n], color=LEARNED, linewidth=1.4, baseline=None)
-            margin = 0.08 * (high - low) or 0.5
-            axes.set(ylim=(low - margin, high + margin), yticks=sorted({low, high}), xlim=(0, len(actions)))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}".replace("-", "−")))
-            axes.set_ylabel(label, rotation=0, ha="left", va="center", fontsize=9)
-            axes.yaxis.set_label_coords(1.02, 0.5)
-        panels[-1].set_xlabel("step of the fragment")
-        panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
-
-    height = 40 + 38 * len(labels)
-    return render(name, "The fragment's observations and actions over its steps.", (350, height), draw)
+    return render("learner", "Policy entropy and explained variance over environment steps.", (_WIDTH, 235), draw)
 
 
 def _curve(axes: Axes, x: FloatArray, y: FloatArray, colour: str, marker: str = "o", **style: Any) -> None:

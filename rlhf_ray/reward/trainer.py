@@ -20,7 +20,7 @@ from rlhf_ray.reward.preference_model import discounts, log_likelihood_loss
 from rlhf_ray.settings import RewardModelSettings
 
 BACKWARD_STEPS = 8192
-"""Steps, times members, per backward pass of the fit: what it keeps of the activations about fits a core's cache."""
+"""Steps, times members, per backward pass of the fit (gradients add up): more outgrow a core's cache, fewer cost overhead."""
 
 _POISSON_CDF = np.cumsum([np.exp(-1.0) / float(np.prod(range(1, k + 1))) for k in range(8)])
 
@@ -130,7 +130,7 @@ class RewardTrainer:
         taken = 0
         while taken < updates:
             order = train[torch.randperm(len(train), generator=self.generator)]
-            batches: tuple[Tensor, ...] = torch.split(order, self.settings.batch_size)  # type: ignore[no-untyped-call]
+            batches: tuple[Tensor, ...] = torch.split(order, self.settings.batch_size)
             for batch in batches[: updates - taken]:
                 taken += 1
                 yield batch

@@ -161,8 +161,8 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         if rollout < fragments.length:
             raise SettingError(
                 f"fragments.length is {fragments.length}, and fragments are cut from rollouts of {rollout} steps of each "
-                f"environment copy (train_batch_size_per_learner={self.train_batch_size_per_learner} shared by {self.num_envs_per_env_runner} "
-                f"copies in {max(1, self.num_env_runners)} runners): shorten the fragments or lengthen the rollouts."
+                f"environment copy (train_batch_size_per_learner={self.train_batch_size_per_learner} shared by "
+                f"{self.num_envs_per_env_runner} copies in {max(1, self.num_env_runners)} runners): shorten the fragments or lengthen the rollouts."
             )
         if self.batch_mode != "truncate_episodes":
             raise SettingError(
@@ -241,8 +241,6 @@ def apply_ppo(config: PPOConfig, settings: PPOSettings, total_env_steps: int | N
     rate: Any = settings.learning_rate
     if settings.final_learning_rate is not None and total_env_steps is not None:
         rate = [[0, rate], [total_env_steps, settings.final_learning_rate]]
-        if settings.decay_from > 0:
-            rate.insert(1, [int(settings.decay_from * total_env_steps), settings.learning_rate])
     config.env_runners(
         num_env_runners=settings.num_env_runners,
         num_envs_per_env_runner=settings.num_envs,

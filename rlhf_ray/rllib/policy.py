@@ -53,8 +53,8 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
         else:
             space = self.observation_space
             bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.high > space.low)
-            middle = np.where(bounded, (space.low + space.high) / 2.0, 0.0)
-            scale = np.where(bounded, (space.high - space.low) / 2.0, 1.0)
+            low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
+            middle, scale = (low + high) / 2.0, (high - low) / 2.0
             self.register_buffer("middle", torch.as_tensor(middle, dtype=torch.float32), persistent=False)
             self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
             size = int(np.prod(space.shape))

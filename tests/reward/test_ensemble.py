@@ -1,0 +1,194 @@
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.fragments import Fragments
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward import ensemble as ensemble_module
+from rlhf_ray.settings import RewardModelSettings
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_fragments
+
+SPACES = [(VECTORS, FORCES), (VECTORS, CHOICES), (IMAGES, CHOICES)]
+ALL_INPUTS = RewardModelSettings(hidden=(16,), use_next_state=True, use_done=True)
+
+
+def _ensemble(
+    observations: gym.spaces.Box = VECTORS,
+    actions: gym.Space[Any] = FORCES,
+    settings: RewardModelSettings = ALL_INPUTS,
+    seed: int = 0,
+) -> RewardEnsemble:
+    """One with weights and normalisers that are nothing special."""
+    torch.manual_seed(seed)
+    ensemble = RewardEnsemble(observations, actions, settings)
+    ensemble.reward_mean.copy_(torch.linspace(-1, 1, settings.ensemble_size))
+    ensemble.reward_std.copy_(torch.linspace(0.5, 2, settings.ensemble_size))
+    ensemble.version.fill_(4)
+    return ensemble
+
+
+def _steps(clips: Fragments) -> dict[str, Any]:
+    """The steps of clips, one after the other, as `predict` takes them."""
+    n, length = clips.rewards.shape
+    terminated = np.zeros((n, length), dtype=bool)
+    terminated[:, -1] = clips.terminated
+    return {
+        "observations": clips.observations[:, :-1].reshape(n * length, *clips.observations.shape[2:]),
+        "actions": clips.actions.reshape(n * length, *clips.actions.shape[2:]),
+        "next_observations": clips.observations[:, 1:].reshape(n * length, *clips.observations.shape[2:]),
+        "terminated": terminated.reshape(-1),
+    }
+
+
+@pytest.mark.parametrize(("observations", "actions"), SPACES)
+def test_predict_gives_a_float_for_each_step(observations: gym.spaces.Box, actions: gym.Space[Any]) -> None:
+    steps = _steps(some_fragments(3, 4, observations=observations, actions=actions))
+    rewards = _ensemble(observations, actions).predict(**steps)
+    assert rewards.shape == (12,)
+    assert rewards.dtype == np.float32
+    assert np.isfinite(rewards).all()
+    assert len(set(rewards.tolist())) == 12
+
+
+def test_predict_takes_float64_as_environments_give_it() -> None:
+    steps = _steps(some_fragments(2))
+    doubles = {name: a.astype(np.float64) if a.dtype == np.float32 else a for name, a in steps.items()}
+    assert np.array_equal(_ensemble().predict(**doubles), _ensemble().predict(**steps))
+
+
+def test_the_reward_is_the_mean_of_the_members_normalised_outputs() -> None:
+    ensemble, steps = _ensemble(), _steps(some_fragments(2))
+    tensors = [torch.as_tensor(array) for array in steps.values()]
+    raw = ensemble.networks(ensemble.networks.features(*tensors), None).detach().numpy()
+    members = (raw - ensemble.reward_mean.numpy()[:, None]) / ensemble.reward_std.numpy()[:, None]
+    assert np.allclose(ensemble.member_rewards(*tensors).numpy(), members, atol=1e-6)
+    assert np.allclose(ensemble.predict(**steps), members.mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize(("observations", "actions"), SPACES)
+def test_chunks_give_what_one_pass_gives(
+    monkeypatch: pytest.MonkeyPatch, observations: gym.spaces.Box, actions: gym.Space[Any]
+) -> None:
+    ensemble = _ensemble(observations, actions)
+    steps = _steps(some_fragments(4, 5, observations=observations, actions=actions))
+    whole = ensemble.predict(**steps)
+    monkeypatch.setattr(ensemble_module, "CHUNK", 7)
+    assert np.allclose(ensemble.predict(**steps), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_fragment_returns_are_the_sums_of_the_members_rewards() -> None:
+    clips = some_fragments(3, 6)
+    assert clips.terminated.any()
+    assert not clips.terminated.all()
+    ensemble = _ensemble()
+    returns = ensemble.fragment_returns(clips)
+    assert returns.shape == (3, 3)
+    for i in range(3):
+        steps = [torch.as_tensor(array) for array in _steps(clips[i : i + 1]).values()]
+        assert np.allclose(returns[:, i], ensemble.member_rewards(*steps).sum(1).numpy(), atol=1e-5)
+
+
+def test_only_the_last_step_of_a_fragment_can_have_ended_the_episode() -> None:
+    clips = some_fragments(1, 4)
+    settings = RewardModelSettings(use_state=False, use_action=False, use_done=True)
+    ensemble = _ensemble(settings=settings)
+    going_on, ended = (
+        ensemble.fragment_returns(dataclasses.replace(clips, terminated=np.array([end])))[:, 0] for end in (False, True)
+    )
+    done = torch.tensor([False, True])
+    anything = torch.zeros(2, 3)
+    step, last_step = ensemble.member_rewards(anything, torch.zeros(2, 2), anything, done).numpy().T
+    assert np.allclose(going_on, 4 * step, atol=1e-5)
+    assert np.allclose(ended, 3 * step + last_step, atol=1e-5)
+
+
+@pytest.mark.parametrize(("observations", "actions"), SPACES)
+def test_a_saved_model_predicts_the_same_bit_for_bit(
+    tmp_path: Path, observations: gym.spaces.Box, actions: gym.Space[Any]
+) -> None:
+    ensemble = _ensemble(observations, actions)
+    ensemble.save(tmp_path / "new" / "folder")
+    loaded = RewardEnsemble.load(tmp_path / "new" / "folder")
+    steps = _steps(some_fragments(4, observations=observations, actions=actions))
+    assert np.array_equal(loaded.predict(**steps), ensemble.predict(**steps))
+    assert int(loaded.version) == 4
+    assert loaded.settings == ensemble.settings
+    assert loaded.observation_space == observations
+    assert loaded.action_space == actions
+
+
+def test_a_saved_model_is_safetensors_and_json_and_nothing_else(tmp_path: Path) -> None:
+    _ensemble().save(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["reward.json", "reward.safetensors"]
+    description = json.loads((tmp_path / "reward.json").read_text())
+    assert description["format"] == "rlhf_ray.reward/1"
+    assert description["version"] == 4
+    header_size = int.from_bytes((tmp_path / "reward.safetensors").read_bytes()[:8], "little")
+    header = json.loads((tmp_path / "reward.safetensors").read_bytes()[8 : 8 + header_size])
+    assert {"reward_mean", "reward_std", "version"} < set(header)
+
+
+def test_infinite_bounds_survive_saving(tmp_path: Path) -> None:
+    endless = gym.spaces.Box(np.array([-np.inf, -1.0], np.float32), np.array([np.inf, np.inf], np.float32))
+    _ensemble(endless, endless).save(tmp_path)
+    loaded = RewardEnsemble.load(tmp_path)
+    assert loaded.observation_space == endless
+    assert loaded.action_space == endless
+
+
+def test_a_model_of_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    _ensemble().save(tmp_path)
+    description = json.loads((tmp_path / "reward.json").read_text())
+    (tmp_path / "reward.json").write_text(json.dumps(description | {"format": "rlhf_ray.reward/2"}))
+    with pytest.raises(ValueError, match=r"has format 'rlhf_ray.reward/2'; this version reads 'rlhf_ray.reward/1'"):
+        RewardEnsemble.load(tmp_path)
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"nothing holds no reward model"):
+        RewardEnsemble.load(tmp_path / "nothing")
+
+
+def test_loading_leaves_torchs_random_numbers_alone(tmp_path: Path) -> None:
+    _ensemble().save(tmp_path)
+    before = torch.get_rng_state()
+    RewardEnsemble.load(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_state_is_one_whole_version_and_a_copy() -> None:
+    one, other = _ensemble(seed=0), _ensemble(seed=1)
+    other.reward_mean.zero_()
+    other.version.zero_()
+    steps = _steps(some_fragments(2))
+    expected = one.predict(**steps)
+    state = one.state()
+    with torch.no_grad():
+        for parameter in one.parameters():
+            parameter.zero_()
+    one.version.fill_(9)
+    other.load_state(state)
+    assert np.array_equal(other.predict(**steps), expected)
+    assert int(other.version) == 4
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    one.load_state(state)  # which the model that was loaded from it did not change
+    assert np.array_equal(one.predict(**steps), expected)
+
+
+def test_a_state_can_be_loaded_from_arrays_that_cannot_be_written_to() -> None:
+    state = _ensemble().state()
+    for array in state.values():
+        array.flags.writeable = False
+    ensemble = _ensemble(seed=1)
+    ensemble.load_state(state)
+    assert np.array_equal(
+        ensemble.predict(**_steps(some_fragments(1))), _ensemble().predict(**_steps(some_fragments(1)))
+    )

@@ -1,0 +1,455 @@
+import dataclasses
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.reward import trainer as trainer_module
+from rlhf_ray.reward.trainer import FitReport, bootstrap_weights
+from rlhf_ray.settings import RewardModelSettings
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons
+
+SMALL = RewardModelSettings(hidden=(8,), batch_size=8)
+
+
+def _trainer(
+    settings: RewardModelSettings = SMALL,
+    comparisons: Comparisons | None = None,
+    *,
+    held_out_share: float = 0.0,
+    seed: int = 0,
+    observations: gym.spaces.Box = VECTORS,
+    actions: gym.Space[Any] = FORCES,
+) -> RewardTrainer:
+    trainer = RewardTrainer(settings, observations, actions, held_out_share=held_out_share, seed=seed)
+    if comparisons is not None:
+        trainer.add(comparisons)
+    return trainer
+
+
+def _same(one: RewardTrainer, other: RewardTrainer) -> bool:
+    """Whether weights, normalisers and version are the same bit for bit."""
+    mine, theirs = one.ensemble.state(), other.ensemble.state()
+    return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+
+
+def _without_time(report: FitReport) -> dict[str, Any]:
+    return {name: str(value) for name, value in vars(report).items() if name != "seconds"}
+
+
+def _raw_rewards(trainer: RewardTrainer, comparisons: Comparisons) -> Any:
+    """Reward before normalisation, ``[members, n, 2, length]`` float64."""
+    sides = []
+    for side in (comparisons.pairs.left, comparisons.pairs.right):
+        n, length = side.rewards.shape
+        done = torch.zeros(n, length, dtype=torch.bool)
+        done[:, -1] = torch.as_tensor(side.terminated)
+        seen = torch.as_tensor(side.observations)
+        rewards = trainer.ensemble.member_rewards(
+            seen[:, :-1].flatten(0, 1),
+            torch.as_tensor(side.actions).flatten(0, 1),
+            seen[:, 1:].flatten(0, 1),
+            done.flatten(),
+        )
+        rewards = rewards * trainer.ensemble.reward_std[:, None] + trainer.ensemble.reward_mean[:, None]
+        sides.append(rewards.double().numpy().reshape(-1, n, length))
+    return np.stack(sides, axis=2)
+
+
+def _losses(rewards: Any, preferences: Any, settings: RewardModelSettings) -> Any:
+    """The formula, written out: ``[members, n]`` from ``[members, n, 2, length]``."""
+    returns = (rewards * settings.discount ** np.arange(rewards.shape[-1])).sum(-1)
+    chance = 1 / (1 + np.exp(returns[..., 1] - returns[..., 0]))
+    left = settings.label_noise / 2 + (1 - settings.label_noise) * chance
+    return -(preferences * np.log(left) + (1 - preferences) * np.log(1 - left))
+
+
+def _some_ties(comparisons: Comparisons, every: int = 4) -> Comparisons:
+    preferences = comparisons.preferences.copy()
+    preferences[::every] = 0.5
+    return Comparisons(comparisons.pairs, preferences)
+
+
+def test_a_fit_learns_a_linear_reward_from_200_comparisons() -> None:
+    trainer = _trainer(RewardModelSettings(), some_comparisons(200, 10), held_out_share=0.1)
+    report = trainer.fit(200)
+    assert report.train_accuracy > 0.9
+    unseen = some_comparisons(500, 10, seed=1)
+    left, right = (trainer.ensemble.fragment_returns(side).mean(0) for side in (unseen.pairs.left, unseen.pairs.right))
+    assert ((left > right) == (unseen.preferences > 0.5)).mean() > 0.9
+
+
+def test_a_fit_learns_from_images() -> None:
+    comparisons = some_comparisons(24, 3, observations=IMAGES, actions=CHOICES)
+    trainer = _trainer(SMALL, comparisons, observations=IMAGES, actions=CHOICES)
+    assert trainer.fit(60).train_accuracy > 0.95
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.7])
+@pytest.mark.parametrize("label_noise", [0.0, 0.2])
+def test_the_report_says_what_the_formula_says_of_the_fitted_model(label_noise: float, discount: float) -> None:
+    settings = dataclasses.replace(
+        SMALL, label_noise=label_noise, discount=discount, use_done=True, use_next_state=True
+    )
+    comparisons = _some_ties(some_comparisons(40, 6))
+    trainer = _trainer(settings, comparisons, held_out_share=0.3)
+    report = trainer.fit(20)
+    mean_rewards = _raw_rewards(trainer, comparisons).mean(0, keepdims=True)
+    losses = _losses(mean_rewards, comparisons.preferences, settings)[0]
+    differences = (mean_rewards[0] * discount ** np.arange(6)).sum(-1)
+    right = (differences[:, 0] > differences[:, 1]) == (comparisons.preferences > 0.5)
+    held_out = np.array([name in _held_out(trainer) for name in comparisons.pairs.ids])
+    decided = comparisons.preferences != 0.5
+    assert 0 < held_out.sum() < 40
+    assert report.comparisons == 40
+    assert report.held_out == held_out.sum()
+    assert report.ties == 10
+    assert report.gradient_steps == 20
+    assert report.train_loss == pytest.approx(losses[~held_out].mean(), rel=1e-4)
+    assert report.held_out_loss == pytest.approx(losses[held_out].mean(), rel=1e-4)
+    assert report.train_accuracy == pytest.approx(right[~held_out & decided].mean())
+    assert report.held_out_accuracy == pytest.approx(right[held_out & decided].mean())
+    assert report.reward_std == pytest.approx(_raw_rewards(trainer, comparisons).reshape(3, -1).std(1).mean(), rel=1e-2)
+    assert report.reward_mean == pytest.approx(_raw_rewards(trainer, comparisons).mean(), abs=1e-4)
+
+
+def _held_out(trainer: RewardTrainer) -> set[str]:
+    return {
+        name for name in trainer.ids if trainer_module.stable_uniform([name], "held out")[0] < trainer.held_out_share
+    }
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.7])
+@pytest.mark.parametrize("label_noise", [0.0, 0.2])
+@pytest.mark.parametrize("part", [8192, 40])
+def test_the_gradient_is_that_of_the_bootstrapped_mean_loss(
+    monkeypatch: pytest.MonkeyPatch, label_noise: float, discount: float, part: int
+) -> None:
+    monkeypatch.setattr(trainer_module, "BACKWARD_STEPS", part)  # the smaller one takes the batch in many parts
+    settings = RewardModelSettings(
+        hidden=(4,), activation="tanh", batch_size=100, label_noise=label_noise, discount=discount, weight_decay=0.0
+    )
+    comparisons = _some_ties(some_comparisons(12, 5))
+    weights = bootstrap_weights(comparisons.pairs.ids, 3)
+    trainer = _trainer(settings, comparisons)
+    begin = trainer.ensemble.state()
+
+    def loss() -> float:
+        losses = _losses(_raw_rewards(trainer, comparisons), comparisons.preferences, settings)
+        return float((losses * weights).mean(1).sum())
+
+    trainer.fit(1)
+    for parameter in trainer.ensemble.networks.parameters():
+        # After its first step Adam's average of the gradients is a tenth of the first one.
+        gradient = trainer.optimizer.state[parameter]["exp_avg"] / (1 - 0.9)
+        for place in (0, parameter.numel() // 2, parameter.numel() - 1):
+            around = []
+            for step in (1e-2, -1e-2):
+                trainer.ensemble.load_state(begin)
+                with torch.no_grad():
+                    parameter.view(-1)[place] += step
+                around.append(loss())
+            numeric = (around[0] - around[1]) / 2e-2
+            assert gradient.reshape(-1)[place].item() == pytest.approx(numeric, rel=2e-2, abs=2e-3)
+
+
+@pytest.mark.parametrize(("observations", "actions"), [(VECTORS, FORCES), (IMAGES, CHOICES)])
+def test_members_do_not_touch_each_other(
+    monkeypatch: pytest.MonkeyPatch, observations: gym.spaces.Box, actions: gym.Space[Any]
+) -> None:
+    comparisons = some_comparisons(10, 3, observations=observations, actions=actions)
+    states = []
+    for factor in (1.0, 3.0):
+
+        def weights(ids: Any, members: int, factor: float = factor) -> Any:
+            drawn = bootstrap_weights(ids, members)
+            drawn[1] *= factor * np.arange(len(ids))
+            return drawn
+
+        monkeypatch.setattr(trainer_module, "bootstrap_weights", weights)
+        trainer = _trainer(SMALL, comparisons, observations=observations, actions=actions)
+        trainer.fit(5)
+        states.append(trainer.ensemble.state())
+    one, other = states
+    for name in one:
+        if name.startswith("networks.convolutions"):
+            same = np.array_equal(one[name], other[name])
+            assert same == (not name.startswith("networks.convolutions.1.")), name
+        elif name != "version":
+            assert np.array_equal(one[name][[0, 2]], other[name][[0, 2]]), name
+            assert not np.array_equal(one[name][1], other[name][1]), name
+
+
+def test_members_differ_in_weights_and_in_what_they_are_fitted_to() -> None:
+    trainer = _trainer(SMALL, some_comparisons(20))
+    trainer.fit(10)
+    returns = trainer.ensemble.fragment_returns(some_comparisons(5, seed=3).pairs.left)
+    assert np.abs(returns[0] - returns[1]).min() > 0
+
+
+@pytest.mark.parametrize("switch", [{"bootstrap": False}, {"ensemble_size": 1}])
+def test_without_bootstrap_every_comparison_counts_once(
+    monkeypatch: pytest.MonkeyPatch, switch: dict[str, Any]
+) -> None:
+    settings = dataclasses.replace(SMALL, **switch)
+    comparisons = some_comparisons(10)
+    plain = _trainer(settings, comparisons)
+    plain.fit(5)
+    monkeypatch.setattr(
+        trainer_module, "bootstrap_weights", lambda ids, members: np.ones((members, len(ids)), np.float32)
+    )
+    ones = _trainer(dataclasses.replace(settings, bootstrap=True, ensemble_size=settings.ensemble_size), comparisons)
+    ones.fit(5)
+    assert _same(plain, ones)
+
+
+def test_what_is_held_out_does_not_influence_the_weights_at_all() -> None:
+    comparisons = some_comparisons(40)
+    trainer = _trainer(SMALL, comparisons, held_out_share=0.3)
+    held_out = np.array([name in _held_out(trainer) for name in comparisons.pairs.ids])
+    trainer.fit(20)
+    for where, same in ((held_out, True), (~held_out, False)):
+        flipped = np.where(where, 1 - comparisons.preferences, comparisons.preferences)
+        other = _trainer(SMALL, Comparisons(comparisons.pairs, flipped), held_out_share=0.3)
+        other.fit(20)
+        assert _same(trainer, other) == same
+
+
+def test_what_is_held_out_stays_so_when_comparisons_arrive_in_another_order() -> None:
+    comparisons = some_comparisons(60)
+    all_at_once = _trainer(SMALL, comparisons, held_out_share=0.25).fit(1)
+    bit_by_bit = _trainer(SMALL, held_out_share=0.25)
+    for i in reversed(range(0, 60, 7)):
+        bit_by_bit.add(comparisons[i : i + 7])
+    report = bit_by_bit.fit(1)
+    assert report.held_out == all_at_once.held_out
+    assert 5 <= report.held_out <= 25
+
+
+def test_bootstrap_weights_are_poisson_distributed() -> None:
+    ids = [str(i) for i in range(20_000)]
+    weights = bootstrap_weights(ids, 3)
+    assert weights.shape == (3, 20_000)
+    assert weights.dtype == np.float32
+    for k, chance in enumerate(np.exp(-1) / np.array([1, 1, 2, 6, 24])):
+        assert abs((weights == k).mean() - chance) < 4 * np.sqrt(chance * (1 - chance) / weights.size)
+    assert np.abs(np.corrcoef(weights) - np.eye(3)).max() < 0.03
+
+
+def test_bootstrap_weights_stay_when_comparisons_are_added_or_reordered() -> None:
+    ids = [str(i) for i in range(50)]
+    weights = bootstrap_weights(ids, 2)
+    assert np.array_equal(bootstrap_weights(ids[:20], 2), weights[:, :20])
+    assert np.array_equal(bootstrap_weights(ids[::-1], 2), weights[:, ::-1])
+    assert np.array_equal(bootstrap_weights(ids, 5)[:2], weights)
+
+
+@pytest.mark.parametrize("n", [1, 30])
+def test_each_member_has_mean_0_and_standard_deviation_1_over_all_stored_steps(n: int) -> None:
+    comparisons = some_comparisons(n, 25)
+    trainer = _trainer(SMALL, comparisons, held_out_share=0.3)
+    trainer.fit(10)
+    rewards = _raw_rewards(trainer, comparisons).reshape(3, -1)
+    normalised = (rewards - trainer.ensemble.reward_mean.numpy()[:, None]) / trainer.ensemble.reward_std.numpy()[
+        :, None
+    ]
+    assert np.abs(normalised.mean(1)).max() < 1e-4
+    assert np.abs(normalised.std(1, ddof=1) - 1).max() < 1e-3
+
+
+def test_the_normalisers_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparisons = some_comparisons(11, 5)
+    whole = _trainer(SMALL, comparisons)
+    report = whole.fit(3)
+    monkeypatch.setattr(trainer_module, "CHUNK", 33)  # three pairs of 2 x 5 steps at a time
+    chunked = _trainer(SMALL, comparisons)
+    other_report = chunked.fit(3)
+    assert np.allclose(whole.ensemble.reward_std, chunked.ensemble.reward_std, rtol=1e-5)
+    assert np.allclose(whole.ensemble.reward_mean, chunked.ensemble.reward_mean, atol=1e-6)
+    assert report.train_loss == pytest.approx(other_report.train_loss, rel=1e-5)
+
+
+def test_each_fit_makes_the_next_version() -> None:
+    trainer = _trainer(SMALL, some_comparisons(4))
+    assert [trainer.fit(1).version for _ in range(3)] == [1, 2, 3]
+    assert trainer.ensemble.state()["version"] == 3
+
+
+def test_a_fit_goes_on_from_the_last_one_and_sees_what_was_added() -> None:
+    comparisons = some_comparisons(40)
+    trainer = _trainer(SMALL, comparisons[:20])
+    first = trainer.fit(40)
+    trainer.add(comparisons[20:])
+    second = trainer.fit(40)
+    assert second.comparisons == 40
+    assert second.train_loss < first.train_loss + 0.1
+
+
+def test_a_fit_takes_exactly_the_updates_it_is_told_whatever_the_batches() -> None:
+    for n, batch_size, updates in ((3, 32, 7), (20, 8, 4), (16, 8, 5), (1, 1, 1)):
+        trainer = _trainer(dataclasses.replace(SMALL, batch_size=batch_size), some_comparisons(n))
+        trainer.fit(updates)
+        (steps,) = {int(moments["step"]) for moments in trainer.optimizer.state.values()}
+        assert steps == updates
+
+
+def test_adding_twice_changes_nothing() -> None:
+    comparisons = some_comparisons(12)
+    once, twice = _trainer(SMALL, comparisons), _trainer(SMALL, comparisons[:7])
+    twice.add(comparisons[3:])
+    twice.add(comparisons)
+    assert twice.ids == once.ids == list(comparisons.pairs.ids)
+    once.fit(5)
+    assert twice.fit(5).comparisons == 12
+    assert _same(once, twice)
+
+
+def test_a_pair_that_is_twice_in_one_batch_counts_once() -> None:
+    comparisons = some_comparisons(3)
+    trainer = _trainer(SMALL, comparisons[np.array([0, 1, 0, 2])])
+    assert trainer.ids == list(comparisons.pairs.ids)
+    assert trainer.fit(1).comparisons == 3
+
+
+def test_nothing_but_ties_pulls_the_returns_together() -> None:
+    comparisons = some_comparisons(20)
+    ties = Comparisons(comparisons.pairs, np.full(20, 0.5, dtype=np.float32))
+    trainer = _trainer(dataclasses.replace(SMALL, learning_rate=1e-2), ties)
+    before = trainer.fit(1)
+    report = trainer.fit(200)
+    assert report.ties == 20
+    assert np.isnan(report.train_accuracy)
+    assert report.train_loss < before.train_loss
+    assert report.train_loss == pytest.approx(np.log(2), abs=0.01)
+    assert np.isfinite(trainer.ensemble.predict(*_one_step())).all()
+
+
+def _one_step() -> tuple[Any, ...]:
+    return np.zeros((1, 3), np.float32), np.zeros((1, 2), np.float32), np.ones((1, 3), np.float32), np.array([False])
+
+
+def test_a_single_comparison_of_a_single_step_is_enough_to_fit() -> None:
+    trainer = _trainer(SMALL, some_comparisons(1, 1))
+    report = trainer.fit(50)
+    assert report.train_accuracy == 1.0
+    assert np.isfinite(trainer.ensemble.predict(*_one_step())).all()
+
+
+def test_where_chance_held_everything_out_all_of_it_is_fitted() -> None:
+    trainer = _trainer(SMALL, some_comparisons(3), held_out_share=0.999)
+    before = trainer.ensemble.state()
+    report = trainer.fit(30)
+    assert report.held_out == 3
+    assert report.train_accuracy == 1.0
+    assert not np.array_equal(
+        trainer.ensemble.state()["networks.head.layers.0.weight"], before["networks.head.layers.0.weight"]
+    )
+
+
+def test_a_constant_reward_is_normalised_to_numbers() -> None:
+    trainer = _trainer(
+        RewardModelSettings(hidden=(8,), use_state=False, use_action=False, use_done=True), some_comparisons(2)
+    )
+    trainer.add(some_comparisons(3, seed=1))
+    with torch.no_grad():
+        for parameter in trainer.ensemble.networks.parameters():
+            parameter.zero_()
+    trainer.fit(1)
+    assert np.isfinite(trainer.ensemble.predict(*_one_step())).all()
+
+
+def test_fitting_to_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no comparisons to fit"):
+        _trainer().fit(1)
+
+
+INPUTS = ("use_state", "use_action", "use_next_state", "use_done")
+
+
+@pytest.mark.parametrize(
+    "chosen", [(name,) for name in INPUTS] + [("use_state", "use_next_state"), INPUTS], ids="+".join
+)
+@pytest.mark.parametrize("observations", [VECTORS, IMAGES], ids=["mlp", "cnn"])
+def test_any_choice_of_inputs_can_be_fitted(observations: gym.spaces.Box, chosen: tuple[str, ...]) -> None:
+    switches: dict[str, Any] = {name: name in chosen for name in INPUTS}
+    comparisons = some_comparisons(3, 4, observations=observations, actions=CHOICES)
+    trainer = _trainer(
+        dataclasses.replace(SMALL, **switches), comparisons[:2], observations=observations, actions=CHOICES
+    )
+    trainer.add(comparisons[2:])
+    assert np.isfinite(trainer.fit(2).train_loss)
+
+
+@pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}], ids=["mlp", "cnn"])
+def test_a_restored_trainer_goes_on_bit_for_bit(spaces: dict[str, Any]) -> None:
+    comparisons = some_comparisons(12, 3, **spaces)
+    settings = dataclasses.replace(SMALL, batch_size=5)
+    uninterrupted = _trainer(settings, comparisons[:7], **spaces)
+    uninterrupted.fit(4)
+    state = uninterrupted.state()  # and what follows may not reach into it
+    uninterrupted.add(comparisons[7:])
+    expected = uninterrupted.fit(6)
+    shuffled = comparisons[np.random.default_rng(0).permutation(12)]
+    restored = _trainer(settings, seed=99, **spaces)
+    restored.load_state(state, shuffled)
+    assert restored.ids == list(comparisons.pairs.ids[:7])
+    restored.add(comparisons[7:])
+    assert _without_time(restored.fit(6)) == _without_time(expected)
+    assert _same(restored, uninterrupted)
+    again = _trainer(settings, **spaces)
+    again.load_state(state, shuffled)  # nor does the restored trainer
+    again.add(comparisons[7:])
+    again.fit(6)
+    assert _same(again, uninterrupted)
+
+
+def test_a_state_from_before_the_first_fit_can_be_restored() -> None:
+    one = _trainer(SMALL, seed=1)
+    other = _trainer(SMALL, seed=2)
+    other.load_state(one.state(), None)
+    comparisons = some_comparisons(5)
+    for trainer in (one, other):
+        trainer.add(comparisons)
+        trainer.fit(3)
+    assert _same(one, other)
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_comparisons_that_are_missing_for_a_state_are_counted(kept: int) -> None:
+    comparisons = some_comparisons(3)
+    trainer = _trainer(SMALL, comparisons)
+    trainer.fit(1)
+    with pytest.raises(ValueError, match=f"{3 - kept} of the 3 comparisons"):
+        _trainer(SMALL).load_state(trainer.state(), comparisons[:kept] if kept else None)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:
+    comparisons = some_comparisons(20)
+    trainers = [_trainer(SMALL, comparisons, seed=seed) for seed in (3, 3, 4)]
+    for trainer in trainers:
+        trainer.fit(5)
+    assert _same(trainers[0], trainers[1])
+    assert not _same(trainers[0], trainers[2])
+
+
+def test_torchs_random_numbers_are_left_alone_and_not_used() -> None:
+    comparisons = some_comparisons(20)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = _trainer(SMALL, comparisons)
+    one.fit(5)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    other = _trainer(SMALL, comparisons)
+    other.fit(5)
+    assert _same(one, other)
+
+
+def test_only_the_networks_are_trained() -> None:
+    trainer = _trainer()
+    trained = {id(parameter) for group in trainer.optimizer.param_groups for parameter in group["params"]}
+    assert trained == {id(parameter) for parameter in trainer.ensemble.parameters()}
