@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -11,9 +11,11 @@ import numpy as np
 from rlhf_ray.arrays import Array, IntArray
 from rlhf_ray.comparisons import Pairs, pair_id
 from rlhf_ray.fragments import Fragments
-from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.selection import most_disagreed, random_pairs
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+
+if TYPE_CHECKING:
+    from rlhf_ray.reward import RewardEnsemble
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,13 @@ class Fragmenter:
         self.settings = fragments
         self.preferences = preferences
         self.seed = seed
-        self.ensemble = RewardEnsemble(observation_space, action_space, reward_model)
+        self.ensemble: RewardEnsemble | None = None
+        if preferences.selection == "disagreement":
+            from rlhf_ray.reward import (
+                RewardEnsemble,  # here, since torch is a large import for a process without need of it
+            )
+
+            self.ensemble = RewardEnsemble(observation_space, action_space, reward_model)
         self._clips: dict[tuple[int, int], Fragments] = {}
         self._too_short: dict[tuple[int, int], int] = {}
         self._episode_lengths: set[int] = set()
@@ -93,7 +101,7 @@ class Fragmenter:
         pool, names = pool[np.array(different)], [names[i] for i in different]
         rng = np.random.default_rng([self.seed, 1, round_number])
         version = 0 if reward is None else int(reward["version"])
-        if self.preferences.selection == "disagreement" and reward is not None:
+        if self.ensemble is not None and reward is not None:
             self.ensemble.load_state(reward)
             candidates = self._new_pairs(pool, names, count * self.preferences.oversampling, round_number, rng)
             index = most_disagreed(candidates, self.ensemble.fragment_returns(pool), count)

@@ -53,7 +53,6 @@ class Pipeline:
         fragments, preferences, reward_model: the settings.
         observation_space, action_space: the environment's.
         make_env: makes the environment, for the collector.
-        make_policy: makes a policy from weights, for the collector.
         store: folder of the preference store.
         seed: of everything random in the ring.
         rollouts: stretches the collector's steps are shared by.
@@ -69,7 +68,6 @@ class Pipeline:
         observation_space: gym.spaces.Box,
         action_space: gym.Space[Any],
         make_env: Callable[[], gym.Env[Any, Any]],
-        make_policy: PolicyFactory,
         store: Path,
         seed: int,
         rollouts: int,
@@ -96,7 +94,7 @@ class Pipeline:
             return ray.remote(**options)(kind).remote(*arguments)
 
         spaces = (observation_space, action_space)
-        self.collector = start(RolloutCollector, "collector", make_env, make_policy, fragments, seed)
+        self.collector = start(RolloutCollector, "collector", make_env, fragments, seed)
         self.fragmenter = start(Fragmenter, "fragmenter", fragments, preferences, reward_model, *spaces, seed)
         self.gatherer = start(SyntheticGatherer, "gatherer", preferences, seed)
         self.store = start(PreferenceStore, "store", store)
@@ -118,7 +116,7 @@ class Pipeline:
         Raises:
             SettingError: the clips show that the settings do not fit the environment.
         """
-        self._collect(env_steps, RANDOM_POLICY, None, 0)
+        self._collect(env_steps, 0, RANDOM_POLICY, None)
         report = self.check()
         if report["pool"] < 2:
             raise SettingError(
@@ -128,9 +126,9 @@ class Pipeline:
             )
         return self.hold_round(0)
 
-    def explore(self, round_number: int, policy_version: int, weights: Any) -> None:
-        """Gather clips of the policy with ``weights`` and a share of random actions, as the settings say."""
-        self._collect(self.fragments.exploration_env_steps, policy_version, ray.put(weights), round_number)
+    def explore(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
+        """Gather clips of a policy with a share of random actions, as the settings say."""
+        self._collect(self.fragments.exploration_env_steps, round_number, policy_version, make_policy)
 
     def hold_round(self, round_number: int) -> RoundReport:
         """Ask for what is due by round ``round_number``, store the answers and fit the reward model to all."""
@@ -206,8 +204,10 @@ class Pipeline:
         for actor in (self.collector, self.fragmenter, self.gatherer, self.store, self.trainer):
             ray.kill(actor)
 
-    def _collect(self, env_steps: int, policy_version: int, weights: Any, round_number: int) -> None:
-        clips = self.collector.collect.remote(env_steps, self.rollouts, round_number, policy_version, weights)
+    def _collect(
+        self, env_steps: int, round_number: int, policy_version: int, make_policy: PolicyFactory | None
+    ) -> None:
+        clips = self.collector.collect.remote(env_steps, self.rollouts, round_number, policy_version, make_policy)
         ray.get(self.fragmenter.add.remote(clips))
         self.env_steps += env_steps
 

@@ -22,8 +22,8 @@ class Policy(Protocol):
         ...
 
 
-PolicyFactory = Callable[[Any], Policy]
-"""Makes a policy from its weights."""
+PolicyFactory = Callable[[], Policy]
+"""Makes a policy, its weights included."""
 
 
 class RolloutCollector:
@@ -31,7 +31,6 @@ class RolloutCollector:
 
     Args:
         make_env: makes the environment.
-        make_policy: makes a policy from weights; for the clips with a share of random actions.
         settings: fragments.
         seed: of environments and actions; each round draws from its own generator.
     """
@@ -39,11 +38,9 @@ class RolloutCollector:
     def __init__(
         self,
         make_env: Callable[[], gym.Env[Any, Any]],
-        make_policy: PolicyFactory,
         settings: FragmentSettings,
         seed: int,
     ):
-        self.make_policy = make_policy
         self.settings = settings
         self.seed = seed
         self.env = make_env()
@@ -54,7 +51,7 @@ class RolloutCollector:
         rollouts: int,
         round_number: int,
         policy_version: int = RANDOM_POLICY,
-        weights: Any = None,
+        make_policy: PolicyFactory | None = None,
     ) -> Clips:
         """Take exactly ``env_steps`` steps and cut fragments from them, as many as the pool has room for.
 
@@ -63,11 +60,11 @@ class RolloutCollector:
             rollouts: how often the environment is begun anew (it also is when an episode ends); fewer times where the steps
                 are too few for rollouts that hold a fragment.
             round_number: decides everything random.
-            policy_version: of ``weights``.
-            weights: of the policy; None takes random actions only.
+            policy_version: of the policy that is made.
+            make_policy: makes the policy to follow but for a share of random actions; None takes random actions only.
         """
         rng = np.random.default_rng([self.seed, 3, round_number])
-        policy = None if weights is None else self.make_policy(weights)
+        policy = None if make_policy is None else make_policy()
         self.env.action_space.seed(int(rng.integers(2**31)))
         trajectories: list[Trajectory] = []
         lengths: list[int] = []

@@ -109,3 +109,15 @@ class Walk(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
 
     def _observation(self) -> npt.NDArray[np.float32]:
         return np.array([self.steps, self.episode, self.position], np.float32)
+
+
+class AlwaysUp:
+    """A policy with one action, its weights, that remembers what it was asked."""
+
+    def __init__(self, weights: Any):
+        self.weights = weights
+        self.asked: list[Any] = []
+
+    def act(self, observation: Any, rng: np.random.Generator) -> Any:
+        self.asked.append(observation)
+        return np.array([self.weights], np.float32)

@@ -88,3 +88,32 @@ def test_huge_returns_raise_no_warning_and_give_numbers() -> None:
     returns = np.array([[1e30, -1e30], [-1e30, 1e30]], dtype=np.float32)
     with np.errstate(all="raise", under="ignore"):
         assert most_disagreed(np.array([[0, 1]]), returns, 1).tolist() == [[0, 1]]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 12), st.integers(0, 80), st.floats(0.05, 0.95), st.data())
+def test_favouring_some_fragments_keeps_pairs_different_and_finds_all_there_are(
+    fragments: int, count: int, share: float, data: st.DataObject
+) -> None:
+    favoured = np.array(data.draw(st.lists(st.booleans(), min_size=fragments, max_size=fragments)))
+    pairs = random_pairs(fragments, count, np.random.default_rng(0), favoured, share)
+    assert len(pairs) == min(count, fragments * (fragments - 1) // 2)
+    assert len({frozenset(pair) for pair in pairs.tolist()}) == len(pairs)
+    assert all(left != right for left, right in pairs.tolist())
+
+
+def test_favoured_fragments_make_up_their_share_however_few_they_are() -> None:
+    favoured = np.arange(1000) < 100
+    pairs = random_pairs(1000, 600, np.random.default_rng(0), favoured, 0.5)
+    assert abs(favoured[pairs].mean() - 0.5) < 4 * 0.5 / np.sqrt(1200)
+    uses = Counter(pairs.flatten().tolist())
+    assert (
+        max(uses[i] for i in range(100)) - min(uses[i] for i in range(100)) <= 3
+    )  # 6 each, but for pairs that came twice
+
+
+def test_a_share_of_1_takes_favoured_fragments_only() -> None:
+    favoured = np.arange(10) % 2 == 0
+    pairs = random_pairs(10, 100, np.random.default_rng(0), favoured, 1.0)
+    assert favoured[pairs].all()
+    assert len(pairs) == 10

@@ -82,6 +82,25 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
     )
 
 
+class EnvCreator:
+    """Makes the environment called ``name`` from RLlib's settings for it: one, or as many copies as ``num_envs`` asks for.
+
+    Args:
+        name: As for ``make_env``.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __call__(self, context: Any) -> Any:
+        """The environment, or the vector environment, with the options in ``context`` (a mapping)."""
+        options = dict(context)
+        count = options.pop("num_envs", None)
+        if count is not None:
+            return make_vector_env(self.name, count, **options)
+        return make_env(self.name, **options)
+
+
 def _procgen_game_and_mode(name: str) -> tuple[str, str]:
     game, _, mode = name.removeprefix(PROCGEN_PREFIX).rpartition("-")
     if mode not in procgen_settings.modes_of(game):

@@ -179,15 +179,12 @@ def _components_plot(observations: Array, actions: Array, limits: Sequence[tuple
         depths = (high - values.astype(np.float64)) / (high - low) if high > low else np.full(len(values), 0.5)
         heights: FloatArray = top + line * depths
         if i < n:
-            label, shape, points = (
-                f"observation[{i}]",
-                "observation",
-                [(left + scale * t, y) for t, y in enumerate(heights)],
-            )
+            shape, label = "observation", f"observation[{i}]"
+            points = [(left + scale * t, y) for t, y in enumerate(heights)]
         else:
-            label = "action" if actions.shape[1] == 1 else f"action[{i - n}]"
-            # It lasts from its step to the next one.
-            shape, points = "action", [(left + scale * (t + dt), y) for t, y in enumerate(heights) for dt in (0, 1)]
+            shape, label = "action", "action" if actions.shape[1] == 1 else f"action[{i - n}]"
+            # An action lasts from its step to the next one.
+            points = [(left + scale * (t + dt), y) for t, y in enumerate(heights) for dt in (0, 1)]
         bounds = [(top, high), (top + line, low)] if high > low else [(top + line / 2, low)]
         for y, bound in bounds:
             parts.append(Markup('<path class="bound" d="M{} {:g}H{}"/>').format(left, y, right))

@@ -117,12 +117,13 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def returns_plot(rows: Rows, levels: dict[str, float]) -> Markup | None:
+def returns_plot(rows: Rows, random: float | None, reference: float | None) -> Markup | None:
     """True and learned return over environment steps, in two panels of which each has its own scale.
 
     Args:
         rows: the metrics.
-        levels: true returns to draw as lines across, by name.
+        random: true return of random actions, to draw as a line across.
+        reference: the same of the reference.
     """
     true, learned = series(rows, "true_return_mean"), series(rows, "learned_return_mean")
     if not len(true[0]) and not len(learned[0]):
@@ -131,7 +132,10 @@ def returns_plot(rows: Rows, levels: dict[str, float]) -> Markup | None:
     def draw(figure: Figure) -> None:
         upper, lower = figure.subplots(2, 1, sharex=True)
         _curve(upper, *true, TRUE)
-        _levels(upper, levels)
+        if random is not None:
+            _level(upper, "random actions", random, right=True)  # where a curve that begins there has left it
+        if reference is not None:
+            _level(upper, "reference", reference)
         upper.set_title("True return", color=TRUE)
         upper.set_ylabel("true reward per episode")
         upper.margins(y=0.12)
@@ -157,8 +161,8 @@ def accuracy_plot(rows: Rows) -> Markup | None:
         axes.text(
             1, 51, "chance", color=MUTED, fontsize=9, ha="right", va="bottom", transform=axes.get_yaxis_transform()
         )
-        _curve(axes, train[0], 100 * train[1], TRAIN, label="training", marker="s", linestyle="--")
         _curve(axes, held_out[0], 100 * held_out[1], HELD_OUT, label="held out", marker="o")
+        _curve(axes, train[0], 100 * train[1], TRAIN, label="training", marker="s", linestyle="--")
         lowest = min([50.0, *(100 * train[1]), *(100 * held_out[1])])
         axes.set(ylabel="accuracy (%)", ylim=(max(-3, lowest - 6), 103))
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, borderpad=0)
@@ -167,7 +171,7 @@ def accuracy_plot(rows: Rows) -> Markup | None:
     return render("accuracy", "The reward model's accuracy over environment steps.", (_WIDTH, 180), draw)
 
 
-def comparisons_plot(rows: Rows, budget: int | None) -> Markup | None:
+def comparisons_plot(rows: Rows, budget: float | None) -> Markup | None:
     """Comparisons answered so far over environment steps, and the label budget as a line across."""
     steps, answered = series(rows, "comparisons")
     if not len(steps):
@@ -176,7 +180,8 @@ def comparisons_plot(rows: Rows, budget: int | None) -> Markup | None:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         axes.step(steps, answered, where="post", color=INK)
-        _levels(axes, {} if budget is None else {"budget": float(budget)})
+        if budget is not None:
+            _level(axes, "budget", budget)
         axes.set(ylabel="comparisons answered")
         axes.margins(y=0.12)
         axes.set_ylim(bottom=0)
@@ -229,19 +234,20 @@ def _curve(axes: Axes, x: FloatArray, y: FloatArray, colour: str, marker: str = 
     axes.plot(x, y, color=colour, marker=marker if len(x) <= _MARKED else "", markersize=3.2, **style)
 
 
-def _levels(axes: Axes, levels: dict[str, float]) -> None:
-    """Lines across at the given heights, each with its name."""
-    for name, level in levels.items():
-        axes.axhline(level, color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
-        axes.annotate(
-            name,
-            (0, level),
-            xycoords=axes.get_yaxis_transform(),
-            xytext=(3, 2),
-            textcoords="offset points",
-            color=MUTED,
-            fontsize=9,
-        )
+def _level(axes: Axes, name: str, level: float, right: bool = False) -> None:
+    """A line across at the height ``level`` with its name: above it on the left, or below it on the right."""
+    axes.axhline(level, color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
+    axes.annotate(
+        name,
+        (1 if right else 0, level),
+        xycoords=axes.get_yaxis_transform(),
+        xytext=(-3, -2) if right else (3, 2),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="top" if right else "bottom",
+        color=MUTED,
+        fontsize=9,
+    )
 
 
 def _steps_axis(axes: Axes) -> None:

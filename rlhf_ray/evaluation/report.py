@@ -6,7 +6,6 @@ browser to ask for anything.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from rlhf_ray.evaluation.clips import show_pairs
 from rlhf_ray.evaluation.summary import Run
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.run_folder import RunFolder, read_metrics
-from rlhf_ray.settings import Experiment, load_experiment
+from rlhf_ray.settings import Experiment, to_json
 from rlhf_ray.store import PreferenceStore
 
 PAIRS = 6
@@ -68,7 +67,7 @@ def read_run(folder: RunFolder) -> Run:
     comparisons = attempt(folder.preferences / "store.json", lambda path: PreferenceStore(path.parent).load())
     return Run(
         name=folder.path.name,
-        experiment=attempt(folder.config, load_experiment),
+        settings=attempt(folder.config, _read_object) or {},
         about=attempt(folder.run, _read_object) or {},
         rows=attempt(folder.metrics, _read_rows) or [],
         result=attempt(folder.result, _read_object),
@@ -106,10 +105,7 @@ def _page(run: Run) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": summary.number, "setting": _setting_text}
-    experiment = run.experiment
-    levels = {summary.AGENTS[agent].split(":")[0].lower(): mean for agent, mean in run.returns().items()}
-    levels.pop(summary.AGENTS["trained"].lower(), None)
+    environment.filters |= {"number": summary.number}
     pairs = [] if run.comparisons is None else show_pairs(run.comparisons, run.reward, PAIRS)
     return environment.get_template("report.html").render(
         run=run,
@@ -118,16 +114,16 @@ def _page(run: Run) -> str:
         reading=summary.reading(run),
         headline=summary.headline(run),
         facts=summary.facts(run),
-        returns=plots.returns_plot(run.rows, levels),
-        accuracy=plots.accuracy_plot(run.rows),
-        comparisons=plots.comparisons_plot(
-            run.rows, None if experiment is None else experiment.preferences.comparisons
+        returns=plots.returns_plot(
+            run.rows, *(run.agent(name, "true_return_mean") for name in ("random", "reference"))
         ),
+        accuracy=plots.accuracy_plot(run.rows),
+        comparisons=plots.comparisons_plot(run.rows, run.label_budget),
         scale=plots.scale_plot(run.rows),
         learner=plots.learner_plot(run.rows),
         pairs=pairs,
         notes=summary.notes(run),
-        settings=[] if experiment is None else _settings(experiment),
+        settings=_settings(run.settings),
         versions=_object(run.about, "versions"),
         machine=_object(run.about, "machine"),
         command=run.about.get("command"),
@@ -140,23 +136,24 @@ def _object(values: dict[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _settings(experiment: Experiment) -> list[tuple[str, list[tuple[str, Any, Any]]]]:
-    """The settings by group: name, value and default of each. The experiment's own come first."""
-    defaults = Experiment()
-    own: list[tuple[str, Any, Any]] = []
-    groups = [("experiment", own)]
-    for field in dataclasses.fields(experiment):
-        value, default = getattr(experiment, field.name), getattr(defaults, field.name)
-        if not dataclasses.is_dataclass(value):
-            own.append((field.name, value, default))
-            continue
-        names = [f.name for f in dataclasses.fields(value)]
-        groups.append((field.name, [(name, getattr(value, name), getattr(default, name)) for name in names]))
-    return groups
+def _settings(settings: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, str | None]]]]:
+    """The settings by group: name, value, and the default where it is another. The experiment's own come first."""
+    defaults = to_json(Experiment())
+    own = {name: value for name, value in settings.items() if not isinstance(value, dict)}
+    groups = {"experiment": own} | {name: value for name, value in settings.items() if isinstance(value, dict)}
+    shown = []
+    for group, values in groups.items():
+        usual = defaults if values is own else defaults.get(group)
+        usual = usual if isinstance(usual, dict) else {}
+        rows = []
+        for name, value in values.items():
+            default = _setting_text(usual[name]) if name in usual else "unknown: not a setting of this version"
+            rows.append((name, _setting_text(value), None if name in usual and usual[name] == value else default))
+        if rows:
+            shown.append((group, rows))
+    return shown
 
 
 def _setting_text(value: object) -> str:
     """A setting as the command line takes it."""
-    if isinstance(value, tuple):
-        return " ".join(str(item) for item in value)
-    return str(value)
+    return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)

@@ -10,7 +10,6 @@ from typing import Any
 from rlhf_ray.comparisons import Comparisons
 from rlhf_ray.evaluation.plots import is_number
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.settings import Experiment
 
 MANY_TIES = 0.25
 """Share of ties above which they are worth a warning."""
@@ -29,7 +28,8 @@ class Run:
     """What a run folder holds; None or empty for what is missing."""
 
     name: str
-    experiment: Experiment | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    """As they were written, since a run may be older or newer than the settings of today."""
     about: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] | None = None
@@ -41,14 +41,28 @@ class Run:
     @property
     def environment(self) -> str:
         """The environment's name, as far as any file tells."""
-        if self.experiment is not None:
-            return self.experiment.environment
-        return str((self.result or {}).get("environment", "an unknown environment"))
+        return str(self._told("environment", "an unknown environment"))
 
     @property
     def seed(self) -> Any:
         """The seed, or None."""
-        return self.experiment.seed if self.experiment is not None else (self.result or {}).get("seed")
+        return self._told("seed", None)
+
+    @property
+    def step_budget(self) -> float | None:
+        """The environment steps the settings allow, or None."""
+        value = self.settings.get("total_env_steps")
+        return value if is_number(value) else None
+
+    @property
+    def label_budget(self) -> float | None:
+        """The comparisons the settings allow, or None."""
+        preferences = self.settings.get("preferences")
+        value = preferences.get("comparisons") if isinstance(preferences, dict) else None
+        return value if is_number(value) else None
+
+    def _told(self, name: str, default: Any) -> Any:
+        return self.settings.get(name, (self.result or {}).get(name, default))
 
     @property
     def interrupted(self) -> bool:
@@ -70,11 +84,6 @@ class Run:
         value = values.get(name) if isinstance(values, dict) else None
         return value if is_number(value) else None
 
-    def returns(self) -> dict[str, float]:
-        """The mean true return of each of the `AGENTS` that the result tells of."""
-        means = {agent: self.agent(agent, "true_return_mean") for agent in AGENTS}
-        return {agent: mean for agent, mean in means.items() if mean is not None}
-
 
 @dataclass(frozen=True)
 class Note:
@@ -90,8 +99,8 @@ def status(run: Run) -> str | None:
     """One sentence about a run that is not whole; None for one that is."""
     steps = run.outcome("env_steps")
     reached = "" if steps is None else f" at {number(steps)}"
-    if steps is not None and run.experiment is not None:
-        reached += f" of {number(run.experiment.total_env_steps)}"
+    if steps is not None and run.step_budget is not None:
+        reached += f" of {number(run.step_budget)}"
     reached += " environment steps" if reached else ""
     if run.interrupted:
         return f"This run was interrupted{reached}. What follows is what it had come to by then."
@@ -164,11 +173,10 @@ def headline(run: Run) -> list[tuple[str, str, str, str, bool]]:
 
 def facts(run: Run) -> list[tuple[str, str, str]]:
     """The other headline numbers: name, value, and what it is out of."""
-    experiment = run.experiment
     accuracy, held_out = run.outcome("held_out_accuracy"), run.latest("held_out")
     iterations = run.latest("iteration")
-    of_comparisons = "" if experiment is None else f"of {number(experiment.preferences.comparisons)}"
-    of_steps = "" if experiment is None else f"of {number(experiment.total_env_steps)}"
+    of_comparisons = "" if run.label_budget is None else f"of {number(run.label_budget)}"
+    of_steps = "" if run.step_budget is None else f"of {number(run.step_budget)}"
     found = [
         ("Comparisons", number(run.outcome("comparisons")), of_comparisons),
         (

@@ -65,9 +65,8 @@ class StackedLinear(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """``[members, batch, inputs]`` to ``[members, batch, outputs]``."""
         members, _, outputs = self.weight.shape
-        if (
-            outputs == 1 and members > 1
-        ):  # on a CPU one by one is three times as fast as a batched product of one column
+        if outputs == 1 and members > 1:
+            # One after the other: on a CPU a batched product of a single column takes three times as long.
             layers = zip(self.bias.unbind(), inputs.unbind(), self.weight.unbind(), strict=True)
             return torch.stack([torch.addmm(*layer) for layer in layers])
         return torch.baddbmm(self.bias, inputs, self.weight)

@@ -196,7 +196,8 @@ class RewardTrainer:
         """`_rewards` of all comparisons, without gradients, in chunks that bound memory."""
         pairs_per_chunk = max(1, CHUNK // (2 * data.features.shape[2]))
         with torch.no_grad():
-            return torch.cat([self._rewards(data, part) for part in torch.arange(len(data)).split(pairs_per_chunk)], 1)
+            parts: tuple[Tensor, ...] = torch.split(torch.arange(len(data)), pairs_per_chunk)
+            return torch.cat([self._rewards(data, part) for part in parts], 1)
 
     def _normalise(self, rewards: Tensor) -> None:
         """Set the normalisers so that each member has mean 0 and standard deviation 1 over all stored steps."""

@@ -10,7 +10,6 @@ from typing import Any
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.tune import PlacementGroupFactory
 
@@ -18,7 +17,7 @@ from actors.pipeline import CPUS, Pipeline, RoundReport
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
-from rlhf_ray.rllib.policy import CollectorPolicy
+from rlhf_ray.rllib.policy import PolicyMaker
 
 PREFERENCES = "preferences"
 """Key of the ring's metrics in results, of its state in checkpoints, and name of the store's folder."""
@@ -59,7 +58,6 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         self._iterations = (budget - initial) // self.config.iteration_env_steps
         # What does not fill an iteration goes to the first clips, so that the steps add up to the budget.
         self._initial_env_steps = initial + (budget - initial) % self.config.iteration_env_steps
-        policy_spec = self.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID]
         self.ring = Pipeline(
             name=name,
             fragments=self.config.fragment_settings,
@@ -68,7 +66,6 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             observation_space=observation_space,
             action_space=action_space,
             make_env=self.config.make_env(),
-            make_policy=_PolicyFactory(policy_spec, observation_space, action_space),
             store=Path(self.config.store or Path(self.logdir).absolute() / PREFERENCES),
             seed=self.config.seed or 0,
             rollouts=self.config.num_envs_per_env_runner,
@@ -173,7 +170,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         steps = self.config.fragment_settings.exploration_env_steps
         if steps and self.env_steps + steps + self.config.iteration_env_steps <= self.config.total_env_steps:
             weights = self.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]
-            self.ring.explore(round_number, self.training_iteration, weights)
+            spec = self.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID]
+            self.ring.explore(round_number, self.training_iteration, PolicyMaker(spec, *self._spaces, weights))
 
     def _round_due(self) -> int:
         """The last round that should have been held before the next iteration."""
@@ -193,22 +191,3 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         if report.fit is not None:
             values |= vars(report.fit)
         self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)
-
-
-class _PolicyFactory:
-    """Makes a `CollectorPolicy` from weights, in the collector's process."""
-
-    def __init__(self, spec: RLModuleSpec, observation_space: Any, action_space: Any):
-        self.spec = spec
-        self.spaces = (observation_space, action_space)
-
-    def __call__(self, weights: Any) -> CollectorPolicy:
-        spec = RLModuleSpec(
-            module_class=self.spec.module_class,
-            observation_space=self.spaces[0],
-            action_space=self.spaces[1],
-            model_config=self.spec.model_config,
-        )
-        module = spec.build()
-        module.set_state(weights)
-        return CollectorPolicy(module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
@@ -141,10 +142,8 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
     def make_env(self) -> Callable[[], gym.Env[Any, Any]]:
         """A function that makes one copy of the environment, for the rollout collector and for evaluation."""
         env, env_config = self.env, dict(self.env_config)
-        if isinstance(env, str):
-            creator = _global_registry.get(ENV_CREATOR, env)
-            return lambda: creator(env_config)
-        return lambda: env(env_config)
+        creator = _global_registry.get(ENV_CREATOR, env) if isinstance(env, str) else env
+        return functools.partial(creator, env_config)
 
     def validate(self) -> None:
         """Check every setting.
@@ -162,7 +161,8 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
             raise SettingError(
                 f"fragments.length is {fragments.length}, and fragments are cut from rollouts of {rollout} steps of each "
                 f"environment copy (train_batch_size_per_learner={self.train_batch_size_per_learner} shared by "
-                f"{self.num_envs_per_env_runner} copies in {max(1, self.num_env_runners)} runners): shorten the fragments or lengthen the rollouts."
+                f"{self.num_envs_per_env_runner} copies in {max(1, self.num_env_runners)} runners): shorten the fragments or "
+                "lengthen the rollouts."
             )
         if self.batch_mode != "truncate_episodes":
             raise SettingError(
@@ -266,7 +266,7 @@ def apply_ppo(config: PPOConfig, settings: PPOSettings, total_env_steps: int | N
 def register_environment(config: PPOConfig, name: str) -> None:
     """Make a name that `rlhf_ray.envs.make_env` takes known to RLlib, unless it knows one of that name."""
     if not _global_registry.contains(ENV_CREATOR, name):
-        tune.register_env(name, EnvCreator(name))
+        tune.register_env(name, envs.EnvCreator(name))
     if envs.is_natively_vectorised(name):
         config.env_runners(gym_env_vectorize_mode="vector_entry_point")
 
@@ -278,18 +278,3 @@ def _merged(kind: type[_S], current: dict[str, Any], changes: dict[str, Any]) ->
     if unknown:
         raise SettingError(f"{kind.__name__} has no setting {', '.join(unknown)}; it has {', '.join(known)}.")
     return {**current, **changes}
-
-
-class EnvCreator:
-    """Makes the environment called ``name`` for RLlib: several copies at once where RLlib asks for ``num_envs``, else one."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __call__(self, context: Any) -> Any:
-        """The environment, or the vector environment."""
-        options = dict(context)
-        count = options.pop("num_envs", None)
-        if count is not None:
-            return envs.make_vector_env(self.name, count, **options)
-        return envs.make_env(self.name, **options)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -123,6 +125,30 @@ class CollectorPolicy:
         inputs = self.module.forward_inference({Columns.OBS: torch.as_tensor(np.asarray(observations))})
         distribution = self.module.get_inference_action_dist_cls().from_logits(inputs[Columns.ACTION_DIST_INPUTS])
         return to_env_actions(distribution.to_deterministic().sample().numpy(), self.module.action_space)
+
+
+@dataclass(frozen=True)
+class PolicyMaker:
+    """Makes a `CollectorPolicy` where it is called, in the collector's process.
+
+    Attributes:
+        spec: how to build the policy's module.
+        observation_space, action_space: the environment's.
+        weights: of the module, as numpy arrays.
+    """
+
+    spec: RLModuleSpec
+    observation_space: Any
+    action_space: Any
+    weights: dict[str, Any]
+
+    def __call__(self) -> CollectorPolicy:
+        """The policy."""
+        spec = copy.copy(self.spec)
+        spec.observation_space, spec.action_space = self.observation_space, self.action_space
+        module = spec.build()
+        module.set_state(self.weights)
+        return CollectorPolicy(module)
 
 
 def _is_image(space: gym.Space[Any]) -> bool:

@@ -415,7 +415,11 @@ def _other_environments_model(run: Path) -> None:
         ),
         (_write("metrics.jsonl", '{"iteration": 1}\n'), "No labelling round is on record."),
         (_remove("config.json"), "The settings are missing"),
-        (_write("config.json", '{"no_such": 1}'), "Experiment has no setting no_such"),
+        (_write("config.json", "{"), "config.json: "),
+        (
+            _write("config.json", '{"old": 1, "seed": {"a": 1}, "ppo": {"older": 2}}'),
+            "older2default unknown: not a setting of this version",
+        ),
         (_remove("run.json"), "The command is not on record."),
         (_write("run.json", "[]"), "run.json: it holds no JSON object"),
         (_write("run.json", '{"started": "yesterday"}'), "started yesterday"),

@@ -1,0 +1,214 @@
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.fragmenter import Clips, Fragmenter
+from rlhf_ray.comparisons import Pairs
+from rlhf_ray.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.selection import most_disagreed
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from tests.made_up import FORCES, VECTORS, same_fragments, some_fragments
+
+REWARD_MODEL = RewardModelSettings(hidden=(8,))
+
+
+def _fragmenter(pool: int = 1000, seed: int = 0, start_share: float = 0.0, **preferences: Any) -> Fragmenter:
+    return Fragmenter(
+        FragmentSettings(length=5, pool=pool, start_share=start_share),
+        PreferenceSettings(**preferences),
+        REWARD_MODEL,
+        VECTORS,
+        FORCES,
+        seed,
+    )
+
+
+def _clips(version: int, source: int = 0, n: int = 4, **changes: Any) -> Clips:
+    fragments = some_fragments(n, seed=100 * (version + 2) + source)
+    fragments = dataclasses.replace(fragments, policy_versions=np.full(n, version))
+    return Clips(**{"source": source, "policy_version": version, "fragments": fragments} | _NOTHING | changes)
+
+
+_NOTHING: dict[str, Any] = {"too_short": 0, "episode_lengths": ()}
+
+
+def _reward(version: int = 3, seed: int = 0) -> dict[str, Any]:
+    trained = RewardEnsemble(VECTORS, FORCES, REWARD_MODEL)
+    rng = np.random.default_rng(seed)
+    state = {name: rng.normal(size=value.shape).astype(value.dtype) for name, value in trained.state().items()}
+    return state | {"version": np.array(version), "reward_std": np.ones(3, np.float32)}
+
+
+def _pairs(proposal: tuple[int, Pairs | None]) -> Pairs:
+    count, pairs = proposal
+    assert pairs is not None
+    assert count == len(pairs)
+    return pairs
+
+
+def _questions(pairs: Pairs) -> set[frozenset[str]]:
+    return {frozenset(names) for names in zip(pairs.left.ids(), pairs.right.ids(), strict=True)}
+
+
+def _same(one: Pairs, other: Pairs) -> bool:
+    return one.ids == other.ids and same_fragments(one.left, other.left) and same_fragments(one.right, other.right)
+
+
+@pytest.mark.parametrize("selection", ["random", "disagreement"])
+def test_the_order_in_which_clips_arrive_changes_nothing(selection: str) -> None:
+    rollouts = [_clips(version, source) for version in (RANDOM_POLICY, 0, 1) for source in (0, 1)]
+    proposals, reports = [], []
+    for order in itertools.permutations(rollouts):
+        fragmenter = _fragmenter(pool=10, selection=selection)
+        for clips in order:
+            fragmenter.add(clips)
+        reports.append(fragmenter.report())
+        if len(proposals) < 20:
+            proposals.append(_pairs(fragmenter.propose(5, 1, _reward())))
+    assert all(report == reports[0] for report in reports)
+    assert all(_same(proposal, proposals[0]) for proposal in proposals)
+
+
+def test_adding_a_rollout_twice_changes_nothing() -> None:
+    once, twice = _fragmenter(), _fragmenter()
+    for fragmenter, times in ((once, 1), (twice, 2)):
+        for clips in (_clips(1, too_short=3, episode_lengths=(7,)), _clips(2, too_short=1, episode_lengths=(9, 7))):
+            for _ in range(times):
+                fragmenter.add(clips)
+    assert once.report() == twice.report() == {"pool": 8, "too_short": 4, "episode_lengths": [7, 9]}
+    assert _same(_pairs(once.propose(6, 0, None)), _pairs(twice.propose(6, 0, None)))
+
+
+def test_the_pool_keeps_the_newest_fragments_and_no_more_than_it_may() -> None:
+    fragmenter = _fragmenter(pool=10)
+    for version in range(6):
+        fragmenter.add(_clips(version))
+        assert fragmenter.report()["pool"] == min(10, 4 * (version + 1))
+        assert sum(len(fragments["starts"]) for fragments in fragmenter.state()["clips"].values()) < 10 + 4
+    pairs = _pairs(fragmenter.propose(1000, 0, None))
+    newest = [_clips(version).fragments for version in (3, 4, 5)]
+    kept = Fragments.concatenate([fragments for fragments in newest if fragments is not None])[-10:]
+    assert set(pairs.left.ids() + pairs.right.ids()) == set(kept.ids())
+    assert len(pairs) == 10 * 9 // 2
+
+
+def test_a_rollout_that_comes_late_does_not_push_newer_ones_out() -> None:
+    fragmenter = _fragmenter(pool=8)
+    for version in (4, 5, RANDOM_POLICY, 3):
+        fragmenter.add(_clips(version))
+    pairs = _pairs(fragmenter.propose(1000, 0, None))
+    assert set(pairs.left.policy_versions.tolist() + pairs.right.policy_versions.tolist()) == {4, 5}
+
+
+def test_rollouts_without_fragments_are_counted_and_make_no_pairs() -> None:
+    fragmenter = _fragmenter()
+    assert fragmenter.propose(3, 0, None) == (0, None)
+    fragmenter.add(_clips(0, fragments=None, too_short=5, episode_lengths=(3,)))
+    assert fragmenter.report() == {"pool": 0, "too_short": 5, "episode_lengths": [3]}
+    assert fragmenter.propose(3, 0, None) == (0, None)
+    fragmenter.add(_clips(1, n=1))
+    assert fragmenter.propose(3, 0, None) == (0, None)
+
+
+def test_proposals_depend_on_round_and_seed_only() -> None:
+    def propose(round_number: int, seed: int) -> Pairs:
+        fragmenter = _fragmenter(seed=seed)
+        fragmenter.add(_clips(0, n=30))
+        return _pairs(fragmenter.propose(10, round_number, None))
+
+    assert _same(propose(1, 0), propose(1, 0))
+    assert propose(1, 0).ids != propose(2, 0).ids
+    assert propose(1, 0).ids != propose(1, 1).ids
+
+
+def test_asking_again_for_the_same_round_gives_the_same_pairs() -> None:
+    fragmenter = _fragmenter()
+    fragmenter.add(_clips(0, n=6))
+    fragmenter.propose(5, 0, None)
+    assert _same(_pairs(fragmenter.propose(7, 1, None)), _pairs(fragmenter.propose(7, 1, None)))
+
+
+def test_no_round_asks_what_an_earlier_one_asked_so_that_every_answer_is_worth_its_price() -> None:
+    fragmenter = _fragmenter()
+    fragmenter.add(_clips(0, n=6))
+    asked: set[frozenset[str]] = set()
+    for round_number in range(5):
+        questions = _questions(_pairs(fragmenter.propose(3, round_number, None)))
+        assert len(questions) == 3
+        assert not questions & asked
+        asked |= questions
+    assert len(asked) == 6 * 5 // 2
+    assert fragmenter.propose(3, 5, None) == (0, None)
+
+
+def test_fewer_pairs_are_proposed_where_there_are_no_more() -> None:
+    fragmenter = _fragmenter()
+    fragmenter.add(_clips(0, n=3))
+    assert fragmenter.propose(10, 0, None)[0] == 3
+
+
+def test_of_clips_that_are_the_same_one_is_asked_about() -> None:
+    fragmenter = _fragmenter()
+    one, other = some_fragments(1, seed=1), some_fragments(1, seed=2)
+    fragmenter.add(_clips(0, fragments=Fragments.concatenate([one, one, other, one])))
+    fragmenter.add(_clips(1, fragments=other))
+    assert _questions(_pairs(fragmenter.propose(10, 0, None))) == {frozenset(one.ids() + other.ids())}
+
+
+def test_random_selection_needs_no_reward_and_says_which_was_there() -> None:
+    fragmenter = _fragmenter()
+    fragmenter.add(_clips(0, n=10))
+    assert _pairs(fragmenter.propose(2, 0, None)).reward_version == 0
+    assert _pairs(fragmenter.propose(2, 0, _reward(version=7))).reward_version == 7
+
+
+def test_disagreement_is_that_of_the_reward_version_it_is_given() -> None:
+    fragmenter = _fragmenter(selection="disagreement", oversampling=1000)  # so that all pairs are candidates
+    clips = _clips(0, n=12)
+    fragmenter.add(clips)
+    assert clips.fragments is not None
+    everything = np.array(list(itertools.combinations(range(12), 2)))
+    chosen = []
+    for version, seed in ((3, 0), (4, 1)):
+        reward = _reward(version, seed)
+        ensemble = RewardEnsemble(VECTORS, FORCES, REWARD_MODEL)
+        ensemble.load_state(reward)
+        best = most_disagreed(everything, ensemble.fragment_returns(clips.fragments), 4)
+        names = clips.fragments.ids()
+        pairs = _pairs(fragmenter.propose(4, 0, reward))
+        assert _questions(pairs) == {frozenset((names[left], names[right])) for left, right in best}
+        assert pairs.reward_version == version
+        chosen.append(_questions(pairs))
+    assert chosen[0] != chosen[1]
+
+
+def test_before_there_is_a_reward_disagreement_chooses_at_random() -> None:
+    by_disagreement, at_random = _fragmenter(selection="disagreement"), _fragmenter(selection="random")
+    for fragmenter in (by_disagreement, at_random):
+        fragmenter.add(_clips(0, n=10))
+    assert _same(_pairs(by_disagreement.propose(5, 0, None)), _pairs(at_random.propose(5, 0, None)))
+
+
+@pytest.mark.parametrize("selection", ["random", "disagreement"])
+def test_a_restored_fragmenter_goes_on_as_the_first_would_have(selection: str) -> None:
+    first = _fragmenter(pool=10, selection=selection)
+    for version in range(3):
+        first.add(_clips(version, too_short=version, episode_lengths=(version,)))
+    first.propose(8, 0, None)
+    state = first.state()
+    restored = _fragmenter(pool=10, selection=selection)
+    restored.add(_clips(9))  # which is forgotten
+    restored.load_state(state)
+    assert restored.report() == first.report()
+    for fragmenter in (first, restored):
+        fragmenter.add(_clips(3, n=2))
+    pairs = _pairs(first.propose(6, 1, _reward()))
+    assert _same(_pairs(restored.propose(6, 1, _reward())), pairs)
+    again = _fragmenter(pool=10, selection=selection)
+    again.load_state(state)  # which neither of them has changed
+    again.add(_clips(3, n=2))
+    assert _same(_pairs(again.propose(6, 1, _reward())), pairs)

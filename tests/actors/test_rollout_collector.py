@@ -1,0 +1,179 @@
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.fragmenter import Clips
+from actors.rollout_collector import RolloutCollector
+from rlhf_ray.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.settings import FragmentSettings
+from tests.made_up import AlwaysUp, Walk, same_fragments
+
+
+class Counting(gym.Wrapper[Any, Any, Any, Any]):
+    """Counts the steps and remembers the actions."""
+
+    def __init__(self, env: gym.Env[Any, Any]):
+        super().__init__(env)
+        self.actions: list[float] = []
+
+    def step(self, action: Any) -> Any:
+        self.actions.append(float(action[0]))
+        return super().step(action)
+
+
+def _collector(env: gym.Env[Any, Any], seed: int = 0, make_policy: Any = AlwaysUp, **changes: Any) -> RolloutCollector:
+    arguments: dict[str, Any] = {"length": 5, "pool": 400} | changes
+    return RolloutCollector(lambda: env, make_policy, FragmentSettings(**arguments), seed)
+
+
+def _fragments(clips: Clips) -> Fragments:
+    assert clips.fragments is not None
+    return clips.fragments
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 120), st.integers(1, 20), st.lists(st.integers(1, 30), min_size=1, max_size=4))
+def test_exactly_as_many_steps_are_taken_as_asked_for(env_steps: int, rollouts: int, lengths: list[int]) -> None:
+    env = Counting(Walk(tuple(lengths)))
+    clips = _collector(env).collect(env_steps, rollouts, 0)
+    assert len(env.actions) == env_steps
+    if clips.fragments is not None:
+        # Each observation says which episode and which step of it it is: the fragments cross none.
+        seen = clips.fragments.observations
+        assert (seen[:, :, 1] == seen[:, :1, 1]).all()
+        assert (np.diff(seen[:, :, 0]) == 1).all()
+        assert np.array_equal(clips.fragments.starts, seen[:, 0, 0])
+
+
+def test_the_steps_are_shared_by_rollouts_that_each_begin_an_episode() -> None:
+    clips = _collector(Walk((1000,))).collect(103, 4, 0)
+    episodes = np.unique(_fragments(clips).observations[:, 0, 1])
+    assert len(episodes) == 4
+    lengths = [
+        _fragments(clips).observations[_fragments(clips).observations[:, 0, 1] == e, -1, 0].max() for e in episodes
+    ]
+    assert sum(lengths) == 103
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_few_steps_are_not_shared_by_so_many_rollouts_that_none_holds_a_fragment() -> None:
+    clips = _collector(Walk((1000,))).collect(12, 16, 0)
+    assert len(_fragments(clips)) == 2 * 2  # two rollouts of 6 steps hold two windows of 5 each
+    assert clips.too_short == 0
+
+
+def test_only_the_lengths_of_episodes_that_ended_are_told() -> None:
+    clips = _collector(Walk((7, 9))).collect(30, 1, 0)
+    assert clips.episode_lengths == (7, 9, 7)  # 7 steps of a fourth one of 9 steps are left
+    assert _collector(Walk((50,))).collect(30, 1, 0).episode_lengths == ()
+
+
+def test_stretches_shorter_than_a_fragment_are_counted() -> None:
+    clips = _collector(Walk((4, 6))).collect(22, 1, 0)  # 4, 6, 4, 6 and 2 of the next
+    assert clips.too_short == 3
+    assert len(_fragments(clips)) == 2 * 2
+    assert _collector(Walk((4,))).collect(20, 1, 0).fragments is None
+
+
+def test_fragments_say_whether_they_end_with_a_termination_and_truncation_is_none() -> None:
+    for terminates in (True, False):
+        fragments = _fragments(_collector(Walk((8,), terminates=terminates)).collect(16, 1, 0))
+        assert np.array_equal(fragments.terminated, (fragments.observations[:, -1, 0] == 8) & terminates)
+
+
+def test_fragments_hold_what_happened() -> None:
+    env = Counting(Walk((1000,)))
+    fragments = _fragments(_collector(env).collect(20, 1, 0))
+    assert len(fragments) == 16
+    for i, start in enumerate(fragments.starts):
+        assert fragments.actions[i, :, 0].tolist() == pytest.approx(env.actions[start : start + 5])
+        assert np.allclose(fragments.rewards[i], -np.abs(fragments.observations[i, 1:, 2]), atol=1e-6)
+    assert fragments.actions.dtype == np.float32
+    assert fragments.rewards.dtype == np.float64
+
+
+def test_a_round_gives_the_same_clips_whenever_it_is_held_and_another_round_others() -> None:
+    class WithoutNumber(gym.ObservationWrapper[Any, Any, Any]):
+        def observation(self, observation: Any) -> Any:
+            return observation[[0, 2]]
+
+    def make(seed: int = 0) -> RolloutCollector:
+        return _collector(WithoutNumber(Walk((12,))), seed)
+
+    collector = make()
+    rounds = [_fragments(collector.collect(60, 2, number)) for number in (0, 1, 0)]
+    assert same_fragments(rounds[0], rounds[2])
+    assert same_fragments(rounds[0], _fragments(make().collect(60, 2, 0)))
+    assert not np.array_equal(rounds[0].observations, rounds[1].observations)
+    assert not np.array_equal(rounds[0].observations, _fragments(make(seed=1).collect(60, 2, 0)).observations)
+    by_policy = [_fragments(collector.collect(60, 2, 3, 5, 0.5)) for _ in range(2)]
+    assert same_fragments(*by_policy)
+
+
+def test_random_actions_are_those_of_the_action_space_and_marked_as_random() -> None:
+    env = Counting(Walk((1000,)))
+    clips = _collector(env).collect(2000, 4, 0)
+    assert clips.policy_version == RANDOM_POLICY
+    assert (_fragments(clips).policy_versions == RANDOM_POLICY).all()
+    assert clips.source == -1
+    assert abs(np.mean(env.actions)) < 0.06  # uniform in [-1, 1]
+    assert abs(np.std(env.actions) - 1 / np.sqrt(3)) < 0.03
+
+
+def test_with_a_random_action_share_of_1_actions_are_random_and_the_policy_is_not_asked() -> None:
+    policies: list[AlwaysUp] = []
+
+    def make_policy(weights: Any) -> AlwaysUp:
+        policies.append(AlwaysUp(weights))
+        return policies[-1]
+
+    at_random, by_policy = Counting(Walk((1000,))), Counting(Walk((1000,)))
+    _collector(at_random).collect(50, 1, 0)
+    _collector(by_policy, make_policy=make_policy, random_action_share=1.0).collect(50, 1, 0, 3, 0.5)
+    assert by_policy.actions == at_random.actions
+    assert policies[0].asked == []
+
+
+def test_with_a_random_action_share_of_0_all_actions_are_the_policys_with_the_weights_given() -> None:
+    env = Counting(Walk((10,)))
+    clips = _collector(env, random_action_share=0.0).collect(50, 2, 0, 7, 0.25)
+    assert env.actions == [0.25] * 50
+    assert clips.policy_version == 7
+    assert (_fragments(clips).policy_versions == 7).all()
+
+
+def test_the_random_action_share_is_the_share_of_random_actions() -> None:
+    env = Counting(Walk((1000,)))
+    _collector(env, random_action_share=0.3).collect(4000, 4, 0, 7, 0.25)
+    share = np.mean(np.array(env.actions) != 0.25)
+    assert abs(share - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 4000)
+
+
+def test_the_policy_is_asked_about_the_current_observation() -> None:
+    class Remembering(AlwaysUp):
+        def act(self, observation: Any, rng: np.random.Generator) -> Any:
+            return np.array([observation[0] / 1000], np.float32)  # the number of the step
+
+    env = Counting(Walk((10,)))
+    _collector(env, make_policy=Remembering, random_action_share=0.0).collect(20, 1, 0, 7, 0.0)
+    assert env.actions == pytest.approx([step / 1000 for step in range(10)] * 2)
+
+
+def test_an_environment_that_uses_its_observation_array_again_is_recorded_right() -> None:
+    class InPlace(Walk):
+        def _observation(self) -> Any:
+            if not hasattr(self, "_array"):
+                self._array = super()._observation()
+            self._array[:] = super()._observation()
+            return self._array
+
+    plain, in_place = (_fragments(_collector(env).collect(30, 1, 0)) for env in (Walk((10,)), InPlace((10,))))
+    assert same_fragments(plain, in_place)
+
+
+def test_no_more_fragments_are_cut_than_the_pool_has_room_for() -> None:
+    assert len(_fragments(_collector(Walk((50,)), pool=7).collect(100, 1, 0))) == 7

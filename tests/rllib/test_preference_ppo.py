@@ -1,0 +1,234 @@
+"""PreferencePPO with real Ray actors: the ring inside RLlib, checkpoints, resources, reproducibility."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from ray import tune
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    PPOSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+    SettingError,
+)
+from rlhf_ray.store import PreferenceStore
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def small(**changes: Any) -> Experiment:
+    """Pendulum for three iterations, with labels in two rounds after the first."""
+    values: dict[str, Any] = {
+        "total_env_steps": 500 + 3 * 800,
+        "seed": 3,
+        "fragments": FragmentSettings(length=10, initial_env_steps=500, pool=60),
+        "preferences": PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=2, held_out_share=0.2),
+        "reward_model": RewardModelSettings(hidden=(16,), initial_updates=20, updates=5),
+        "ppo": PPOSettings(num_envs=4, rollout_length=200, minibatch_size=200, epochs=2, hidden=(16,)),
+    }
+    return Experiment(**(values | changes))
+
+
+def run(experiment: Experiment) -> dict[str, Any]:
+    """Train to the end of the budget; what two equal runs have to agree on."""
+    algorithm = PreferencePPOConfig.from_experiment(experiment).build_algo()
+    try:
+        results = []
+        while not algorithm.finished:
+            results.append(algorithm.train())
+        comparisons = ray.get(algorithm.ring.store.load.remote())
+        return {
+            "ids": comparisons.pairs.ids,
+            "preferences": comparisons.preferences.tolist(),
+            "reward": algorithm.ring.publish(),
+            "policy": algorithm.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID],
+            "returns": [result["env_runners"].get("episode_return_mean") for result in results],
+            "env_steps": algorithm.env_steps,
+            "iterations": len(results),
+        }
+    finally:
+        algorithm.stop()
+
+
+def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    for name in ("ids", "preferences", "env_steps"):
+        assert first[name] == second[name], name
+    np.testing.assert_array_equal(first["returns"], second["returns"])
+    for group in ("reward", "policy"):
+        for name, value in first[group].items():
+            np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
+
+
+def test_a_run_meets_its_budgets_exactly_and_repeats_bit_for_bit() -> None:
+    first, second = run(small()), run(small())
+    assert first["env_steps"] == 2_900
+    assert len(first["ids"]) == len(set(first["ids"])) == 30
+    assert first["iterations"] == 3
+    assert_same(first, second)
+    other = run(small(seed=4))
+    assert other["ids"] != first["ids"]
+
+
+@pytest.mark.slow
+def test_with_two_env_runners_a_run_repeats_bit_for_bit() -> None:
+    ppo = PPOSettings(num_envs=2, num_env_runners=2, rollout_length=200, minibatch_size=200, epochs=2, hidden=(16,))
+    experiment = small(ppo=ppo)
+    first, second = run(experiment), run(experiment)
+    assert len(first["ids"]) == 30
+    assert first["env_steps"] == 2_900
+    assert_same(first, second)
+
+
+def test_steps_that_do_not_fill_an_iteration_go_to_the_first_clips() -> None:
+    outcome = run(small(total_env_steps=500 + 3 * 800 + 137))
+    assert outcome["env_steps"] == 500 + 3 * 800 + 137
+    assert outcome["iterations"] == 3
+
+
+def test_exploratory_steps_count_and_labels_still_add_up() -> None:
+    fragments = FragmentSettings(length=10, initial_env_steps=500, pool=60, exploration_env_steps=100)
+    outcome = run(small(fragments=fragments, total_env_steps=500 + 3 * 800 + 2 * 100))
+    assert outcome["env_steps"] == 500 + 3 * 800 + 2 * 100
+    assert len(outcome["ids"]) == 30
+
+
+def test_the_learner_sees_the_learned_reward_of_each_real_step_and_metrics_the_true_return() -> None:
+    reward_model = RewardModelSettings(hidden=(16,), use_next_state=True, use_done=True, initial_updates=20)
+    config = PreferencePPOConfig.from_experiment(small(reward_model=reward_model))
+    algorithm = config.build_algo()
+    try:
+        result = algorithm.train()
+        ensemble = algorithm.reward_model()
+        assert int(ensemble.version) == result["learners"][DEFAULT_MODULE_ID]["reward_version"] == 1
+        # True returns of Pendulum lie between -2000 and 0 per episode of 200 steps; learned ones are near 0.
+        assert -2000 < result["env_runners"]["episode_return_mean"] < -300
+        learner = algorithm.learner_group._learner
+        episodes = algorithm.env_runner.sample(num_timesteps=800)
+        batch = learner._learner_connector(
+            rl_module=learner.module, batch={}, episodes=copy.deepcopy(episodes), shared_data={}, metrics=None
+        )[DEFAULT_MODULE_ID]
+        row = 0
+        for episode in episodes:
+            steps = len(episode)
+            observations = episode.get_observations()
+            actions = np.clip(episode.get_actions() * 2.0, -2.0, 2.0)
+            ended = np.zeros(steps, dtype=bool)
+            expected = ensemble.predict(observations[:-1], actions, observations[1:], ended)
+            np.testing.assert_allclose(batch["rewards"][row : row + steps], expected, rtol=1e-4, atol=1e-5)
+            assert batch["rewards"][row + steps] == 0.0  # the row RLlib adds
+            row += steps + 1
+    finally:
+        algorithm.stop()
+
+
+def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None:
+    config = PreferencePPOConfig.from_experiment(small()).preferences(store=tmp_path / "store")
+    algorithm = config.build_algo()
+    try:
+        algorithm.train()
+        algorithm.train()
+        algorithm.save_to_path(str(tmp_path / "checkpoint"))
+        state = algorithm.ring.state()
+        reward = algorithm.ring.publish()
+    finally:
+        algorithm.stop()
+    shutil.move(tmp_path / "checkpoint", tmp_path / "elsewhere")
+    shutil.rmtree(tmp_path / "store")
+
+    saved = RewardEnsemble.load(tmp_path / "elsewhere" / REWARD_MODULE_ID).state()
+    for name, value in reward.items():
+        np.testing.assert_array_equal(saved[name], value)
+    assert len(PreferenceStore(tmp_path / "elsewhere" / "preferences")) == state["answered"]
+
+    restored = PreferencePPO.from_checkpoint(str(tmp_path / "elsewhere"))
+    try:
+        again = restored.ring.state()
+        assert again["round_number"] == state["round_number"]
+        assert again["answered"] == state["answered"]
+        assert again["env_steps"] == state["env_steps"]
+        assert again["trainer"]["ids"] == state["trainer"]["ids"]
+        np.testing.assert_array_equal(again["trainer"]["generator"], state["trainer"]["generator"])
+        for parameter, moments in state["trainer"]["optimizer"].items():
+            for name, value in moments.items():
+                np.testing.assert_array_equal(again["trainer"]["optimizer"][parameter][name], value)
+        for name, value in reward.items():
+            np.testing.assert_array_equal(restored.ring.publish()[name], value)
+        module = restored.learner_group._learner.module[REWARD_MODULE_ID]
+        assert int(module.ensemble.version) == state["version"]
+        assert restored.env_steps == 500 + 2 * 800
+        while not restored.finished:
+            restored.train()
+        assert restored.ring.answered == 30
+        assert restored.env_steps == 2_900
+        assert not (tmp_path / "store").exists()  # the restored one has a store of its own
+    finally:
+        restored.stop()
+
+
+@pytest.mark.slow
+def test_tune_runs_two_trials_and_their_actors_end_with_them(tmp_path: Path) -> None:
+    config = PreferencePPOConfig.from_experiment(small())
+    config.reward_model(learning_rate=tune.grid_search([1e-3, 3e-3]))
+    request = PreferencePPO.default_resource_request(PreferencePPOConfig.from_experiment(small()))
+    assert request.bundles == [{"CPU": 1.0}, {"CPU": 1.0}]
+    results = tune.Tuner(
+        PreferencePPO,
+        param_space=config,
+        run_config=tune.RunConfig(
+            name="two", storage_path=str(tmp_path), stop={"preferences/finished": 1.0}, verbose=0
+        ),
+    ).fit()
+    assert len(results) == 2
+    assert not results.errors
+    for result in results:
+        assert result.metrics["preferences"]["comparisons"] == 30
+    assert not [name for name in ray.util.list_named_actors() if name.startswith("ring-")]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"environment": "Pendulum-v9"}, ["Pendulum-v9", "Pendulum-v1"]),
+        ({"environment": "Blackjack-v1"}, ["Blackjack-v1", "Tuple"]),
+        ({"environment": "CartPole-v1"}, ["preferences.allow_variable_horizon", "False"]),
+        ({"reward_model": RewardModelSettings(network="cnn")}, ["reward_model.network", "cnn", "mlp"]),
+        ({"ppo": PPOSettings(network="nature", rollout_length=200, num_envs=4)}, ["ppo.network", "nature", "mlp"]),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_trains(change: dict[str, Any], words: list[str]) -> None:
+    config = PreferencePPOConfig.from_experiment(small(**change))
+    algorithm = None
+    try:
+        with pytest.raises(SettingError) as error:  # noqa: PT012 – some are seen when it is built, some in the first clips
+            algorithm = config.build_algo()
+            algorithm.train()
+        for word in words:
+            assert word in str(error.value)
+    finally:
+        if algorithm is not None:
+            algorithm.stop()
+
+
+def test_fragments_longer_than_an_episode_are_refused() -> None:
+    config = PreferencePPOConfig().environment("rlhf_ray/MovingDot-v0").fragments(length=101, initial_env_steps=400)
+    config.env_runners(num_envs_per_env_runner=4).training(train_batch_size_per_learner=800, minibatch_size=200)
+    with pytest.raises(SettingError, match=r"fragments\.length is 101.*at most 100 steps"):
+        config.build_algo()
+
+
+def test_a_setting_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(SettingError, match=r"has no setting lenght; it has length"):
+        PreferencePPOConfig().fragments(lenght=10)
