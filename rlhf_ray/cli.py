@@ -113,9 +113,10 @@ def _train(words: list[str]) -> None:
     experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
 
     from rlhf_ray.rllib import PreferencePPOConfig
-    from rlhf_ray.rllib.training import start_ray, train
+    from rlhf_ray.rllib.training import quiet, start_ray, train
     from rlhf_ray.run_folder import RunFolder
 
+    quiet()
     PreferencePPOConfig.from_experiment(experiment).check_environment()
     folder = RunFolder.create(command.run_dir or _new_folder(words[0], experiment.seed), experiment)
     with Progress(experiment) as progress:
@@ -137,8 +138,10 @@ def _evaluate(words: list[str]) -> None:
     command = _parse(Evaluate, "rlhf-ray evaluate", words, None)
 
     from rlhf_ray.rllib.evaluation import evaluate, load_policy
+    from rlhf_ray.rllib.training import quiet
     from rlhf_ray.run_folder import RunFolder
 
+    quiet()
     folder = RunFolder.open(command.run)
     experiment, metrics = folder.experiment(), folder.last_metrics()
     policy = load_policy(folder.checkpoint)
@@ -165,12 +168,13 @@ def _tune(words: list[str]) -> None:
 
     from rlhf_ray.rllib import PreferencePPOConfig
     from rlhf_ray.rllib.sweep import sweep
-    from rlhf_ray.rllib.training import start_ray
+    from rlhf_ray.rllib.training import quiet, start_ray
 
     module = tune_configs.load(name)
     experiment: Experiment = dataclasses.replace(module.experiment, seed=command.seed)
     if command.total_env_steps is not None:
         experiment = dataclasses.replace(experiment, total_env_steps=command.total_env_steps)
+    quiet()
     random.seed(command.seed)
     np.random.seed(command.seed)
     start_ray(cpus=2 + experiment.ppo.num_env_runners)

@@ -112,12 +112,12 @@ class Walk(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
 
 
 class AlwaysUp:
-    """A policy with one action, its weights, that remembers what it was asked."""
+    """A policy for `Walk` with one action, and a count of how often it was asked."""
 
-    def __init__(self, weights: Any):
-        self.weights = weights
-        self.asked: list[Any] = []
+    def __init__(self, push: float):
+        self.push = push
+        self.asked = 0
 
-    def act(self, observation: Any, rng: np.random.Generator) -> Any:
-        self.asked.append(observation)
-        return np.array([self.weights], np.float32)
+    def act(self, observation: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:
+        self.asked += 1
+        return np.array([self.push], np.float32)

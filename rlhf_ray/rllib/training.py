@@ -47,14 +47,19 @@ class Outcome:
     interrupted: bool
 
 
+def quiet() -> None:
+    """Silence what RLlib says of itself to everybody: notes on its own past interfaces. Errors still show."""
+    for name in ("ray.rllib", "ray._common.deprecation"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env-v0.*")
+
+
 def start_ray(cpus: int) -> None:
     """Connect to the cluster that ``RAY_ADDRESS`` names, or start Ray on this machine; nothing where Ray runs already.
 
     Args:
         cpus: CPUs that the run claims. A machine with fewer is told it has as many: its processes then share them.
     """
-    logging.getLogger("ray.rllib").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env-v0.*")
     if ray.is_initialized():
         return
     runtime_env = {"env_vars": {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]}}

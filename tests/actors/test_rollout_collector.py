@@ -25,9 +25,9 @@ class Counting(gym.Wrapper[Any, Any, Any, Any]):
         return super().step(action)
 
 
-def _collector(env: gym.Env[Any, Any], seed: int = 0, make_policy: Any = AlwaysUp, **changes: Any) -> RolloutCollector:
+def _collector(env: gym.Env[Any, Any], seed: int = 0, **changes: Any) -> RolloutCollector:
     arguments: dict[str, Any] = {"length": 5, "pool": 400} | changes
-    return RolloutCollector(lambda: env, make_policy, FragmentSettings(**arguments), seed)
+    return RolloutCollector(lambda: env, FragmentSettings(**arguments), seed)
 
 
 def _fragments(clips: Clips) -> Fragments:
@@ -110,7 +110,7 @@ def test_a_round_gives_the_same_clips_whenever_it_is_held_and_another_round_othe
     assert same_fragments(rounds[0], _fragments(make().collect(60, 2, 0)))
     assert not np.array_equal(rounds[0].observations, rounds[1].observations)
     assert not np.array_equal(rounds[0].observations, _fragments(make(seed=1).collect(60, 2, 0)).observations)
-    by_policy = [_fragments(collector.collect(60, 2, 3, 5, 0.5)) for _ in range(2)]
+    by_policy = [_fragments(collector.collect(60, 2, 3, 5, lambda: AlwaysUp(0.5))) for _ in range(2)]
     assert same_fragments(*by_policy)
 
 
@@ -125,22 +125,17 @@ def test_random_actions_are_those_of_the_action_space_and_marked_as_random() -> 
 
 
 def test_with_a_random_action_share_of_1_actions_are_random_and_the_policy_is_not_asked() -> None:
-    policies: list[AlwaysUp] = []
-
-    def make_policy(weights: Any) -> AlwaysUp:
-        policies.append(AlwaysUp(weights))
-        return policies[-1]
-
+    policy = AlwaysUp(0.5)
     at_random, by_policy = Counting(Walk((1000,))), Counting(Walk((1000,)))
     _collector(at_random).collect(50, 1, 0)
-    _collector(by_policy, make_policy=make_policy, random_action_share=1.0).collect(50, 1, 0, 3, 0.5)
+    _collector(by_policy, random_action_share=1.0).collect(50, 1, 0, 3, lambda: policy)
     assert by_policy.actions == at_random.actions
-    assert policies[0].asked == []
+    assert policy.asked == 0
 
 
-def test_with_a_random_action_share_of_0_all_actions_are_the_policys_with_the_weights_given() -> None:
+def test_with_a_random_action_share_of_0_all_actions_are_the_policys() -> None:
     env = Counting(Walk((10,)))
-    clips = _collector(env, random_action_share=0.0).collect(50, 2, 0, 7, 0.25)
+    clips = _collector(env, random_action_share=0.0).collect(50, 2, 0, 7, lambda: AlwaysUp(0.25))
     assert env.actions == [0.25] * 50
     assert clips.policy_version == 7
     assert (_fragments(clips).policy_versions == 7).all()
@@ -148,18 +143,18 @@ def test_with_a_random_action_share_of_0_all_actions_are_the_policys_with_the_we
 
 def test_the_random_action_share_is_the_share_of_random_actions() -> None:
     env = Counting(Walk((1000,)))
-    _collector(env, random_action_share=0.3).collect(4000, 4, 0, 7, 0.25)
+    _collector(env, random_action_share=0.3).collect(4000, 4, 0, 7, lambda: AlwaysUp(0.25))
     share = np.mean(np.array(env.actions) != 0.25)
     assert abs(share - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 4000)
 
 
 def test_the_policy_is_asked_about_the_current_observation() -> None:
-    class Remembering(AlwaysUp):
+    class NumberOfTheStep:
         def act(self, observation: Any, rng: np.random.Generator) -> Any:
-            return np.array([observation[0] / 1000], np.float32)  # the number of the step
+            return np.array([observation[0] / 1000], np.float32)
 
     env = Counting(Walk((10,)))
-    _collector(env, make_policy=Remembering, random_action_share=0.0).collect(20, 1, 0, 7, 0.0)
+    _collector(env, random_action_share=0.0).collect(20, 1, 0, 7, NumberOfTheStep)
     assert env.actions == pytest.approx([step / 1000 for step in range(10)] * 2)
 
 

@@ -1,0 +1,137 @@
+"""The command line: what it says, and whole runs in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tune_configs
+from rlhf_ray import cli
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.settings import Experiment
+
+PROGRAM = str(Path(sys.executable).with_name("rlhf-ray"))
+SMALL = [
+    *("--total-env-steps", "4400", "--fragments.initial-env-steps", "400", "--preferences.comparisons", "40"),
+    *("--preferences.initial-comparisons", "20", "--preferences.rounds", "2", "--ppo.num-envs", "4", "--ppo.epochs", "2"),
+    *("--evaluation-episodes", "4"),
+]
+
+
+def fails_with(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as error:
+        cli.main(arguments)
+    assert error.value.code == 2 or isinstance(error.value.code, str)
+    printed = capsys.readouterr()
+    return printed.out + printed.err + str(error.value.code)
+
+
+def test_without_a_command_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main([])
+    printed = capsys.readouterr().out
+    for name in ("train", "evaluate", "tune", *tune_configs.names()):
+        assert name in printed
+
+
+def test_help_of_a_preset_explains_every_setting_with_its_value(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["train", "cartpole", "--help"])
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for option in ("--total-env-steps", "--fragments.start-share", "--reward-model.hidden", "--ppo.gamma", "--reference"):
+        assert option in printed
+    assert "(default: rlhf_ray/CartPoleFixed-v0)" in printed
+    assert "Share of answers (0 to below 1) assumed to be given at random" in printed
+
+
+@pytest.mark.parametrize("name", tune_configs.names())
+def test_every_preset_is_an_experiment(name: str) -> None:
+    assert isinstance(cli.preset(name), Experiment)
+
+
+def test_the_name_of_an_environment_starts_from_the_defaults() -> None:
+    assert cli.preset("MountainCarContinuous-v0") == Experiment(environment="MountainCarContinuous-v0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fly"], ["fly"]),
+        (["train", "pendulm"], ["pendulm", "pendulum", "preset"]),
+        (["train", "pendulum", "--environment", "Pendulum-v9"], ["Pendulum-v9", "Pendulum-v1"]),
+        (["train", "pendulum", "--fragments.length", "300"], ["fragments.length", "300", "200"]),
+        (["train", "pendulum", "--preferences.comparisons", "0"], ["preferences.comparisons", "0"]),
+        (["train", "pendulum", "--environment", "Blackjack-v1"], ["Blackjack-v1", "Tuple"]),
+        (["train", "pendulum", "--reward-model.network", "cnn"], ["reward_model.network", "cnn"]),
+        (["train", "pendulum", "--ppo.network", "impala"], ["ppo.network", "impala"]),
+        (["train", "pendulum", "--total-env-steps", "100"], ["total_env_steps", "100"]),
+        (["evaluate", "/nowhere"], ["/nowhere", "no run folder"]),
+        (["tune", "nothing"], ["nothing", "pendulum"]),
+    ],
+)
+def test_wrong_settings_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], words: list[str]
+) -> None:
+    if arguments[0] == "train":
+        arguments = [*arguments, "--run-dir", str(tmp_path / "run")]
+    printed = " ".join(fails_with(capsys, *arguments).replace("│", " ").split())
+    for word in words:
+        assert word in printed
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    finished = _run("train", "pendulum", *SMALL, "--seed", "5", "--run-dir", str(run), "--reference")
+    assert "trained on the true reward" in finished
+    for name in ("config.json", "metrics.jsonl", "tensorboard", "preferences", "reward_model", "checkpoint", "report.html"):
+        assert (run / name).exists(), name
+    result = json.loads((run / "result.json").read_text())
+    assert result["env_steps"] == 4400
+    assert result["comparisons"] == 40
+    assert result["reference"]["episodes"] == 4
+    shutil.move(run, tmp_path / "moved")
+    values = json.loads(_run("evaluate", str(tmp_path / "moved"), "--episodes", "4", "--json"))
+    assert values["true_return_mean"] == pytest.approx(result["trained"]["true_return_mean"])
+    assert values.keys() == {"true_return_mean", "true_return_std", "episodes", "env_steps", "comparisons", "seed"}
+    assert (values["env_steps"], values["comparisons"], values["seed"]) == (4400, 40, 5)
+    assert int(RewardEnsemble.load(tmp_path / "moved" / "reward_model").version) == 3
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_cleanly_and_leaves_a_usable_folder(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = [PROGRAM, "train", "pendulum", *SMALL, "--total-env-steps", "100000", "--run-dir", str(run)]
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=_environment()
+    )
+    metrics = run / "metrics.jsonl"
+    deadline = time.monotonic() + 200
+    while not (metrics.exists() and metrics.stat().st_size):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, printed
+    assert "stopped early" in printed
+    assert json.loads((run / "result.json").read_text())["interrupted"] is True
+    values: dict[str, Any] = json.loads(_run("evaluate", str(run), "--episodes", "2", "--json"))
+    assert 400 < values["env_steps"] < 100_000
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "RAY_AUTH_MODE": "disabled"}
+
+
+def _run(*arguments: str) -> str:
+    finished = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, env=_environment(), timeout=280)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout

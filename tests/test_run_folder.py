@@ -1,0 +1,64 @@
+"""The run folder and how metrics are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rlhf_ray.run_folder import MetricsWriter, RunFolder, plain, read_metrics
+from rlhf_ray.settings import Experiment, SettingError
+
+
+def test_a_new_folder_holds_settings_versions_and_command(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment(seed=7))
+    assert RunFolder.open(tmp_path / "run").experiment() == Experiment(seed=7)
+    about = json.loads(folder.run.read_text())
+    assert about["versions"]["ray"] == "2.60.0"
+    assert about["finished"] is None
+    folder.finish({"env_steps": 3, "normalised": float("nan")}, interrupted=True)
+    assert json.loads(folder.result.read_text()) == {"env_steps": 3, "normalised": None}
+    about = json.loads(folder.run.read_text())
+    assert about["interrupted"] is True
+    assert about["finished"] >= about["started"]
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(SettingError, match=r"run_dir is .*something there already"):
+        RunFolder.create(tmp_path, Experiment())
+    with pytest.raises(SettingError, match="no run folder"):
+        RunFolder.open(tmp_path)
+
+
+def test_metrics_are_the_same_in_jsonl_and_tensorboard(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    writer = MetricsWriter(folder)
+    writer.write({"env_steps": 10, "true_return_mean": None, "held_out_accuracy": np.float32(0.5)})
+    writer.write({"env_steps": 20, "true_return_mean": np.float64(-3.0), "held_out_accuracy": float("nan")})
+    writer.close()
+    assert read_metrics(folder.metrics) == [
+        {"env_steps": 10, "true_return_mean": None, "held_out_accuracy": 0.5},
+        {"env_steps": 20, "true_return_mean": -3.0, "held_out_accuracy": None},
+    ]
+    assert folder.last_metrics()["env_steps"] == 20
+    events = EventAccumulator(str(folder.tensorboard)).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("held_out_accuracy")] == [(10, 0.5)]
+    assert [(e.step, e.value) for e in events.Scalars("true_return_mean")] == [(20, -3.0)]
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"env_steps": 10}\n{"env_st')
+    assert read_metrics(path) == [{"env_steps": 10}]
+    assert read_metrics(tmp_path / "none") == []
+
+
+def test_plain_reaches_all_the_way_down() -> None:
+    assert plain({"a": [np.int64(1), {"b": np.float32("inf")}], 2: (np.bool_(True),)}) == {
+        "a": [1, {"b": None}],
+        "2": [True],
+    }
