@@ -90,6 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The message says what to do; a trace would hide it.
         print(f"rlhf-ray: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("rlhf-ray: stopped at once", file=sys.stderr)
+        sys.exit(130)
 
 
 def preset(name: str) -> Experiment:

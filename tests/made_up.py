@@ -83,15 +83,17 @@ class Walk(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
     Args:
         lengths: steps of the episodes, in turn, over and over.
         terminates: whether an episode ends by termination instead of truncation.
+        numbered: whether observations tell the number of the episode; else they depend on nothing before the last reset.
     """
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space: gym.spaces.Box
 
-    def __init__(self, lengths: tuple[int, ...] = (20,), terminates: bool = False):
+    def __init__(self, lengths: tuple[int, ...] = (20,), terminates: bool = False, numbered: bool = True):
         self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
         self.lengths = lengths
         self.terminates = terminates
+        self.numbered = numbered
         self.episode = -1
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -108,7 +110,7 @@ class Walk(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
         return self._observation(), -abs(self.position), over and self.terminates, over and not self.terminates, {}
 
     def _observation(self) -> npt.NDArray[np.float32]:
-        return np.array([self.steps, self.episode, self.position], np.float32)
+        return np.array([self.steps, self.episode * self.numbered, self.position], np.float32)
 
 
 class AlwaysUp:

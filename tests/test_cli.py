@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import tune_configs
 from rlhf_ray import cli
 from rlhf_ray.reward import RewardEnsemble
@@ -21,7 +22,16 @@ from rlhf_ray.settings import Experiment
 PROGRAM = str(Path(sys.executable).with_name("rlhf-ray"))
 SMALL = [
     *("--total-env-steps", "4400", "--fragments.initial-env-steps", "400", "--preferences.comparisons", "40"),
-    *("--preferences.initial-comparisons", "20", "--preferences.rounds", "2", "--ppo.num-envs", "4", "--ppo.epochs", "2"),
+    *(
+        "--preferences.initial-comparisons",
+        "20",
+        "--preferences.rounds",
+        "2",
+        "--ppo.num-envs",
+        "4",
+        "--ppo.epochs",
+        "2",
+    ),
     *("--evaluation-episodes", "4"),
 ]
 
@@ -45,7 +55,13 @@ def test_help_of_a_preset_explains_every_setting_with_its_value(capsys: pytest.C
     with pytest.raises(SystemExit):
         cli.main(["train", "cartpole", "--help"])
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for option in ("--total-env-steps", "--fragments.start-share", "--reward-model.hidden", "--ppo.gamma", "--reference"):
+    for option in (
+        "--total-env-steps",
+        "--fragments.start-share",
+        "--reward-model.hidden",
+        "--ppo.gamma",
+        "--reference",
+    ):
         assert option in printed
     assert "(default: rlhf_ray/CartPoleFixed-v0)" in printed
     assert "Share of answers (0 to below 1) assumed to be given at random" in printed
@@ -92,7 +108,15 @@ def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(tmp_path: P
     run = tmp_path / "run"
     finished = _run("train", "pendulum", *SMALL, "--seed", "5", "--run-dir", str(run), "--reference")
     assert "trained on the true reward" in finished
-    for name in ("config.json", "metrics.jsonl", "tensorboard", "preferences", "reward_model", "checkpoint", "report.html"):
+    for name in (
+        "config.json",
+        "metrics.jsonl",
+        "tensorboard",
+        "preferences",
+        "reward_model",
+        "checkpoint",
+        "report.html",
+    ):
         assert (run / name).exists(), name
     result = json.loads((run / "result.json").read_text())
     assert result["env_steps"] == 4400
@@ -111,12 +135,18 @@ def test_ctrl_c_stops_cleanly_and_leaves_a_usable_folder(tmp_path: Path) -> None
     run = tmp_path / "run"
     arguments = [PROGRAM, "train", "pendulum", *SMALL, "--total-env-steps", "100000", "--run-dir", str(run)]
     process = subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=_environment()
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=_environment(),
     )
     metrics = run / "metrics.jsonl"
     deadline = time.monotonic() + 200
     while not (metrics.exists() and metrics.stat().st_size):
-        assert time.monotonic() < deadline and process.poll() is None
+        assert process.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it
     printed, _ = process.communicate(timeout=120)

@@ -184,10 +184,11 @@ class PreferencePPO(PPO):  # type: ignore[misc]
     def _log_round(self, report: RoundReport) -> None:
         values: dict[str, Any] = {
             "iteration": self.training_iteration + 1,
-            "round_number": report.round_number,
+            "round": report.round_number,
             "wanted": report.wanted,
             "answered": report.answered,
         }
         if report.fit is not None:
             values |= vars(report.fit)
+            values["fit_seconds"] = values.pop("seconds")
         self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)

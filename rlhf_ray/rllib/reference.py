@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,11 +64,16 @@ class NormalisedReward(ConnectorV2):  # type: ignore[misc]
         return batch
 
 
-def train_reference(experiment: Experiment) -> CollectorPolicy:
-    """Train the reference of ``experiment``; its policy. It has at most one iteration fewer steps than the budget."""
+def train_reference(experiment: Experiment, interrupted: Callable[[], bool] = lambda: False) -> CollectorPolicy | None:
+    """Train the reference of ``experiment``; its policy, or None where it was ``interrupted``.
+
+    It takes at most one iteration less than the budget.
+    """
     algorithm = ReferencePPOConfig.from_experiment(experiment).build_algo()
     try:
         for _ in range(experiment.total_env_steps // experiment.ppo.iteration_env_steps):
+            if interrupted():
+                return None
             algorithm.train()
         module = algorithm.learner_group._learner.module[DEFAULT_MODULE_ID].unwrapped()
         return CollectorPolicy(module)

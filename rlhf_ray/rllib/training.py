@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -95,54 +96,65 @@ def train(
         observe: is shown the metrics of each iteration.
         say: is told what is being done.
     """
+    with interruptible() as interrupted:
+        progress = _train(experiment, folder, interrupted, observe)
+
+        def true_return(act: Any) -> TrueReturn:
+            return evaluate(experiment.environment, act, episodes=evaluation_episodes, seed=experiment.seed)
+
+        say("evaluating")
+        random, learned = true_return(None), true_return(load_policy(folder.checkpoint).best)
+        best = None
+        if reference and not interrupted():
+            say("training on the true reward, to compare with")
+            policy = train_reference(experiment, interrupted)
+            best = None if policy is None else true_return(policy.best)
+        outcome = Outcome(
+            environment=experiment.environment,
+            seed=experiment.seed,
+            random=random,
+            trained=learned,
+            reference=best,
+            normalised=None if best is None else normalised(random, learned, best),
+            **progress,
+        )
+        folder.finish(asdict(outcome), interrupted=outcome.interrupted)
+        write_report(folder.path)
+        return outcome
+
+
+def _train(
+    experiment: Experiment, folder: RunFolder, interrupted: Callable[[], bool], observe: Observer
+) -> dict[str, Any]:
+    """Train until the budget is spent or ``interrupted``, and write metrics, checkpoint and reward model."""
     started = time.perf_counter()
-    config = PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences)
-    algorithm: PreferencePPO = config.build_algo()
+    algorithm: PreferencePPO = (
+        PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences).build_algo()
+    )
     writer = MetricsWriter(folder)
     metrics: dict[str, Any] = {}
     held_out_accuracy = None
     try:
-        with interruptible() as interrupted:
-            while not algorithm.finished and not interrupted():
-                metrics = flat_metrics(algorithm.train(), time.perf_counter() - started)
-                held_out_accuracy = metrics.get("held_out_accuracy") or held_out_accuracy
-                writer.write(metrics)
-                observe(metrics)
-            stopped = interrupted()
-            algorithm.save_to_path(str(folder.checkpoint))
-            if algorithm.ring.version:
-                algorithm.reward_model().save(folder.reward_model)
-            seconds = time.perf_counter() - started
-            act = load_policy(folder.checkpoint).best
+        while not algorithm.finished and not interrupted():
+            metrics = flat_metrics(algorithm.train(), time.perf_counter() - started)
+            accuracy = metrics.get("held_out_accuracy")
+            held_out_accuracy = held_out_accuracy if accuracy is None else accuracy
+            writer.write(metrics)
+            observe(metrics)
+        finished = algorithm.finished
+        algorithm.save_to_path(str(folder.checkpoint))
+        if algorithm.ring.version:
+            algorithm.reward_model().save(folder.reward_model)
     finally:
         writer.close()
         algorithm.stop()
-
-    def true_return(policy: Any) -> TrueReturn:
-        return evaluate(experiment.environment, policy, episodes=evaluation_episodes, seed=experiment.seed)
-
-    say("evaluating")
-    random, trained = true_return(None), true_return(act)
-    best = None
-    if reference and not stopped:
-        say("training on the true reward, to compare with")
-        best = true_return(train_reference(experiment).best)
-    outcome = Outcome(
-        environment=experiment.environment,
-        seed=experiment.seed,
-        env_steps=int(metrics.get("env_steps", 0)),
-        comparisons=int(metrics.get("comparisons", 0)),
-        held_out_accuracy=held_out_accuracy,
-        random=random,
-        trained=trained,
-        reference=best,
-        normalised=None if best is None else normalised(random, trained, best),
-        train_seconds=seconds,
-        interrupted=stopped,
-    )
-    folder.finish(asdict(outcome), interrupted=stopped)
-    write_report(folder.path)
-    return outcome
+    return {
+        "env_steps": metrics.get("env_steps", 0),
+        "comparisons": metrics.get("comparisons", 0),
+        "held_out_accuracy": held_out_accuracy,
+        "train_seconds": time.perf_counter() - started,
+        "interrupted": not finished,
+    }
 
 
 def normalised(random: TrueReturn, trained: TrueReturn, reference: TrueReturn) -> float | None:
@@ -169,9 +181,10 @@ def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
         "clips_failed": runners.get("clips_failed", 0),
         **{name: ring[name] for name in ("env_steps", "comparisons", "reward_version", "rounds", "too_short")},
     }
-    if held.get("round_number") == ring["rounds"] - 1 and result["training_iteration"] == held.get("iteration"):
-        metrics |= {name: held.get(name) for name in _OF_ROUND}
-        metrics |= {"round": held["round_number"], "fit_seconds": held.get("seconds")}
+    if result["training_iteration"] == held.get("iteration"):  # a round was held before this iteration
+        metrics |= {name: held[name] for name in ("round", "wanted", "answered")}
+        if held["answered"]:
+            metrics |= {name: held[name] for name in _OF_FIT}
     whole = (
         "iteration",
         "env_steps",
@@ -188,9 +201,7 @@ def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
     }
 
 
-_OF_ROUND = (
-    "wanted",
-    "answered",
+_OF_FIT = (
     "ties",
     "held_out",
     "train_loss",
@@ -200,13 +211,20 @@ _OF_ROUND = (
     "reward_mean",
     "reward_std",
     "gradient_steps",
+    "fit_seconds",
 )
-"""What an iteration's metrics say of the labelling round before it, where there was one."""
+"""What an iteration's metrics say of the fit before it, where there was one."""
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Within it, the first Ctrl-C (or SIGTERM) asks to stop after the current iteration; a second one stops at once."""
+    """Within it, the first Ctrl-C (or SIGTERM) asks to stop after the current iteration; a second one stops at once.
+
+    Outside of the main thread, where Python delivers no signals, it does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
     asked = False
 
     def ask(number: int, frame: FrameType | None) -> None:

@@ -62,7 +62,7 @@ def _ring(
         reward_model=REWARD_MODEL,
         observation_space=Walk.observation_space,
         action_space=Walk().action_space,
-        make_env=partial(Walk, lengths),
+        make_env=partial(Walk, lengths, numbered=False),
         store=folder / "store",
         seed=seed,
         rollouts=4,

@@ -97,12 +97,8 @@ def test_fragments_hold_what_happened() -> None:
 
 
 def test_a_round_gives_the_same_clips_whenever_it_is_held_and_another_round_others() -> None:
-    class WithoutNumber(gym.ObservationWrapper[Any, Any, Any]):
-        def observation(self, observation: Any) -> Any:
-            return observation[[0, 2]]
-
     def make(seed: int = 0) -> RolloutCollector:
-        return _collector(WithoutNumber(Walk((12,))), seed)
+        return _collector(Walk((12,), numbered=False), seed)
 
     collector = make()
     rounds = [_fragments(collector.collect(60, 2, number)) for number in (0, 1, 0)]
