@@ -59,9 +59,7 @@ class Fragmenter:
         self.seed = seed
         self.ensemble: RewardEnsemble | None = None
         if preferences.selection == "disagreement":
-            from rlhf_ray.reward import (
-                RewardEnsemble,  # here, since torch is a large import for a process without need of it
-            )
+            from rlhf_ray.reward import RewardEnsemble  # a large import, which most fragmenters have no need of
 
             self.ensemble = RewardEnsemble(observation_space, action_space, reward_model)
         self._clips: dict[tuple[int, int], Fragments] = {}

@@ -14,7 +14,7 @@ VECTORS = gym.spaces.Box(-10.0, 10.0, (3,), np.float32)
 IMAGES = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)
 """The smallest images that the reward networks' convolutions take."""
 FORCES = gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
-CHOICES = gym.spaces.Discrete(4)
+CHOICES: gym.spaces.Discrete[Any] = gym.spaces.Discrete(4)
 
 
 def some_fragments(
@@ -34,7 +34,7 @@ def some_fragments(
         seen = rng.normal(size=(n, length + 1, *observations.shape)).astype(np.float32)
     done: npt.NDArray[Any]
     if isinstance(actions, gym.spaces.Discrete):
-        done = rng.integers(actions.n, size=(n, length)) + actions.start
+        done = rng.integers(int(actions.n), size=(n, length)) + int(actions.start)
     else:
         assert actions.shape is not None
         done = rng.uniform(-1, 1, (n, length, *actions.shape)).astype(np.float32)

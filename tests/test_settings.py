@@ -62,7 +62,6 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("ppo", {"epochs": 0}, "ppo.epochs", "0", "1 or more"),
     ("ppo", {"num_env_runners": -1}, "ppo.num_env_runners", "-1", "0 or more"),
     ("ppo", {"learning_rate": -1.0}, "ppo.learning_rate", "-1.0", "above 0"),
-    ("ppo", {"decay_from": 1.0}, "ppo.decay_from", "1.0", "below 1"),
     ("ppo", {"minibatch_size": 2049}, "ppo.minibatch_size", "2049", "only 2048 steps"),
 ]
 MISSPELT: list[tuple[str, str]] = [

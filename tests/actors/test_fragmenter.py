@@ -30,10 +30,7 @@ def _fragmenter(pool: int = 1000, seed: int = 0, start_share: float = 0.0, **pre
 def _clips(version: int, source: int = 0, n: int = 4, **changes: Any) -> Clips:
     fragments = some_fragments(n, seed=100 * (version + 2) + source)
     fragments = dataclasses.replace(fragments, policy_versions=np.full(n, version))
-    return Clips(**{"source": source, "policy_version": version, "fragments": fragments} | _NOTHING | changes)
-
-
-_NOTHING: dict[str, Any] = {"too_short": 0, "episode_lengths": ()}
+    return dataclasses.replace(Clips(source, version, fragments, too_short=0, episode_lengths=()), **changes)
 
 
 def _reward(version: int = 3, seed: int = 0) -> dict[str, Any]:
@@ -61,7 +58,8 @@ def _same(one: Pairs, other: Pairs) -> bool:
 @pytest.mark.parametrize("selection", ["random", "disagreement"])
 def test_the_order_in_which_clips_arrive_changes_nothing(selection: str) -> None:
     rollouts = [_clips(version, source) for version in (RANDOM_POLICY, 0, 1) for source in (0, 1)]
-    proposals, reports = [], []
+    proposals: list[Pairs] = []
+    reports = []
     for order in itertools.permutations(rollouts):
         fragmenter = _fragmenter(pool=10, selection=selection)
         for clips in order:

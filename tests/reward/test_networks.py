@@ -27,7 +27,8 @@ def _networks(
 def _rewards(networks: RewardNetworks, step: dict[str, Tensor]) -> Tensor:
     features = networks.features(*step.values())
     with torch.no_grad():
-        return networks(features, networks.images(step["use_state"], step["use_next_state"]))
+        rewards: Tensor = networks(features, networks.images(step["use_state"], step["use_next_state"]))
+    return rewards
 
 
 def _steps(observations: gym.spaces.Box, actions: gym.Space[Any], seed: int) -> dict[str, Tensor]:
@@ -105,7 +106,7 @@ def test_stacked_networks_compute_what_separate_ones_do(
             if layer is not layers[-1]:
                 values = function(values)
         assert torch.allclose(rewards[member], values[:, 0], atol=1e-6)
-        values.square().sum().backward()
+        torch.autograd.backward(values.square().sum())
         for weight, layer in zip(weights, layers, strict=True):
             assert weight.grad is not None
             assert layer.weight.grad is not None
@@ -130,7 +131,7 @@ def test_forward_leaves_its_inputs_as_they_are() -> None:
         features = networks.features(*step.values())
         images = networks.images(step["use_state"], step["use_next_state"])
         copies = [None if tensor is None else tensor.clone() for tensor in (features, images)]
-        networks(features, images).sum().backward()
+        torch.autograd.backward(networks(features, images).sum())
         for tensor, copy in zip((features, images), copies, strict=True):
             assert (tensor is None) == (copy is None)
             if tensor is not None and copy is not None:

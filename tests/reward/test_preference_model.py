@@ -22,7 +22,7 @@ def test_the_loss_is_the_cross_entropy_of_the_noisy_bradley_terry_model(
 def test_the_gradient_is_that_of_the_loss(noise: float) -> None:
     differences = torch.linspace(-6, 6, 7, dtype=torch.float64, requires_grad=True)
     preferences = torch.tensor([0.0, 1.0, 0.5, 1.0, 0.0, 0.5, 1.0], dtype=torch.float64)
-    log_likelihood_loss(differences, preferences, noise).sum().backward()
+    torch.autograd.backward(log_likelihood_loss(differences, preferences, noise).sum())
     with torch.no_grad():
         above, below = (log_likelihood_loss(differences + step, preferences, noise) for step in (1e-6, -1e-6))
     assert differences.grad is not None

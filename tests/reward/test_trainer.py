@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.comparisons import Comparisons, stable_uniform
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward import trainer as trainer_module
 from rlhf_ray.reward.trainer import FitReport, bootstrap_weights
@@ -118,9 +118,7 @@ def test_the_report_says_what_the_formula_says_of_the_fitted_model(label_noise: 
 
 
 def _held_out(trainer: RewardTrainer) -> set[str]:
-    return {
-        name for name in trainer.ids if trainer_module.stable_uniform([name], "held out")[0] < trainer.held_out_share
-    }
+    return {name for name in trainer.ids if stable_uniform([name], "held out")[0] < trainer.held_out_share}
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.7])
