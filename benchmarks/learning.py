@@ -27,6 +27,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 RESULTS = Path(__file__).parent / "results"
 STUDENT_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 """Two-sided 95 % quantiles of Student's t, by degrees of freedom."""
@@ -38,11 +40,40 @@ def run(preset: str, seed: int, folder: Path, reference: bool) -> dict[str, Any]
     command = [program, "train", preset, "--seed", str(seed), "--run-dir", str(folder), "--evaluation-episodes", "100"]
     started = time.perf_counter()
     with (folder.parent / f"{folder.name}.log").open("w") as log:
-        subprocess.run([*command, *(["--reference"] if reference else [])], check=True, stdout=log, stderr=log)
+        process = subprocess.Popen([*command, *(["--reference"] if reference else [])], stdout=log, stderr=log)
+        cpu, memory = watch(process)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed; see {folder}.log")
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     curve = [[row["env_steps"], row["true_return_mean"], row.get("held_out_accuracy")] for row in rows]
-    return {**result, "wall_seconds": time.perf_counter() - started, "curve": curve}
+    wall = time.perf_counter() - started
+    return {**result, "wall_seconds": wall, "cpu_seconds": cpu, "peak_memory_mb": memory, "curve": curve}
+
+
+def watch(process: subprocess.Popen[bytes], every: float = 2.0) -> tuple[float, float]:
+    """Wait for ``process``. CPU seconds and peak memory (MB, shared pages counted once) of it and all it started.
+
+    Looked at every two seconds, so that what a process does right before it ends is missed.
+    """
+    cpu: dict[int, float] = {}
+    peak = 0.0
+    while process.poll() is None:
+        memory = 0.0
+        try:
+            family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            break
+        for member in family:
+            try:
+                cpu[member.pid] = sum(member.cpu_times()[:2])
+                memory += member.memory_full_info().pss / 2**20
+            except psutil.NoSuchProcess:
+                continue
+        peak = max(peak, memory)
+        time.sleep(every)
+    process.wait()
+    return sum(cpu.values()), peak
 
 
 def interval(values: list[float]) -> list[float] | None:
