@@ -6,7 +6,7 @@ cd "$(dirname "$0")"
 
 extras=${EXTRAS:-dev}
 stamp=.venv/.installed
-wanted=$(cat pyproject.toml constraints.txt setup.sh 2>/dev/null | cksum; echo "$extras"; pwd)
+wanted=$(cat pyproject.toml constraints.txt setup.sh 2>/dev/null | cksum; echo "$extras ${PYTHON:-}"; pwd)
 if [ -x .venv/bin/rlhf-ray ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
   exit 0
 fi
@@ -30,8 +30,9 @@ else
   fi
 fi
 
-echo "setup: making .venv with $("$python" --version) (about 1 GB to download the first time)"
-if [ -d .venv ] && ! usable .venv/bin/python; then rm -rf .venv; fi
+echo "setup: making .venv with $("$python" --version); the first time this downloads about 650 MB with a CPU build of torch"
+minor() { "$1" -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null; }
+if [ -d .venv ] && [ "$(minor .venv/bin/python)" != "$(minor "$python")" ]; then rm -rf .venv; fi
 [ -d .venv ] || "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.5"
 
