@@ -27,7 +27,7 @@ def sweep(
         folder: for Tune's results, a checkpoint of each trial among them.
         trials: how many.
         concurrent: at most so many at a time; as many as the cluster has room for unless given.
-        show: whether to print Tune's progress and the table.
+        show: whether to print how trials go and the table.
     """
     results = tune.Tuner(
         PreferencePPO,
@@ -40,12 +40,31 @@ def sweep(
             storage_path=str(folder.parent),
             stop={f"{PREFERENCES}/finished": 1.0},
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
-            verbose=1 if show else 0,
+            callbacks=[_Announcer()] if show else [],
+            verbose=0,  # Tune's own table has a column of 200 settings
         ),
     ).fit()
     if show:
         _print(results, varied(config.to_dict()))
     return results
+
+
+class _Announcer(tune.Callback):  # type: ignore[misc]
+    """Says when a trial starts, how it stands every few iterations, and when it ends."""
+
+    EVERY = 10
+    """Iterations between two lines of a trial."""
+
+    def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        print(f"{trial}: started, {sum(t.is_finished() for t in trials)} of {len(trials)} trials done")
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        if result["training_iteration"] % self.EVERY == 0:
+            steps, value = _at(result, (PREFERENCES, "env_steps")), _at(result, ("env_runners", "episode_return_mean"))
+            print(f"{trial}: env steps {steps:.0f}, true return {_text(value)}")
+
+    def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        print(f"{trial}: failed; see {trial.local_path}")
 
 
 def varied(space: dict[str, Any], prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

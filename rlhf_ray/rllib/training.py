@@ -67,14 +67,22 @@ def start_ray(cpus: int) -> None:
     if os.environ.get("RAY_ADDRESS"):
         ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR")
         return
-    ray.init(
-        address="local",
-        num_cpus=max(cpus, os.cpu_count() or 1),
-        include_dashboard=False,
-        runtime_env=runtime_env,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
+    for attempts_left in (2, 1, 0):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=max(cpus, os.cpu_count() or 1),
+                include_dashboard=False,
+                runtime_env=runtime_env,
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
+            return
+        except Exception as error:
+            # Ray gives its own processes a fixed 30 s to start, which a busy machine may exceed.
+            if not attempts_left or "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
 
 
 def train(
