@@ -1,0 +1,52 @@
+"""Evaluation counts a number of episodes that is fixed beforehand, from the same beginnings for every policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+
+from rlhf_ray.rllib.evaluation import evaluate, play
+
+
+class Countdown(gym.Env[Any, Any]):
+    """Episodes of the length it is given, each step worth 1."""
+
+    observation_space = gym.spaces.Box(0.0, 100.0, (1,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, length: int):
+        self.length = length
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.left = self.length
+        return np.array([self.left], dtype=np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        return np.array([self.left], dtype=np.float32), 1.0, self.left == 0, False, {}
+
+
+def test_each_copy_gives_its_quota_of_whole_episodes_however_long_they_are() -> None:
+    env = SyncVectorEnv([lambda length=length: Countdown(length) for length in (3, 7, 20)])
+    returns = play(env, None, np.array([2, 2, 1]), seed=0)
+    assert sorted(returns.tolist()) == [3.0, 3.0, 7.0, 7.0, 20.0]
+
+
+def test_the_same_seed_gives_the_same_return_and_any_number_of_episodes_is_met() -> None:
+    def still(observations: Any) -> Any:
+        return np.zeros((len(observations), 1), dtype=np.float32)
+
+    first = evaluate("Pendulum-v1", still, episodes=23, seed=1)
+    assert first == evaluate("Pendulum-v1", still, episodes=23, seed=1)
+    assert first.episodes == 23
+    assert first != evaluate("Pendulum-v1", still, episodes=23, seed=2)
+    assert evaluate("Pendulum-v1", None, episodes=3, seed=1) == evaluate("Pendulum-v1", None, episodes=3, seed=1)
+
+
+def test_the_return_is_the_true_one() -> None:
+    result = evaluate("rlhf_ray/CartPoleFixed-v0", None, episodes=5, seed=0)
+    assert 5 < result.true_return_mean < 100  # random actions drop the pole within some steps
