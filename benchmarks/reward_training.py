@@ -9,11 +9,11 @@ An ensemble of 3 stands beside its EnsembleTrainer; the bootstrap is weights in 
 One process, one thread, CPU time. A round (ours, imitation, imitation, ours; the next one the other way round) gives one ratio
 of times; the table has their median and its bootstrap 95 % interval, and an arm's first runs against its second ones (A/A).
 
-    pip install -e '.[imitation]'
+    ./setup.sh && . .venv/bin/activate              # imitation is among the development dependencies
     python benchmarks/reward_training.py            # 4 CPU minutes; writes benchmarks/results/reward_training.json
     python benchmarks/reward_training.py --quick    # a look, not a measurement; writes nothing
 
-Expect more than 15 times imitation's speed for fragments of 25 steps and 7 times for 100: its time goes to a Python loop over
+Expect at least 15 times imitation's speed for fragments of 25 steps and 7 times for 100: its time goes to a Python loop over
 the pairs, nearly whatever their length; ours goes to matrix products.
 """
 
