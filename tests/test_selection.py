@@ -82,6 +82,10 @@ def test_among_equals_earlier_candidates_come_first() -> None:
     candidates = np.array([[0, 1], [2, 3], [1, 0], [4, 5], [3, 2]])
     returns = np.array([[1.0, 0.0, 0.0, 0.0, 5.0, 0.0], [0.0, 1.0, 0.0, 0.0, -5.0, 0.0]])
     assert most_disagreed(candidates, returns, 5).tolist() == [[4, 5], [0, 1], [1, 0], [2, 3], [3, 2]]
+    many = np.arange(400).reshape(-1, 2)  # so many, since a sort may be stable for a few only
+    spread = np.repeat(np.arange(200) % 3, 2) * np.tile([1.0, 0.0], 200)
+    order = [i for level in (2, 1, 0) for i in range(200) if i % 3 == level]
+    assert np.array_equal(most_disagreed(many, np.stack([spread, -spread]), 200), many[order])
 
 
 def test_huge_returns_raise_no_warning_and_give_numbers() -> None:
