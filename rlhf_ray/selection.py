@@ -23,7 +23,7 @@ def random_pairs(
     Returns:
         ``[m, 2]`` int64 positions; ``m < count`` only when fewer than ``count`` different pairs exist.
     """
-    if favoured is None or not favoured.any() or favoured.all():
+    if favoured is None or not favoured.any() or favoured.all() or (share == 1.0 and favoured.sum() < 2):
         favoured, share = np.zeros(fragments, dtype=bool), 0.0
     first, rest = _Deck(np.flatnonzero(favoured), rng), _Deck(np.flatnonzero(~favoured), rng)
     if share == 0.0:

@@ -9,7 +9,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from rlhf_ray.schedules import ScheduleName
 from rlhf_ray.teachers import TeacherName
@@ -28,6 +28,21 @@ class SettingError(ValueError):
 def _require(condition: bool, setting: str, value: object, rule: str) -> None:
     if not condition:
         raise SettingError(f"{setting} is {value!r}; {rule}.")
+
+
+def _require_layers(hidden: tuple[int, ...], setting: str) -> None:
+    valid = len(hidden) >= 1 and all(units >= 1 for units in hidden)
+    _require(valid, setting, hidden, "name at least one hidden layer, each of 1 or more units")
+
+
+def _require_choices(settings: object, group: str) -> None:
+    """Check each field of ``settings`` whose type is a `Literal`."""
+    for name, kind in get_type_hints(type(settings)).items():
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        if choices and getattr(settings, name) not in choices:
+            raise SettingError(
+                f"{group}.{name} is {getattr(settings, name)!r}; it must be one of {', '.join(choices)}."
+            )
 
 
 @dataclass(frozen=True)
@@ -102,6 +117,7 @@ class PreferenceSettings:
     documentation, "variable horizon"); with this you accept that."""
 
     def __post_init__(self) -> None:
+        _require_choices(self, "preferences")
         _require(
             self.comparisons >= 1,
             "preferences.comparisons",
@@ -171,12 +187,8 @@ class RewardModelSettings:
     """Discount of rewards within a fragment, per step, in the likelihood (1: none)."""
 
     def __post_init__(self) -> None:
-        _require(
-            len(self.hidden) >= 1 and all(units >= 1 for units in self.hidden),
-            "reward_model.hidden",
-            self.hidden,
-            "name at least one hidden layer, each of 1 or more units",
-        )
+        _require_choices(self, "reward_model")
+        _require_layers(self.hidden, "reward_model.hidden")
         _require(
             self.use_state or self.use_action or self.use_next_state or self.use_done,
             "reward_model.use_state",
@@ -232,6 +244,11 @@ class PPOSettings:
     """For continuous actions: log standard deviation of the policy at the start (actions are scaled to [-1, 1])."""
 
     def __post_init__(self) -> None:
+        _require_choices(self, "ppo")
+        _require_layers(self.hidden, "ppo.hidden")
+        _require(0 < self.gamma <= 1, "ppo.gamma", self.gamma, "it must be above 0 and at most 1")
+        _require(0 <= self.gae_lambda <= 1, "ppo.gae_lambda", self.gae_lambda, "it must be between 0 and 1")
+        _require(self.clip > 0, "ppo.clip", self.clip, "it must be above 0")
         for name in ("num_envs", "rollout_length", "minibatch_size", "epochs"):
             value = getattr(self, name)
             _require(value >= 1, f"ppo.{name}", value, "it must be 1 or more")
@@ -274,13 +291,14 @@ class Experiment:
             f"fragments are cut from rollouts of ppo.rollout_length={self.ppo.rollout_length} steps: "
             "shorten the fragments or lengthen the rollouts",
         )
-        needed = self.fragments.initial_env_steps + self.ppo.iteration_env_steps
+        exploration = self.preferences.rounds * self.fragments.exploration_env_steps
+        needed = self.fragments.initial_env_steps + exploration + self.ppo.iteration_env_steps
         _require(
             self.total_env_steps >= needed,
             "total_env_steps",
             self.total_env_steps,
-            f"the first fragments (fragments.initial_env_steps={self.fragments.initial_env_steps}) and one iteration of PPO "
-            f"({self.ppo.iteration_env_steps} steps) take {needed}",
+            f"the first fragments (fragments.initial_env_steps={self.fragments.initial_env_steps}), exploration "
+            f"({exploration}) and one iteration of PPO ({self.ppo.iteration_env_steps}) take {needed}",
         )
 
 

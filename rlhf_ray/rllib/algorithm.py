@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.core import DEFAULT_MODULE_ID
@@ -99,7 +100,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
 
     def reward_model(self) -> RewardEnsemble:
         """The newest version of the reward model."""
-        ensemble = RewardEnsemble(*self._spaces, self.config.reward_model_settings)
+        with torch.random.fork_rng(devices=[]):  # making one must not change what the policy draws next
+            ensemble = RewardEnsemble(*self._spaces, self.config.reward_model_settings)
         ensemble.load_state(self.ring.publish())
         return ensemble
 

@@ -12,8 +12,8 @@ from rlhf_ray.reward.preference_model import discounts, log_likelihood_loss
 def test_the_loss_is_the_cross_entropy_of_the_noisy_bradley_terry_model(
     difference: float, preference: float, noise: float
 ) -> None:
-    values = [torch.tensor([value], dtype=torch.float64) for value in (difference, preference)]
-    loss = log_likelihood_loss(*values, noise)
+    given_difference, answer = (torch.tensor([value], dtype=torch.float64) for value in (difference, preference))
+    loss = log_likelihood_loss(given_difference, answer, noise)
     left = noise / 2 + (1 - noise) / (1 + np.exp(-difference))
     right = noise / 2 + (1 - noise) / (1 + np.exp(difference))
     assert loss.item() == pytest.approx(-preference * np.log(left) - (1 - preference) * np.log(right), rel=1e-6)

@@ -42,13 +42,15 @@ def small(**changes: Any) -> Experiment:
     return Experiment(**(values | changes))
 
 
-def run(experiment: Experiment) -> dict[str, Any]:
-    """Train to the end of the budget; what two equal runs have to agree on."""
+def run(experiment: Experiment, checkpoint: Path | None = None) -> dict[str, Any]:
+    """Train to the end of the budget; what two equal runs have to agree on. Perhaps save a checkpoint after each iteration."""
     algorithm = PreferencePPOConfig.from_experiment(experiment).build_algo()
     try:
         results = []
         while not algorithm.finished:
             results.append(algorithm.train())
+            if checkpoint is not None:
+                algorithm.save_to_path(str(checkpoint))
         comparisons = ray.get(algorithm.ring.store.load.remote())
         return {
             "ids": comparisons.pairs.ids,
@@ -72,8 +74,8 @@ def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
             np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
 
 
-def test_a_run_meets_its_budgets_exactly_and_repeats_bit_for_bit() -> None:
-    first, second = run(small()), run(small())
+def test_a_run_meets_its_budgets_exactly_and_repeats_bit_for_bit_checkpoints_or_not(tmp_path: Path) -> None:
+    first, second = run(small()), run(small(), checkpoint=tmp_path)
     assert first["env_steps"] == 2_900
     assert len(first["ids"]) == len(set(first["ids"])) == 30
     assert first["iterations"] == 3
