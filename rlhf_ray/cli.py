@@ -100,11 +100,13 @@ def preset(name: str) -> Experiment:
     if name in tune_configs.names():
         experiment: Experiment = tune_configs.load(name).experiment
         return experiment
+    import gymnasium
+
     from rlhf_ray import envs
 
     try:
         envs.make_env(name).close()  # type: ignore[no-untyped-call]
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, gymnasium.error.Error) as error:
         presets = ", ".join(tune_configs.names())
         raise SettingError(f"{name!r} is neither a preset ({presets}) nor an environment: {error}") from error
     return Experiment(environment=name)

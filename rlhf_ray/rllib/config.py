@@ -191,7 +191,7 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         try:
             env = self.make_env()()
             check_spaces(env.observation_space, env.action_space, str(self.env))
-        except (ValueError, ImportError) as error:
+        except (ValueError, ImportError, gym.error.Error) as error:
             raise SettingError(str(error)) from error
         observation_space, action_space = cast(gym.spaces.Box, env.observation_space), env.action_space
         limit = None if env.spec is None else env.spec.max_episode_steps

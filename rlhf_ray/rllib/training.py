@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -9,8 +10,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -156,6 +157,8 @@ def _train(
     finally:
         writer.close()
         algorithm.stop()
+        with contextlib.suppress(OSError):
+            Path(algorithm.logdir).rmdir()  # RLlib's own folder under ~/ray_results, which stayed empty
     return {
         "env_steps": metrics.get("env_steps", 0),
         "comparisons": metrics.get("comparisons", 0),
@@ -224,7 +227,7 @@ _OF_FIT = (
 """What an iteration's metrics say of the fit before it, where there was one."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Within it, the first Ctrl-C (or SIGTERM) asks to stop after the current iteration; a second one stops at once.
 
