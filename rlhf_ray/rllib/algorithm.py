@@ -56,9 +56,9 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             self.config.fragment_settings.exploration_env_steps
         )
         initial = self.config.fragment_settings.initial_env_steps
-        self._iterations = (budget - initial) // self._room
+        self._iterations = (budget - initial) // self.config.most_iteration_env_steps
         # What does not fill an iteration goes to the first clips, so that the steps add up to the budget.
-        self._initial_env_steps = initial + (budget - initial) % self._room
+        self._initial_env_steps = initial + (budget - initial) % self.config.most_iteration_env_steps
         self.ring = Pipeline(
             name=name,
             fragments=self.config.fragment_settings,
@@ -84,19 +84,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
     @property
     def finished(self) -> bool:
         """Whether another iteration could take more than ``total_env_steps``."""
-        return self.env_steps + self._room > self.config.total_env_steps
-
-    @property
-    def _room(self) -> int:
-        """The most environment steps that an iteration takes.
-
-        RLlib steps all copies of the environment together, and steps in which a copy begins a new episode do not count. Where
-        episodes end at different times a rollout may so have some steps more than asked for, fewer than there are copies.
-        """
-        copies = self.config.num_envs_per_env_runner * max(1, self.config.num_env_runners)
-        return self.config.iteration_env_steps + (
-            copies if self.config.preference_settings.allow_variable_horizon else 0
-        )
+        return self.env_steps + self.config.most_iteration_env_steps > self.config.total_env_steps
 
     def reward_model(self) -> RewardEnsemble:
         """The newest version of the reward model."""
@@ -182,7 +170,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
     def _explore(self, round_number: int) -> None:
         """Gather exploratory clips, where the settings ask for them and the budget leaves room."""
         steps = self.config.fragment_settings.exploration_env_steps
-        if steps and self.env_steps + steps + self._room <= self.config.total_env_steps:
+        if steps and self.env_steps + steps + self.config.most_iteration_env_steps <= self.config.total_env_steps:
             weights = self.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]
             spec = self.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID]
             self.ring.explore(round_number, self.training_iteration, PolicyMaker(spec, *self._spaces, weights))
@@ -190,7 +178,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
     def _round_due(self) -> int:
         """The last round that should have been held before the next iteration."""
         rounds = len(self.ring.labels) - 1
-        if self.env_steps + 2 * self._room > self.config.total_env_steps:
+        if self.env_steps + 2 * self.config.most_iteration_env_steps > self.config.total_env_steps:
             return rounds  # the last iteration: what is left of the budget is asked for now
         due: int = (self.training_iteration * (rounds + 1)) // self._iterations
         return min(rounds, due)

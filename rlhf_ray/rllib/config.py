@@ -139,6 +139,16 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         """Environment steps of one iteration."""
         return int(self.total_train_batch_size)
 
+    @property
+    def most_iteration_env_steps(self) -> int:
+        """The most environment steps that an iteration takes.
+
+        RLlib steps all copies of the environment together, and steps in which a copy begins a new episode do not count. Where
+        episodes end at different times a rollout may so have some steps more than asked for, fewer than there are copies.
+        """
+        copies = self.num_envs_per_env_runner * max(1, self.num_env_runners)
+        return self.iteration_env_steps + (copies if self.preference_settings.allow_variable_horizon else 0)
+
     def make_env(self) -> Callable[[], gym.Env[Any, Any]]:
         """A function that makes one copy of the environment, for the rollout collector and for evaluation."""
         env, env_config = self.env, dict(self.env_config)
@@ -168,12 +178,12 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
             raise SettingError(
                 f"batch_mode is {self.batch_mode!r}; only 'truncate_episodes' takes a known number of steps."
             )
-        needed = fragments.initial_env_steps + self.iteration_env_steps
+        needed = fragments.initial_env_steps + self.most_iteration_env_steps
         needed += preferences.rounds * fragments.exploration_env_steps
         if self.total_env_steps < needed:
             raise SettingError(
                 f"total_env_steps is {self.total_env_steps}; the first fragments ({fragments.initial_env_steps} steps), "
-                f"exploration and one iteration ({self.iteration_env_steps} steps) take {needed}: raise it or lower those."
+                f"exploration and one iteration ({self.most_iteration_env_steps} steps) take {needed}: raise it or lower those."
             )
 
     def check_environment(self) -> tuple[gym.spaces.Box, gym.Space[Any]]:
