@@ -51,10 +51,10 @@ def run(preset: str, seed: int, folder: Path, reference: bool) -> dict[str, Any]
     return {**result, "wall_seconds": wall, "cpu_seconds": cpu, "peak_memory_mb": memory, "curve": curve}
 
 
-def watch(process: subprocess.Popen[bytes], every: float = 2.0) -> tuple[float, float]:
+def watch(process: subprocess.Popen[bytes], every: float = 10.0) -> tuple[float, float]:
     """Wait for ``process``. CPU seconds and peak memory (MB, shared pages counted once) of it and all it started.
 
-    Looked at every two seconds, so that what a process does right before it ends is missed.
+    Looked at every ten seconds (counting shared pages is slow), so that what a process does right before it ends is missed.
     """
     cpu: dict[int, float] = {}
     peak = 0.0
