@@ -43,6 +43,7 @@ if [ -z "${UV_FIND_LINKS:-}" ]; then
 fi
 constraints=()
 if [ -f constraints.txt ]; then constraints=(-c constraints.txt); fi
-.venv/bin/uv pip install --quiet --python .venv/bin/python "${constraints[@]}" -e ".[$extras]"
+# Compiled now rather than at the first start, for which Ray gives its processes 30 s.
+.venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python "${constraints[@]}" -e ".[$extras]"
 echo "$wanted" >"$stamp"
 echo "setup: done"
