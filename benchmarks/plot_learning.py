@@ -17,8 +17,9 @@ TASKS = {"pendulum": "Pendulum-v1", "cartpole_constant_schedule": "CartPoleFixed
 
 def main() -> None:
     """One panel for each task: the true return of every seed while its agent learns from comparisons alone."""
-    figure, panels = plt.subplots(1, len(TASKS), figsize=(11, 3.1), constrained_layout=True)
-    for panel, (name, title) in zip(panels, TASKS.items(), strict=True):
+    tasks = {name: title for name, title in TASKS.items() if (HERE / "results" / f"learning_{name}.json").exists()}
+    figure, panels = plt.subplots(1, len(tasks), figsize=(3.7 * len(tasks), 3.1), constrained_layout=True)
+    for panel, (name, title) in zip(panels, tasks.items(), strict=True):
         outcome = json.loads((HERE / "results" / f"learning_{name}.json").read_text())
         for run in outcome["runs"]:
             curve = np.array([[steps, value] for steps, value, _ in run["curve"] if value is not None])
