@@ -7,7 +7,7 @@ selection, teacher, store, reward fits) are in PreferencePPO's, and Ray's own id
     python benchmarks/ppo_tax.py pendulum
     python benchmarks/ppo_tax.py cartpole
 
-Writes benchmarks/results/ppo_tax_PRESET.json. Expect a ratio of about 1.1 to 1.2.
+Writes benchmarks/results/ppo_tax_PRESET.json. Expect a ratio of about 1.2.
 """
 
 from __future__ import annotations
