@@ -34,7 +34,7 @@ experiment = Experiment(
         updates=30,
     ),
     # Procgen's published PPO settings (Cobbe et al. 2020), with fewer environment copies for so few steps, and the small
-    # network of the DQN paper: on a CPU the published one ("impala") takes four times as long.
+    # network of the DQN paper: on a CPU the published one ("impala") takes several times as long.
     ppo=PPOSettings(
         network="nature",
         num_envs=16,

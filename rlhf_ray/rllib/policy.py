@@ -17,6 +17,7 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor, nn
 
 from rlhf_ray.arrays import Array
+from rlhf_ray.envs.spaces import is_image
 from rlhf_ray.rllib.actions import to_env_actions
 from rlhf_ray.settings import PolicyNetwork, PPOSettings, SettingError
 
@@ -35,7 +36,7 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
         """Build the networks (called by RLlib)."""
         config = self.model_config
         hidden: tuple[int, ...] = tuple(config["hidden"])
-        self.image = _is_image(self.observation_space)
+        self.image = is_image(self.observation_space)
         network: PolicyNetwork = config["network"]
         if network == "auto":
             network = "nature" if self.image else "mlp"
@@ -149,10 +150,6 @@ class PolicyMaker:
         module = spec.build()
         module.set_state(self.weights)
         return CollectorPolicy(module)
-
-
-def _is_image(space: gym.Space[Any]) -> bool:
-    return isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
 
 
 def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
