@@ -1,6 +1,8 @@
-"""Gatherer: gets answers to pairs. This one asks a scripted teacher, who answers at once."""
+"""Gatherer: gets answers to pairs. This one asks a scripted teacher."""
 
 from __future__ import annotations
+
+import time
 
 import numpy as np
 
@@ -17,8 +19,12 @@ class SyntheticGatherer:
 
     def __init__(self, settings: PreferenceSettings, seed: int):
         self.teacher = make_teacher(settings.teacher, settings.rationality)
+        self.answer_seconds = settings.answer_seconds
         self.seed = seed
 
-    def gather(self, pairs: Pairs, round_number: int) -> Comparisons:
-        """The teacher's answers to ``pairs``."""
-        return Comparisons(pairs, self.teacher.answer(pairs, np.random.default_rng([self.seed, 2, round_number])))
+    def gather(self, pairs: Pairs, round_number: int, part: slice = slice(None)) -> Comparisons:
+        """The teacher's answers to the pairs in ``part`` of ``pairs``: the same ones in however many parts they are asked for."""
+        preferences = self.teacher.answer(pairs, np.random.default_rng([self.seed, 2, round_number]))
+        answers = Comparisons(pairs, preferences)[part]
+        time.sleep(self.answer_seconds * len(answers))
+        return answers

@@ -1,4 +1,4 @@
-"""Pipeline: starts the ring's actors and turns the ring, round by round. It moves references between them, never arrays."""
+"""Pipeline: the ring's actors, and what both ways of driving them share. It moves references between them, never arrays."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import Any
 import gymnasium as gym
 import ray
 from ray.actor import ActorHandle
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.fragmenter import Fragmenter
 from actors.gatherer import SyntheticGatherer
-from actors.reward_trainer import RewardTrainerActor, StateLostError
+from actors.reward_trainer import RewardTrainerActor
 from actors.rollout_collector import PolicyFactory, RolloutCollector
 from rlhf_ray.arrays import Array
 from rlhf_ray.fragments import RANDOM_POLICY
 from rlhf_ray.reward.trainer import FitReport
-from rlhf_ray.schedules import labels_per_round
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 
-CPUS = {"fragmenter": 0.1, "gatherer": 0.1, "store": 0.1, "collector": 0.2, "reward_trainer": 0.5}
-"""CPUs each actor claims. In the synchronous ring one of them works at a time, so that together they claim one."""
+CPUS = {"fragmenter": 0.1, "gatherer": 0.1, "store": 0.0, "collector": 0.2, "reward_trainer": 0.5}
+"""CPUs each actor claims. In the synchronous ring one of them works at a time, in the asynchronous one only the reward trainer
+works hard, so that together they claim one. The store claims none, to fit on the node it has to be on however full that is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +47,14 @@ class RoundReport:
 
 
 class Pipeline:
-    """The synchronous ring: collect, ask, answer, store, fit, publish, one after the other.
+    """The ring's actors.
 
     Args:
         name: of this ring: its actors are named ``NAME/fragmenter`` and so on, in the caller's Ray namespace.
         fragments, preferences, reward_model: the settings.
         observation_space, action_space: the environment's.
         make_env: makes the environment, for the collector.
-        store: folder of the preference store.
+        store: folder of the preference store, on this process's node.
         seed: of everything random in the ring.
         rollouts: stretches the collector's steps are shared by.
         spread: how many rounds the training has room for.
@@ -75,16 +76,11 @@ class Pipeline:
     ):
         self.fragments, self.preferences, self.reward_model = fragments, preferences, reward_model
         self.rollouts = rollouts
-        self.labels = labels_per_round(
-            preferences.comparisons,
-            preferences.initial_comparisons,
-            preferences.schedule,
-            min(preferences.rounds, spread),
-            preferences.steepness,
-        )
+        self.rounds = min(preferences.rounds, spread)
+        """Labelling rounds after the first."""
 
-        def start(kind: type, role: str, *arguments: Any) -> ActorHandle[Any]:
-            options = {
+        def start(kind: type, role: str, *arguments: Any, **options: Any) -> ActorHandle[Any]:
+            options |= {
                 "name": f"{name}/{role}",
                 "num_cpus": CPUS[role],
                 "max_restarts": -1,
@@ -93,74 +89,54 @@ class Pipeline:
             }
             return ray.remote(**options)(kind).remote(*arguments)
 
+        # A restarted store must find its folder.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         spaces = (observation_space, action_space)
         self.collector = start(RolloutCollector, "collector", make_env, fragments, seed)
         self.fragmenter = start(Fragmenter, "fragmenter", fragments, preferences, reward_model, *spaces, seed)
         self.gatherer = start(SyntheticGatherer, "gatherer", preferences, seed)
-        self.store = start(PreferenceStore, "store", store)
+        self.store = start(PreferenceStore, "store", store, scheduling_strategy=here)
         self.trainer = start(RewardTrainerActor, "reward_trainer", reward_model, preferences, *spaces, seed)
 
-        self.round_number = -1
-        """The last round that was held; -1 before the first."""
         self.env_steps = 0
         """Environment steps the collector has taken."""
         self.answered = 0
-        """Comparisons answered so far."""
+        """Comparisons answered and stored so far."""
         self.version = 0
         """The version of the reward model; 0 before the first fit."""
         self._trainer_state: ray.ObjectRef[dict[str, Any]] | None = None
 
-    def begin(self, env_steps: int) -> RoundReport:
-        """Gather the first clips with ``env_steps`` random actions and hold the first round.
+    def check_first_clips(self) -> None:
+        """Check that the first clips can be compared.
 
         Raises:
-            SettingError: the clips show that the settings do not fit the environment.
+            SettingError: they show that the settings do not fit the environment.
         """
-        self._collect(env_steps, 0, RANDOM_POLICY, None)
-        report = self.check()
+        report = self.check_report(ray.get(self.fragmenter.report.remote()))
         if report["pool"] < 2:
             raise SettingError(
-                f"fragments.length is {self.fragments.length}, and in {env_steps} steps of random actions "
+                f"fragments.length is {self.fragments.length}, and in {self.env_steps} steps of random actions "
                 f"{report['too_short']} stretches of episodes were shorter than that (episodes had "
                 f"{report['episode_lengths'] or 'no end'} steps): shorten fragments.length."
             )
-        return self.hold_round(0)
-
-    def explore(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
-        """Gather clips of a policy with a share of random actions, as the settings say."""
-        self._collect(self.fragments.exploration_env_steps, round_number, policy_version, make_policy)
-
-    def hold_round(self, round_number: int) -> RoundReport:
-        """Ask for what is due by round ``round_number``, store the answers and fit the reward model to all."""
-        wanted = sum(self.labels[: round_number + 1]) - self.answered
-        comparisons, answered, fit = None, 0, None
-        if wanted > 0:
-            reward = None if self.version == 0 else ray.put(self.publish())
-            count, pairs = self.fragmenter.propose.options(num_returns=2).remote(wanted, round_number, reward)
-            if ray.get(count):
-                comparisons = self.gatherer.gather.remote(pairs, round_number)
-                ray.get(self.store.commit.remote(comparisons, annotator=self.preferences.teacher))
-                updates = self.reward_model.initial_updates if self.version == 0 else self.reward_model.updates
-                fit = self._fit(comparisons, updates)
-                # Counted by the trainer, whose state goes back with this one's: the store may hold some of them already, from
-                # a commit that was repeated or a run that is resumed at an earlier round.
-                answered = fit.comparisons - self.answered
-        self.round_number = round_number
-        self.answered += answered
-        return RoundReport(round_number, wanted, answered, self.answered, fit)
 
     def publish(self) -> dict[str, Array]:
-        """The newest version of the reward model, whole (`RewardEnsemble.state`)."""
-        state: dict[str, Array] = ray.get(self._trainer_call("publish", self.version))
-        return state
+        """The newest version of the reward model, whole (`RewardEnsemble.state`).
 
-    def check(self) -> dict[str, Any]:
-        """What has arrived at the fragmenter (`Fragmenter.report`).
+        Raises:
+            ValueError: there is none before the first fit.
+        """
+        if self._trainer_state is None:
+            raise ValueError("There is no reward model yet: the first one comes with the first comparisons.")
+        version: dict[str, Array] = ray.get(self._trainer_state)["ensemble"]
+        return version
+
+    def check_report(self, report: dict[str, Any]) -> dict[str, Any]:
+        """Look whether what has arrived at the fragmenter (`Fragmenter.report`) may be trained on, and give it back.
 
         Raises:
             SettingError: episodes of different lengths were seen, and `allow_variable_horizon` is off.
         """
-        report: dict[str, Any] = ray.get(self.fragmenter.report.remote())
         lengths = report["episode_lengths"]
         if len(lengths) > 1 and not self.preferences.allow_variable_horizon:
             raise SettingError(
@@ -171,10 +147,17 @@ class Pipeline:
             )
         return report
 
+    def copy_store(self, path: Path) -> None:
+        """Copy the preference store into the folder ``path``."""
+        ray.get(self.store.copy_to.remote(path))
+
+    def import_store(self, path: Path) -> None:
+        """Add the comparisons of the preference store in the folder ``path`` to this ring's."""
+        ray.get(self.store.import_from.remote(path))
+
     def state(self) -> dict[str, Any]:
         """All that a checkpoint keeps besides the comparisons, which are copied by `copy_store`."""
         return {
-            "round_number": self.round_number,
             "env_steps": self.env_steps,
             "answered": self.answered,
             "version": self.version,
@@ -184,20 +167,11 @@ class Pipeline:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """The inverse of `state`. The store has to hold the comparisons that the state was made with."""
-        self.round_number, self.env_steps = state["round_number"], state["env_steps"]
-        self.answered, self.version = state["answered"], state["version"]
+        self.env_steps, self.answered, self.version = state["env_steps"], state["answered"], state["version"]
         ray.get(self.fragmenter.load_state.remote(state["fragmenter"]))
         if state["trainer"] is not None:
             self._trainer_state = ray.put(state["trainer"])
             self._restore_trainer()
-
-    def copy_store(self, path: Path) -> None:
-        """Copy the preference store into the folder ``path``."""
-        ray.get(self.store.copy_to.remote(path))
-
-    def import_store(self, path: Path) -> None:
-        """Add the comparisons of the preference store in the folder ``path`` to this ring's."""
-        ray.get(self.store.import_from.remote(path))
 
     def close(self) -> None:
         """End the actors."""
@@ -206,28 +180,21 @@ class Pipeline:
 
     def _collect(
         self, env_steps: int, round_number: int, policy_version: int, make_policy: PolicyFactory | None
-    ) -> None:
+    ) -> Any:
+        """Have the collector take ``env_steps`` steps and the fragmenter take its clips; the reference to wait for."""
         clips = self.collector.collect.remote(env_steps, self.rollouts, round_number, policy_version, make_policy)
-        ray.get(self.fragmenter.add.remote(clips))
+        return self.fragmenter.add.remote(clips)
+
+    def _collect_first(self, env_steps: int) -> None:
+        ray.get(self._collect(env_steps, 0, RANDOM_POLICY, None))
         self.env_steps += env_steps
+        self.check_first_clips()
 
-    def _fit(self, comparisons: Any, updates: int) -> FitReport:
-        report, state = self._trainer_call("fit", comparisons, updates, self.version + 1, num_returns=2)
+    def _take_fit(self, report: Any, state: Any) -> FitReport:
+        """What the references that a fit returned stand for. The state is copied: it must outlive the trainer's node."""
         fit: FitReport = ray.get(report)
-        self._trainer_state, self.version = state, fit.version
+        self._trainer_state, self.version = ray.put(ray.get(state)), fit.version
         return fit
-
-    def _trainer_call(self, method: str, *arguments: Any, num_returns: int = 1) -> Any:
-        """Call the reward trainer; one that was restarted is given its state back first."""
-        call = getattr(self.trainer, method).options(num_returns=num_returns)
-        refs = call.remote(*arguments)
-        try:
-            ray.wait(refs if num_returns > 1 else [refs], num_returns=num_returns)
-            ray.get(refs[0] if num_returns > 1 else refs)
-        except StateLostError:
-            self._restore_trainer()
-            refs = call.remote(*arguments)
-        return refs
 
     def _restore_trainer(self) -> None:
         ray.get(self.trainer.load_state.remote(self._trainer_state, self.store.load.remote()))

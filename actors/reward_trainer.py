@@ -1,4 +1,4 @@
-"""RewardTrainer: fits the reward ensemble in a process of its own and publishes versions of it."""
+"""RewardTrainer: fits the reward ensemble in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import gymnasium as gym
 
-from rlhf_ray.arrays import Array
 from rlhf_ray.comparisons import Comparisons
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward.trainer import FitReport
@@ -32,38 +31,27 @@ class RewardTrainerActor:
             settings, observation_space, action_space, held_out_share=preferences.held_out_share, seed=seed
         )
 
-    def fit(self, comparisons: Comparisons | None, updates: int, version: int) -> tuple[FitReport, dict[str, Any]]:
+    def fit(self, updates: int, version: int, *comparisons: Comparisons) -> tuple[FitReport, dict[str, Any]]:
         """Add ``comparisons``, take ``updates`` gradient steps, and return the report and the whole state after it.
 
         Calling again with the same ``version`` after it was made returns the same version without fitting again.
 
         Args:
-            comparisons: new ones; None when there are none.
             updates: gradient steps.
             version: the version to make; the one before it must be the current one.
+            comparisons: new ones, as many batches as there are.
 
         Raises:
             StateLostError: the current version is another one, as after a restart.
         """
         current = int(self.trainer.ensemble.version)
         if current == version - 1:
-            if comparisons is not None:
-                self.trainer.add(comparisons)
+            for batch in comparisons:
+                self.trainer.add(batch)
             self._report: FitReport = self.trainer.fit(updates)
         elif current != version:
             raise StateLostError(f"The reward trainer is at version {current}; version {version} cannot follow it.")
         return self._report, self.trainer.state()
-
-    def publish(self, version: int) -> dict[str, Array]:
-        """Version ``version``: weights, normalisers and number together (`RewardEnsemble.state`).
-
-        Raises:
-            StateLostError: the current version is another one, as after a restart.
-        """
-        current = int(self.trainer.ensemble.version)
-        if current != version:
-            raise StateLostError(f"The reward trainer is at version {current}, and version {version} was asked for.")
-        return self.trainer.ensemble.state()
 
     def load_state(self, state: dict[str, Any], comparisons: Comparisons | None) -> None:
         """Go back to ``state`` (see `RewardTrainer.load_state`)."""

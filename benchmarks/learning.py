@@ -8,8 +8,12 @@ training is evaluated on the true reward. Normalised = (learned - random) / (tru
     python benchmarks/learning.py cartpole --seeds 0 1 2 3 4
     python benchmarks/learning.py moving_dot --seeds 0 1 2
     python benchmarks/learning.py coinrun --seeds 0 --no-reference
+    python benchmarks/learning.py pendulum --no-reference --name asynchronous --preferences.mode asynchronous
+    python benchmarks/learning.py pendulum --seeds 0 1 2 --no-reference --name killed --kills 20 --preferences.mode asynchronous \
+        --ppo.num-env-runners 1
 
-Writes benchmarks/results/learning_PRESET.json, the metrics of every run with it, and prints a table.
+Options it does not know go to `rlhf-ray train`. Writes benchmarks/results/learning_PRESET[_NAME].json, the metrics of every run
+with it, and prints a table.
 """
 
 from __future__ import annotations
@@ -24,31 +28,44 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.kills import Killer
+
 RESULTS = Path(__file__).parent / "results"
+KILL_EVERY_S = 4.0
+"""Seconds between two kills, on average."""
 STUDENT_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 """Two-sided 95 % quantiles of Student's t, by degrees of freedom."""
 
 
-def run(preset: str, seed: int, folder: Path, reference: bool) -> dict[str, Any]:
-    """One run; what its folder says about it, with the process's wall time."""
+def run(preset: str, seed: int, folder: Path, reference: bool, kills: int, settings: list[str]) -> dict[str, Any]:
+    """One run; what its folder says about it, with the process's wall time and which of its actors were killed when."""
     program = str(Path(sys.executable).with_name("rlhf-ray"))
     command = [program, "train", preset, "--seed", str(seed), "--run-dir", str(folder), "--evaluation-episodes", "100"]
     started = time.perf_counter()
     with (folder.parent / f"{folder.name}.log").open("w") as log:
-        process = subprocess.Popen([*command, *(["--reference"] if reference else [])], stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [*command, *(["--reference"] if reference else []), *settings], stdout=log, stderr=log
+        )
+        killer = Killer(process.pid, kills, seed, KILL_EVERY_S)
+        killer.start()
         cpu, memory = watch(process)
+        killer.stop()
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed; see {folder}.log")
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     curve = [[row["env_steps"], row["true_return_mean"], row.get("held_out_accuracy")] for row in rows]
     wall = time.perf_counter() - started
-    return {**result, "wall_seconds": wall, "cpu_seconds": cpu, "peak_memory_mb": memory, "curve": curve}
+    return {**result, "wall_seconds": wall, "cpu_seconds": cpu, "peak_memory_mb": memory, "curve": curve} | (
+        {"kills": [asdict(kill) for kill in killer.kills]} if kills else {}
+    )
 
 
 def watch(process: subprocess.Popen[bytes], every: float = 10.0) -> tuple[float, float]:
@@ -101,12 +118,17 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=2, help="runs at a time")
     parser.add_argument("--no-reference", action="store_true")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the run folders go")
-    options = parser.parse_args()
-    folder = options.runs / f"learning-{options.preset}-{time.strftime('%Y%m%d-%H%M%S')}"
+    parser.add_argument("--name", help="goes into the name of the results, beside the preset's")
+    parser.add_argument("--kills", type=int, default=0, help="Ray actors of each run to kill at random moments")
+    options, settings = parser.parse_known_args()
+    title = "_".join(filter(None, [options.preset, options.name]))
+    folder = options.runs / f"learning-{title}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder.mkdir(parents=True)
     with ThreadPoolExecutor(options.parallel) as pool:
         jobs = [
-            pool.submit(run, options.preset, seed, folder / f"seed{seed}", not options.no_reference)
+            pool.submit(
+                run, options.preset, seed, folder / f"seed{seed}", not options.no_reference, options.kills, settings
+            )
             for seed in options.seeds
         ]
         runs = [job.result() for job in jobs]
@@ -115,17 +137,16 @@ def main() -> None:
     if not options.no_reference:
         values["normalised"] = summary([r["normalised"] for r in runs])
     about = json.loads((folder / f"seed{options.seeds[0]}" / "run.json").read_text())
-    settings = json.loads((folder / f"seed{options.seeds[0]}" / "config.json").read_text())
     outcome = {
         "command": f"python benchmarks/learning.py {' '.join(sys.argv[1:])}",
         "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
         "versions": about["versions"],
-        "settings": settings,
+        "settings": json.loads((folder / f"seed{options.seeds[0]}" / "config.json").read_text()),
         "summary": values,
         "runs": runs,
     }
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"learning_{options.preset}.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    (RESULTS / f"learning_{title}.json").write_text(json.dumps(outcome, indent=1) + "\n")
     for name, value in values.items():
         spread = value["interval_95"]
         bounds = "" if spread is None else f"  95 % interval {spread[0]:.1f} to {spread[1]:.1f}"

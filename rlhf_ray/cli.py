@@ -23,8 +23,10 @@ from rlhf_ray.settings import Experiment, SettingError
 USAGE = """usage: rlhf-ray COMMAND …
 
   rlhf-ray train PRESET [--SETTING VALUE …]   learn a reward from comparisons and train an agent on it
+  rlhf-ray train --resume RUN                 go on with a run that was stopped or killed
   rlhf-ray evaluate RUN [--episodes N]        measure a run's saved policy on the true reward
   rlhf-ray tune PRESET [--trials N …]         run the preset's search space
+  rlhf-ray tune PRESET --resume FOLDER        go on with a sweep that was stopped or killed
 
 PRESET is one of {presets}, or the name of an environment, which starts from the defaults.
 `rlhf-ray COMMAND --help` (and `rlhf-ray train PRESET --help`) explains every option."""
@@ -68,6 +70,8 @@ class Tune:
     """Environment steps of each trial; the preset's unless given."""
     seed: int = 0
     """Seed of the draws from the search space and of the trials."""
+    resume: Path | None = None
+    """Folder of a sweep to go on with, given the options it was begun with."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -81,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     command, rest = words[0], words[1:]
     if command not in commands:
         sys.exit(f"rlhf-ray: there is no command {command!r}.\n{usage}")
-    if command != "evaluate" and (not rest or rest[0].startswith("-")):
+    if command != "evaluate" and (not rest or rest[0].startswith("-")) and rest[:1] != ["--resume"]:
         print(usage)
         sys.exit(0 if rest and rest[0] in ("-h", "--help") else 2)
     try:
@@ -113,30 +117,59 @@ def preset(name: str) -> Experiment:
 
 
 def _train(words: list[str]) -> None:
-    defaults = Train(**_fields(preset(words[0])))
-    command = _parse(Train, f"rlhf-ray train {words[0]}", words[1:], defaults)
+    from rlhf_ray.run_folder import RunFolder
+
+    resumed = None
+    if words[0] == "--resume":
+        if len(words) < 2 or words[1].startswith("-"):
+            raise SettingError("--resume needs the folder of the run to go on with.")
+        resumed = RunFolder.open(words[1])
+        if resumed.finished():
+            raise SettingError(f"--resume is {words[1]}, and that run is complete: its report is {resumed.report}.")
+        defaults = Train(**_fields(resumed.experiment()), run_dir=resumed.path)
+    else:
+        defaults = Train(**_fields(preset(words[0])))
+    command = _parse(
+        Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
+    )
     experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
+    if resumed is not None:
+        _check_resumed(resumed.experiment(), experiment)
 
     from rlhf_ray.rllib import PreferencePPOConfig
     from rlhf_ray.rllib.training import quiet, start_ray, train
-    from rlhf_ray.run_folder import RunFolder
 
     quiet()
     PreferencePPOConfig.from_experiment(experiment).check_environment()
-    folder = RunFolder.create(command.run_dir or _new_folder(words[0], experiment.seed), experiment)
+    folder = resumed or RunFolder.create(command.run_dir or _new_folder(words[0], experiment.seed), experiment)
     with Progress(experiment) as progress:
         progress.say("starting Ray")
         start_ray(cpus=2 + experiment.ppo.num_env_runners)
-        progress.say("starting actors, gathering the first clips")
+        progress.say("starting actors, gathering the first clips" if resumed is None else "starting actors")
         outcome = train(
             experiment,
             folder,
+            resume=resumed is not None,
             reference=command.reference,
             evaluation_episodes=command.evaluation_episodes,
             observe=progress.show,
             say=progress.say,
         )
     progress.summarise(outcome, folder)
+
+
+def _check_resumed(before: Experiment, now: Experiment) -> None:
+    """A run goes on with its own settings. Where it need not repeat bit for bit, another number of EnvRunners is no matter."""
+    allowed = before
+    if before.preferences.mode == "asynchronous":
+        allowed = dataclasses.replace(
+            before, ppo=dataclasses.replace(before.ppo, num_env_runners=now.ppo.num_env_runners)
+        )
+    if now != allowed:
+        raise SettingError(
+            "--resume goes on with the settings the run began with; the only one that may be changed is ppo.num_env_runners, "
+            "and that with preferences.mode=asynchronous. Start a new run for other settings."
+        )
 
 
 def _evaluate(words: list[str]) -> None:
@@ -149,7 +182,7 @@ def _evaluate(words: list[str]) -> None:
     quiet()
     folder = RunFolder.open(command.run)
     experiment, metrics = folder.experiment(), folder.last_metrics()
-    policy = load_policy(folder.checkpoint)
+    policy = load_policy(folder.checkpoint())
     result = evaluate(experiment.environment, policy.best, episodes=command.episodes, seed=experiment.seed)
     values = dataclasses.asdict(result) | {
         "env_steps": metrics.get("env_steps", 0),
@@ -172,7 +205,7 @@ def _tune(words: list[str]) -> None:
     command = _parse(Tune, f"rlhf-ray tune {name}", words[1:], Tune())
 
     from rlhf_ray.rllib import PreferencePPOConfig
-    from rlhf_ray.rllib.sweep import sweep
+    from rlhf_ray.rllib.sweep import go_on, sweep
     from rlhf_ray.rllib.training import quiet, start_ray
 
     module = tune_configs.load(name)
@@ -183,8 +216,11 @@ def _tune(words: list[str]) -> None:
     random.seed(command.seed)
     np.random.seed(command.seed)
     start_ray(cpus=2 + experiment.ppo.num_env_runners)
-    folder = (command.run_dir or _new_folder(f"tune-{name}", command.seed)).absolute()
     config = module.search_space(PreferencePPOConfig.from_experiment(experiment))
+    if command.resume is not None:
+        go_on(command.resume.absolute(), config)
+        return
+    folder = (command.run_dir or _new_folder(f"tune-{name}", command.seed)).absolute()
     sweep(config, folder, trials=command.trials, concurrent=command.concurrent)
 
 

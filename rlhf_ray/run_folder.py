@@ -6,7 +6,7 @@
     run.json          versions, machine, command, times      tensorboard/    the same metrics
     preferences/      the preference store                   result.json     the outcome
     reward_model/     safetensors and JSON                   report.html     one page about all of it
-    checkpoint/       RLlib's checkpoint of the algorithm
+    checkpoints/      RLlib's checkpoints of the algorithm, the newest two
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
+from rlhf_ray.checkpoints import last_checkpoint
 from rlhf_ray.settings import Experiment, SettingError, load_experiment, save_experiment
 
 FORMAT = "rlhf_ray.run/1"
@@ -40,7 +41,7 @@ class RunFolder:
         self.tensorboard = self.path / "tensorboard"
         self.preferences = self.path / "preferences"
         self.reward_model = self.path / "reward_model"
-        self.checkpoint = self.path / "checkpoint"
+        self.checkpoints = self.path / "checkpoints"
         self.result = self.path / "result.json"
         self.report = self.path / "report.html"
 
@@ -88,11 +89,38 @@ class RunFolder:
         """The settings of the run."""
         return load_experiment(self.config)
 
+    def checkpoint(self) -> Path:
+        """The newest whole checkpoint.
+
+        Raises:
+            SettingError: there is none yet.
+        """
+        checkpoint = last_checkpoint(self.checkpoints)
+        if checkpoint is None:
+            raise SettingError(f"{self.path} holds no policy: the run ended before its first checkpoint.")
+        return checkpoint
+
+    def about(self) -> dict[str, Any]:
+        """What `create` and `finish` wrote: versions, machine, command, times."""
+        values: dict[str, Any] = json.loads(self.run.read_text())
+        return values
+
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        about = self.about()
+        return about["finished"] is not None and not about["interrupted"]
+
+    def go_back_to(self, iteration: int) -> None:
+        """Forget the metrics of the iterations after ``iteration``, which are about to be done again."""
+        rows = [row for row in read_metrics(self.metrics) if row["iteration"] <= iteration]
+        temporary = self.metrics.with_name(f".tmp-{self.metrics.name}")
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        temporary.replace(self.metrics)
+
     def finish(self, result: dict[str, Any], *, interrupted: bool) -> None:
         """Write the outcome and the time it was reached."""
         self._write(self.result, result)
-        about = json.loads(self.run.read_text())
-        about |= {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted}
+        about = self.about() | {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted}
         self._write(self.run, about)
 
     def last_metrics(self) -> dict[str, Any]:
@@ -108,11 +136,15 @@ class RunFolder:
 
 
 class MetricsWriter:
-    """Appends each iteration's metrics to ``metrics.jsonl`` and to TensorBoard's event files."""
+    """Appends each iteration's metrics to ``metrics.jsonl`` and to TensorBoard's event files.
+
+    Where the run is continued, TensorBoard is told to forget what lies behind the last row.
+    """
 
     def __init__(self, folder: RunFolder):
+        last = folder.last_metrics()
         self._lines = folder.metrics.open("a")
-        self._events = SummaryWriter(str(folder.tensorboard))
+        self._events = SummaryWriter(str(folder.tensorboard), purge_step=last["env_steps"] + 1 if last else None)
 
     def write(self, metrics: dict[str, Any]) -> None:
         """Write one iteration; ``env_steps`` is the step TensorBoard shows it at. Numbers that are not finite become null."""

@@ -92,6 +92,9 @@ class FragmentSettings:
 class PreferenceSettings:
     """How many comparisons are asked for, when, about which pairs, and who answers."""
 
+    mode: Literal["synchronous", "asynchronous"] = "synchronous"
+    """synchronous: collect, ask, fit and learn one after the other; the same seed gives the same run. asynchronous: each goes at
+    its own pace, and PPO waits for none of them."""
     comparisons: int = 200
     """Comparisons in all: the label budget. Met exactly."""
     initial_comparisons: int = 50
@@ -110,11 +113,21 @@ class PreferenceSettings:
     """Who answers: oracle (always right) or stochastic (right with a probability that grows with the difference)."""
     rationality: float = 1.0
     """With teacher=stochastic: β, per unit of true return; 0 answers at random."""
+    answer_seconds: float = 0.0
+    """Seconds the scripted teacher takes for each answer, to try out what a slow teacher does."""
     held_out_share: float = 0.1
     """Share of the comparisons (0 to below 1) kept out of the fits, to measure accuracy on. Decided by a hash of their ids."""
     allow_variable_horizon: bool = False
     """Allow episodes of varying length. When an episode ends tells about the reward, and so can leak it (see the `imitation`
     documentation, "variable horizon"); with this you accept that."""
+    minimum_comparisons: int | None = None
+    """Asynchronous: comparisons that are answered before the first fit and PPO's first step; initial_comparisons unless given."""
+    max_open_questions: int = 50
+    """Asynchronous: pairs asked about and not yet answered, at most. Where the teacher is slower than the schedule, pairs chosen
+    later are about what the agent does by then."""
+    max_reward_age: int | None = None
+    """Asynchronous: environment steps PPO takes on one version of the reward model, at most, while labels or a fit are under way;
+    then it waits for the next version. None: it never waits."""
 
     def __post_init__(self) -> None:
         _require_choices(self, "preferences")
@@ -141,12 +154,36 @@ class PreferenceSettings:
         _require(self.steepness > 0, "preferences.steepness", self.steepness, "it must be above 0")
         _require(self.oversampling >= 1, "preferences.oversampling", self.oversampling, "it must be 1 or more")
         _require(self.rationality >= 0, "preferences.rationality", self.rationality, "it must be 0 or more")
+        _require(self.answer_seconds >= 0, "preferences.answer_seconds", self.answer_seconds, "it must be 0 or more")
+        _require(
+            1 <= self.first_fit_comparisons <= self.comparisons,
+            "preferences.minimum_comparisons",
+            self.minimum_comparisons,
+            f"it must be between 1 and preferences.comparisons={self.comparisons}",
+        )
+        _require(
+            self.max_open_questions >= 1,
+            "preferences.max_open_questions",
+            self.max_open_questions,
+            "it must be 1 or more",
+        )
+        _require(
+            self.max_reward_age is None or self.max_reward_age >= 1,
+            "preferences.max_reward_age",
+            self.max_reward_age,
+            "it must be 1 or more, or None for no limit",
+        )
         _require(
             0 <= self.held_out_share < 1,
             "preferences.held_out_share",
             self.held_out_share,
             "it must be at least 0 and below 1",
         )
+
+    @property
+    def first_fit_comparisons(self) -> int:
+        """Asynchronous: comparisons answered before the first fit."""
+        return self.initial_comparisons if self.minimum_comparisons is None else self.minimum_comparisons
 
 
 @dataclass(frozen=True)
@@ -278,12 +315,16 @@ class Experiment:
     """Environment steps in all, those of the random policy and of exploratory clips included. Never exceeded."""
     seed: int = 0
     """Seed of everything random. The same seed and settings give the same run."""
+    checkpoint_every: int = 20
+    """Iterations between checkpoints. At each, the episodes under way are cut short and all generators are seeded anew, so that a
+    run continued from there goes on as one that never stopped."""
     fragments: FragmentSettings = field(default_factory=FragmentSettings)
     preferences: PreferenceSettings = field(default_factory=PreferenceSettings)
     reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
     ppo: PPOSettings = field(default_factory=PPOSettings)
 
     def __post_init__(self) -> None:
+        _require(self.checkpoint_every >= 1, "checkpoint_every", self.checkpoint_every, "it must be 1 or more")
         _require(
             self.ppo.rollout_length >= self.fragments.length,
             "fragments.length",

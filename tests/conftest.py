@@ -7,6 +7,7 @@ os.environ.update(
     OMP_NUM_THREADS="1",  # many small processes on few cores
     RAY_AUTH_MODE="disabled",  # or ray.init() writes a token to the home folder and turns the whole process to it
     RAY_USAGE_STATS_ENABLED="0",  # no telemetry
+    RAY_worker_niceness="0",  # on a busy machine, workers at Ray's 15 starve until time limits are met
     RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # under `uv run`, workers would each resolve their own environment
 )
 

@@ -115,7 +115,7 @@ def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(tmp_path: P
         "tensorboard",
         "preferences",
         "reward_model",
-        "checkpoint",
+        "checkpoints",
         "report.html",
     ):
         assert (run / name).exists(), name

@@ -43,6 +43,12 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("preferences", {"steepness": 0.0}, "preferences.steepness", "0.0", "above 0"),
     ("preferences", {"oversampling": 0}, "preferences.oversampling", "0", "1 or more"),
     ("preferences", {"rationality": -1.0}, "preferences.rationality", "-1.0", "0 or more"),
+    ("preferences", {"mode": "both"}, "preferences.mode", "'both'", "synchronous, asynchronous"),
+    ("preferences", {"answer_seconds": -1.0}, "preferences.answer_seconds", "-1.0", "0 or more"),
+    ("preferences", {"minimum_comparisons": 0}, "preferences.minimum_comparisons", "0", "between 1 and"),
+    ("preferences", {"minimum_comparisons": 201}, "preferences.minimum_comparisons", "201", "comparisons=200"),
+    ("preferences", {"max_open_questions": 0}, "preferences.max_open_questions", "0", "1 or more"),
+    ("preferences", {"max_reward_age": 0}, "preferences.max_reward_age", "0", "None for no limit"),
     ("preferences", {"held_out_share": 1.0}, "preferences.held_out_share", "1.0", "below 1"),
     ("reward_model", {"hidden": ()}, "reward_model.hidden", "()", "at least one"),
     ("reward_model", {"hidden": (8, 0)}, "reward_model.hidden", "(8, 0)", "1 or more"),
@@ -136,7 +142,9 @@ def _other(kind: type[Any], name: str, value: Any) -> Any:
         return not value
     if isinstance(value, tuple):
         return (*value, 7)
-    if value is None or isinstance(value, float):
+    if value is None:
+        return 7 if int in choices else 0.25
+    if isinstance(value, float):
         return 0.25
     return value + 1
 

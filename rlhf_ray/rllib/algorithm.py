@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPO
@@ -14,14 +17,21 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.tune import PlacementGroupFactory
 
-from actors.pipeline import CPUS, Pipeline, RoundReport
+from actors.asynchronous import AsynchronousPipeline
+from actors.pipeline import CPUS, RoundReport
+from actors.synchronous import SynchronousPipeline
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.policy import PolicyMaker
+from rlhf_ray.rllib.rollouts import learn_while_sampling
+from rlhf_ray.rllib.seeding import begin_anew
 
 PREFERENCES = "preferences"
 """Key of the ring's metrics in results, of its state in checkpoints, and name of the store's folder."""
+
+RINGS: dict[str, Any] = {"synchronous": SynchronousPipeline, "asynchronous": AsynchronousPipeline}
+"""The ways to drive the ring, by `PreferenceSettings.mode`."""
 
 
 class PreferencePPO(PPO):  # type: ignore[misc]
@@ -59,7 +69,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         self._iterations = (budget - initial) // self.config.most_iteration_env_steps
         # What does not fill an iteration goes to the first clips, so that the steps add up to the budget.
         self._initial_env_steps = initial + (budget - initial) % self.config.most_iteration_env_steps
-        self.ring = Pipeline(
+        self.ring: SynchronousPipeline | AsynchronousPipeline = RINGS[self.config.preference_settings.mode](
             name=name,
             fragments=self.config.fragment_settings,
             preferences=self.config.preference_settings,
@@ -67,19 +77,33 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             observation_space=observation_space,
             action_space=action_space,
             make_env=self.config.make_env(),
-            store=Path(self.config.store or Path(self.logdir).absolute() / PREFERENCES),
+            store=self._store_folder(),
             seed=self.config.seed or 0,
             rollouts=self.config.num_envs_per_env_runner,
             spread=max(0, self._iterations - 1),
         )
         self._spaces = (observation_space, action_space)
+        self._begun = False
+        self._rounds_seen = 0
         super().setup(config)
+
+    def _store_folder(self) -> Path:
+        """The folder the settings name; else one beside Tune's checkpoints of the trial, which a restored trial finds again."""
+        if self.config.store:
+            return Path(self.config.store)
+        if self._storage is not None and isinstance(self._storage.storage_filesystem, pyarrow.fs.LocalFileSystem):
+            return Path(self._storage.trial_fs_path).absolute() / PREFERENCES
+        return Path(self.logdir).absolute() / PREFERENCES
 
     @property
     def env_steps(self) -> int:
         """Environment steps so far, those of PPO's rollouts and those of the rollout collector."""
-        sampled = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
-        return int(sampled) + self.ring.env_steps
+        return self._sampled + self.ring.env_steps
+
+    @property
+    def _sampled(self) -> int:
+        """Environment steps of PPO's rollouts so far."""
+        return int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0))
 
     @property
     def finished(self) -> bool:
@@ -93,25 +117,46 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         ensemble.load_state(self.ring.publish())
         return ensemble
 
+    def begin(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Gather the first clips and have the first labelling round held; `train` does it where it was not.
+
+        Args:
+            stop: says whether to wait no longer, where a slow teacher has to be waited for.
+
+        Returns:
+            Whether there is a reward model to train on; not so when it was stopped.
+        """
+        if not self._begun:
+            self._begun = True
+            report = self.ring.begin(self._initial_env_steps, stop)
+            if report is not None:
+                self._publish(report)
+        return self.ring.version > 0
+
     def training_step(self) -> None:
-        """Hold a labelling round if one is due, then take one iteration of PPO."""
-        report = self._round()
-        if report is not None:
-            self._log_round(report)
-        super().training_step()
-        arrived = self.ring.check()
+        """Turn the ring as far as it is due, then take one iteration of PPO."""
+        if self._begun:
+            self._turn()
+        else:
+            self.begin()
+        started = time.perf_counter()
+        self._iterate()
+        arrived = self.ring.arrived()
         self.metrics.log_dict(
             {
                 "env_steps": self.env_steps,
                 "comparisons": self.ring.answered,
                 "reward_version": self.ring.version,
-                "rounds": self.ring.round_number + 1,
+                "rounds": self.ring.rounds_held,
                 "too_short": arrived["too_short"],
                 "finished": float(self.finished),
+                "ppo_seconds": time.perf_counter() - started,
             },
             key=PREFERENCES,
             window=1,
         )
+        if isinstance(self.ring, AsynchronousPipeline):
+            self.metrics.log_dict(self.ring.report(), key=(PREFERENCES, "stages"), window=1)
 
     def save_to_path(self, path: Any = None, **arguments: Any) -> str:
         """RLlib's checkpoint, and in it the preference store (``preferences``) and the reward model (``reward_model``)."""
@@ -132,14 +177,16 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         """RLlib's state and the ring's."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **keywords)
         if self._check_component(PREFERENCES, components, not_components):
-            state[PREFERENCES] = self.ring.state()
+            state[PREFERENCES] = {"ring": self.ring.state(), "begun": self._begun, "rounds_seen": self._rounds_seen}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         """The inverse of `get_state`."""
         super().set_state(state)
         if PREFERENCES in state:
-            self.ring.load_state(state[PREFERENCES])
+            self._begun, self._rounds_seen = state[PREFERENCES]["begun"], state[PREFERENCES]["rounds_seen"]
+            if self._begun:
+                self.ring.load_state(state[PREFERENCES]["ring"])
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What a checkpoint rebuilds the algorithm with: the configuration, without the folder of this one's store."""
@@ -153,19 +200,50 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         if hasattr(self, "ring"):
             self.ring.close()
 
-    def _round(self) -> RoundReport | None:
-        """Hold the labelling round that is due now; None where none is."""
-        if self.ring.round_number < 0:
-            report = self.ring.begin(self._initial_env_steps)
-        else:
-            due = self._round_due()
-            if due == self.ring.round_number:
-                return None
+    def _iterate(self) -> None:
+        """One iteration of PPO; again, where all env runners were lost before they had sampled anything."""
+        sampled = self._sampled
+        while True:
+            if isinstance(self.ring, SynchronousPipeline):
+                if self.training_iteration and self.training_iteration % self.config.checkpoint_every == 0:
+                    begin_anew(self, [self.config.seed or 0, self.training_iteration])
+                super().training_step()
+            elif self.config.num_env_runners == 0:
+                super().training_step()
+            else:
+                room = self.config.total_env_steps - self.env_steps
+                learn_while_sampling(self, more=room >= 2 * self.config.most_iteration_env_steps)
+            if self._sampled > sampled:
+                return
+            self.restore_env_runners(self.env_runner_group)
+            time.sleep(1.0)
+
+    @property
+    def _progress(self) -> float:
+        """From 0 before the first iteration to 1 before the last."""
+        last = self.config.total_env_steps - self.config.most_iteration_env_steps
+        return min(1.0, (self.env_steps - self._initial_env_steps) / max(1, last - self._initial_env_steps))
+
+    def _turn(self) -> None:
+        """Hold the labelling round that is due, or tell the asynchronous ring how far PPO is; give the learner a new version."""
+        due = self._round_due()
+        new = due > self._rounds_seen
+        self._rounds_seen = due
+        if new:
             self._explore(due)
-            report = self.ring.hold_round(due)
+        if isinstance(self.ring, AsynchronousPipeline):
+            self.ring.advance(self._progress, self.env_steps)
+            report = self.ring.news()
+        else:
+            report = self.ring.hold_round(due) if new else None
+        if report is not None:
+            self._publish(report)
+
+    def _publish(self, report: RoundReport) -> None:
+        """Give the learner the version that a fit made, and log what the round came to."""
         if report.fit is not None:
             self.learner_group.set_weights({REWARD_MODULE_ID: module_state(self.ring.publish())})
-        return report
+        self._log_round(report)
 
     def _explore(self, round_number: int) -> None:
         """Gather exploratory clips, where the settings ask for them and the budget leaves room."""
@@ -177,7 +255,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
 
     def _round_due(self) -> int:
         """The last round that should have been held before the next iteration."""
-        rounds = len(self.ring.labels) - 1
+        rounds = self.ring.rounds
         if self.env_steps + 2 * self.config.most_iteration_env_steps > self.config.total_env_steps:
             return rounds  # the last iteration: what is left of the budget is asked for now
         due: int = (self.training_iteration * (rounds + 1)) // self._iterations

@@ -18,25 +18,38 @@ logger = logging.getLogger(__name__)
 
 
 class ClipCutter(RLlibCallback):  # type: ignore[misc]
-    """Sends fragments of each rollout to the ring's fragmenter, and waits until they have arrived.
+    """Sends fragments of each rollout to the ring's fragmenter.
+
+    In the synchronous ring it waits until they have arrived. In the asynchronous one it does not, and while the fragmenter has
+    not taken those of an earlier rollout it drops them, counted in the metric ``clips_dropped``.
 
     It never raises: an exception in an env runner would end its process. What goes wrong is logged and counted in the metric
     ``clips_failed``.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sent: Any = None
+        """What is ready when the fragmenter has taken the clips sent last."""
 
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: Any, **kwargs: Any) -> None:
         """Cut and send (called by RLlib in the env runner's process)."""
         config = env_runner.config
         if config.in_evaluation:
             return
-        failed = 0
+        failed = dropped = 0
         try:
-            fragmenter = ray.get_actor(f"{config.ring_name}/fragmenter")
-            ray.get(fragmenter.add.remote(self._clips(env_runner, samples)), timeout=60)
+            if self._sent is not None and not ray.wait([self._sent], timeout=0)[0]:
+                dropped = 1
+            else:
+                fragmenter = ray.get_actor(f"{config.ring_name}/fragmenter")
+                self._sent = fragmenter.add.remote(self._clips(env_runner, samples))
+                if config.preference_settings.mode == "synchronous":
+                    ray.get(self._sent, timeout=60)
         except Exception:
             logger.warning("No clips were taken from this rollout.", exc_info=True)
             failed = 1
-        metrics_logger.log_value("clips_failed", failed, reduce="sum")
+        metrics_logger.log_dict({"clips_failed": failed, "clips_dropped": dropped}, reduce="sum")
 
     def _clips(self, env_runner: Any, episodes: Any) -> Clips:
         config = env_runner.config

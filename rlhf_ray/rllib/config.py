@@ -62,6 +62,7 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         self.preferences_config: dict[str, Any] = to_json(PreferenceSettings())
         self.reward_model_config: dict[str, Any] = to_json(RewardModelSettings())
         self.total_env_steps: int = Experiment().total_env_steps
+        self.checkpoint_every: int = Experiment().checkpoint_every
         self.store: str | None = None
         self.ring_name: str | None = None
         """Set by each `PreferencePPO` for its own actors."""
@@ -77,7 +78,11 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         apply_ppo(config, experiment.ppo, experiment.total_env_steps)
         config.environment(experiment.environment)
         config.fragments(**to_json(experiment.fragments))
-        config.preferences(total_env_steps=experiment.total_env_steps, **to_json(experiment.preferences))
+        config.preferences(
+            total_env_steps=experiment.total_env_steps,
+            checkpoint_every=experiment.checkpoint_every,
+            **to_json(experiment.preferences),
+        )
         config.reward_model(**to_json(experiment.reward_model))
         config.debugging(seed=experiment.seed, log_level="ERROR")
         return config
@@ -97,18 +102,27 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         return self
 
     def preferences(
-        self, *, total_env_steps: int | None = None, store: Path | str | None = None, **settings: Any
+        self,
+        *,
+        total_env_steps: int | None = None,
+        checkpoint_every: int | None = None,
+        store: Path | str | None = None,
+        **settings: Any,
     ) -> Self:
         """Set fields of `PreferenceSettings`: how many comparisons, when, which, and who answers.
 
         Args:
             total_env_steps: environment steps of the whole training, over which the comparisons are spread.
-            store: folder of the preference store; ``preferences`` in the algorithm's ``logdir`` unless given. Two algorithms
-                must not share one.
+            checkpoint_every: iterations between those after which a checkpoint can be continued from bit for bit (see
+                `Experiment.checkpoint_every`). Take checkpoints at multiples of it.
+            store: folder of the preference store; ``preferences`` in the algorithm's ``logdir`` or a Tune trial's folder, unless
+                given. Two algorithms must not share one.
             settings: fields of `PreferenceSettings`.
         """
         if total_env_steps is not None:
             self.total_env_steps = total_env_steps
+        if checkpoint_every is not None:
+            self.checkpoint_every = checkpoint_every
         if store is not None:
             self.store = str(Path(store).absolute())
         self.preferences_config = _merged(PreferenceSettings, self.preferences_config, settings)

@@ -10,8 +10,10 @@ from ray.tune.search.sample import Domain
 from rich.console import Console
 from rich.table import Table
 
+from rlhf_ray.checkpoints import KEPT
 from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
 from rlhf_ray.rllib.config import PreferencePPOConfig
+from rlhf_ray.settings import SettingError
 
 METRIC = "env_runners/episode_return_mean"
 """The true return of the rollouts at the end of training: what trials are compared by."""
@@ -29,7 +31,7 @@ def sweep(
         concurrent: at most so many at a time; as many as the cluster has room for unless given.
         show: whether to print how trials go and the table.
     """
-    results = tune.Tuner(
+    tuner = tune.Tuner(
         PreferencePPO,
         param_space=config,
         tune_config=tune.TuneConfig(
@@ -39,13 +41,36 @@ def sweep(
             name=folder.name,
             storage_path=str(folder.parent),
             stop={f"{PREFERENCES}/finished": 1.0},
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+            checkpoint_config=tune.CheckpointConfig(
+                checkpoint_at_end=True, checkpoint_frequency=config.checkpoint_every, num_to_keep=KEPT
+            ),
             callbacks=[_Announcer()] if show else [],
             verbose=0,  # Tune's own table has a column of 200 settings
         ),
-    ).fit()
-    if show:
-        _print(results, varied(config.to_dict()))
+    )
+    return _finish(tuner, config if show else None)
+
+
+def go_on(folder: Path, config: PreferencePPOConfig) -> tune.ResultGrid:
+    """Go on with the sweep in ``folder`` that was stopped or killed: each trial from its last checkpoint.
+
+    Args:
+        folder: of the sweep.
+        config: what it was begun with.
+
+    Raises:
+        SettingError: there is no sweep in ``folder``.
+    """
+    if not tune.Tuner.can_restore(str(folder)):
+        raise SettingError(f"--resume is {folder}, and there is no sweep in it.")
+    tuner = tune.Tuner.restore(str(folder), trainable=PreferencePPO, param_space=config, resume_errored=True)
+    return _finish(tuner, config)
+
+
+def _finish(tuner: tune.Tuner, shown: PreferencePPOConfig | None) -> tune.ResultGrid:
+    results = tuner.fit()
+    if shown is not None:
+        _print(results, varied(shown.to_dict()))
     return results
 
 

@@ -19,12 +19,13 @@ import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS
 
+from rlhf_ray.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.evaluation.report import write_report
 from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate, load_policy
 from rlhf_ray.rllib.reference import train_reference
-from rlhf_ray.run_folder import MetricsWriter, RunFolder, plain
+from rlhf_ray.run_folder import MetricsWriter, RunFolder, plain, read_metrics
 from rlhf_ray.settings import Experiment
 
 Observer = Callable[[dict[str, Any]], None]
@@ -90,6 +91,7 @@ def train(
     experiment: Experiment,
     folder: RunFolder,
     *,
+    resume: bool = False,
     reference: bool = False,
     evaluation_episodes: int = 20,
     observe: Observer = lambda metrics: None,
@@ -99,20 +101,21 @@ def train(
 
     Args:
         experiment: the settings.
-        folder: a new run folder.
+        folder: a new run folder, or with ``resume`` that of the run to go on with.
+        resume: go on from the folder's newest whole checkpoint; from the beginning where there is none.
         reference: also train PPO with the same settings and as many steps on the true reward.
         evaluation_episodes: episodes that each agent is evaluated on.
         observe: is shown the metrics of each iteration.
         say: is told what is being done.
     """
     with interruptible() as interrupted:
-        progress = _train(experiment, folder, interrupted, observe)
+        progress = _train(experiment, folder, resume, interrupted, observe)
 
         def true_return(act: Any) -> TrueReturn:
             return evaluate(experiment.environment, act, episodes=evaluation_episodes, seed=experiment.seed)
 
         say("evaluating")
-        random, learned = true_return(None), true_return(load_policy(folder.checkpoint).best)
+        random, learned = true_return(None), true_return(load_policy(folder.checkpoint()).best)
         best = None
         if reference and not interrupted():
             say("training on the true reward, to compare with")
@@ -133,39 +136,51 @@ def train(
 
 
 def _train(
-    experiment: Experiment, folder: RunFolder, interrupted: Callable[[], bool], observe: Observer
+    experiment: Experiment, folder: RunFolder, resume: bool, interrupted: Callable[[], bool], observe: Observer
 ) -> dict[str, Any]:
-    """Train until the budget is spent or ``interrupted``, and write metrics, checkpoint and reward model."""
-    started = time.perf_counter()
+    """Train until the budget is spent or ``interrupted``, and write metrics, checkpoints and reward model."""
     algorithm: PreferencePPO = (
         PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences).build_algo()
     )
-    writer = MetricsWriter(folder)
-    metrics: dict[str, Any] = {}
-    held_out_accuracy = None
     try:
-        while not algorithm.finished and not interrupted():
+        if resume:
+            go_on(algorithm, folder)
+        metrics = folder.last_metrics()
+        writer = MetricsWriter(folder)
+        started = time.perf_counter() - metrics.get("seconds", 0.0)
+        accuracies = [row.get("held_out_accuracy") for row in read_metrics(folder.metrics)]
+        ready = algorithm.begin(interrupted)
+        while ready and not algorithm.finished and not interrupted():
             metrics = flat_metrics(algorithm.train(), time.perf_counter() - started)
-            accuracy = metrics.get("held_out_accuracy")
-            held_out_accuracy = held_out_accuracy if accuracy is None else accuracy
+            accuracies.append(metrics.get("held_out_accuracy"))
             writer.write(metrics)
             observe(metrics)
+            if algorithm.training_iteration % experiment.checkpoint_every == 0:
+                save_checkpoint(folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path)
         finished = algorithm.finished
-        algorithm.save_to_path(str(folder.checkpoint))
+        save_checkpoint(folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path)
         if algorithm.ring.version:
             algorithm.reward_model().save(folder.reward_model)
-    finally:
         writer.close()
+    finally:
         algorithm.stop()
         with contextlib.suppress(OSError):
             Path(algorithm.logdir).rmdir()  # RLlib's own folder under ~/ray_results, which stayed empty
     return {
         "env_steps": metrics.get("env_steps", 0),
         "comparisons": metrics.get("comparisons", 0),
-        "held_out_accuracy": held_out_accuracy,
+        "held_out_accuracy": next((accuracy for accuracy in reversed(accuracies) if accuracy is not None), None),
         "train_seconds": time.perf_counter() - started,
         "interrupted": not finished,
     }
+
+
+def go_on(algorithm: PreferencePPO, folder: RunFolder) -> None:
+    """Bring ``algorithm`` to where the run in ``folder`` was at its newest whole checkpoint, and the folder with it."""
+    checkpoint = last_checkpoint(folder.checkpoints)
+    if checkpoint is not None:
+        algorithm.restore_from_path(str(checkpoint))
+    folder.go_back_to(algorithm.training_iteration)
 
 
 def normalised(random: TrueReturn, trained: TrueReturn, reference: TrueReturn) -> float | None:
@@ -178,7 +193,7 @@ def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
     """The metrics of one iteration, from RLlib's nested result, as plain numbers with one name each."""
     runners, learner = result[ENV_RUNNER_RESULTS], result[LEARNER_RESULTS][DEFAULT_MODULE_ID]
     ring = dict(result[PREFERENCES])
-    held = ring.pop("round", {})
+    held, stages = ring.pop("round", {}), ring.pop("stages", {})
     length = runners.get("episode_len_mean")
     metrics = {
         "iteration": result["training_iteration"],
@@ -190,7 +205,10 @@ def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
         "policy_entropy": learner["entropy"],
         "value_explained_variance": learner["vf_explained_var"],
         "clips_failed": runners.get("clips_failed", 0),
+        "clips_dropped": runners.get("clips_dropped", 0),
+        "ppo_seconds": ring["ppo_seconds"],
         **{name: ring[name] for name in ("env_steps", "comparisons", "reward_version", "rounds", "too_short")},
+        **stages,
     }
     if result["training_iteration"] == held.get("iteration"):  # a round was held before this iteration
         metrics |= {name: held[name] for name in ("round", "wanted", "answered")}

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import ray
 
-from actors.pipeline import Pipeline, RoundReport
+from actors.pipeline import RoundReport
+from actors.synchronous import SynchronousPipeline
 from rlhf_ray.comparisons import Comparisons
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
@@ -54,8 +55,8 @@ def _ring(
     lengths: tuple[int, ...] = (20,),
     seed: int = 0,
     spread: int = 100,
-) -> Iterator[Pipeline]:
-    ring = Pipeline(
+) -> Iterator[SynchronousPipeline]:
+    ring = SynchronousPipeline(
         name=name,
         fragments=fragments,
         preferences=preferences,
@@ -74,14 +75,16 @@ def _ring(
         ring.close()
 
 
-def _round(ring: Pipeline, number: int) -> RoundReport:
+def _round(ring: SynchronousPipeline, number: int) -> RoundReport:
     if number == 0:
         return ring.begin(FRAGMENTS.initial_env_steps)
     ring.explore(number, number, partial(AlwaysUp, 0.1 * number))
     return ring.hold_round(number)
 
 
-def _run(folder: Path, name: str, before_round: Callable[[Pipeline, int], Any] = lambda ring, number: None) -> Outcome:
+def _run(
+    folder: Path, name: str, before_round: Callable[[SynchronousPipeline, int], Any] = lambda ring, number: None
+) -> Outcome:
     """All rounds from the first to the last."""
     reports = []
     with _ring(folder, name) as ring:
@@ -91,7 +94,7 @@ def _run(folder: Path, name: str, before_round: Callable[[Pipeline, int], Any] =
         return _outcome(ring, folder, reports)
 
 
-def _outcome(ring: Pipeline, folder: Path, reports: list[RoundReport]) -> Outcome:
+def _outcome(ring: SynchronousPipeline, folder: Path, reports: list[RoundReport]) -> Outcome:
     reward = {name: value.copy() for name, value in ring.publish().items()}
     comparisons = PreferenceStore(folder / "store").load()
     assert comparisons is not None
@@ -128,7 +131,7 @@ def checkpoint() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def undisturbed(ray_session: None, folder: Path, checkpoint: dict[str, Any]) -> Outcome:
-    def keep(ring: Pipeline, number: int) -> None:
+    def keep(ring: SynchronousPipeline, number: int) -> None:
         if number == CHECKPOINT:
             checkpoint.update(ring.state())
             ring.copy_store(folder / "copy")
@@ -136,7 +139,7 @@ def undisturbed(ray_session: None, folder: Path, checkpoint: dict[str, Any]) -> 
     return _run(folder, "undisturbed", keep)
 
 
-def _restart(ring: Pipeline, role: str) -> None:
+def _restart(ring: SynchronousPipeline, role: str) -> None:
     actor = ring.trainer if role == "reward_trainer" else getattr(ring, role)
     ray.kill(actor, no_restart=False)
 
@@ -180,7 +183,7 @@ def test_a_second_ring_with_the_same_seed_comes_to_the_same_bit_for_bit(undistur
 def test_actors_that_die_between_rounds_are_restarted_and_change_nothing(undisturbed: Outcome, tmp_path: Path) -> None:
     deaths = {1: ["collector"], 3: ["reward_trainer"], 4: ["store", "gatherer"]}
 
-    def kill(ring: Pipeline, number: int) -> None:
+    def kill(ring: SynchronousPipeline, number: int) -> None:
         for role in deaths.get(number, []):
             _restart(ring, role)
 
@@ -238,7 +241,7 @@ def test_episodes_of_different_lengths_are_an_error_that_names_the_setting(tmp_p
         assert str(error.value).startswith("preferences.allow_variable_horizon is False, ")
         assert "episodes of 12 to 20 steps" in str(error.value)
         ring.preferences = dataclasses.replace(PREFERENCES, allow_variable_horizon=True)
-        assert ring.check()["episode_lengths"] == [12, 20]
+        assert ring.arrived()["episode_lengths"] == [12, 20]
         assert ring.hold_round(0).answered == 6
 
 

@@ -1,0 +1,409 @@
+"""The asynchronous ring: asking, answering, storing and fitting each go at their own pace, and PPO waits for none of them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from actors.pipeline import Pipeline, RoundReport
+from actors.reward_trainer import StateLostError
+from actors.rollout_collector import PolicyFactory
+from actors.stages import Stage
+from rlhf_ray.comparisons import Pairs
+from rlhf_ray.fragments import Fragments
+from rlhf_ray.reward.trainer import FitReport
+from rlhf_ray.schedules import labels_due
+
+LOOK_EVERY = 0.2
+"""Seconds between two looks at whether something can be started that no finished call announces."""
+
+MOST_UNSTORED = 4
+"""Batches of answers that wait to be stored, at most: where the store is slow, the teacher waits."""
+
+LOST = (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
+"""What reading an object raises when the node that held it is gone."""
+
+
+@dataclass
+class _Questions:
+    """Pairs that were asked about together.
+
+    Attributes:
+        number: of the asking.
+        pairs: where they are.
+        count: how many.
+        answered, stored: how many of them, from the first, have been.
+    """
+
+    number: int
+    pairs: ray.ObjectRef[Pairs]
+    count: int
+    answered: int = 0
+    stored: int = 0
+
+
+class AsynchronousPipeline(Pipeline):
+    """Turns the ring in a thread of its own, which moves references and waits; PPO tells it how far it is.
+
+    Labels fall due with PPO's progress, and so do gradient steps: as many per environment step as in the synchronous ring.
+    """
+
+    def __init__(self, **arguments: Any):
+        super().__init__(**arguments)
+        self.stages = {name: Stage() for name in ("asking", "answering", "storing", "fitting", "exploring", "checking")}
+        self.dropped_explorations = 0
+        """Explorations that fell due while the collector was busy with an earlier one."""
+        self.lost_questions = 0
+        """Questions that went with the node they were on. They are replaced by new ones."""
+        self._progress, self._now, self._advances = 0.0, 0, 0
+        self._asked, self._fits = 0, 0
+        self._starved_at = -1
+        self._checked_at = 0
+        self._published_at = 0
+        self._reported = 0, 0
+        """Labels due and answered when `news` was asked for last."""
+        self._questions: deque[_Questions] = deque()
+        self._unstored: deque[tuple[_Questions, int, Any]] = deque()
+        self._unfitted: list[Any] = []
+        self._exploration: tuple[int, int, PolicyFactory] | None = None
+        self._arrived: dict[str, Any] = {"too_short": 0}
+        self._news: FitReport | None = None
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._changed = threading.Condition()
+        """Guards everything above, and is told when a version is published or the ring has failed."""
+        self._thread = threading.Thread(target=self._run, name="ring", daemon=True)
+
+    # What PPO calls.
+
+    def begin(self, env_steps: int, stop: Callable[[], bool] = lambda: False) -> RoundReport | None:
+        """Gather the first clips with ``env_steps`` random actions, and wait for the first version of the reward model.
+
+        Args:
+            env_steps: to take.
+            stop: says whether to wait no longer.
+
+        Raises:
+            SettingError: the clips show that the settings do not fit the environment.
+        """
+        self._collect_first(env_steps)
+        self._now = env_steps
+        self._thread.start()
+        with self._changed:
+            while self.version == 0 and not stop():
+                self._changed.wait(LOOK_EVERY)
+                self._raise_failure()
+        return self.news()
+
+    @property
+    def rounds_held(self) -> int:
+        """Rounds of gradient steps taken so far, the first included."""
+        return self._fits + 1 if self.version else 0
+
+    def advance(self, progress: float, env_steps: int) -> None:
+        """PPO has come so far; with `PreferenceSettings.max_reward_age`, wait while its reward is older than that.
+
+        Args:
+            progress: 0 to 1; at 1 all labels are due.
+            env_steps: taken so far, over all.
+
+        Raises:
+            Exception: whatever went wrong in the ring.
+        """
+        with self._changed:
+            self._raise_failure()
+            self._progress, self._now = progress, env_steps
+            self._advances += 1
+            self._changed.notify_all()
+            limit = self.preferences.max_reward_age
+            while limit is not None and self.reward_age >= limit and self._at_work():
+                self._changed.wait(LOOK_EVERY)
+                self._raise_failure()
+
+    def explore(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
+        """Have clips of a policy with a share of random actions gathered, as the settings say. Their steps count from now on."""
+        with self._changed:
+            if self._exploration is not None:
+                self.dropped_explorations += 1
+                return
+            self._exploration = (round_number, policy_version, make_policy)
+            self.env_steps += self.fragments.exploration_env_steps
+
+    def news(self) -> RoundReport | None:
+        """The newest fit since the last call, and how many labels fell due and were answered since then; None without a fit."""
+        with self._changed:
+            fit, self._news = self._news, None
+            if fit is None:
+                return None
+            due = self._due()
+            report = RoundReport(
+                fit.version - 1, due - self._reported[0], self.answered - self._reported[1], self.answered, fit
+            )
+            self._reported = due, self.answered
+            return report
+
+    @property
+    def reward_age(self) -> int:
+        """Environment steps taken since the newest version of the reward model was published."""
+        return self._now - self._published_at
+
+    def report(self) -> dict[str, float]:
+        """Of each stage its rate, idle share and queue (`Stage.report`); what was dropped; the reward's age (env steps)."""
+        with self._changed:
+            waiting = {
+                "asking": max(0, self._due() - self.answered - self._open()),
+                "answering": sum(q.count - q.answered for q in self._questions),
+                "storing": sum(q.answered - q.stored for q in self._questions),
+                "fitting": len(self._unfitted),
+                "exploring": int(self._exploration is not None),
+            }
+            values = {
+                f"{name}_{what}": value
+                for name, queue in waiting.items()
+                for what, value in self.stages[name].report(queue).items()
+            }
+            return values | {
+                "labels_due": float(self._due()),
+                "reward_age": float(self.reward_age),
+                "explorations_dropped": float(self.dropped_explorations),
+                "questions_lost": float(self.lost_questions),
+            }
+
+    def arrived(self) -> dict[str, Any]:
+        """The fragmenter's last report, without waiting for a newer one."""
+        return self._arrived
+
+    def state(self) -> dict[str, Any]:
+        """See `Pipeline.state`. Questions whose answers are not stored yet are among it."""
+        with self._changed:
+            questions = [
+                {"number": q.number, "pairs": _pairs_to_plain(ray.get(q.pairs)), "count": q.count, "stored": q.stored}
+                for q in self._questions
+            ]
+            return super().state() | {
+                "asked": self._asked,
+                "fits": self._fits,
+                "published_at": self._published_at,
+                "reported": self._reported,
+                "questions": questions,
+            }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Pipeline.load_state`. Labels that were stored after the state was made count, and are fitted to."""
+        super().load_state(state)
+        self.answered = ray.get(self.store.__len__.remote())
+        self._reported = tuple(state["reported"])
+        self._asked, self._fits, self._published_at = state["asked"], state["fits"], state["published_at"]
+        self._questions = deque(
+            _Questions(q["number"], ray.put(_pairs_from_plain(q["pairs"])), q["count"], q["stored"], q["stored"])
+            for q in state["questions"]
+        )
+        if self.answered:
+            self._unfitted = [self.store.load.remote()]  # the trainer leaves out what it has
+        if self.version:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Store the answers that were given, then end the thread and the actors."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(60.0)
+        super().close()
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            while not (self._stopping and not self._unstored and self.stages["storing"].call is None):
+                self._look()
+                calls = [stage.call for stage in self.stages.values() if stage.call is not None]
+                if calls:
+                    ray.wait(calls, timeout=LOOK_EVERY, fetch_local=False)
+                else:
+                    with self._changed:
+                        self._changed.wait(LOOK_EVERY)
+        except BaseException as error:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _look(self) -> None:
+        """Take what is ready and start what can be."""
+        calls = {stage.call: stage for stage in self.stages.values() if stage.call is not None}
+        ready = ray.wait(list(calls), num_returns=len(calls), timeout=0, fetch_local=False)[0] if calls else []
+        with self._changed:
+            for call in ready:
+                calls[call].done()
+            if not self.stages["storing"].call and self._unstored:
+                self._store()
+            if self._stopping:
+                return
+            for name, start in (
+                ("answering", self._answer),
+                ("asking", self._ask),
+                ("fitting", self._fit),
+                ("exploring", self._explore),
+                ("checking", self._check),
+            ):
+                if self.stages[name].call is None:
+                    start()
+
+    def _ask(self) -> None:
+        """Have the pairs chosen that are due, as far as there is room for open questions."""
+        count = min(self._due() - self.answered, self.preferences.max_open_questions) - self._open()
+        if count <= 0 or self._starved_at == self._advances:
+            return
+        reward = self._trainer_state and ray.put(self.publish())
+        number = self._asked
+        chosen, pairs = self.fragmenter.propose.options(num_returns=2).remote(count, number, reward)
+
+        def finish() -> int:
+            found: int = ray.get(chosen)
+            if found:
+                self._questions.append(_Questions(number, pairs, found))
+                self._asked += 1
+            else:
+                self._starved_at = self._advances  # no pair to be made: until PPO has made new clips
+            return found
+
+        self.stages["asking"].start(chosen, finish)
+
+    def _answer(self) -> None:
+        """Have the oldest questions answered: one after the other, or all at once by a teacher who needs no time."""
+        questions = next((q for q in self._questions if q.answered < q.count), None)
+        if questions is None or len(self._unstored) >= MOST_UNSTORED:
+            return
+        count = 1 if self.preferences.answer_seconds else questions.count - questions.answered
+        part = slice(questions.answered, questions.answered + count)
+        answers = self.gatherer.gather.remote(questions.pairs, questions.number, part)
+
+        def finish() -> int:
+            questions.answered += count
+            self._unstored.append((questions, count, answers))
+            return count
+
+        self.stages["answering"].start(answers, finish)
+
+    def _store(self) -> None:
+        """Have the oldest answers stored."""
+        questions, count, answers = self._unstored.popleft()
+        committed = self.store.commit.remote(answers, annotator=self.preferences.teacher)
+        stored = self.store.__len__.remote()
+
+        def finish() -> int:
+            questions.stored += count
+            try:
+                ray.get(committed)
+            except LOST:
+                self.lost_questions += count
+            else:
+                # Counted by the store: what was committed again, after a restart, counts once.
+                self.answered = ray.get(stored)
+                self._unfitted.append(answers)
+            if questions.stored == questions.count:
+                self._questions.remove(questions)
+            return count
+
+        self.stages["storing"].start(stored, finish)
+
+    def _fit(self) -> None:
+        """Have a version made, where gradient steps are due and there are new labels."""
+        due = 0
+        if self.version == 0:
+            more = self._open() > 0 or self._starved_at != self._advances
+            if self.answered < self.preferences.first_fit_comparisons and more:
+                return
+            updates = self.reward_model.initial_updates
+        else:
+            due = math.floor(self._progress * self.rounds) - self._fits
+            late = (
+                self._progress == 1.0 and self.answered >= self._due()
+            )  # the last labels came after the last round's fit
+            if due <= 0 and not late:
+                return
+            updates = max(due, 1) * self.reward_model.updates
+        if not self._unfitted:
+            if self._due() <= self.answered:
+                # Rounds without labels make no version; the newest one waits for the next label.
+                self._fits += max(0, due - 1)
+            return
+        labels = list(self._unfitted)
+        refs = self.trainer.fit.options(num_returns=2).remote(updates, self.version + 1, *labels)
+
+        def finish() -> int:
+            try:
+                self._news = self._take_fit(*refs)
+            except StateLostError:
+                self._restore_trainer()
+                return 0
+            except LOST:
+                self._unfitted = [self.store.load.remote()]
+                return 0
+            self._unfitted = self._unfitted[len(labels) :]
+            self._fits += due
+            self._published_at = self._now
+            self._changed.notify_all()
+            return updates
+
+        self.stages["fitting"].start(refs[0], finish)
+
+    def _explore(self) -> None:
+        if self._exploration is None:
+            return
+        steps = self.fragments.exploration_env_steps
+        call = self._collect(steps, *self._exploration)
+
+        def finish() -> int:
+            self._exploration = None
+            ray.get(call)
+            return steps
+
+        self.stages["exploring"].start(call, finish)
+
+    def _check(self) -> None:
+        """Look at what has arrived at the fragmenter, once per step of PPO."""
+        if self._checked_at == self._advances:
+            return
+        self._checked_at = self._advances
+        call = self.fragmenter.report.remote()
+
+        def finish() -> int:
+            self._arrived = self.check_report(ray.get(call))
+            return 1
+
+        self.stages["checking"].start(call, finish)
+
+    def _due(self) -> int:
+        """Labels due by now, in all."""
+        of = self.preferences
+        return labels_due(of.comparisons, of.initial_comparisons, of.schedule, self._progress, of.steepness)
+
+    def _open(self) -> int:
+        """Questions whose answers are not stored yet."""
+        return sum(q.count - q.stored for q in self._questions)
+
+    def _at_work(self) -> bool:
+        """Whether a newer version of the reward model is to be expected without PPO going on."""
+        asking = self._due() > self.answered + self._open() and self._starved_at != self._advances
+        fitting = bool(self._unfitted) and math.floor(self._progress * self.rounds) > self._fits
+        return asking or fitting or self._open() > 0 or self.stages["fitting"].call is not None
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def _pairs_to_plain(pairs: Pairs) -> dict[str, Any]:
+    return vars(pairs) | {"left": vars(pairs.left), "right": vars(pairs.right)}
+
+
+def _pairs_from_plain(plain: dict[str, Any]) -> Pairs:
+    return Pairs(**(plain | {"left": Fragments(**plain["left"]), "right": Fragments(**plain["right"])}))

@@ -1,0 +1,87 @@
+"""The synchronous ring: collect, ask, answer, store, fit, publish, one after the other, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ray
+
+from actors.pipeline import Pipeline, RoundReport
+from actors.reward_trainer import StateLostError
+from actors.rollout_collector import PolicyFactory
+from rlhf_ray.reward.trainer import FitReport
+from rlhf_ray.schedules import labels_per_round
+
+
+class SynchronousPipeline(Pipeline):
+    """Turns the ring when it is told to, and returns when it has turned. The same seed gives the same turns."""
+
+    def __init__(self, **arguments: Any):
+        super().__init__(**arguments)
+        of = self.preferences
+        self.labels = labels_per_round(of.comparisons, of.initial_comparisons, of.schedule, self.rounds, of.steepness)
+        self.round_number = -1
+        """The last round that was held; -1 before the first."""
+
+    @property
+    def rounds_held(self) -> int:
+        """Labelling rounds so far, the first included."""
+        return self.round_number + 1
+
+    def begin(self, env_steps: int, stop: Callable[[], bool] = lambda: False) -> RoundReport:
+        """Gather the first clips with ``env_steps`` random actions and hold the first round, which cannot be stopped.
+
+        Raises:
+            SettingError: the clips show that the settings do not fit the environment.
+        """
+        self._collect_first(env_steps)
+        return self.hold_round(0)
+
+    def explore(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
+        """Gather clips of a policy with a share of random actions, as the settings say."""
+        steps = self.fragments.exploration_env_steps
+        ray.get(self._collect(steps, round_number, policy_version, make_policy))
+        self.env_steps += steps
+
+    def hold_round(self, round_number: int) -> RoundReport:
+        """Ask for what is due by round ``round_number``, store the answers and fit the reward model to all."""
+        wanted = sum(self.labels[: round_number + 1]) - self.answered
+        answered, fit = 0, None
+        if wanted > 0:
+            reward = None if self.version == 0 else ray.put(self.publish())
+            count, pairs = self.fragmenter.propose.options(num_returns=2).remote(wanted, round_number, reward)
+            if ray.get(count):
+                comparisons = self.gatherer.gather.remote(pairs, round_number)
+                ray.get(self.store.commit.remote(comparisons, annotator=self.preferences.teacher))
+                updates = self.reward_model.initial_updates if self.version == 0 else self.reward_model.updates
+                fit = self._fit(comparisons, updates)
+                # Counted by the trainer, whose state goes back with this one's: the store may hold some of them already, from
+                # a commit that was repeated or a run that is resumed at an earlier round.
+                answered = fit.comparisons - self.answered
+        self.round_number = round_number
+        self.answered += answered
+        return RoundReport(round_number, wanted, answered, self.answered, fit)
+
+    def arrived(self) -> dict[str, Any]:
+        """What has arrived at the fragmenter (`Pipeline.check_report`)."""
+        return self.check_report(ray.get(self.fragmenter.report.remote()))
+
+    def state(self) -> dict[str, Any]:
+        """See `Pipeline.state`."""
+        return super().state() | {"round_number": self.round_number}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Pipeline.load_state`."""
+        super().load_state(state)
+        self.round_number = state["round_number"]
+
+    def _fit(self, comparisons: Any, updates: int) -> FitReport:
+        """Fit; a trainer that was restarted is given its state back first."""
+        fit = self.trainer.fit.options(num_returns=2)
+        refs = fit.remote(updates, self.version + 1, comparisons)
+        try:
+            return self._take_fit(*refs)
+        except StateLostError:
+            self._restore_trainer()
+            return self._take_fit(*fit.remote(updates, self.version + 1, comparisons))

@@ -1,0 +1,102 @@
+"""What a teacher costs PPO: steps per second in the asynchronous mode, with answers that take 0, 1 and 10 s, and without any.
+
+All are built in one process and one Ray session and then train in turn, one iteration at a time, in an order drawn anew for each
+turn. "Off" has its comparisons and its reward model before it begins and asks for no more. The others are asked for the preset's
+comparisons over its budget, and fit the reward model as they come. Counted is the wall time of an iteration; the first are not.
+
+    python benchmarks/labelling.py pendulum
+
+Writes benchmarks/results/labelling_PRESET.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import random
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import tune_configs
+from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.rllib.training import quiet, start_ray
+from rlhf_ray.settings import Experiment, PreferenceSettings
+
+RESULTS = Path(__file__).parent / "results"
+ANSWER_SECONDS = (0.0, 1.0, 10.0)
+WARM_UP = 2
+"""Iterations of each arm that are not counted: torch's first optimiser step loads a second's worth of modules."""
+
+
+def arm(experiment: Experiment, answer_seconds: float | None) -> PreferencePPO:
+    """The preset with a teacher of that speed; with None, with no labelling beyond the first comparisons."""
+    of = dataclasses.replace(experiment.preferences, mode="asynchronous")
+    if answer_seconds is None:
+        of = PreferenceSettings(mode="asynchronous", comparisons=50, initial_comparisons=50, rounds=0)
+    else:
+        of = dataclasses.replace(of, answer_seconds=answer_seconds, minimum_comparisons=2)
+    config = PreferencePPOConfig.from_experiment(dataclasses.replace(experiment, preferences=of))
+    algorithm: PreferencePPO = config.build_algo()
+    algorithm.begin()
+    return algorithm
+
+
+def interval(values: list[float], draws: int = 10_000) -> list[float]:
+    """Bootstrap 95 % interval of the median."""
+    generator = random.Random(0)
+    medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(draws))
+    return [medians[int(0.025 * draws)], medians[int(0.975 * draws)]]
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("preset", choices=tune_configs.names())
+    parser.add_argument("--turns", type=int, default=40, help="iterations of each that are counted")
+    options = parser.parse_args()
+    experiment: Experiment = tune_configs.load(options.preset).experiment
+    quiet()
+    start_ray(cpus=8)
+    arms = {"off": arm(experiment, None)} | {f"{seconds:g} s": arm(experiment, seconds) for seconds in ANSWER_SECONDS}
+    spent: dict[str, list[float]] = {name: [] for name in arms}
+    order, draw = list(arms), random.Random(0)
+    for turn in range(WARM_UP + options.turns):
+        draw.shuffle(order)
+        for name in order:
+            started = time.perf_counter()
+            arms[name].train()
+            if turn >= WARM_UP:
+                spent[name].append(time.perf_counter() - started)
+    steps = experiment.ppo.iteration_env_steps
+    rows: dict[str, Any] = {}
+    for name, algorithm in arms.items():
+        ratios = [off / on for off, on in zip(spent["off"], spent[name], strict=True)]
+        rows[name] = {
+            "env_steps_per_second": steps / statistics.median(spent[name]),
+            "against_off": statistics.median(ratios),
+            "against_off_total": sum(spent["off"]) / sum(spent[name]),
+            "interval_95_of_median": interval(ratios),
+            "comparisons": algorithm.ring.answered,
+            "reward_versions": algorithm.ring.version,
+        }
+        algorithm.stop()
+    outcome = {
+        "preset": options.preset,
+        "arms": rows,
+        "turns": options.turns,
+        "seconds": spent,
+        "machine": {"cpus": psutil.cpu_count(), "platform": platform.platform()},
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"labelling_{options.preset}.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    print(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Resume: a run that is killed with everything it started, again and again, and what it comes to in the end.
+
+One run is left alone. Another with the same settings and seed is killed (kill -9 of the run and all of Ray's processes) at
+moments drawn from a seed, each time resumed, and killed again. Labels, reward model, policy, metrics and the final evaluation
+have to be the same, bit for bit.
+
+    python benchmarks/resume.py --kills 10
+
+Prints what differs, and writes benchmarks/results/resume.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from safetensors.numpy import load_file
+
+from rlhf_ray.run_folder import RunFolder, read_metrics
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    PPOSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+    to_json,
+)
+from rlhf_ray.store import PreferenceStore
+
+RESULTS = Path(__file__).parent / "results"
+TIMES = {"seconds", "fit_seconds", "ppo_seconds"}
+"""Metrics that no two runs share."""
+
+
+def small(**changes: Any) -> Experiment:
+    """Pendulum for six iterations whose ends fall into episodes, with a checkpoint after every second one."""
+    values: dict[str, Any] = {
+        "total_env_steps": 500 + 6 * 600,
+        "seed": 3,
+        "checkpoint_every": 2,
+        "fragments": FragmentSettings(length=10, initial_env_steps=500, pool=60, exploration_env_steps=0),
+        "preferences": PreferenceSettings(
+            comparisons=40, initial_comparisons=10, rounds=5, held_out_share=0.2, selection="disagreement"
+        ),
+        "reward_model": RewardModelSettings(hidden=(16,), initial_updates=20, updates=5),
+        "ppo": PPOSettings(num_envs=4, rollout_length=150, minibatch_size=200, epochs=2, hidden=(16,)),
+    }
+    return Experiment(**(values | changes))
+
+
+# Ray as a library, without what it would write to the home folder.
+ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "COLUMNS": "200"}
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    """`rlhf-ray` with Ray and everything in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", "from rlhf_ray.cli import main; main()", *words],
+        env=os.environ | ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def options(experiment: Experiment) -> list[str]:
+    """The experiment as options of the command line."""
+    words = []
+    for name, value in to_json(experiment).items():
+        if name == "environment":
+            continue
+        for field, of in value.items() if isinstance(value, dict) else [("", value)]:
+            if isinstance(of, bool):
+                words.append(f"--{name}.{'' if of else 'no-'}{field}")
+            else:
+                words += [f"--{name}.{field}".rstrip("."), *map(str, of if isinstance(of, list) else [of])]
+    return words
+
+
+def kill_everything(process: subprocess.Popen[str]) -> None:
+    """Kill -9 of the run, and of Ray's processes, as when the machine goes down."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGKILL)
+    for member in family:
+        try:
+            member.kill()
+        except psutil.NoSuchProcess:
+            continue
+    process.wait()
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+
+
+def left_behind(run: Path) -> dict[str, Any]:
+    comparisons = PreferenceStore(run / "preferences").load()
+    assert comparisons is not None
+    checkpoint = RunFolder(run).checkpoint()
+    module = checkpoint / "learner_group" / "learner" / "rl_module" / "default_policy" / "module_state.pkl"
+    rows = [{k: v for k, v in row.items() if k not in TIMES} for row in read_metrics(run / "metrics.jsonl")]
+    return {
+        "ids": comparisons.pairs.ids,
+        "preferences": comparisons.preferences.tolist(),
+        "reward": load_file(run / "reward_model" / "reward.safetensors"),
+        "policy": module.read_bytes(),
+        "metrics": [json.dumps(row, sort_keys=True) for row in rows],
+        "result": json.loads((run / "result.json").read_text())["trained"],
+    }
+
+
+def differences(expected: dict[str, Any], got: dict[str, Any]) -> list[str]:
+    """The names of what is not the same in two results of `left_behind`."""
+
+    def same(one: Any, other: Any) -> bool:
+        if isinstance(one, dict):
+            return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+        return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
+
+    return [name for name in expected if not same(expected[name], got[name])]
+
+
+def main() -> None:
+    """Run the experiment."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    chosen = parser.parse_args()
+    draw = random.Random(chosen.seed)
+    words = options(small())
+    with tempfile.TemporaryDirectory() as folder:
+        undisturbed, run = Path(folder) / "undisturbed", Path(folder) / "killed"
+        started = time.monotonic()
+        finish(start("train", "Pendulum-v1", "--run-dir", str(undisturbed), *words))
+        whole = time.monotonic() - started
+        process = start("train", "Pendulum-v1", "--run-dir", str(run), *words)
+        kills: list[dict[str, float]] = []
+        while len(kills) < chosen.kills:
+            started = time.monotonic()
+            wait = draw.uniform(0, whole)
+            while time.monotonic() - started < wait and process.poll() is None:
+                time.sleep(0.02)
+            if process.poll() is not None:
+                break
+            kill_everything(process)
+            kills.append({"seconds": wait, "iterations": len(read_metrics(run / "metrics.jsonl"))})
+            resume = (
+                ["--resume", str(run)]
+                if (run / "config.json").exists()
+                else ["Pendulum-v1", "--run-dir", str(run), *words]
+            )
+            process = start("train", *resume)
+        finish(process)
+        differ = differences(left_behind(undisturbed), left_behind(run))
+    outcome = {
+        "kills": kills,
+        "differences": differ,
+        "seconds_undisturbed": whole,
+        "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "resume.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    print(json.dumps(outcome, indent=1))
+
+
+if __name__ == "__main__":
+    main()

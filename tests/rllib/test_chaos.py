@@ -1,0 +1,60 @@
+"""A run whose actors are killed at moments drawn from a seed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from benchmarks.kills import Killer
+from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.store import PreferenceStore
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
+def test_a_run_whose_actors_are_killed_keeps_every_label_once_and_comes_to_its_end(tmp_path: Path, mode: str) -> None:
+    experiment = Experiment(
+        total_env_steps=500 + 20 * 800,
+        seed=1,
+        fragments=FragmentSettings(length=10, initial_env_steps=500, pool=60, exploration_env_steps=0),
+        preferences=PreferenceSettings(mode=mode, comparisons=60, initial_comparisons=20, rounds=10),  # type: ignore[arg-type]
+        reward_model=RewardModelSettings(hidden=(16,), initial_updates=20, updates=5),
+        ppo=PPOSettings(num_envs=2, num_env_runners=2, rollout_length=200, minibatch_size=200, epochs=2, hidden=(16,)),
+    )
+    algorithm = PreferencePPOConfig.from_experiment(experiment).preferences(store=tmp_path / "store").build_algo()
+    killer = Killer(os.getpid(), 8, seed=5, mean_seconds=2.0)
+    acknowledged: set[str] = set()
+    try:
+        algorithm.begin()
+        killer.start()
+        while not algorithm.finished:
+            result = algorithm.train()
+            answered = algorithm.ring.answered
+            stored = ray.get(algorithm.ring.store.load.remote())
+            assert len(stored) >= answered >= len(acknowledged) - len(stored)
+            assert acknowledged <= set(stored.pairs.ids)
+            acknowledged |= set(stored.pairs.ids)
+            version = algorithm.learner_group.get_weights([REWARD_MODULE_ID])[REWARD_MODULE_ID]
+            assert result["learners"][DEFAULT_MODULE_ID]["reward_version"] >= 1
+            assert {name.removeprefix("ensemble.") for name in version} == set(algorithm.ring.publish())
+        killer.stop()
+        if mode == "synchronous":  # the learner has the ring's version, the whole of it
+            for name, value in algorithm.ring.publish().items():
+                np.testing.assert_array_equal(version[f"ensemble.{name}"], value)
+        assert len(killer.kills) >= 4, "too few kills to show anything"
+    finally:
+        killer.stop()
+        algorithm.stop()
+    stored = PreferenceStore(tmp_path / "store").load()
+    assert stored is not None
+    assert len(stored) == len(set(stored.pairs.ids))
+    assert acknowledged <= set(stored.pairs.ids)
+    assert 50 <= len(stored) <= 60  # the last may still have been asked about when the run came to its end

@@ -1,0 +1,112 @@
+"""Runs that are stopped or killed, and go on."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from benchmarks.resume import differences, finish, kill_everything, left_behind, options, small, start
+from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.run_folder import RunFolder, read_metrics
+from rlhf_ray.settings import PPOSettings
+
+
+def outcome(algorithm: PreferencePPO) -> dict[str, Any]:
+    comparisons = ray.get(algorithm.ring.store.load.remote())
+    return {
+        "ids": comparisons.pairs.ids,
+        "preferences": comparisons.preferences.tolist(),
+        "reward": dict(algorithm.ring.publish()),
+        "policy": algorithm.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID],
+        "env_steps": algorithm.env_steps,
+    }
+
+
+def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    for name in ("ids", "preferences", "env_steps"):
+        assert first[name] == second[name], name
+    for group in ("reward", "policy"):
+        for name, value in first[group].items():
+            np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("runners", [0, 2])
+def test_a_run_that_is_continued_from_a_checkpoint_comes_to_the_same_bit_for_bit(tmp_path: Path, runners: int) -> None:
+    ppo = PPOSettings(
+        num_envs=4 // max(1, runners),
+        num_env_runners=runners,
+        rollout_length=150,
+        minibatch_size=200,
+        epochs=2,
+        hidden=(16,),
+    )
+    config = PreferencePPOConfig.from_experiment(small(ppo=ppo))
+    algorithm = config.build_algo()
+    try:
+        while not algorithm.finished:
+            algorithm.train()
+            if algorithm.training_iteration == 4:
+                algorithm.save_to_path(str(tmp_path / "checkpoint"))
+        undisturbed = outcome(algorithm)
+    finally:
+        algorithm.stop()
+    shutil.move(tmp_path / "checkpoint", tmp_path / "moved")
+    algorithm = PreferencePPO.from_checkpoint(str(tmp_path / "moved"))
+    try:
+        assert algorithm.training_iteration == 4
+        while not algorithm.finished:
+            algorithm.train()
+        assert_same(undisturbed, outcome(algorithm))
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.slow
+def test_a_run_killed_with_everything_it_started_goes_on_and_comes_to_the_same_bit_for_bit(tmp_path: Path) -> None:
+    words = options(small())
+    finish(start("train", "Pendulum-v1", "--run-dir", str(tmp_path / "undisturbed"), *words))
+    run = tmp_path / "killed"
+    process = start("train", "Pendulum-v1", "--run-dir", str(run), *words)
+    kills = [1, 4]  # rows of metrics.jsonl: before the first checkpoint, after the second
+    for rows in kills:
+        deadline = time.monotonic() + 300
+        while len(read_metrics(run / "metrics.jsonl")) < rows and process.poll() is None:
+            assert time.monotonic() < deadline, "the run does not get on"
+            time.sleep(0.02)
+        assert process.poll() is None, process.communicate()
+        kill_everything(process)
+        if rows == kills[-1]:  # and the folder may be moved meanwhile
+            shutil.move(run, tmp_path / "moved")
+            run = tmp_path / "moved"
+        process = start("train", "--resume", str(run))
+    finish(process)
+    assert differences(left_behind(tmp_path / "undisturbed"), left_behind(run)) == []
+
+
+def test_a_complete_run_and_other_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from rlhf_ray.cli import main
+
+    folder = RunFolder.create(tmp_path / "run", small())
+    for words, message in (
+        (["--resume"], "needs the folder"),
+        (["--resume", str(tmp_path / "nothing")], "is no run folder"),
+        (["--resume", str(folder.path), "--seed", "4"], "goes on with the settings the run began with"),
+        (["--resume", str(folder.path), "--ppo.num-env-runners", "2"], "with preferences.mode=asynchronous"),
+    ):
+        with pytest.raises(SystemExit) as error:
+            main(["train", *words])
+        assert error.value.code == 2
+        assert message in capsys.readouterr().err
+    folder.finish({}, interrupted=False)
+    with pytest.raises(SystemExit):
+        main(["train", "--resume", str(folder.path)])
+    assert "is complete" in capsys.readouterr().err

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+
+from rlhf_ray.checkpoints import KEPT, damaged_files, last_checkpoint, save_checkpoint
+
+
+def _save(folder: Path, iteration: int, text: str = "weights") -> Path:
+    def write(path: Path) -> None:
+        (path / "learner").mkdir()
+        (path / "learner" / "state").write_text(text)
+        (path / "config").write_text("settings")
+
+    return save_checkpoint(folder, iteration, write)
+
+
+def test_the_newest_is_found_and_old_ones_are_deleted(tmp_path: Path) -> None:
+    assert last_checkpoint(tmp_path) is None
+    for iteration in (2, 9, 10, 11):
+        assert last_checkpoint(tmp_path) == _save(tmp_path, iteration) or last_checkpoint(tmp_path) is not None
+    newest = last_checkpoint(tmp_path)
+    assert newest is not None
+    assert int(newest.name) == 11
+    assert (newest / "learner" / "state").read_text() == "weights"
+    assert len(list(tmp_path.iterdir())) == KEPT
+
+
+def test_a_checkpoint_that_was_being_written_is_not_seen_and_is_cleared_away(tmp_path: Path) -> None:
+    def fail(path: Path) -> None:
+        (path / "half").write_text("…")
+        raise OSError("No space left on device")
+
+    good = _save(tmp_path, 1)
+    with pytest.raises(OSError, match="No space"):
+        save_checkpoint(tmp_path, 2, fail)
+    assert last_checkpoint(tmp_path) == good
+    assert _save(tmp_path, 3) == last_checkpoint(tmp_path)
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "delete", "manifest"])
+def test_a_damaged_one_is_named_and_the_one_before_is_taken(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, newest = _save(tmp_path, 1), _save(tmp_path, 2)
+    file = newest / ("manifest.json" if damage == "manifest" else "learner/state")
+    content = bytearray(file.read_bytes())
+    if damage == "flip":
+        content[3] ^= 16
+        file.write_bytes(content)
+    elif damage == "delete":
+        file.unlink()
+    else:
+        file.write_bytes(content[:4])
+    assert last_checkpoint(tmp_path) == before
+    assert str(newest) in caplog.text
+    assert damaged_files(newest) == ["manifest.json" if damage == "manifest" else "learner/state"]
+
+
+def test_saving_the_same_iteration_again_replaces_it(tmp_path: Path) -> None:
+    _save(tmp_path, 1)
+    again = _save(tmp_path, 1, "other weights")
+    assert (again / "learner" / "state").read_text() == "other weights"
+    assert last_checkpoint(tmp_path) == again
