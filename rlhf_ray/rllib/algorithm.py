@@ -107,6 +107,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
                 "reward_version": self.ring.version,
                 "rounds": self.ring.round_number + 1,
                 "too_short": arrived["too_short"],
+                "distinct_clips": arrived["distinct_clips"],
                 "finished": float(self.finished),
             },
             key=PREFERENCES,

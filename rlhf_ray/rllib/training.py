@@ -20,6 +20,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS
 
 from rlhf_ray.evaluation.report import write_report
+from rlhf_ray.health import Health
 from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate, load_policy
@@ -137,15 +138,17 @@ def _train(
 ) -> dict[str, Any]:
     """Train until the budget is spent or ``interrupted``, and write metrics, checkpoint and reward model."""
     started = time.perf_counter()
-    algorithm: PreferencePPO = (
-        PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences).build_algo()
-    )
+    config = PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences)
+    health = Health(config.check_environment()[1])
+    algorithm: PreferencePPO = config.build_algo()
     writer = MetricsWriter(folder)
     metrics: dict[str, Any] = {}
     held_out_accuracy = None
     try:
         while not algorithm.finished and not interrupted():
             metrics = flat_metrics(algorithm.train(), time.perf_counter() - started)
+            raised = [asdict(alarm) for alarm in health.watch(metrics)]
+            metrics |= {"alarms": health.active, "raised": raised}
             accuracy = metrics.get("held_out_accuracy")
             held_out_accuracy = held_out_accuracy if accuracy is None else accuracy
             writer.write(metrics)
@@ -190,7 +193,10 @@ def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
         "policy_entropy": learner["entropy"],
         "value_explained_variance": learner["vf_explained_var"],
         "clips_failed": runners.get("clips_failed", 0),
-        **{name: ring[name] for name in ("env_steps", "comparisons", "reward_version", "rounds", "too_short")},
+        **{
+            name: ring[name]
+            for name in ("env_steps", "comparisons", "reward_version", "rounds", "too_short", "distinct_clips")
+        },
     }
     if result["training_iteration"] == held.get("iteration"):  # a round was held before this iteration
         metrics |= {name: held[name] for name in ("round", "wanted", "answered")}
@@ -221,6 +227,8 @@ _OF_FIT = (
     "held_out_accuracy",
     "reward_mean",
     "reward_std",
+    "disagreement",
+    "left_share",
     "gradient_steps",
     "fit_seconds",
 )
