@@ -25,9 +25,9 @@ QUIET = 10
 is told of once."""
 
 WINDOW = 10
-"""Iterations that returns are averaged over: the last so many are compared with as many before them."""
-SURE = 4.0
-"""Standard errors two such averages must differ by: they are compared at every iteration, and neighbours are not independent."""
+"""Iterations that returns are averaged over: the last so many are compared with as many at every earlier time."""
+SURE = 3.0
+"""Standard errors two such averages must differ by: very many are compared, and neighbours are not independent."""
 SHARE_OF_SPAN = 0.2
 """And the share of all the ground a return has covered so far. A smaller move is the to and fro of a policy that has settled."""
 SURE_OF_ACCURACY = 2.5
@@ -123,33 +123,31 @@ class Health:
 
 
 def reward_hacking(rows: Rows) -> Alarm | None:
-    """The learned return rises while the true return falls.
+    """Since some earlier time the learned return has risen while the true return has fallen.
 
-    Or while the accuracy on held-out comparisons falls and the true return does not rise: it may not be known.
+    Or while the accuracy on held-out comparisons has fallen and the true return has not risen: it may not be known.
     """
-    returns = [row for row in rows if _has(row, "learned_return_mean", "true_return_mean")]
-    learned_before, learned = _moved([row["learned_return_mean"] for row in returns])
-    if learned <= learned_before:
+    known = [i for i, row in enumerate(rows) if _has(row, "learned_return_mean", "true_return_mean")]
+    if len(known) < 2 * WINDOW:
         return None
-    true_before, true = _moved([row["true_return_mean"] for row in returns])
-    before, now = (
-        _newest(part, 1, "held_out_accuracy", "held_out") for part in (rows[-2 * WINDOW : -WINDOW], rows[-WINDOW:])
-    )
-    if true < true_before:
-        fallen = f"the true return fell from {true_before:.4g} to {true:.4g}"
-    elif true == true_before and before and now and _accuracy_fell(before[0], now[0]):
-        fallen = (
-            f"the accuracy on held-out comparisons fell from {before[0]['held_out_accuracy']:.2f} to "
-            f"{now[0]['held_out_accuracy']:.2f}"
+    learned = _Moves([rows[i]["learned_return_mean"] for i in known])
+    true = _Moves([rows[i]["true_return_mean"] for i in known])
+    for start in reversed(np.flatnonzero((learned.direction > 0) & (true.direction <= 0)).tolist()):
+        first = known[start]
+        if true.direction[start] < 0:
+            fallen = f"the true return fell from {true.means[start]:.4g} to {true.means[-1]:.4g}"
+        elif accuracies := _accuracy_fell(rows[: known[start + WINDOW - 1] + 1], rows):
+            fallen = "the accuracy on held-out comparisons fell from {:.2f} to {:.2f}".format(*accuracies)
+        else:
+            continue
+        return Alarm(
+            "reward_hacking",
+            f"Over the last {len(rows) - first} iterations the learned return rose from {learned.means[start]:.4g} to "
+            f"{learned.means[-1]:.4g} while {fallen}.",
+            "The policy may have found what the reward model overrates. Ask about newer clips: more preferences.comparisons or "
+            "preferences.rounds, or a flatter preferences.schedule.",
         )
-    else:
-        return None
-    return Alarm(
-        "reward_hacking",
-        f"Within {2 * WINDOW} iterations the learned return rose from {learned_before:.4g} to {learned:.4g} while {fallen}.",
-        "The policy may have found what the reward model overrates. Ask about newer clips: more preferences.comparisons or "
-        "preferences.rounds, or a flatter preferences.schedule.",
-    )
+    return None
 
 
 def reward_scale(rows: Rows) -> Alarm | None:
@@ -278,23 +276,31 @@ def _newest(rows: Rows, count: int, *names: str) -> list[Row]:
     return found[::-1]
 
 
-def _moved(values: Sequence[float]) -> tuple[float, float]:
-    """The averages of the last two windows; twice the same where they do not differ for certain and by much."""
-    if len(values) < 2 * WINDOW:
-        return 0.0, 0.0
-    series = np.array(values, dtype=np.float64)
-    before, now = series[-2 * WINDOW : -WINDOW], series[-WINDOW:]
-    noise = math.sqrt((before.var(ddof=1) + now.var(ddof=1)) / WINDOW)
-    span = float(np.ptp(np.convolve(series, np.full(WINDOW, 1 / WINDOW), "valid")))
-    if abs(now.mean() - before.mean()) <= max(SURE * noise, SHARE_OF_SPAN * span):
-        return float(now.mean()), float(now.mean())
-    return float(before.mean()), float(now.mean())
+class _Moves:
+    """How a return's average over the last window differs from those over each window before it that it does not overlap.
+
+    ``means`` are the averages, by the window's first value; ``direction`` is, for each of the earlier windows, 1 if the return
+    has risen since, -1 if it has fallen, and 0 if that is not certain or not by much.
+    """
+
+    def __init__(self, values: Sequence[float]):
+        windows = np.lib.stride_tricks.sliding_window_view(np.array(values, dtype=np.float64), WINDOW)
+        self.means, variances = windows.mean(1), windows.var(1, ddof=1)
+        moved = (self.means[-1] - self.means)[:-WINDOW]
+        noise = np.sqrt((variances[-1] + variances) / WINDOW)[:-WINDOW]
+        enough = np.maximum(SURE * noise, SHARE_OF_SPAN * np.ptp(self.means))
+        self.direction = np.where(np.abs(moved) > enough, np.sign(moved), 0.0)
 
 
-def _accuracy_fell(before: Row, now: Row) -> bool:
-    """Whether the held-out accuracy fell by more than the few comparisons it is measured on explain."""
+def _accuracy_fell(earlier: Rows, rows: Rows) -> tuple[float, float] | None:
+    """The held-out accuracies before and now, if it fell by more than the few comparisons it is measured on explain."""
+    fits = [_newest(part, 1, "held_out_accuracy", "held_out") for part in (earlier, rows)]
+    if not all(fits):
+        return None
+    before, now = (found[0] for found in fits)
     right = sum(row["held_out_accuracy"] * row["held_out"] + 1 for row in (before, now))
     share = right / sum(row["held_out"] + 2 for row in (before, now))  # Laplace's rule: no certainty from a few
     error = math.sqrt(share * (1 - share) * sum(1 / max(1, row["held_out"]) for row in (before, now)))
-    fall: float = before["held_out_accuracy"] - now["held_out_accuracy"]
-    return fall > SURE_OF_ACCURACY * error
+    if before["held_out_accuracy"] - now["held_out_accuracy"] <= SURE_OF_ACCURACY * error:
+        return None
+    return before["held_out_accuracy"], now["held_out_accuracy"]
