@@ -130,13 +130,13 @@ class Fragmenter:
     def report(self) -> dict[str, Any]:
         """What has arrived.
 
-        Fragments in the pool, the share of them that are different clips (None for an empty pool), stretches that were too
+        Fragments in the pool, the share of them that are different clips (1 for an empty pool), stretches that were too
         short, and the different episode lengths seen.
         """
         names = self._names()
         return {
             "pool": len(names),
-            "distinct_clips": len(set(names)) / len(names) if names else None,
+            "distinct_clips": len(set(names)) / len(names) if names else 1.0,
             "too_short": sum(self._too_short.values()),
             "episode_lengths": sorted(self._episode_lengths),
         }

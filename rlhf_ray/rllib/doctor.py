@@ -44,12 +44,12 @@ def examine_cluster() -> list[Finding]:
         )
         return [Finding("Ray", "problem", f"it does not start: {error}", remedy)]
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    url = ray.init(ignore_reinit_error=True, logging_level="ERROR").address_info["webui_url"]
+    url = ray.init(ignore_reinit_error=True, logging_level="ERROR").dashboard_url
     facts = list(_examine(nodes))
-    known = [fact for fact in facts if isinstance(fact, NodeFacts)]
+    modes = [fact.auth_mode for fact in facts if isinstance(fact, NodeFacts)]
     findings = [
         Finding("Ray", "ok", f"runs, with {len(nodes)} node{'s' if len(nodes) > 1 else ''}"),
-        doctor.token([fact.auth_mode for fact in known]),
+        *([doctor.token(modes)] if modes else []),
         doctor.dashboard(url),
         doctor.cluster_cpus(ray.cluster_resources().get("CPU", 0.0)),
     ]
