@@ -72,7 +72,7 @@ class AsynchronousPipeline(Pipeline):
         self._unstored: deque[tuple[_Questions, int, Any]] = deque()
         self._unfitted: list[Any] = []
         self._exploration: tuple[int, int, PolicyFactory] | None = None
-        self._arrived: dict[str, Any] = {"too_short": 0}
+        self._arrived: dict[str, Any] = {"too_short": 0, "distinct_clips": 1.0}
         self._news: FitReport | None = None
         self._failure: BaseException | None = None
         self._stopping = False

@@ -63,6 +63,8 @@ class Fragmenter:
 
             self.ensemble = RewardEnsemble(observation_space, action_space, reward_model)
         self._clips: dict[tuple[int, int], Fragments] = {}
+        self._ids: dict[tuple[int, int], list[str]] = {}
+        """`Fragments.ids` of each of the above, which are costly for images."""
         self._too_short: dict[tuple[int, int], int] = {}
         self._episode_lengths: set[int] = set()
         self._asked: dict[int, list[tuple[str, str]]] = {}
@@ -74,11 +76,11 @@ class Fragmenter:
         self._too_short[key] = clips.too_short
         self._episode_lengths.update(clips.episode_lengths)
         if clips.fragments is not None:
-            self._clips[key] = clips.fragments
+            self._clips[key], self._ids[key] = clips.fragments, clips.fragments.ids()
         for old in sorted(self._clips):
             if self._size() - len(self._clips[old]) < self.settings.pool:
                 break
-            del self._clips[old]
+            del self._clips[old], self._ids[old]
 
     def propose(self, count: int, round_number: int, reward: dict[str, Array] | None) -> tuple[int, Pairs | None]:
         """Choose ``count`` pairs to ask about, none of which an earlier round chose.
@@ -94,7 +96,7 @@ class Fragmenter:
         if self._size() < 2:
             return 0, None
         pool = Fragments.concatenate([self._clips[key] for key in sorted(self._clips)])[-self.settings.pool :]
-        names = pool.ids()
+        names = self._names()
         different = sorted({name: i for i, name in reversed(list(enumerate(names)))}.values())
         pool, names = pool[np.array(different)], [names[i] for i in different]
         rng = np.random.default_rng([self.seed, 1, round_number])
@@ -126,9 +128,15 @@ class Fragmenter:
         return drawn[[frozenset(pair) not in asked for pair in drawn.tolist()]][:count]
 
     def report(self) -> dict[str, Any]:
-        """What has arrived: fragments in the pool, stretches that were too short, the different episode lengths seen."""
+        """What has arrived.
+
+        Fragments in the pool, the share of them that are different clips (1 for an empty pool), stretches that were too
+        short, and the different episode lengths seen.
+        """
+        names = self._names()
         return {
-            "pool": min(self._size(), self.settings.pool),
+            "pool": len(names),
+            "distinct_clips": len(set(names)) / len(names) if names else 1.0,
             "too_short": sum(self._too_short.values()),
             "episode_lengths": sorted(self._episode_lengths),
         }
@@ -145,9 +153,14 @@ class Fragmenter:
     def load_state(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
         self._clips = {key: Fragments(**arrays) for key, arrays in state["clips"].items()}
+        self._ids = {key: fragments.ids() for key, fragments in self._clips.items()}
         self._too_short = dict(state["too_short"])
         self._episode_lengths = set(state["episode_lengths"])
         self._asked = {round_number: list(pairs) for round_number, pairs in state["asked"].items()}
+
+    def _names(self) -> list[str]:
+        """The id of each fragment in the pool, the oldest first."""
+        return [name for key in sorted(self._clips) for name in self._ids[key]][-self.settings.pool :]
 
     def _size(self) -> int:
         return sum(len(fragments) for fragments in self._clips.values())

@@ -1,9 +1,10 @@
-"""The command line: `rlhf-ray train | evaluate | tune`."""
+"""The command line: `rlhf-ray train | evaluate | tune | doctor`."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
 import sys
 import time
@@ -27,6 +28,7 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray evaluate RUN [--episodes N]        measure a run's saved policy on the true reward
   rlhf-ray tune PRESET [--trials N …]         run the preset's search space
   rlhf-ray tune PRESET --resume FOLDER        go on with a sweep that was stopped or killed
+  rlhf-ray doctor [--address …]               check the installation, this machine and the Ray cluster
 
 PRESET is one of {presets}, or the name of an environment, which starts from the defaults.
 `rlhf-ray COMMAND --help` (and `rlhf-ray train PRESET --help`) explains every option."""
@@ -74,6 +76,16 @@ class Tune:
     """Folder of a sweep to go on with, given the options it was begun with."""
 
 
+@dataclass(frozen=True)
+class Doctor:
+    """Check the installation, this machine and Ray, and say what to do. Ends with code 1 when there is a problem."""
+
+    address: str | None = None
+    """Address of the Ray cluster to check; RAY_ADDRESS unless given, and where that is not set, Ray started for the check."""
+    json: bool = False
+    """Print a JSON list instead of lines."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Wrong settings end it with code 2 and one message."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -81,11 +93,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(usage)
         return
-    commands: dict[str, Callable[[list[str]], None]] = {"train": _train, "evaluate": _evaluate, "tune": _tune}
+    commands: dict[str, Callable[[list[str]], None]] = {
+        "train": _train,
+        "evaluate": _evaluate,
+        "tune": _tune,
+        "doctor": _doctor,
+    }
     command, rest = words[0], words[1:]
     if command not in commands:
         sys.exit(f"rlhf-ray: there is no command {command!r}.\n{usage}")
-    if command != "evaluate" and (not rest or rest[0].startswith("-")) and rest[:1] != ["--resume"]:
+    if command in ("train", "tune") and (not rest or rest[0].startswith("-")) and rest[:1] != ["--resume"]:
         print(usage)
         sys.exit(0 if rest and rest[0] in ("-h", "--help") else 2)
     try:
@@ -222,6 +239,33 @@ def _tune(words: list[str]) -> None:
         return
     folder = (command.run_dir or _new_folder(f"tune-{name}", command.seed)).absolute()
     sweep(config, folder, trials=command.trials, concurrent=command.concurrent)
+
+
+def _doctor(words: list[str]) -> None:
+    command = _parse(Doctor, "rlhf-ray doctor", words, Doctor())
+    if command.address is not None:
+        os.environ["RAY_ADDRESS"] = command.address
+
+    from rlhf_ray.doctor import Finding, examine_machine
+    from rlhf_ray.rllib.doctor import examine_cluster, examine_ports
+    from rlhf_ray.rllib.training import quiet
+
+    def show(findings: list[Finding]) -> list[Finding]:
+        for finding in [] if command.json else findings:
+            print(f"{finding.status:<8} {finding.check:<26} {finding.seen}")
+            if finding.remedy:
+                print(f"{'':<35} → {finding.remedy}")
+        return findings
+
+    quiet()
+    findings = show(examine_machine())
+    if not os.environ.get("RAY_ADDRESS"):
+        findings += show([examine_ports()])
+    findings += show(examine_cluster())
+    if command.json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+    if any(finding.status == "problem" for finding in findings):
+        sys.exit(1)
 
 
 def _parse(kind: Any, program: str, words: list[str], default: Any) -> Any:

@@ -74,7 +74,14 @@ class Progress:
             self.console.print(f"{what} …", highlight=False)
 
     def show(self, metrics: dict[str, Any]) -> None:
-        """The metrics of one iteration."""
+        """The metrics of one iteration, and the alarms it raises."""
+        for alarm in metrics["raised"]:
+            self.console.print(
+                f"[bold yellow]alarm[/] {alarm['name']} (iteration {metrics['iteration']}): {alarm['message']} "
+                f"{alarm['remedy']}",
+                highlight=False,
+                soft_wrap=True,
+            )
         self._fits = metrics["reward_version"]
         returns = (
             f"true return {_number(metrics['true_return_mean'])}, learned {_number(metrics['learned_return_mean'])}"

@@ -147,11 +147,16 @@ class MetricsWriter:
         self._events = SummaryWriter(str(folder.tensorboard), purge_step=last["env_steps"] + 1 if last else None)
 
     def write(self, metrics: dict[str, Any]) -> None:
-        """Write one iteration; ``env_steps`` is the step TensorBoard shows it at. Numbers that are not finite become null."""
+        """Write one iteration; ``env_steps`` is the step TensorBoard shows it at. Numbers that are not finite become null.
+
+        TensorBoard gets the numbers only, and of the alarms that are on their count.
+        """
         values = plain(metrics)
         self._lines.write(json.dumps(values) + "\n")
         self._lines.flush()
         for name, value in values.items():
+            if name == "alarms":
+                value = len(value)
             if isinstance(value, int | float) and name != "env_steps":
                 self._events.add_scalar(name, value, values["env_steps"])
 

@@ -47,7 +47,7 @@ def fails_with(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_without_a_command_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main([])
     printed = capsys.readouterr().out
-    for name in ("train", "evaluate", "tune", *tune_configs.names()):
+    for name in ("train", "evaluate", "tune", "doctor", *tune_configs.names()):
         assert name in printed
 
 

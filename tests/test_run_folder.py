@@ -37,17 +37,20 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
 def test_metrics_are_the_same_in_jsonl_and_tensorboard(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment())
     writer = MetricsWriter(folder)
-    writer.write({"env_steps": 10, "true_return_mean": None, "held_out_accuracy": np.float32(0.5)})
+    writer.write(
+        {"env_steps": 10, "true_return_mean": None, "held_out_accuracy": np.float32(0.5), "alarms": ["a", "b"]}
+    )
     writer.write({"env_steps": 20, "true_return_mean": np.float64(-3.0), "held_out_accuracy": float("nan")})
     writer.close()
     assert read_metrics(folder.metrics) == [
-        {"env_steps": 10, "true_return_mean": None, "held_out_accuracy": 0.5},
+        {"env_steps": 10, "true_return_mean": None, "held_out_accuracy": 0.5, "alarms": ["a", "b"]},
         {"env_steps": 20, "true_return_mean": -3.0, "held_out_accuracy": None},
     ]
     assert folder.last_metrics()["env_steps"] == 20
     events = EventAccumulator(str(folder.tensorboard)).Reload()
     assert [(e.step, e.value) for e in events.Scalars("held_out_accuracy")] == [(10, 0.5)]
     assert [(e.step, e.value) for e in events.Scalars("true_return_mean")] == [(20, -3.0)]
+    assert [(e.step, e.value) for e in events.Scalars("alarms")] == [(10, 2.0)]
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:

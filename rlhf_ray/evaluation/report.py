@@ -122,6 +122,7 @@ def _page(run: Run) -> str:
         scale=plots.scale_plot(run.rows),
         learner=plots.learner_plot(run.rows),
         pairs=pairs,
+        alarms=summary.alarms(run),
         notes=summary.notes(run),
         settings=_settings(run.settings),
         versions=_object(run.about, "versions"),

@@ -230,6 +230,17 @@ def notes(run: Run) -> list[Note]:
     return found
 
 
+def alarms(run: Run) -> list[dict[str, Any]] | None:
+    """Each alarm that was raised: name, message, remedy, and at which iteration and env_steps; None where none watched."""
+    if not any("raised" in row for row in run.rows):
+        return None
+    return [
+        alarm | {name: number(row.get(name)) for name in ("iteration", "env_steps")}
+        for row in run.rows
+        for alarm in row.get("raised", [])
+    ]
+
+
 def _short_rounds(run: Run) -> Note:
     held = [row for row in run.rows if is_number(row.get("wanted")) and is_number(row.get("answered"))]
     short = [row for row in held if row["answered"] < row["wanted"]]

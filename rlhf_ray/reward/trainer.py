@@ -22,6 +22,10 @@ from rlhf_ray.settings import RewardModelSettings
 BACKWARD_STEPS = 8192
 """Steps, times members, per backward pass of the fit (gradients add up): more outgrow a core's cache, fewer cost overhead."""
 
+RECENT_ANSWERS = 50
+"""The newest decided answers that `FitReport.left_share` is taken over: few enough to show somebody who has begun to always
+give the same one, and enough that chance alone does not look like it."""
+
 _POISSON_CDF = np.cumsum([np.exp(-1.0) / float(np.prod(range(1, k + 1))) for k in range(8)])
 
 
@@ -41,6 +45,11 @@ class FitReport:
     """Mean over members of the raw reward's mean, before normalisation."""
     reward_std: float
     """Mean over members of the raw reward's standard deviation, before normalisation: the scale of this version."""
+    disagreement: float
+    """Mean over comparisons of the standard deviation, over members, of the probability that left is preferred (label noise
+    left out); NaN for a single member."""
+    left_share: float
+    """Share of the newest decided answers (at most `RECENT_ANSWERS`) that prefer the left fragment; NaN where there are none."""
     gradient_steps: int
     seconds: float
 
@@ -206,10 +215,12 @@ class RewardTrainer:
         self.ensemble.reward_std.copy_(rewards.std(1).clamp_min(1e-6))
 
     def _report(self, data: _Stacked, rewards: Tensor, train: Tensor, steps: int, seconds: float) -> FitReport:
-        differences = self._return_differences(rewards).mean(0)
+        of_members = self._return_differences(rewards)
+        differences = of_members.mean(0)
         losses = log_likelihood_loss(differences, data.preferences, self.settings.label_noise)
         decided = data.preferences != 0.5
-        right = (differences > 0) == (data.preferences > 0.5)
+        left = data.preferences > 0.5
+        right = (differences > 0) == left
 
         def mean(values: Tensor, where: Tensor) -> float:
             return float(values[where].float().mean()) if bool(where.any()) else float("nan")
@@ -227,6 +238,10 @@ class RewardTrainer:
             held_out_accuracy=mean(right, data.held_out & decided),
             reward_mean=float(self.ensemble.reward_mean.mean()),
             reward_std=float(self.ensemble.reward_std.mean()),
+            disagreement=float(torch.sigmoid(of_members).std(0, correction=0).mean())
+            if len(of_members) > 1
+            else float("nan"),
+            left_share=float(left[decided][-RECENT_ANSWERS:].float().mean()),
             gradient_steps=steps,
             seconds=seconds,
         )

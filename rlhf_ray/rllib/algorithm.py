@@ -149,6 +149,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
                 "reward_version": self.ring.version,
                 "rounds": self.ring.rounds_held,
                 "too_short": arrived["too_short"],
+                "distinct_clips": arrived["distinct_clips"],
                 "finished": float(self.finished),
                 "ppo_seconds": time.perf_counter() - started,
             },
@@ -267,6 +268,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             "round": report.round_number,
             "wanted": report.wanted,
             "answered": report.answered,
+            "gradient_steps": 0,
         }
         if report.fit is not None:
             values |= vars(report.fit)

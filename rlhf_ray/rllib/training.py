@@ -21,6 +21,7 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS
 
 from rlhf_ray.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.evaluation.report import write_report
+from rlhf_ray.health import Health
 from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate, load_policy
@@ -139,20 +140,25 @@ def _train(
     experiment: Experiment, folder: RunFolder, resume: bool, interrupted: Callable[[], bool], observe: Observer
 ) -> dict[str, Any]:
     """Train until the budget is spent or ``interrupted``, and write metrics, checkpoints and reward model."""
-    algorithm: PreferencePPO = (
-        PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences).build_algo()
-    )
+    config = PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences)
+    health = Health(config.check_environment()[1])
+    algorithm: PreferencePPO = config.build_algo()
     try:
         if resume:
             go_on(algorithm, folder)
         metrics = folder.last_metrics()
         writer = MetricsWriter(folder)
         started = time.perf_counter() - metrics.get("seconds", 0.0)
-        accuracies = [row.get("held_out_accuracy") for row in read_metrics(folder.metrics)]
+        rows = read_metrics(folder.metrics)
+        accuracies = [row.get("held_out_accuracy") for row in rows]
+        for row in rows:
+            health.watch(row)
         ready = algorithm.begin(interrupted)
         while ready and not algorithm.finished and not interrupted():
             metrics = flat_metrics(algorithm.train(), time.perf_counter() - started)
             accuracies.append(metrics.get("held_out_accuracy"))
+            raised = [asdict(alarm) for alarm in health.watch(metrics)]
+            metrics |= {"alarms": health.active, "raised": raised}
             writer.write(metrics)
             observe(metrics)
             if algorithm.training_iteration % experiment.checkpoint_every == 0:
@@ -207,12 +213,15 @@ def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
         "clips_failed": runners.get("clips_failed", 0),
         "clips_dropped": runners.get("clips_dropped", 0),
         "ppo_seconds": ring["ppo_seconds"],
-        **{name: ring[name] for name in ("env_steps", "comparisons", "reward_version", "rounds", "too_short")},
         **stages,
+        **{
+            name: ring[name]
+            for name in ("env_steps", "comparisons", "reward_version", "rounds", "too_short", "distinct_clips")
+        },
     }
     if result["training_iteration"] == held.get("iteration"):  # a round was held before this iteration
         metrics |= {name: held[name] for name in ("round", "wanted", "answered")}
-        if held["answered"]:
+        if held["gradient_steps"]:
             metrics |= {name: held[name] for name in _OF_FIT}
     whole = (
         "iteration",
@@ -239,6 +248,8 @@ _OF_FIT = (
     "held_out_accuracy",
     "reward_mean",
     "reward_std",
+    "disagreement",
+    "left_share",
     "gradient_steps",
     "fit_seconds",
 )

@@ -77,7 +77,16 @@ def test_adding_a_rollout_twice_changes_nothing() -> None:
         for clips in (_clips(1, too_short=3, episode_lengths=(7,)), _clips(2, too_short=1, episode_lengths=(9, 7))):
             for _ in range(times):
                 fragmenter.add(clips)
-    assert once.report() == twice.report() == {"pool": 8, "too_short": 4, "episode_lengths": [7, 9]}
+    assert (
+        once.report()
+        == twice.report()
+        == {
+            "pool": 8,
+            "distinct_clips": 1.0,
+            "too_short": 4,
+            "episode_lengths": [7, 9],
+        }
+    )
     assert _same(_pairs(once.propose(6, 0, None)), _pairs(twice.propose(6, 0, None)))
 
 
@@ -94,6 +103,17 @@ def test_the_pool_keeps_the_newest_fragments_and_no_more_than_it_may() -> None:
     assert len(pairs) == 10 * 9 // 2
 
 
+def test_copies_of_a_clip_are_told_in_the_report_and_never_paired() -> None:
+    fragmenter = _fragmenter(pool=6)
+    fragments = some_fragments(2)
+    fragmenter.add(_clips(0, fragments=fragments[np.zeros(4, np.int64)]))
+    assert fragmenter.report()["distinct_clips"] == 0.25
+    assert fragmenter.propose(3, 0, None) == (0, None)
+    fragmenter.add(_clips(1, fragments=fragments[np.array([0, 1, 1])]))
+    assert fragmenter.report()["distinct_clips"] == 2 / 6  # of the newest 6
+    assert len(_pairs(fragmenter.propose(3, 0, None))) == 1
+
+
 def test_a_rollout_that_comes_late_does_not_push_newer_ones_out() -> None:
     fragmenter = _fragmenter(pool=8)
     for version in (4, 5, RANDOM_POLICY, 3):
@@ -106,7 +126,7 @@ def test_rollouts_without_fragments_are_counted_and_make_no_pairs() -> None:
     fragmenter = _fragmenter()
     assert fragmenter.propose(3, 0, None) == (0, None)
     fragmenter.add(_clips(0, fragments=None, too_short=5, episode_lengths=(3,)))
-    assert fragmenter.report() == {"pool": 0, "too_short": 5, "episode_lengths": [3]}
+    assert fragmenter.report() == {"pool": 0, "distinct_clips": 1.0, "too_short": 5, "episode_lengths": [3]}
     assert fragmenter.propose(3, 0, None) == (0, None)
     fragmenter.add(_clips(1, n=1))
     assert fragmenter.propose(3, 0, None) == (0, None)

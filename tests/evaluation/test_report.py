@@ -308,6 +308,27 @@ def test_vectors_are_plots_on_one_scale(vector_run: Path) -> None:
         assert left == right  # the same ticks
 
 
+def test_alarms_are_listed_or_said_to_be_none_or_not_on_record(run: Path) -> None:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+    def page(**changes: Any) -> str:
+        (run / "metrics.jsonl").write_text("\n".join(json.dumps(row | changes) for row in rows))
+        return read(write_report(run))[1].text
+
+    assert "Alarms are not on record" in page()
+    assert "None: nothing that is watched for went wrong" in page(alarms=[], raised=[])
+    alarm = {
+        "name": "clips_alike",
+        "message": "Only 20 % of the clips are <different>.",
+        "remedy": "Take longer clips.",
+    }
+    rows[3] |= {"alarms": ["clips_alike"], "raised": [alarm]}
+    shown = page()
+    assert f"⚠ clips alikeiteration {rows[3]['iteration']}, {number(rows[3]['env_steps'])} steps" in shown
+    assert alarm["message"] in shown
+    assert alarm["remedy"] in shown
+
+
 def test_names_are_escaped(run: Path) -> None:
     (run / "metrics.jsonl").unlink()
     experiment = Experiment(environment="<img src=x onerror=alert(1)>&\"'")

@@ -115,6 +115,24 @@ def test_the_report_says_what_the_formula_says_of_the_fitted_model(label_noise: 
     assert report.held_out_accuracy == pytest.approx(right[held_out & decided].mean())
     assert report.reward_std == pytest.approx(_raw_rewards(trainer, comparisons).reshape(3, -1).std(1).mean(), rel=1e-2)
     assert report.reward_mean == pytest.approx(_raw_rewards(trainer, comparisons).mean(), abs=1e-4)
+    returns = (_raw_rewards(trainer, comparisons) * discount ** np.arange(6)).sum(-1)
+    chance = 1 / (1 + np.exp(returns[..., 1] - returns[..., 0]))
+    assert report.disagreement == pytest.approx(chance.std(0).mean(), rel=1e-4)
+    assert report.left_share == pytest.approx((comparisons.preferences[decided] > 0.5).mean())
+
+
+def test_the_left_share_is_of_the_newest_decided_answers_and_one_member_has_no_disagreement() -> None:
+    comparisons = some_comparisons(100)
+    answers = np.where(np.arange(100) < 40, 1.0, 0.0).astype(np.float32)
+    answers[10:20] = 0.5
+    trainer = _trainer(
+        dataclasses.replace(SMALL, ensemble_size=1), Comparisons(comparisons.pairs, answers)[np.arange(80)]
+    )
+    report = trainer.fit(1)
+    assert report.left_share == pytest.approx(10 / 50)
+    assert np.isnan(report.disagreement)
+    trainer.add(Comparisons(comparisons.pairs, answers)[np.arange(80, 100)])
+    assert trainer.fit(1).left_share == 0.0
 
 
 def _held_out(trainer: RewardTrainer) -> set[str]:

@@ -1,0 +1,114 @@
+"""The checks of `rlhf_ray.doctor` that need Ray: does it start as a run starts it, and how are the nodes?"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rlhf_ray import doctor
+from rlhf_ray.doctor import Examiner, Finding, NodeFacts
+from rlhf_ray.rllib.training import start_ray
+
+HEAD_PORTS = (6379, 8265, 10001)
+"""Those of `ray start --head`: the cluster's, the dashboard's, and the one of clients."""
+PATIENCE_S = 120.0
+"""How long a node may take to run an actor; on a busy machine importing torch takes most of a minute."""
+
+
+def examine_ports() -> Finding:
+    """Which of the ports that a Ray head wants are taken on this machine."""
+
+    def taken(port: int) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    return doctor.ports([port for port in HEAD_PORTS if taken(port)])
+
+
+def examine_cluster() -> list[Finding]:
+    """All checks that need Ray, which is started, or connected to, as training would."""
+    try:
+        _reach(os.environ.get("RAY_ADDRESS", ""))
+        start_ray(doctor.CPUS)
+    except Exception as error:  # whatever it is, it is what is wrong
+        remedy = (
+            "If RAY_ADDRESS is set: does that cluster run, with the same Ray and Python, and is its token in ~/.ray/auth_token "
+            "with RAY_AUTH_MODE=token? If not: the logs lie in /tmp/ray/session_latest/logs."
+        )
+        return [Finding("Ray", "problem", f"it does not start: {error}", remedy)]
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    url = ray.init(ignore_reinit_error=True, logging_level="ERROR").dashboard_url
+    facts = list(_examine(nodes))
+    modes = [fact.auth_mode for fact in facts if isinstance(fact, NodeFacts)]
+    findings = [
+        Finding("Ray", "ok", f"runs, with {len(nodes)} node{'s' if len(nodes) > 1 else ''}"),
+        *([doctor.token(modes)] if modes else []),
+        doctor.dashboard(url),
+        doctor.cluster_cpus(ray.cluster_resources().get("CPU", 0.0)),
+    ]
+    for node, fact in zip(nodes, facts, strict=True):
+        findings += [fact] if isinstance(fact, Finding) else _of_node(node, fact)
+    return findings
+
+
+def _reach(address: str) -> None:
+    """Fail at once where nobody listens, which Ray takes minutes to find out."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=10.0).close()
+        except OSError as error:
+            raise ConnectionError(f"nothing answers at {address} ({error})") from error
+
+
+def _examine(nodes: list[dict[str, Any]]) -> Iterator[NodeFacts | Finding]:
+    """The facts of each node, from an actor on it; a finding where it cannot run one."""
+    options: dict[str, Any] = {
+        "num_cpus": 0,
+        "runtime_env": {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}},
+    }
+    actors = [
+        ray.remote(Examiner)
+        .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False), **options)
+        .remote()
+        for node in nodes
+    ]
+    asked = [actor.examine.remote(_temp(node)) for actor, node in zip(actors, nodes, strict=True)]
+    for node, answer in zip(nodes, asked, strict=True):
+        try:
+            yield ray.get(answer, timeout=PATIENCE_S)
+        except Exception as error:  # whatever it is, it is what is wrong
+            what = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+            yield Finding(
+                f"actor on {_name(node)}",
+                "problem",
+                f"it does not run: {what[0]}",
+                "Is rlhf_ray installed there, for the same Python? `ray list nodes` and the node's logs say more.",
+            )
+
+
+def _of_node(node: dict[str, Any], fact: NodeFacts) -> list[Finding]:
+    name, resources = _name(node), node["Resources"]
+    return [
+        Finding(f"actor on {name}", "ok", "runs"),
+        doctor.versions(name, fact.versions, doctor.own_versions()),
+        doctor.temp_folder(name, _temp(node), fact.temp_free, fact.temp_total),
+        doctor.object_store(name, resources.get("object_store_memory", 0.0), fact.shared_memory),
+        doctor.gpus(name, resources.get("GPU", 0.0), fact.torch_gpus, fact.gpu_devices),
+    ]
+
+
+def _name(node: dict[str, Any]) -> str:
+    return str(node["NodeManagerAddress"])
+
+
+def _temp(node: dict[str, Any]) -> str:
+    """Ray's folder on a node: FOLDER/session_…/sockets/plasma_store."""
+    return str(Path(node["ObjectStoreSocketName"]).parents[2])

@@ -1,0 +1,241 @@
+"""Each alarm, provoked by metrics, and three through the classes that make their number. Runs that learn raise none."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from actors.fragmenter import Clips, Fragmenter
+from rlhf_ray.arrays import FloatArray
+from rlhf_ray.comparisons import Comparisons, Pairs
+from rlhf_ray.health import QUIET, SETTLED_FOR, STARVING_ITERATIONS, Alarm, Health
+from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.teachers import Oracle, Teacher
+from tests.made_up import CHOICES, FORCES, VECTORS, some_comparisons, some_fragments
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+ITERATIONS = 60
+
+
+def healthy(iterations: int = ITERATIONS, seed: int = 0) -> list[dict[str, Any]]:
+    """The metrics of a run that learns: returns rise with noise, a label round before each second iteration."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for i in range(iterations):
+        row: dict[str, Any] = {
+            "iteration": i + 1,
+            "env_steps": 1_000 * (i + 1),
+            "comparisons": 50 + 5 * (i // 2),
+            "true_return_mean": None if i == 0 else -1200 + 1000 * np.tanh(4 * i / iterations) + 60 * rng.normal(),
+            "learned_return_mean": None if i == 0 else 200 * np.tanh(4 * i / iterations) + 20 * rng.normal(),
+            "policy_entropy": 1.4 - i / iterations,
+            "reward_version": i // 2 + 1,
+            "distinct_clips": 1.0,
+        }
+        if i % 2 == 0:
+            row |= {"wanted": 5, "answered": 5, "ties": i // 10, "reward_std": 1.0 + 0.1 * i + 0.2 * rng.random()}
+            row |= {"disagreement": 0.08, "left_share": rng.binomial(50, 0.5) / 50}
+            row |= {"held_out": 5 + i // 4, "held_out_accuracy": rng.binomial(5 + i // 4, 0.85) / (5 + i // 4)}
+        rows.append(row)
+    return rows
+
+
+def watch(rows: list[dict[str, Any]], action_space: gym.Space[Any] = CHOICES) -> list[tuple[int, Alarm]]:
+    """The alarms that the rows raise, each with the position of the row."""
+    health = Health(action_space)
+    return [(i, alarm) for i, row in enumerate(rows) for alarm in health.watch(row)]
+
+
+def the_one(raised: list[tuple[int, Alarm]]) -> tuple[int, Alarm]:
+    assert len(raised) == 1, raised
+    return raised[0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_that_learns_raises_none(seed: int) -> None:
+    rows = healthy(seed=seed)
+    for space in (CHOICES, FORCES):
+        assert watch(rows, space) == []
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("learning_*.json")), ids=lambda file: file.stem)
+def test_the_curves_of_measured_runs(file: Path) -> None:
+    """They raise none as they are, with another seed's curve as the learned return; and one where they run backwards."""
+    runs = json.loads(file.read_text())["runs"]
+    for run, other in zip(runs, runs[1:] + runs[:1], strict=True):
+        rows = [
+            {"true_return_mean": true, "learned_return_mean": learned, "held_out_accuracy": accuracy, "held_out": 15}
+            for (_, true, accuracy), (_, learned, _) in zip(run["curve"], other["curve"], strict=True)
+        ]
+        assert watch(rows) == []
+        if run["normalised"] > 0.5:
+            unlearning = [
+                row | {"learned_return_mean": -row["true_return_mean"]}
+                for row in reversed(rows)
+                if row["true_return_mean"]
+            ]
+            assert watch(unlearning)[0][1].name == "reward_hacking"
+
+
+def test_a_learned_return_that_rises_while_the_true_one_falls() -> None:
+    rows = healthy()
+    for i, row in enumerate(rows[30:]):
+        row["true_return_mean"] = rows[29]["true_return_mean"] - 30 * i
+        row["learned_return_mean"] = rows[29]["learned_return_mean"] + 10 * i
+    at, alarm = the_one(watch(rows))
+    assert alarm.name == "reward_hacking"
+    assert 30 < at < 55
+    assert "true return fell" in alarm.message
+
+
+def test_a_learned_return_that_rises_while_the_held_out_accuracy_falls() -> None:
+    rows = healthy()
+    for i, row in enumerate(rows[30:]):
+        row["true_return_mean"] = 0.0  # where people answer, there may be no true reward
+        row["learned_return_mean"] = rows[29]["learned_return_mean"] + 10 * i
+        if "held_out" in row:
+            row |= {"held_out": 20, "held_out_accuracy": 0.9 if i < 15 else 0.5}
+    for row in rows[:30]:
+        row["true_return_mean"] = 0.0
+    at, alarm = the_one(watch(rows))
+    assert alarm.name == "reward_hacking"
+    assert at >= 45
+    assert "0.90 to 0.50" in alarm.message
+
+
+def test_returns_that_fall_or_rise_together_are_no_hacking() -> None:
+    rows = healthy()
+    for i, row in enumerate(rows[30:]):
+        row["true_return_mean"] -= 30 * i
+        row["learned_return_mean"] -= 10 * i
+    assert watch(rows) == []
+
+
+def test_a_reward_scale_that_jumps() -> None:
+    rows = healthy()
+    rows[20]["reward_std"] *= 10
+    rows[22]["reward_std"] *= 10
+    at, alarm = the_one(watch(rows))
+    assert (at, alarm.name) == (20, "reward_scale")
+    assert "version 10 to 11" in alarm.message
+
+
+def test_a_discrete_policy_that_settles_on_one_action() -> None:
+    rows = healthy()
+    for row in rows[40:]:
+        row["policy_entropy"] = 0.001
+    at, alarm = the_one(watch(rows))
+    assert (at, alarm.name) == (40 + SETTLED_FOR - 1, "entropy_collapse")
+    assert "0.072 %" in alarm.message
+
+
+def test_a_continuous_policy_whose_actions_stop_to_vary() -> None:
+    rows = healthy()
+    for row in rows[40:]:
+        row["policy_entropy"] = 1.4 + 2 * np.log(0.01)  # in both of the two dimensions a hundredth of the start
+    at, alarm = the_one(watch(rows, FORCES))
+    assert (at, alarm.name) == (40 + SETTLED_FOR - 1, "entropy_collapse")
+    assert "spread 1 % as wide" in alarm.message
+    for row in rows[40:]:
+        row["policy_entropy"] = -0.5  # negative, which for continuous actions says nothing by itself
+    assert watch(rows, FORCES) == []
+
+
+def test_labels_that_stay_behind_round_after_round() -> None:
+    rows = healthy()
+    for row in rows[30:]:
+        row["comparisons"] = 120
+        if "wanted" in row:
+            row |= {"wanted": 40, "answered": 0}
+    at, alarm = the_one(watch(rows))
+    assert (at, alarm.name) == (34, "labels_starving")
+    assert "120 of the 160 labels due" in alarm.message
+    once = healthy()
+    once[30]["answered"] = 0
+    assert watch(once) == []
+
+
+def test_labels_that_stay_behind_while_training_goes_on() -> None:
+    rows: list[dict[str, Any]] = [{"labels_due": 50 + i, "comparisons": 50 + i - (i > 5)} for i in range(60)]
+    assert watch(rows) == []
+    for i, row in enumerate(rows[20:]):
+        row["comparisons"] = 60 + i // 5
+    at, alarm = the_one(watch(rows))
+    assert alarm.name == "labels_starving"
+    assert at >= 20 + STARVING_ITERATIONS - 1
+
+
+def test_answers_that_are_nearly_all_ties() -> None:
+    rows = healthy()
+    for row in rows[30:]:
+        if "ties" in row:
+            row["ties"] = row["comparisons"] - 2
+    at, alarm = the_one(watch(rows))
+    assert (at, alarm.name) == (30, "clips_alike")
+    assert "123 of 125 answers are ties" in alarm.message
+
+
+def test_an_alarm_that_stays_on_is_raised_once_and_one_that_comes_back_twice() -> None:
+    health = Health(CHOICES)
+    on, off = {"distinct_clips": 0.1}, {"distinct_clips": 1.0}
+    raised = [len(health.watch(on if i % 2 else off)) for i in range(40)]  # back and forth
+    assert sum(raised) == 1
+    assert health.active == ["clips_alike"]
+    for _ in range(QUIET):
+        assert health.watch(off) == []
+    assert health.active == []
+    assert [alarm.name for alarm in health.watch(on)] == ["clips_alike"]
+
+
+def test_rows_without_metrics_raise_none() -> None:
+    assert watch([{}, {"true_return_mean": None, "left_share": float("nan"), "disagreement": None}]) == []
+
+
+class AlwaysLeft:
+    """Somebody who presses one button."""
+
+    name = "always left"
+
+    def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
+        return np.ones(len(pairs), np.float32)
+
+
+@pytest.mark.parametrize(("teacher", "names"), [(Oracle(), []), (AlwaysLeft(), ["one_sided_answers"])])
+def test_a_teacher_who_always_presses_one_button(teacher: Teacher, names: list[str]) -> None:
+    pairs = some_comparisons(40).pairs
+    trainer = RewardTrainer(RewardModelSettings(hidden=(8,)), VECTORS, FORCES, held_out_share=0.1, seed=0)
+    trainer.add(Comparisons(pairs, teacher.answer(pairs, np.random.default_rng(0))))
+    raised = watch([dataclasses.asdict(trainer.fit(20))])
+    assert [alarm.name for _, alarm in raised] == names
+    if names:
+        assert "40 of the last 40 decided answers prefer the left clip" in raised[0][1].message
+
+
+@pytest.mark.parametrize("collapsed", [False, True])
+def test_an_ensemble_whose_members_are_one_model(collapsed: bool) -> None:
+    settings = RewardModelSettings(hidden=(8,), bootstrap=not collapsed)
+    trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.1, seed=0)
+    if collapsed:  # the same weights at the start, and the same comparisons
+        for weights in trainer.ensemble.networks.parameters():
+            weights.data.copy_(weights.data[:1].expand_as(weights))
+    trainer.add(some_comparisons(60))
+    raised = [alarm.name for _, alarm in watch([dataclasses.asdict(trainer.fit(50))])]
+    assert raised == (["ensemble_collapse"] if collapsed else [])
+
+
+@pytest.mark.parametrize(("different", "names"), [(20, []), (4, ["clips_alike"])])
+def test_clips_that_are_copies(different: int, names: list[str]) -> None:
+    fragmenter = Fragmenter(
+        FragmentSettings(length=5), PreferenceSettings(), RewardModelSettings(), VECTORS, FORCES, seed=0
+    )
+    clips = some_fragments(different)[np.arange(20) % different]
+    fragmenter.add(Clips(source=0, policy_version=0, fragments=clips, too_short=0, episode_lengths=()))
+    raised = watch([fragmenter.report()])
+    assert [alarm.name for _, alarm in raised] == names
+    if names:
+        assert "Only 20 %" in raised[0][1].message
