@@ -37,7 +37,7 @@ SCALE_JUMP = 3.0
 """Factor between the reward's scales of two versions in a row; up to 1.8 was seen between the first fits of runs that learned."""
 
 COLLAPSED_DISAGREEMENT = 1e-3
-"""Standard deviation, over members, of the predicted probability: below it the members are one model."""
+"""Standard deviation, over members, of the predicted probability: below it they are one model. Runs that learned had 0.02 up."""
 
 ENTROPY_LEFT = 0.005
 """Share of the largest entropy, log(actions): of two actions, one taken 1 time in 2,500. Solved tasks went down to 0.012."""
