@@ -179,11 +179,11 @@ def test_a_restored_ring_has_every_stored_label_and_asks_the_open_questions_agai
     with _ring(tmp_path, preferences=slow) as ring:
         ring.begin(200)
         ring.advance(1.0, 400)
-        _wait(lambda: ring.answered >= 4)
+        _wait(lambda: ring.answered >= 8)
         state = ring.state()
         asked = {name for q in state["questions"] for name in q["pairs"]["ids"][q["stored"] :]}
         assert asked
-        _wait(lambda: ring.answered >= 6)
+        _wait(lambda: ring.answered >= 10)
     before = len(PreferenceStore(tmp_path / "store"))
     with _ring(tmp_path, preferences=dataclasses.replace(slow, answer_seconds=0.0)) as ring:
         ring.load_state(state)
