@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,11 +22,16 @@ from rlhf_ray.fragments import Fragments
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.schedules import labels_due
 
+logger = logging.getLogger(__name__)
+
 LOOK_EVERY = 0.2
 """Seconds between two looks at whether something can be started that no finished call announces."""
 
 MOST_UNSTORED = 4
 """Batches of answers that wait to be stored, at most: where the store is slow, the teacher waits."""
+
+STORE_AGAIN_AFTER = 5.0
+"""Seconds between two attempts to store answers that could not be."""
 
 LOST = (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
 """What reading an object raises when the node that held it is gone."""
@@ -61,6 +68,9 @@ class AsynchronousPipeline(Pipeline):
         """Explorations that fell due while the collector was busy with an earlier one."""
         self.lost_questions = 0
         """Questions that went with the node they were on. They are replaced by new ones."""
+        self.failed_commits = 0
+        """Times that answers could not be stored. They are kept, and stored when it is possible again."""
+        self._store_again_at = 0.0
         self._progress, self._now, self._advances = 0.0, 0, 0
         self._asked, self._fits = 0, 0
         self._starved_at = -1
@@ -173,6 +183,7 @@ class AsynchronousPipeline(Pipeline):
                 "reward_age": float(self.reward_age),
                 "explorations_dropped": float(self.dropped_explorations),
                 "questions_lost": float(self.lost_questions),
+                "commits_failed": float(self.failed_commits),
             }
 
     def arrived(self) -> dict[str, Any]:
@@ -222,7 +233,7 @@ class AsynchronousPipeline(Pipeline):
 
     def _run(self) -> None:
         try:
-            while not (self._stopping and not self._unstored and self.stages["storing"].call is None):
+            while not (self._stopping and self._all_stored()):
                 self._look()
                 calls = [stage.call for stage in self.stages.values() if stage.call is not None]
                 if calls:
@@ -242,7 +253,7 @@ class AsynchronousPipeline(Pipeline):
         with self._changed:
             for call in ready:
                 calls[call].done()
-            if not self.stages["storing"].call and self._unstored:
+            if not self.stages["storing"].call and self._unstored and time.monotonic() >= self._store_again_at:
                 self._store()
             if self._stopping:
                 return
@@ -304,6 +315,13 @@ class AsynchronousPipeline(Pipeline):
                 ray.get(committed)
             except LOST:
                 self.lost_questions += count
+            except OSError as error:  # a full disk, say: labels are worth waiting for
+                questions.stored -= count
+                self._unstored.appendleft((questions, count, answers))
+                self._store_again_at = time.monotonic() + STORE_AGAIN_AFTER
+                self.failed_commits += 1
+                logger.error("Answers could not be stored and are kept until they can: %s", error)
+                return 0
             else:
                 # Counted by the store: what was committed again, after a restart, counts once.
                 self.answered = ray.get(stored)
@@ -389,6 +407,10 @@ class AsynchronousPipeline(Pipeline):
     def _open(self) -> int:
         """Questions whose answers are not stored yet."""
         return sum(q.count - q.stored for q in self._questions)
+
+    def _all_stored(self) -> bool:
+        """Whether nothing is left to store, or nothing can be."""
+        return self.stages["storing"].call is None and (not self._unstored or time.monotonic() < self._store_again_at)
 
     def _at_work(self) -> bool:
         """Whether a newer version of the reward model is to be expected without PPO going on."""

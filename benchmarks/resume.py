@@ -64,10 +64,10 @@ def small(**changes: Any) -> Experiment:
 ENVIRONMENT = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "COLUMNS": "200"}
 
 
-def start(*words: str) -> subprocess.Popen[str]:
-    """`rlhf-ray` with Ray and everything in a process group of its own."""
+def start(*words: str, program: str = "from rlhf_ray.cli import main; main()") -> subprocess.Popen[str]:
+    """`rlhf-ray` (or another program), with Ray and everything in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", "from rlhf_ray.cli import main; main()", *words],
+        [sys.executable, "-c", program, *words],
         env=os.environ | ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -174,6 +174,27 @@ def test_a_killed_actor_costs_neither_a_label_nor_the_run(tmp_path: Path, role: 
     assert len(stored) == len(set(stored.pairs.ids)) == 20
 
 
+def test_while_the_disk_takes_nothing_ppo_goes_on_and_the_answers_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.asynchronous.STORE_AGAIN_AFTER", 0.5)
+    with _ring(tmp_path) as ring:
+        ring.begin(200)
+        labels, away = tmp_path / "store" / "labels", tmp_path / "away"
+        labels.rename(away)
+        labels.write_text("not a folder: nothing can be written here")
+        ring.advance(0.5, 600)
+        _wait(lambda: ring.failed_commits >= 2)
+        started = time.monotonic()
+        ring.advance(0.5, 700)
+        assert time.monotonic() - started < 1.0
+        assert ring.answered == 6
+        labels.unlink()
+        away.rename(labels)
+        _wait(lambda: ring.answered == 13)
+    assert len(PreferenceStore(tmp_path / "store")) == 13
+
+
 def test_a_restored_ring_has_every_stored_label_and_asks_the_open_questions_again(tmp_path: Path) -> None:
     slow = dataclasses.replace(PREFERENCES, answer_seconds=1.0, minimum_comparisons=2, selection="random")
     with _ring(tmp_path, preferences=slow) as ring:

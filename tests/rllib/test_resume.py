@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from benchmarks.resume import differences, finish, kill_everything, left_behind,
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.run_folder import RunFolder, read_metrics
 from rlhf_ray.settings import PPOSettings
+from rlhf_ray.store import PreferenceStore
 
 
 def outcome(algorithm: PreferencePPO) -> dict[str, Any]:
@@ -90,6 +92,47 @@ def test_a_run_killed_with_everything_it_started_goes_on_and_comes_to_the_same_b
         process = start("train", "--resume", str(run))
     finish(process)
     assert differences(left_behind(tmp_path / "undisturbed"), left_behind(run)) == []
+
+
+SWEEP = """
+import sys
+from pathlib import Path
+from benchmarks.resume import small
+from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.rllib.sweep import go_on, sweep
+from rlhf_ray.rllib.training import quiet, start_ray
+quiet()
+start_ray(cpus=2)
+config = PreferencePPOConfig.from_experiment(small())
+folder = Path(sys.argv[1])
+go_on(folder, config) if sys.argv[2:] else sweep(config, folder, trials=1)
+"""
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_keeps_their_labels(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "sweep"
+    process = start(str(folder), program=SWEEP)
+    deadline = time.monotonic() + 300
+    while not (checkpoints := list(folder.glob("*/checkpoint_*/.metadata.json"))):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "the sweep does not get on"
+        time.sleep(0.1)
+    time.sleep(3.0)
+    kill_everything(process)
+    store = checkpoints[0].parents[1] / "preferences"
+    before = PreferenceStore(store).load()
+    assert before is not None
+    finish(start(str(folder), "go on", program=SWEEP))
+    after = PreferenceStore(store).load()
+    assert after is not None
+    assert after.pairs.ids[: len(before)] == before.pairs.ids
+    assert len(after) == len(set(after.pairs.ids)) == 40
+    rows = [json.loads(line) for line in (store.parent / "result.json").read_text().splitlines()]
+    assert [row["training_iteration"] for row in rows][-1] == 6
+    assert rows[-1]["preferences"]["finished"] == 1.0
 
 
 def test_a_complete_run_and_other_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
