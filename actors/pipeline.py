@@ -54,7 +54,7 @@ class Pipeline:
         fragments, preferences, reward_model: the settings.
         observation_space, action_space: the environment's.
         make_env: makes the environment, for the collector.
-        store: folder of the preference store, on this process's node.
+        store: folder of the preference store, on this process's node; or its URL.
         seed: of everything random in the ring.
         rollouts: stretches the collector's steps are shared by.
         spread: how many rounds the training has room for.
@@ -69,7 +69,7 @@ class Pipeline:
         observation_space: gym.spaces.Box,
         action_space: gym.Space[Any],
         make_env: Callable[[], gym.Env[Any, Any]],
-        store: Path,
+        store: Path | str,
         seed: int,
         rollouts: int,
         spread: int,

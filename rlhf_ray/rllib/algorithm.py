@@ -77,7 +77,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             observation_space=observation_space,
             action_space=action_space,
             make_env=self.config.make_env(),
-            store=self._store_folder(),
+            store=self._store_path(),
             seed=self.config.seed or 0,
             rollouts=self.config.num_envs_per_env_runner,
             spread=max(0, self._iterations - 1),
@@ -87,10 +87,10 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         self._rounds_seen = 0
         super().setup(config)
 
-    def _store_folder(self) -> Path:
-        """The folder the settings name; else one beside Tune's checkpoints of the trial, which a restored trial finds again."""
+    def _store_path(self) -> Path | str:
+        """What the settings name; else a folder beside Tune's checkpoints of the trial, which a restored trial finds again."""
         if self.config.store:
-            return Path(self.config.store)
+            return self.config.store
         if self._storage is not None and isinstance(self._storage.storage_filesystem, pyarrow.fs.LocalFileSystem):
             return Path(self._storage.trial_fs_path).absolute() / PREFERENCES
         return Path(self.logdir).absolute() / PREFERENCES

@@ -115,8 +115,8 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
             total_env_steps: environment steps of the whole training, over which the comparisons are spread.
             checkpoint_every: iterations between those after which a checkpoint can be continued from bit for bit (see
                 `Experiment.checkpoint_every`). Take checkpoints at multiples of it.
-            store: folder of the preference store; ``preferences`` in the algorithm's ``logdir`` or a Tune trial's folder, unless
-                given. Two algorithms must not share one.
+            store: folder or URL of the preference store; ``preferences`` in the algorithm's ``logdir`` or a Tune trial's folder,
+                unless given. Two algorithms must not share one.
             settings: fields of `PreferenceSettings`.
         """
         if total_env_steps is not None:
@@ -124,7 +124,7 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         if checkpoint_every is not None:
             self.checkpoint_every = checkpoint_every
         if store is not None:
-            self.store = str(Path(store).absolute())
+            self.store = str(store) if "://" in str(store) else str(Path(store).absolute())
         self.preferences_config = _merged(PreferenceSettings, self.preferences_config, settings)
         return self
 

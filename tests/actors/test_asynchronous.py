@@ -10,14 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import ray
 
 from actors.asynchronous import AsynchronousPipeline
+from actors.fragmenter import Clips
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
-from tests.made_up import AlwaysUp, Walk
+from tests.made_up import AlwaysUp, Walk, some_fragments
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
@@ -193,6 +195,17 @@ def test_while_the_disk_takes_nothing_ppo_goes_on_and_the_answers_wait(
         away.rename(labels)
         _wait(lambda: ring.answered == 13)
     assert len(PreferenceStore(tmp_path / "store")) == 13
+
+
+def test_more_clips_than_the_object_store_holds_may_be_on_their_way(tmp_path: Path) -> None:
+    wide = gym.spaces.Box(-1.0, 1.0, (20_000,), np.float32)
+    with _ring(tmp_path) as ring:
+        on_their_way = [
+            ring.fragmenter.add.remote(Clips(0, version, some_fragments(90, observations=wide, seed=version), 0, ()))
+            for version in range(8)  # 43 MB each, where 200 MB have room
+        ]
+        ray.get(on_their_way)
+        assert ray.get(ring.fragmenter.report.remote())["pool"] == FRAGMENTS.pool
 
 
 def test_a_restored_ring_has_every_stored_label_and_asks_the_open_questions_again(tmp_path: Path) -> None:
