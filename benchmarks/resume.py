@@ -40,7 +40,7 @@ from rlhf_ray.settings import (
 from rlhf_ray.store import PreferenceStore
 
 RESULTS = Path(__file__).parent / "results"
-TIMES = {"seconds", "fit_seconds", "ppo_seconds"}
+TIMES = {"seconds", "fit_seconds", "ppo_seconds", "sampling_seconds", "learning_seconds"}
 """Metrics that no two runs share."""
 
 

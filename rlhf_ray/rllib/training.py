@@ -17,7 +17,13 @@ from typing import Any
 
 import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    ENV_RUNNER_SAMPLING_TIMER,
+    LEARNER_RESULTS,
+    LEARNER_UPDATE_TIMER,
+    TIMERS,
+)
 
 from rlhf_ray.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.evaluation.report import write_report
@@ -213,6 +219,8 @@ def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
         "clips_failed": runners.get("clips_failed", 0),
         "clips_dropped": runners.get("clips_dropped", 0),
         "ppo_seconds": ring["ppo_seconds"],
+        "sampling_seconds": result[TIMERS][ENV_RUNNER_SAMPLING_TIMER],  # of this and, ever less, of earlier iterations
+        "learning_seconds": result[TIMERS][LEARNER_UPDATE_TIMER],
         **stages,
         **{
             name: ring[name]
