@@ -36,7 +36,7 @@ class Rows:
     Attributes:
         ids: `Fragments.ids`, ``n`` of them.
         kind: shapes and dtypes; only rows that have them in common go into one pack.
-        checksums: ``[n]`` uint32: CRC-32 of shapes and dtypes, the id, and the bytes of all arrays.
+        checksums: ``[n]`` uint32: CRC-32 of the id and the bytes of all arrays.
         fragments: the clips themselves.
     """
 
@@ -50,10 +50,9 @@ class Rows:
     def computed(self, rows: IntArray) -> Array:
         """The checksums of ``rows``, from their bytes."""
         arrays = [np.ascontiguousarray(getattr(self.fragments, name)) for name in COLUMNS]
-        start = zlib.crc32(self.kind.encode())
         found = np.empty(len(rows), dtype=np.uint32)
         for i, row in enumerate(rows):
-            checksum = zlib.crc32(self.ids[row].encode(), start)
+            checksum = zlib.crc32(self.ids[row].encode())
             for array in arrays:
                 checksum = zlib.crc32(array[row], checksum)
             found[i] = checksum
@@ -72,8 +71,9 @@ class Rows:
         )
 
     def content(self) -> str:
-        """What a pack of these rows has in its name: a hash of ids and checksums, and so of all that matters in it."""
-        return hashlib.sha256("".join(self.ids).encode() + self.checksums.tobytes()).hexdigest()[:32]
+        """What a pack of these rows has in its name: a hash of kind, ids and checksums, and so of all that matters in it."""
+        head = "|".join([self.kind, *self.ids])
+        return hashlib.sha256(head.encode() + self.checksums.tobytes()).hexdigest()[:32]
 
     def write(self, sink: BinaryIO) -> None:
         """Write the rows as an Arrow IPC file."""
@@ -108,7 +108,7 @@ class Pack(Rows):
                 raise DamagedClipError(f"{name} cannot be read: {error}") from error
         if not whole:
             raise DamagedClipError(f"{name} is damaged: its ids and checksums are not those it was named after")
-        self._checked = np.zeros(len(self.ids), dtype=bool)
+        self._sound = np.zeros(len(self.ids), dtype=bool)  # rows that were compared with their checksums
         self.damaged = np.zeros(len(self.ids), dtype=bool)
         """``[n]`` bool: the rows that were found to be damaged so far."""
 
@@ -118,13 +118,13 @@ class Pack(Rows):
         Raises:
             DamagedClipError: some differ. They are marked in `damaged`.
         """
-        if not self._checked[rows].all():
-            new = np.unique(rows[~self._checked[rows]])
-            self.damaged[new] = self.computed(new) != self.checksums[new]
-            self._checked[new] = True
-        if self.damaged[rows].any():
-            row = int(rows[self.damaged[rows]][0])
-            raise DamagedClipError(f"{self.name}: clip {self.ids[row]} is damaged")
+        if self._sound[rows].all():
+            return
+        new = np.unique(rows[~self._sound[rows]])
+        self._sound[new] = self.computed(new) == self.checksums[new]
+        self.damaged[new] = ~self._sound[new]
+        if self.damaged[new].any():
+            raise DamagedClipError(f"{self.name}: clip {self.ids[new[self.damaged[new]][0]]} is damaged")
 
     def intact(self) -> IntArray:
         """The rows that are as they were written, after a look at all of them."""
@@ -141,7 +141,8 @@ def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> Fragments:
         DamagedClipError: one of them is damaged.
         ValueError: they are not all of one shape.
     """
-    used = np.unique(which)
+    order = np.argsort(which, kind="stable")
+    used, starts = np.unique(which[order], return_index=True)
     kinds = {packs[number].kind for number in used}
     if len(kinds) != 1:
         raise ValueError(
@@ -150,24 +151,21 @@ def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> Fragments:
         )
     first = packs[used[0]].fragments
     out = {name: np.empty((len(rows), *getattr(first, name).shape[1:]), getattr(first, name).dtype) for name in COLUMNS}
-    for number in used:
-        pack, positions = packs[number], np.flatnonzero(which == number)
-        pack.check(rows[positions])
+    for number, positions in zip(used, np.split(order, starts[1:]), strict=True):
+        pack, here = packs[number], rows[positions]
+        pack.check(here)
         for name, into in out.items():
-            _take(getattr(pack.fragments, name), rows[positions], into, positions)
+            source = getattr(pack.fragments, name)
+            if len(here) < FEW or into[0].nbytes > LARGE:
+                for position, row in zip(positions.tolist(), here.tolist(), strict=True):
+                    into[position] = source[row]
+            else:
+                into[positions] = source[here]
     return Fragments(**out)
 
 
-def _take(source: Array, rows: IntArray, into: Array, positions: IntArray) -> None:
-    if source[:1].nbytes > LARGE:
-        for position, row in zip(positions, rows, strict=True):
-            into[position] = source[row]
-    else:
-        into[positions] = source[rows]
-
-
-LARGE = 4096
-"""Bytes of a row from which copying it once, in Python's loop, is quicker than copying it twice in numpy's."""
+FEW, LARGE = 8, 4096
+"""Rows below which, and bytes of a row above which, Python's loop copies quicker than numpy, which copies twice."""
 
 
 def _tensors(values: Array) -> pa.Array:
@@ -182,6 +180,12 @@ def _array(table: pa.Table, name: str) -> Array:
     chunk = column.chunk(0)
     if chunk.null_count:
         raise ValueError(f"column {name} has nulls")
-    tensor = isinstance(chunk.type, pa.FixedShapeTensorType)
-    array: Array = chunk.to_numpy_ndarray() if tensor else chunk.to_numpy(zero_copy_only=False)
-    return array
+    if isinstance(chunk.type, pa.FixedShapeTensorType):
+        tensors: Array = chunk.to_numpy_ndarray()
+        return tensors
+    # Its to_numpy() would import pandas, which takes longer than reading a store.
+    content = np.frombuffer(chunk.buffers()[1], np.uint8)
+    if pa.types.is_boolean(chunk.type):
+        return np.unpackbits(content, count=len(chunk), bitorder="little").astype(bool)
+    values: Array = content.view(chunk.type.to_pandas_dtype())
+    return values[: len(chunk)]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rlhf_ray.arrays import IntArray
 from rlhf_ray.store.clips import DamagedClipError, Pack
 from rlhf_ray.store.files import FOLDERS, NUMBERED, Files, number_of
-from rlhf_ray.store.schema import holding, in_order, with_columns
+from rlhf_ray.store.schema import holding, in_order, take, with_columns
 from rlhf_ray.store.snapshot import Snapshot
 
 log = logging.getLogger("rlhf_ray.store")
@@ -70,17 +71,19 @@ class Contents:
     def snapshot(self, last: int | None = None) -> Snapshot:
         """What holds now: all of it, or the ``last`` so many comparisons."""
         packs = list(self.packs.values())
-        if self.damaged_packs():
-            self._index()  # without the clips that were found damaged since
-        labels = self.events().take(holding(self.events()))
-        nowhere = (-1, -1)
-        left, right = (
-            np.array([self._clips.get(name, nowhere) for name in labels[side].to_pylist()], np.int64).reshape(-1, 2)
-            for side in ("left_id", "right_id")
-        )
+        labels = take(self.events(), holding(self.events()))
+        left, right = (self.where(labels[side].to_pylist()) for side in ("left_id", "right_id"))
         there = np.flatnonzero((left[:, 0] >= 0) & (right[:, 0] >= 0))
         kept = there if last is None else there[max(0, len(there) - last) :]
-        return Snapshot(labels.take(kept), packs, left[kept], right[kept], len(labels) - len(there))
+        return Snapshot(take(labels, kept), packs, left[kept], right[kept], len(labels) - len(there))
+
+    def where(self, names: Sequence[str | None]) -> IntArray:
+        """``[n, 2]`` int64: for each clip the number of its pack in `packs` and its row there; -1 where there is none."""
+        if self.damaged_packs():
+            self._index()  # without the clips that were found damaged since
+        nowhere = (-1, -1)
+        found = [nowhere if name is None else self._clips.get(name, nowhere) for name in names]
+        return np.array(found, np.int64).reshape(-1, 2)
 
     def has_clip(self, name: str) -> bool:
         """Whether the clip is stored and not known to be damaged."""

@@ -96,9 +96,10 @@ class LocalFiles:
 
     def make(self) -> None:
         if not all((self.root / folder).is_dir() for folder in FOLDERS):
-            for folder in FOLDERS:
-                (self.root / folder).mkdir(parents=True, exist_ok=True)
-            _flush(self.root)
+            with _explained(f"making folders in {self.root}", "free space or mend the disk, then repeat"):
+                for folder in FOLDERS:
+                    (self.root / folder).mkdir(parents=True, exist_ok=True)
+                _flush(self.root)
 
     def exists(self, name: str) -> bool:
         return (self.root / name).exists()
@@ -149,13 +150,13 @@ class LocalFiles:
             _flush(target.parent)
 
     def settle(self) -> None:
-        for folder in FOLDERS:
-            for name in os.listdir(self.root / folder):
+        for folder in (self.root, *(self.root / name for name in FOLDERS)):
+            for name in os.listdir(folder):
                 if self._is_nobodys(name):
                     with contextlib.suppress(OSError):
-                        os.unlink(self.root / folder / name)
-            with _explained(f"flushing {self.root / folder}", "mend the disk, then repeat"):
-                _flush(self.root / folder)
+                        os.unlink(folder / name)
+            with _explained(f"flushing {folder}", "mend the disk, then repeat"):
+                _flush(folder)
 
     def _is_nobodys(self, name: str) -> bool:
         """Whether this is the temporary file of a process of this machine that is no more."""

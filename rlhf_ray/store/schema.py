@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from rlhf_ray.arrays import IntArray
 from rlhf_ray.comparisons import pair_id
@@ -127,11 +126,17 @@ def with_columns(table: pa.Table) -> pa.Table:
 
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
     """All events in the order of their numbers, each once: files may repeat events, after a crash or a merge of stores."""
-    table = pa.concat_tables([LABELS.empty_table(), *tables], promote_options="default")
+    table = pa.concat_tables(tables or [LABELS.empty_table()], promote_options="default")
     # The ids decide between writers that took the same number.
-    table = table.take(pa.compute.sort_indices(table, [("sequence", "ascending"), ("event_id", "ascending")]))
+    table = table.sort_by([("sequence", "ascending"), ("event_id", "ascending")])
     first = {event: i for i, event in reversed(list(enumerate(table["event_id"].to_pylist())))}
-    return table if len(first) == len(table) else table.take(sorted(first.values()))
+    return table if len(first) == len(table) else take(table, np.array(sorted(first.values())))
+
+
+def take(table: pa.Table, rows: IntArray) -> pa.Table:
+    """The rows of the table. Given an array of numpy, `pa.Table.take` would import pandas, which takes longer than all else."""
+    content = pa.py_buffer(np.ascontiguousarray(rows, dtype=np.int64))
+    return table.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, content]))
 
 
 def holding(events: pa.Table) -> IntArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -33,21 +34,24 @@ class Snapshot:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
+    @cached_property
     def ids(self) -> tuple[str, ...]:
         """The ids of the pairs."""
         return tuple(self.labels["pair_id"].to_pylist())
 
-    @property
+    @cached_property
     def preferences(self) -> FloatArray:
         """``[n]`` float32: the probability that the left clip is better."""
-        preferences: FloatArray = self.labels["preference"].to_numpy()
-        return preferences
+        return np.array(self.labels["preference"].to_pylist(), dtype=np.float32)
 
-    @property
+    @cached_property
     def annotators(self) -> tuple[str, ...]:
         """Who answered."""
         return tuple(self.labels["annotator"].to_pylist())
+
+    @cached_property
+    def _reward_versions(self) -> IntArray:
+        return np.array(self.labels["reward_version"].to_pylist(), dtype=np.int64)
 
     def gather(self, index: Array | slice) -> Comparisons:
         """The comparisons at ``index`` (an integer or boolean array, or a slice; at least one). Only their clips are read.
@@ -56,13 +60,12 @@ class Snapshot:
             DamagedClipError: a clip is damaged, which its first reading shows. The store's next snapshot is without it.
         """
         rows = np.arange(len(self))[index]
-        labels = self.labels.take(rows)
         sides = np.concatenate([self.left[rows], self.right[rows]])
         clips = gather(self.packs, sides[:, 0], sides[:, 1])
         pairs = Pairs(
             clips[: len(rows)],
             clips[len(rows) :],
-            tuple(labels["pair_id"].to_pylist()),
-            max(labels["reward_version"].to_pylist()),
+            tuple(self.ids[row] for row in rows),
+            int(self._reward_versions[rows].max()),
         )
-        return Comparisons(pairs, np.array(labels["preference"]))
+        return Comparisons(pairs, self.preferences[rows])

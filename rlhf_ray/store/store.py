@@ -17,10 +17,10 @@ from rlhf_ray.arrays import IntArray
 from rlhf_ray.comparisons import Comparisons
 from rlhf_ray.fragments import Fragments
 from rlhf_ray.store import upkeep
-from rlhf_ray.store.clips import DamagedClipError, Rows
+from rlhf_ray.store.clips import DamagedClipError, Rows, gather
 from rlhf_ray.store.contents import Contents, log
 from rlhf_ray.store.files import Files, LocalFiles, open_files
-from rlhf_ray.store.schema import FORMAT, LABELS, MAJOR, MINOR, Event, scripted_event_id
+from rlhf_ray.store.schema import FORMAT, LABELS, MAJOR, MINOR, Event, scripted_event_id, take
 from rlhf_ray.store.snapshot import Snapshot
 
 COMPACT_AT = 128
@@ -70,26 +70,26 @@ class PreferenceStore:
         """
         self._begin()
         pairs = comparisons.pairs
+        left, right = pairs.left.ids(), pairs.right.ids()
+        # All of them: a clip that was lost to damage comes back when its comparison is committed again.
+        self._store_clips([left, right], [pairs.left, pairs.right])
         events = [scripted_event_id(pair, annotator) for pair in pairs.ids]
         new = self._new(events)
-        left, right = pairs.left[new], pairs.right[new]
-        left_ids, right_ids = left.ids(), right.ids()
         columns: dict[str, Any] = {
             "event_id": [events[i] for i in new],
             "kind": ["label"] * len(new),
             "pair_id": [pairs.ids[i] for i in new],
-            "left_id": left_ids,
-            "right_id": right_ids,
+            "left_id": [left[i] for i in new],
+            "right_id": [right[i] for i in new],
             "preference": comparisons.preferences[new].astype(np.float32),
             "annotator": [annotator] * len(new),
             "annotator_type": [annotator_type] * len(new),
             "presented_swapped": [False] * len(new),
             "t_answered": [datetime.now(UTC)] * len(new),
-            "policy_version": np.maximum(left.policy_versions, right.policy_versions),
+            "policy_version": np.maximum(pairs.left.policy_versions, pairs.right.policy_versions)[new],
             "reward_version": [pairs.reward_version] * len(new),
         }
         table = pa.table([columns.get(field.name, pa.nulls(len(new), field.type)) for field in LABELS], schema=LABELS)
-        self._store_clips([Rows(left_ids, left), Rows(right_ids, right)])
         self._append(table)
         return len(new)
 
@@ -119,7 +119,7 @@ class PreferenceStore:
         new = self._new([event.event_id for event in events])
         table = pa.Table.from_pylist([events[i].row() for i in new], schema=LABELS)
         if clips is not None:
-            self._store_clips([Rows(names, clips)])
+            self._store_clips([names], [clips])
         self._append(table)
         return len(new)
 
@@ -157,10 +157,11 @@ class PreferenceStore:
         self._begin()
         before = len(self)
         events = other.events()
-        new = events.take(self._new(events["event_id"].to_pylist()))
+        new = take(events, self._new(events["event_id"].to_pylist()))
         wanted = {name for side in ("left_id", "right_id") for name in new[side].to_pylist()}
         for pack in other._contents.packs.values():
-            self._store_clips([pack[np.array([i for i in pack.intact() if pack.ids[i] in wanted], np.int64)]])
+            rows = pack[np.array([i for i in pack.intact() if pack.ids[i] in wanted], np.int64)]
+            self._store_clips([rows.ids], [rows.fragments])
         self._append(new)
         return len(self) - before
 
@@ -188,6 +189,27 @@ class PreferenceStore:
         self._contents = Contents(self._files)  # nothing counts as read before
         return upkeep.verify(self._contents)
 
+    def describe(self) -> dict[str, Any]:
+        """What is in the store, in numbers; as JSON takes it."""
+        return upkeep.describe(self._contents)
+
+    def clips(self, names: Sequence[str | None]) -> tuple[IntArray, Fragments | None]:
+        """The clips with these ids, as far as they are stored and intact.
+
+        Returns:
+            The positions in ``names`` of those that are, and the clips in that order (None when there are none).
+        """
+        while True:
+            self._contents.refresh()
+            where = self._contents.where(names)
+            there = np.flatnonzero(where[:, 0] >= 0)
+            if len(there) == 0:
+                return there, None
+            try:
+                return there, gather(list(self._contents.packs.values()), *where[there].T)
+            except DamagedClipError:  # which is therefore left out the next time
+                continue
+
     def _prepare(self, create: bool) -> None:
         if self._files.exists("store.json"):
             _check_version(self.path, self._files.read("store.json"))
@@ -214,14 +236,18 @@ class PreferenceStore:
         first = {event: i for i, event in reversed(list(enumerate(events)))}
         return np.array(sorted(i for event, i in first.items() if event not in self._contents.event_ids), np.int64)
 
-    def _store_clips(self, parts: Sequence[Rows]) -> None:
-        """Write those of the clips, which are of one kind, that are not stored: as one pack."""
-        rows = Rows.concatenate(parts)
-        first = {name: i for i, name in reversed(list(enumerate(rows.ids)))}
-        new = sorted(i for name, i in first.items() if not self._contents.has_clip(name))
-        if new:
+    def _store_clips(self, names: Sequence[list[str]], clips: Sequence[Fragments]) -> None:
+        """Write those of the clips, which have these ids and are of one kind, that are not stored: as one pack."""
+        seen, parts = set[str](), []
+        for ids, fragments in zip(names, clips, strict=True):
+            new = [i for i, name in enumerate(ids) if not (name in seen or self._contents.has_clip(name))]
+            first = {ids[i]: i for i in reversed(new)}
+            seen.update(first)
+            if first:
+                parts.append(Rows(list(first), fragments[np.array(list(first.values()))]))
+        if parts:
             self._settled = False  # until it is through: a file may have its name without being durable
-            upkeep.write_pack(self._contents, rows[np.array(new)])
+            upkeep.write_pack(self._contents, Rows.concatenate(parts))
             self._settled = True
             self._contents.refresh()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pyarrow.parquet as pq
 from rlhf_ray.store.clips import Pack, Rows
 from rlhf_ray.store.contents import Contents, hash_of, log
 from rlhf_ray.store.files import FOLDERS, NUMBERED
-from rlhf_ray.store.schema import in_order
+from rlhf_ray.store.schema import FORMAT, MAJOR, MINOR, in_order
 
 SMALL_SEGMENT = 4096
 """Events below which a segment is small."""
@@ -70,9 +72,9 @@ def quarantine(contents: Contents) -> None:
         for name in contents.unreadable:
             log.warning("moved to quarantine: %s", name)
             contents.files.quarantine(name)
-        for pack in damaged:
-            if pack.name in contents.packs:
-                _rewrite(contents, [contents.packs[pack.name]])
+        for again in [contents.packs[pack.name] for pack in damaged if pack.name in contents.packs]:
+            if len(again.intact()) < len(again.ids):
+                _rewrite(contents, [again])
     except OSError as error:
         log.warning("damaged files could not be moved to quarantine: %s", error)
     contents.refresh()
@@ -115,6 +117,27 @@ def verify(contents: Contents) -> Verification:
         problems.append(f"labels: events {gap[0]} to {gap[-1]} are missing")
     clips = len({name for pack in contents.packs.values() for name in pack.ids})
     return Verification(tuple(problems), len(numbers), len(snapshot), clips)
+
+
+def describe(contents: Contents) -> dict[str, Any]:
+    """What is in the store, in numbers; as JSON takes it."""
+    contents.refresh()
+    events, snapshot = contents.events(), contents.snapshot()
+    times = [time for time in events["t_answered"].to_pylist() if time is not None]
+    return {
+        "format": f"{FORMAT} {MAJOR}.{MINOR}",
+        "comparisons": len(snapshot),
+        "lost": snapshot.lost,
+        "events": len(events),
+        "kinds": dict(Counter(events["kind"].to_pylist())),
+        "annotators": dict(Counter(snapshot.annotators)),
+        "ties": int((snapshot.preferences == 0.5).sum()),
+        "answered": [min(times).isoformat(), max(times).isoformat()] if times else [],
+        "clips": len({name for pack in contents.packs.values() for name in pack.ids}),
+        "clip_shapes": sorted({str(pack.fragments.observations.shape[1:]) for pack in contents.packs.values()}),
+        "files": {folder: len(contents.files.list(folder)) for folder in (*FOLDERS, "quarantine")},
+        "bytes": {folder: sum(map(contents.files.size, contents.files.list(folder))) for folder in FOLDERS},
+    }
 
 
 def _groups(packs: Sequence[Pack]) -> list[list[Pack]]:
