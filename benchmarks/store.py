@@ -106,7 +106,7 @@ def fill(path: Path, shape: tuple[int, ...], commits: int, each: int) -> list[fl
     store, taken = PreferenceStore(path), []
     for number in range(commits):
         comparisons = made_up(each, shape, number)
-        taken.append(seconds(lambda comparisons=comparisons: store.commit(comparisons, annotator="oracle")))
+        taken.append(seconds(lambda comparisons=comparisons: store.commit(comparisons, annotator="oracle")))  # type: ignore[misc]
     return taken
 
 
@@ -120,7 +120,7 @@ def gathering(path: Path, folder: Path, rounds: int) -> dict[str, Any]:
             for name, array in vars(clips).items():
                 key = f"{side}_{name}"
                 if key not in maps:
-                    maps[key] = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
+                    maps[key] = np.lib.format.open_memmap(
                         folder / f"{key}.npy", "w+", array.dtype, (len(snapshot), *array.shape[1:])
                     )
                 maps[key][start : start + MINIBATCH] = array

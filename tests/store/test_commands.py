@@ -29,7 +29,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -
         ended = end.code
     printed = capsys.readouterr()
     assert ended == code, printed
-    return printed.out + printed.err
+    return printed.err + printed.out if code == 2 else printed.out
 
 
 def test_info_counts_what_there_is(capsys: pytest.CaptureFixture[str], stored: Path) -> None:

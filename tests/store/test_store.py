@@ -4,9 +4,11 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import gymnasium as gym
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -205,6 +207,10 @@ def test_the_files_open_without_this_library(tmp_path: Path) -> None:
     first = rows["clip_id"].to_pylist().index(batch.pairs.right.ids()[1])
     observations = rows["observations"].chunk(0).to_numpy_ndarray()
     assert np.array_equal(observations[first], batch.pairs.right.observations[1])
+    assert pl.read_parquet(tmp_path / "labels" / "*.parquet")["pair_id"].to_list() == list(batch.pairs.ids)
+    assert pl.read_ipc(clips)["clip_id"].to_list() == rows["clip_id"].to_pylist()
+    counted = duckdb.sql(f"select annotator, count(*) from '{tmp_path}/labels/*.parquet' group by 1").fetchall()
+    assert counted == [("anna", 3)]
 
 
 def test_a_snapshot_does_not_copy_the_clips_into_memory(tmp_path: Path) -> None:
