@@ -112,10 +112,14 @@ def run(words: list[str]) -> None:
         raise SettingError(str(error)) from error
 
 
-def _open(path: str) -> PreferenceStore:
-    """The store at ``path``, or the one in the run folder ``path``."""
+def _store_of(path: str) -> str:
+    """Where the store is: ``path``, or a folder in it if that is a run's."""
     inside = Path(path) / "preferences"
-    return PreferenceStore(inside if (inside / "store.json").exists() else path, create=False)
+    return str(inside) if (inside / "store.json").exists() else path
+
+
+def _open(path: str) -> PreferenceStore:
+    return PreferenceStore(_store_of(path), create=False)
 
 
 def _info(command: Info) -> None:
@@ -165,14 +169,15 @@ def _export(command: Export) -> None:
 
 
 def _merge(command: Merge) -> None:
-    others = [_open(other) for other in command.others]  # all of them, before anything is made
-    store = PreferenceStore(command.path)
-    for path, other in zip(command.others, others, strict=True):
-        print(f"{command.path}: {store.import_from(other.path)} new comparisons from {path}")
+    for other in command.others:
+        _open(other)  # all of them, before anything is made
+    store = PreferenceStore(_store_of(command.path))
+    for other in command.others:
+        print(f"{command.path}: {store.import_from(_store_of(other))} new comparisons from {other}")
 
 
 def _import(command: Import) -> None:
     if not command.file.is_file():
         raise SettingError(f"{command.file} is no file.")
-    count = exchange.import_file(PreferenceStore(command.path), command.file)
+    count = exchange.import_file(PreferenceStore(_store_of(command.path)), command.file)
     print(f"{command.path}: {count} new comparisons from {command.file}")

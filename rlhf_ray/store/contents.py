@@ -47,7 +47,7 @@ class Contents:
         """Read what is new, forget what is gone."""
         vanished = False
         for attempt in range(100):
-            labels, clips = self._listing()
+            labels, clips = self.listing()
             vanished |= _drop(self.segments, labels) | _drop(self.packs, clips)
             try:
                 # A clip is written before the labels that name it, and so read after them.
@@ -112,7 +112,7 @@ class Contents:
         moved = [f"{name}: was damaged, and moved here" for name in self.files.list("quarantine")]
         return [*self.unreadable.values(), *rows, *moved]
 
-    def _listing(self) -> tuple[list[str], list[str]]:
+    def listing(self) -> tuple[list[str], list[str]]:
         """The segments and packs there are.
 
         A compaction that ends while a folder is being listed may hide both what it wrote and what it deleted. So this lists

@@ -180,7 +180,7 @@ class RemoteFiles:
     """
 
     def __init__(self, system: Any, root: str, url: str):
-        self.root = url
+        self.root = re.sub(r"//[^/@]*@", "//", url)  # messages show it: no keys
         self._system, self._folder = system, root
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         self._cache = caches / "rlhf_ray" / "store" / hashlib.sha256(url.encode()).hexdigest()[:16]

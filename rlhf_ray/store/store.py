@@ -170,9 +170,9 @@ class PreferenceStore:
         target = open_files(path)
         target.make()
         for _ in range(100):
-            labels = self._files.list("labels")  # before the clips, so that theirs are among them
+            labels, clips = self._contents.listing()
             try:
-                for name in ["store.json", *self._files.list("clips"), *labels]:
+                for name in ["store.json", *clips, *labels]:
                     _copy(self._files, target, name)
                 return
             except FileNotFoundError as error:  # compacted meanwhile
