@@ -57,7 +57,8 @@ class Contents:
             except FileNotFoundError:  # compacted since it was listed; what took its place is in the next listing
                 if attempt == 99:
                     raise
-        self.last_number = max([self.last_number, *(number_of(name) for name in (*labels, *clips))])
+        # The names are sorted, and their numbers of one width.
+        self.last_number = max([self.last_number, *(number_of(names[-1]) for names in (labels, clips) if names)])
         self.unreadable = {name: why for name, why in self.unreadable.items() if name in {*labels, *clips}}
         if vanished:
             self._index()
@@ -120,9 +121,9 @@ class Contents:
         """
         before: set[str] | None = None
         while True:
-            labels, clips = ([n for n in self.files.list(folder) if NUMBERED.search(n)] for folder in FOLDERS)
+            labels, clips = (self.files.list(folder) for folder in FOLDERS)
             if before is not None and before <= {*labels, *clips}:
-                return labels, clips
+                return list(filter(NUMBERED.search, labels)), list(filter(NUMBERED.search, clips))
             before = {*labels, *clips}
 
     def _read(self, known: dict[str, _T], names: list[str], read: Callable[[str], _T]) -> None:
