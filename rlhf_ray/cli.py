@@ -1,4 +1,4 @@
-"""The command line: `rlhf-ray train | evaluate | tune | doctor`."""
+"""The command line: `rlhf-ray train | evaluate | tune | store | doctor`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import tyro
 import tune_configs
 from rlhf_ray.progress import Progress
 from rlhf_ray.settings import Experiment, SettingError
+from rlhf_ray.store import commands
 
 USAGE = """usage: rlhf-ray COMMAND …
 
@@ -28,6 +29,7 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray evaluate RUN [--episodes N]        measure a run's saved policy on the true reward
   rlhf-ray tune PRESET [--trials N …]         run the preset's search space
   rlhf-ray tune PRESET --resume FOLDER        go on with a sweep that was stopped or killed
+  rlhf-ray store ACTION PATH …                look after a preference store; `rlhf-ray store` lists the actions
   rlhf-ray doctor [--address …]               check the installation, this machine and the Ray cluster
 
 PRESET is one of {presets}, or the name of an environment, which starts from the defaults.
@@ -93,20 +95,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(usage)
         return
-    commands: dict[str, Callable[[list[str]], None]] = {
+    actions: dict[str, Callable[[list[str]], None]] = {
         "train": _train,
         "evaluate": _evaluate,
         "tune": _tune,
+        "store": commands.run,
         "doctor": _doctor,
     }
     command, rest = words[0], words[1:]
-    if command not in commands:
+    if command not in actions:
         sys.exit(f"rlhf-ray: there is no command {command!r}.\n{usage}")
     if command in ("train", "tune") and (not rest or rest[0].startswith("-")) and rest[:1] != ["--resume"]:
         print(usage)
         sys.exit(0 if rest and rest[0] in ("-h", "--help") else 2)
     try:
-        commands[command](rest)
+        actions[command](rest)
     except SettingError as error:
         # The message says what to do; a trace would hide it.
         print(f"rlhf-ray: {error}", file=sys.stderr)

@@ -21,6 +21,8 @@ FORBIDDEN = {
 # The folders whose files users keep and share: no pickle in them.
 SHIPPED = ("rlhf_ray", "actors", "tune_configs")
 PICKLES = frozenset({"pickle", "_pickle", "cloudpickle", "dill", "joblib"})
+# Imports other projects' files, by an unpickler that knows only stand-ins; tests/store/test_exchange.py tries to fool it.
+READS_PICKLES = "rlhf_ray/store/foreign.py"
 
 
 @dataclass(frozen=True, order=True)
@@ -113,7 +115,7 @@ def violations_of(path: str, source: str) -> Iterator[Violation]:
         for banned in FORBIDDEN[floor]:
             if f"{name}.".startswith(f"{banned}."):
                 yield Violation(path, line, f"floor {floor} may not import {banned}")
-        if shipped and PICKLES.intersection(name.split(".")):
+        if shipped and path != READS_PICKLES and PICKLES.intersection(name.split(".")):
             yield Violation(path, line, f"no pickle: {name}")
     for node in ast.walk(tree):
         if shipped and isinstance(node, ast.Call):

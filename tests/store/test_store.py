@@ -1,22 +1,20 @@
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import gymnasium as gym
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlhf_ray import store as store_module
 from rlhf_ray.comparisons import Comparisons, Pairs
-from rlhf_ray.store import PreferenceStore
+from rlhf_ray.store import LABELS, PreferenceStore
 from tests.made_up import CHOICES, IMAGES, same_comparisons, some_comparisons, some_fragments
 
 
@@ -132,6 +130,9 @@ def test_a_newer_major_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "store.json").write_text(json.dumps(described | {"major": described["major"] + 1}))
     with pytest.raises(ValueError, match=r"has format rlhf_ray.preferences 2; this version reads"):
         PreferenceStore(tmp_path)
+    (tmp_path / "store.json").write_text("{")
+    with pytest.raises(ValueError, match=r"store.json is damaged .* it should read"):
+        PreferenceStore(tmp_path)
     (tmp_path / "store.json").write_text(json.dumps(described | {"format": "something.else"}))
     with pytest.raises(ValueError, match=r"has format something.else"):
         PreferenceStore(tmp_path)
@@ -148,7 +149,7 @@ def test_what_a_killed_process_left_unfinished_is_ignored(tmp_path: Path) -> Non
     batch = some_comparisons(2)
     _commit(PreferenceStore(tmp_path), batch)
     for folder in ("", "clips", "labels"):
-        (tmp_path / folder / ".tmp-1-00000001-abc").write_bytes(b"half a file")
+        (tmp_path / folder / ".tmp-elsewhere-1-00000001").write_bytes(b"half a file")
     store = PreferenceStore(tmp_path)
     assert len(store) == 2
     assert _commit(store, some_comparisons(1, seed=9)) == 1
@@ -163,107 +164,27 @@ def test_a_store_whose_making_was_cut_short_can_be_opened(tmp_path: Path) -> Non
     assert _commit(PreferenceStore(tmp_path), some_comparisons(1)) == 1
 
 
-@pytest.mark.parametrize("fails_at", range(4))
-def test_a_commit_that_fails_at_any_step_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
-) -> None:
-    first, second = some_comparisons(2, seed=1), some_comparisons(2, seed=2)
-    store = PreferenceStore(tmp_path)
-    _commit(store, first)
-    flush, calls = os.fsync, iter(range(100))
-
-    def fail_once(descriptor: int) -> None:
-        if next(calls) == fails_at:
-            raise OSError(28, "No space left on device")
-        flush(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fail_once)
-    with pytest.raises(OSError, match="No space left"):
-        _commit(store, second)
-    _commit(store, second)
-    both = Comparisons.concatenate([first, second])
-    assert same_comparisons(_load(tmp_path), both)
-    reopened = PreferenceStore(tmp_path)
-    _commit(reopened, second)
-    assert same_comparisons(_load(tmp_path), both)
-
-
 def test_every_file_is_flushed_before_it_gets_its_name_and_its_folder_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    flush, rename = os.fsync, Path.replace
+    flush, rename = os.fsync, os.replace
 
     def fsync(descriptor: int) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         events.append(f"flush {'new ' if path.name.startswith('.tmp-') else ''}{path.relative_to(tmp_path).parts[0]}")
         flush(descriptor)
 
-    def replace(self: Path, target: Path) -> Path:
+    def replace(source: Path, target: Path) -> None:
         events.append(f"name {target.relative_to(tmp_path).parts[0]}")
-        return rename(self, target)
+        rename(source, target)
 
     store = PreferenceStore(tmp_path)
+    _commit(store, some_comparisons(1, seed=1))
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(os, "replace", replace)
     _commit(store, some_comparisons(1))
     assert events == [f"{event} {folder}" for folder in ("clips", "labels") for event in ("flush new", "name", "flush")]
-
-
-# Imports once, then forks the writers that are to be killed. Each writes its process id first.
-WRITERS = """
-import os, sys
-import pandas  # which pyarrow would import in each writer
-from rlhf_ray.store import PreferenceStore
-from tests.made_up import some_comparisons
-for writer in range(5):
-    child = os.fork()
-    if child == 0:
-        store = PreferenceStore(sys.argv[1])
-        print(os.getpid(), flush=True)
-        for number in range(1000):
-            comparisons = some_comparisons(3, seed=1000 * writer + number)
-            store.commit(comparisons, annotator="oracle")
-            print(*comparisons.pairs.ids, flush=True)
-    print("ended by", os.WTERMSIG(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-def test_a_process_killed_at_any_moment_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
-    rng = random.Random(0)
-    acknowledged: list[str] = []
-    command = [sys.executable, "-c", WRITERS, str(tmp_path)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parents[1]
-    ) as process:
-        assert process.stdout is not None
-        for kills in range(1, 6):
-            writer = int(process.stdout.readline())
-            for _ in range(rng.randrange(1, 12)):
-                acknowledged += process.stdout.readline().split()
-            for _ in range(rng.randrange(200_000)):  # some milliseconds into one of the next commits
-                pass
-            os.kill(writer, signal.SIGKILL)
-            while not (line := process.stdout.readline()).startswith("ended by"):
-                acknowledged += line.split()
-            assert line.split() == ["ended", "by", str(int(signal.SIGKILL))]
-            stored = _load(tmp_path).pairs.ids  # reads every file, or fails
-            assert [name for name in stored if name in set(acknowledged)] == acknowledged
-            # A commit is there as a whole or not at all; the one that was being made may be, once for each kill.
-            assert len(stored) - len(acknowledged) in range(0, 3 * kills + 1, 3)
-    assert len(acknowledged) >= 5 * 3
-
-
-def test_a_flipped_byte_in_the_labels_is_noticed(tmp_path: Path) -> None:
-    batch = some_comparisons(20)
-    _commit(PreferenceStore(tmp_path), batch)
-    (file,) = _labels(tmp_path)
-    content = bytearray(file.read_bytes())
-    at = content.index(batch.pairs.ids[7].encode())
-    content[at] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(OSError, match=r"(?i)crc|checksum"):
-        PreferenceStore(tmp_path)
 
 
 def test_the_files_open_without_this_library(tmp_path: Path) -> None:
@@ -278,29 +199,68 @@ def test_the_files_open_without_this_library(tmp_path: Path) -> None:
     assert set(table["annotator_type"]) == {"human"}
     assert set(table["kind"]) == {"label"}
     assert set(table["reward_version"]) == {4}
-    assert str(table["answered_at"].dt.tz) == "UTC"
+    assert str(table["t_answered"].dt.tz) == "UTC"
+    assert table["sequence"].tolist() == [1, 2, 3]
     assert pq.ParquetFile(labels).schema_arrow.field("preference").type == pa.float32()
     (clips,) = (tmp_path / "clips").iterdir()
     rows = pa.ipc.open_file(clips).read_all()
     first = rows["clip_id"].to_pylist().index(batch.pairs.right.ids()[1])
     observations = rows["observations"].chunk(0).to_numpy_ndarray()
     assert np.array_equal(observations[first], batch.pairs.right.observations[1])
+    assert pl.read_parquet(tmp_path / "labels" / "*.parquet")["pair_id"].to_list() == list(batch.pairs.ids)
+    assert pl.read_ipc(clips)["clip_id"].to_list() == rows["clip_id"].to_pylist()
+    counted = duckdb.sql(f"select annotator, count(*) from '{tmp_path}/labels/*.parquet' group by 1").fetchall()
+    assert counted == [("anna", 3)]
 
 
-def test_clips_are_read_from_a_memory_mapped_file_without_copying_all_of_it(tmp_path: Path) -> None:
+def test_a_snapshot_does_not_copy_the_clips_into_memory(tmp_path: Path) -> None:
     many = some_comparisons(100, 10, observations=IMAGES)
     _commit(PreferenceStore(tmp_path), many)
-    memory = pa.proxy_memory_pool(pa.default_memory_pool())
-    before = pa.default_memory_pool()
-    pa.set_memory_pool(memory)
-    try:
-        loaded = PreferenceStore(tmp_path).load()
-    finally:
-        pa.set_memory_pool(before)
-    assert loaded is not None
-    assert memory.max_memory() < many.pairs.left.nbytes / 10  # of Arrow's own; numpy's copy is the result
-    loaded.pairs.left.observations[:] = 0  # and the result is no view of the file
-    assert same_comparisons(_load(tmp_path), many)
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    snapshot = PreferenceStore(tmp_path).snapshot()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert pa.total_allocated_bytes() - before < many.pairs.left.nbytes / 10  # Arrow's memory
+    assert peak < many.pairs.left.nbytes / 10  # Python's and numpy's
+    some = snapshot.gather(np.array([7, 3]))
+    some.pairs.left.observations[:] = 0  # the result is no view of the file
+    assert same_comparisons(snapshot.gather(slice(None)), many)
+
+
+def test_a_snapshot_gathers_any_of_its_comparisons_in_any_order(tmp_path: Path) -> None:
+    batches = [some_comparisons(4, seed=seed, reward_version=seed) for seed in range(3)]
+    for batch in batches:
+        _commit(PreferenceStore(tmp_path), batch)
+    everything, snapshot = Comparisons.concatenate(batches), PreferenceStore(tmp_path).snapshot()
+    assert len(snapshot) == 12
+    assert snapshot.ids == everything.pairs.ids
+    assert snapshot.annotators == ("oracle",) * 12
+    assert np.array_equal(snapshot.preferences, everything.preferences)
+    for index in (np.array([11, 0, 5, 5]), slice(2, 9), np.arange(12) % 2 == 0):
+        assert same_comparisons(snapshot.gather(index), everything[index])
+    assert snapshot.gather(np.array([0, 5])).pairs.reward_version == 1
+
+
+def test_a_snapshot_stays_as_it_is_while_the_store_goes_on_and_is_compacted(tmp_path: Path) -> None:
+    store, first = PreferenceStore(tmp_path), some_comparisons(3)
+    _commit(store, first)
+    snapshot = store.snapshot()
+    _commit(store, some_comparisons(3, seed=1))
+    store.compact()
+    assert same_comparisons(snapshot.gather(slice(None)), first)
+
+
+def test_a_training_window_is_the_last_comparisons_and_deletes_nothing(tmp_path: Path) -> None:
+    store, batches = PreferenceStore(tmp_path), [some_comparisons(3, seed=seed) for seed in range(3)]
+    for batch in batches:
+        _commit(store, batch)
+    everything = Comparisons.concatenate(batches)
+    window = store.load(last=4)
+    assert window is not None
+    assert same_comparisons(window, everything[5:])
+    assert len(store.snapshot(last=100)) == len(store) == 9
+    assert store.load(last=0) is None
 
 
 def test_a_copy_is_a_store_of_its_own(tmp_path: Path) -> None:
@@ -396,15 +356,8 @@ def test_the_format_is_what_the_documentation_of_existing_stores_says(tmp_path: 
         "major": 1,
         "minor": 0,
     }
-    assert store_module.LABELS.names == [
-        "event_id",
-        "kind",
-        "pair_id",
-        "left_id",
-        "right_id",
-        "preference",
-        "annotator",
-        "annotator_type",
-        "answered_at",
-        "reward_version",
+    assert LABELS.names == [
+        *("sequence", "event_id", "kind", "target", "pair_id", "left_id", "right_id", "preference"),
+        *("annotator", "annotator_type", "presented_swapped", "t_shown", "t_answered", "view_ms", "session", "run_id"),
+        *("policy_version", "reward_version", "extra"),
     ]

@@ -1,0 +1,176 @@
+"""What is in a store's files, read once each: all that readers and the writer know of it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlhf_ray.arrays import IntArray
+from rlhf_ray.store.clips import DamagedClipError, Pack
+from rlhf_ray.store.files import FOLDERS, NUMBERED, Files, number_of
+from rlhf_ray.store.schema import holding, in_order, take, with_columns
+from rlhf_ray.store.snapshot import Snapshot
+
+log = logging.getLogger("rlhf_ray.store")
+
+_T = TypeVar("_T", pa.Table, Pack)
+
+
+class Contents:
+    """The segments and packs of the store in ``files``, as of the last `refresh`.
+
+    Attributes:
+        segments, packs: by the name of their file.
+        event_ids: of all events.
+        unreadable: the files that are damaged, and how. They are left out.
+        last_number: the largest sequence number that was seen.
+    """
+
+    def __init__(self, files: Files):
+        self.files = files
+        self.segments: dict[str, pa.Table] = {}
+        self.packs: dict[str, Pack] = {}
+        self.event_ids: set[str] = set()
+        self.unreadable: dict[str, str] = {}
+        self.last_number = max((number_of(name) for name in files.list("quarantine")), default=0)
+        self._clips: dict[str, tuple[int, int]] = {}
+        self._events: pa.Table | None = None
+
+    def refresh(self) -> None:
+        """Read what is new, forget what is gone."""
+        vanished = False
+        for attempt in range(100):
+            labels, clips = self.listing()
+            vanished |= _drop(self.segments, labels) | _drop(self.packs, clips)
+            try:
+                # A clip is written before the labels that name it, and so read after them.
+                self._read(self.segments, labels, self._segment)
+                self._read(self.packs, clips, self._pack)
+                break
+            except FileNotFoundError:  # compacted since it was listed; what took its place is in the next listing
+                if attempt == 99:
+                    raise
+        # The names are sorted, and their numbers of one width.
+        self.last_number = max([self.last_number, *(number_of(names[-1]) for names in (labels, clips) if names)])
+        self.unreadable = {name: why for name, why in self.unreadable.items() if name in {*labels, *clips}}
+        if vanished:
+            self._index()
+
+    def events(self) -> pa.Table:
+        """All events, in order, each once."""
+        if self._events is None:
+            self._events = in_order(list(self.segments.values()))
+        return self._events
+
+    def snapshot(self, last: int | None = None) -> Snapshot:
+        """What holds now: all of it, or the ``last`` so many comparisons."""
+        packs = list(self.packs.values())
+        labels = take(self.events(), holding(self.events()))
+        left, right = (self.where(labels[side].to_pylist()) for side in ("left_id", "right_id"))
+        there = np.flatnonzero((left[:, 0] >= 0) & (right[:, 0] >= 0))
+        kept = there if last is None else there[max(0, len(there) - last) :]
+        return Snapshot(take(labels, kept), packs, left[kept], right[kept], len(labels) - len(there))
+
+    def where(self, names: Sequence[str | None]) -> IntArray:
+        """``[n, 2]`` int64: for each clip the number of its pack in `packs` and its row there; -1 where there is none."""
+        if self.damaged_packs():
+            self._index()  # without the clips that were found damaged since
+        nowhere = (-1, -1)
+        found = [nowhere if name is None else self._clips.get(name, nowhere) for name in names]
+        return np.array(found, np.int64).reshape(-1, 2)
+
+    def has_clip(self, name: str) -> bool:
+        """Whether the clip is stored and not known to be damaged."""
+        return name in self._clips
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Have the next `refresh` read these files anew, from their origin."""
+        for name in names:
+            self.files.forget(name)
+            self.unreadable.pop(name, None)
+            self.segments.pop(name, None)
+            self.packs.pop(name, None)
+        self._index()
+
+    def damaged_packs(self) -> list[Pack]:
+        """The packs with clips that are known to be damaged."""
+        return [pack for pack in self.packs.values() if pack.damaged.any()]
+
+    def problems(self) -> list[str]:
+        """What is known to be wrong with files, one sentence each."""
+        rows = [
+            f"{name}: clip {pack.ids[row]} is damaged"
+            for name, pack in self.packs.items()
+            for row in np.flatnonzero(pack.damaged)
+        ]
+        moved = [f"{name}: was damaged, and moved here" for name in self.files.list("quarantine")]
+        return [*self.unreadable.values(), *rows, *moved]
+
+    def listing(self) -> tuple[list[str], list[str]]:
+        """The segments and packs there are.
+
+        A compaction that ends while a folder is being listed may hide both what it wrote and what it deleted. So this lists
+        until nothing has vanished since the time before.
+        """
+        before: set[str] | None = None
+        while True:
+            labels, clips = (self.files.list(folder) for folder in FOLDERS)
+            if before is not None and before <= {*labels, *clips}:
+                return list(filter(NUMBERED.search, labels)), list(filter(NUMBERED.search, clips))
+            before = {*labels, *clips}
+
+    def _read(self, known: dict[str, _T], names: list[str], read: Callable[[str], _T]) -> None:
+        for name in names:
+            if name not in known and name not in self.unreadable:
+                try:
+                    known[name] = read(name)
+                except (DamagedClipError, pa.ArrowException, ValueError) as error:
+                    self.unreadable[name] = str(error)
+                    log.warning("left out: %s", error)
+
+    def _segment(self, name: str) -> pa.Table:
+        content = self.files.read(name)
+        if hash_of(content) not in name:
+            raise ValueError(f"{name} is damaged: its content is not what it was named after")
+        # Threads would cost more than these small files take.
+        file = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True)
+        table = with_columns(file.read(use_threads=False))
+        self.event_ids.update(table["event_id"].to_pylist())
+        self._events = None
+        return table
+
+    def _pack(self, name: str) -> Pack:
+        pack = Pack(name, self.files.map(name))
+        self._note(len(self.packs), pack)
+        return pack
+
+    def _note(self, number: int, pack: Pack) -> None:
+        for row, clip in enumerate(pack.ids):
+            if not pack.damaged[row]:
+                self._clips.setdefault(clip, (number, row))
+
+    def _index(self) -> None:
+        self._events, self._clips = None, {}
+        self.event_ids = {event for table in self.segments.values() for event in table["event_id"].to_pylist()}
+        for number, pack in enumerate(self.packs.values()):
+            self._note(number, pack)
+
+
+def _drop(known: dict[str, _T], names: list[str]) -> bool:
+    """Drop what is not among ``names``; whether there was any."""
+    gone = known.keys() - names
+    for name in gone:
+        del known[name]
+    return bool(gone)
+
+
+def hash_of(content: bytes) -> str:
+    """What a segment has in its name: a hash of the whole file."""
+    return hashlib.sha256(content).hexdigest()[:32]

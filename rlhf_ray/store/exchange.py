@@ -1,0 +1,146 @@
+"""Export and import: one file that holds everything, for other programs and other stores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from rlhf_ray.fragments import Fragments
+from rlhf_ray.store import foreign
+from rlhf_ray.store.clips import COLUMNS
+from rlhf_ray.store.files import LocalFiles
+from rlhf_ray.store.schema import FORMAT, MAJOR, Event, holding
+from rlhf_ray.store.store import PreferenceStore
+
+ROWS = 64
+"""Events in a row group, whose clips are in memory at a time."""
+TENSORS = ("observations", "actions", "rewards")
+META = FORMAT.encode()
+
+
+def export(store: PreferenceStore, out: Path) -> int:
+    """Write all events, in order, into the file ``out``; ``holds`` tells which are the labels that hold.
+
+    A name in ``.parquet`` gets the clips too: the arrays as bytes, with dtype and shape (without the first dimension, the clips)
+    as JSON in the file's metadata under ``rlhf_ray.preferences``. ``.csv`` and ``.jsonl`` get the events alone.
+
+    Returns:
+        How many events there are.
+
+    Raises:
+        ValueError: the name ends in something else, or the clips have several shapes.
+    """
+    events = store.events()
+    holds = np.isin(np.arange(len(events)), holding(events))
+    events = events.append_column("holds", pa.array(holds))
+    writers = {".parquet": _write_parquet, ".csv": _write_csv, ".jsonl": _write_jsonl}
+    if out.suffix not in writers:
+        raise ValueError(f"{out} should end in {', '.join(writers)}, which decides what is written.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    LocalFiles(out.parent).write(out.name, lambda sink: writers[out.suffix](store, events, sink))
+    return len(events)
+
+
+def import_file(store: PreferenceStore, file: Path) -> int:
+    """Add what ``file`` holds: an exported Parquet file, or a pickle that `foreign` reads.
+
+    Returns:
+        How many comparisons were new.
+
+    Raises:
+        ValueError: the file is none of these.
+    """
+    before = len(store)
+    if file.read_bytes()[:4] == b"PAR1":
+        for events, clips in _read_parquet(file):
+            store.record(events, clips)
+    else:
+        origin, comparisons = foreign.read(file)
+        store.commit(comparisons, annotator=origin, annotator_type="import")
+    return len(store) - before
+
+
+def _write_csv(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> None:
+    pa.csv.write_csv(events, sink)
+
+
+def _write_jsonl(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> None:
+    for row in events.to_pylist():
+        sink.write(json.dumps(row, default=lambda time: time.isoformat()).encode() + b"\n")
+
+
+def _write_parquet(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> None:
+    sides, kinds = [events[side].to_pylist() for side in ("left_id", "right_id")], dict[str, Any]()
+    for names in sides:
+        _, clips = store.clips(names[:1])
+        if clips is not None:
+            kinds = {name: [getattr(clips, name).dtype.str, getattr(clips, name).shape[1:]] for name in TENSORS}
+    schema = events.schema
+    for side in ("left", "right"):
+        for name, column in COLUMNS.items():
+            plain = {"terminated": pa.bool_()}.get(name, pa.int64())
+            schema = schema.append(pa.field(f"{side}_{column}", pa.binary() if name in TENSORS else plain))
+    schema = schema.with_metadata({META: json.dumps({"major": MAJOR, "clips": kinds})})
+    with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
+        for start in range(0, len(events), ROWS):
+            table = events.slice(start, ROWS)
+            columns = list(table.columns)
+            for names in sides:
+                columns += _clip_columns(store, names[start : start + ROWS])
+            writer.write_table(pa.table(columns, schema=schema))
+
+
+def _clip_columns(store: PreferenceStore, names: Sequence[str | None]) -> list[pa.Array]:
+    there, clips = store.clips(names)
+    columns = []
+    for name in COLUMNS:
+        values: list[Any] = [None] * len(names)
+        for i, position in enumerate(there):
+            value = getattr(clips, name)[i]
+            values[position] = value.tobytes() if name in TENSORS else value.item()
+        columns.append(
+            pa.array(values, {"terminated": pa.bool_()}.get(name, pa.binary() if name in TENSORS else pa.int64()))
+        )
+    return columns
+
+
+def _read_parquet(file: Path) -> Iterator[tuple[list[Event], Fragments | None]]:
+    parquet = pq.ParquetFile(file, page_checksum_verification=True)
+    about = json.loads((parquet.schema_arrow.metadata or {}).get(META, b"{}"))
+    if about.get("major") != MAJOR:
+        raise ValueError(
+            f"{file} was not exported by `rlhf-ray store export` of format {FORMAT} {MAJOR}; export it anew."
+        )
+    named = {field.name for field in fields(Event)}
+    for number in range(parquet.num_row_groups):
+        rows = parquet.read_row_group(number, use_threads=False).to_pylist()
+        sides = [(row, side) for row in rows for side in ("left", "right") if row[f"{side}_observations"] is not None]
+        there = {row[f"{side}_id"] for row, side in sides}
+        events = [
+            Event(**{k: v for k, v in row.items() if k in named} | {"extra": json.loads(row["extra"] or "{}")})
+            for row in rows
+            if {row["left_id"], row["right_id"]} <= there | {None}  # whose clips were not lost
+        ]
+        clips = None
+        if sides:
+            arrays = {column: [row[f"{side}_{column}"] for row, side in sides] for column in COLUMNS.values()}
+            clips = Fragments(
+                **{name: _array(arrays[column], about["clips"].get(name)) for name, column in COLUMNS.items()}
+            )
+        yield events, clips
+
+
+def _array(values: list[Any], kind: list[Any] | None) -> Any:
+    """One of the arrays of `Fragments`: of plain values, or of the bytes of tensors of this dtype and shape."""
+    if kind is None:
+        return np.array(values)
+    dtype, shape = kind
+    return np.frombuffer(b"".join(values), np.dtype(dtype)).reshape(len(values), *shape)

@@ -1,0 +1,264 @@
+"""The file system below the store: whole files or none, on local disk or wherever pyarrow or fsspec reaches."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.fs
+
+FOLDERS = ("labels", "clips")
+NUMBERED = re.compile(r"(\d+)-[0-9a-f]{32}\.(?:parquet|arrow)$")
+"""The name of a segment or a pack."""
+
+Write = Callable[[BinaryIO], object]
+
+
+class Files(Protocol):
+    """What the store asks of a file system. Names are relative to the store, with slashes."""
+
+    @property
+    def root(self) -> Path | str:
+        """The folder, or the URL."""
+
+    def make(self) -> None:
+        """Make the store's folders where they are missing."""
+
+    def exists(self, name: str) -> bool:
+        """Whether the file is there."""
+
+    def list(self, folder: str) -> list[str]:
+        """The names of the files in ``folder``, sorted; nothing when it is not there."""
+
+    def size(self, name: str) -> int:
+        """Bytes of the file."""
+
+    def read(self, name: str) -> bytes:
+        """All of the file."""
+
+    def map(self, name: str) -> Any:
+        """The file as a memory-mapped pyarrow file."""
+
+    def forget(self, name: str) -> None:
+        """Drop what is kept of the file elsewhere, so that `map` takes it from its origin."""
+
+    def write(self, name: str, write: Write) -> None:
+        """Let ``write`` fill a file that has its name when it is whole and durable, and not before."""
+
+    def delete(self, name: str) -> None:
+        """Delete the file; nothing when it is gone."""
+
+    def quarantine(self, name: str) -> None:
+        """Move the file to ``quarantine/FOLDER-NAME``; nothing when it is gone."""
+
+    def settle(self) -> None:
+        """Make durable what a writer that died may have renamed last, and drop what it left unfinished."""
+
+
+def open_files(path: Path | str) -> Files:
+    """The files below ``path``: a folder, or a URL that pyarrow (``s3://bucket/folder``) or fsspec knows."""
+    text = str(path)
+    if "://" not in text:
+        return LocalFiles(Path(path))
+    try:
+        system, root = pa.fs.FileSystem.from_uri(text)
+    except pa.ArrowInvalid:
+        import fsspec
+
+        handler, root = fsspec.core.url_to_fs(text)
+        system = pa.fs.PyFileSystem(pa.fs.FSSpecHandler(handler))
+    if isinstance(system, pa.fs.LocalFileSystem):
+        return LocalFiles(Path(root))
+    return RemoteFiles(system, root.rstrip("/"), text)
+
+
+def number_of(name: str) -> int:
+    """The number that a segment's or pack's name, quarantined or not, holds; 0 for any other name."""
+    found = NUMBERED.search(name)
+    return int(found.group(1)) if found else 0
+
+
+class LocalFiles:
+    """A folder of this machine, or one that is mounted."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self._mine = f".tmp-{socket.gethostname()}-{os.getpid()}-"
+
+    def make(self) -> None:
+        if not all((self.root / folder).is_dir() for folder in FOLDERS):
+            with _explained(f"making folders in {self.root}", "free space or mend the disk, then repeat"):
+                for folder in FOLDERS:
+                    (self.root / folder).mkdir(parents=True, exist_ok=True)
+                _flush(self.root)
+
+    def exists(self, name: str) -> bool:
+        return (self.root / name).exists()
+
+    def list(self, folder: str) -> list[str]:
+        try:
+            return sorted(f"{folder}/{name}" for name in os.listdir(self.root / folder) if not name.startswith(".tmp-"))
+        except FileNotFoundError:
+            return []
+
+    def size(self, name: str) -> int:
+        return (self.root / name).stat().st_size
+
+    def read(self, name: str) -> bytes:
+        return (self.root / name).read_bytes()
+
+    def map(self, name: str) -> Any:
+        return pa.memory_map(str(self.root / name))
+
+    def forget(self, name: str) -> None:
+        pass
+
+    def write(self, name: str, write: Write) -> None:
+        file = self.root / name
+        temporary = file.with_name(f"{self._mine}{uuid.uuid4().hex[:8]}")
+        with _explained(f"writing {file}", "what was acknowledged is safe; free space or mend the disk, then repeat"):
+            try:
+                with open(temporary, "wb") as sink:
+                    write(sink)
+                    sink.flush()
+                    os.fsync(sink.fileno())
+                os.replace(temporary, file)
+                _flush(file.parent)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+
+    def delete(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.root / name)
+
+    def quarantine(self, name: str) -> None:
+        target = self.root / "quarantine" / name.replace("/", "-")
+        with contextlib.suppress(FileNotFoundError):
+            target.parent.mkdir(exist_ok=True)
+            os.replace(self.root / name, target)
+            _flush(target.parent)
+
+    def settle(self) -> None:
+        for folder in (self.root, *(self.root / name for name in FOLDERS)):
+            for name in os.listdir(folder):
+                if self._is_nobodys(name):
+                    with contextlib.suppress(OSError):
+                        os.unlink(folder / name)
+            with _explained(f"flushing {folder}", "mend the disk, then repeat"):
+                _flush(folder)
+
+    def _is_nobodys(self, name: str) -> bool:
+        """Whether this is the temporary file of a process of this machine that is no more."""
+        found = re.match(r"\.tmp-(.+)-(\d+)-[0-9a-f]{8}$", name)
+        if found is None or found.group(1) != socket.gethostname():
+            return False
+        try:
+            os.kill(int(found.group(2)), 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            pass
+        return False
+
+
+class RemoteFiles:
+    """A folder of an object store or of any other pyarrow file system. A write becomes visible as a whole.
+
+    Packs are copied once to ``$XDG_CACHE_HOME/rlhf_ray/store`` (``~/.cache`` unless set) and mapped from there. Their names
+    tell their content, so that the copies never go stale; the folder may be deleted at any time.
+    """
+
+    def __init__(self, system: Any, root: str, url: str):
+        self.root = re.sub(r"//[^/@]*@", "//", url)  # messages show it: no keys
+        self._system, self._folder = system, root
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        self._cache = caches / "rlhf_ray" / "store" / hashlib.sha256(url.encode()).hexdigest()[:16]
+
+    def make(self) -> None:
+        pass  # folders come with the first file
+
+    def exists(self, name: str) -> bool:
+        self._renew()
+        return bool(self._system.get_file_info(f"{self._folder}/{name}").is_file)
+
+    def list(self, folder: str) -> list[str]:
+        self._renew()
+        selector = pa.fs.FileSelector(f"{self._folder}/{folder}", allow_not_found=True)
+        return sorted(f"{folder}/{info.base_name}" for info in self._system.get_file_info(selector) if info.is_file)
+
+    def size(self, name: str) -> int:
+        return int(self._system.get_file_info(f"{self._folder}/{name}").size)
+
+    def read(self, name: str) -> bytes:
+        with self._system.open_input_file(f"{self._folder}/{name}") as file:
+            return bytes(file.read())
+
+    def map(self, name: str) -> Any:
+        copy = self._cache / name
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            LocalFiles(self._cache).write(name, lambda sink: sink.write(self.read(name)))
+        return pa.memory_map(str(copy))
+
+    def forget(self, name: str) -> None:
+        (self._cache / name).unlink(missing_ok=True)
+
+    def write(self, name: str, write: Write) -> None:
+        buffer = io.BytesIO()
+        write(buffer)
+        remedy = "what was acknowledged is safe; see to the connection and the rights, then repeat"
+        with _explained(f"writing {self.root}/{name}", remedy), self._system.open_output_stream(self._at(name)) as sink:
+            sink.write(buffer.getbuffer())
+
+    def delete(self, name: str) -> None:
+        self.forget(name)
+        with contextlib.suppress(FileNotFoundError):
+            self._system.delete_file(f"{self._folder}/{name}")
+
+    def quarantine(self, name: str) -> None:
+        self.forget(name)
+        with contextlib.suppress(FileNotFoundError):
+            self._system.move(f"{self._folder}/{name}", self._at(f"quarantine/{name.replace('/', '-')}"))
+
+    def settle(self) -> None:
+        pass
+
+    def _at(self, name: str) -> str:
+        """The path of a file that is to be made, in a folder that is there."""
+        path = f"{self._folder}/{name}"
+        if self._system.type_name not in ("s3", "gcs", "abfs"):  # which have no folders
+            self._system.create_dir(path.rpartition("/")[0], recursive=True)
+        return path
+
+    def _renew(self) -> None:
+        """Have fsspec look again, which keeps listings otherwise."""
+        if isinstance(self._system, pa.fs.PyFileSystem):
+            self._system.handler.fs.invalidate_cache()
+
+
+@contextlib.contextmanager
+def _explained(doing: str, remedy: str) -> Iterator[None]:
+    """An `OSError` in here says what was being done, and what to do now."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(error.errno, f"{doing}: {error.strerror or error} ({remedy})") from error
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,156 @@
+"""What the store records: events about pairs of clips, and which of them hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from rlhf_ray.arrays import IntArray
+from rlhf_ray.comparisons import pair_id
+
+FORMAT, MAJOR, MINOR = "rlhf_ray.preferences", 1, 0
+
+Kind = Literal["label", "supersede", "retract", "skip", "flag"]
+
+LABELS = pa.schema(
+    [
+        ("sequence", pa.int64()),
+        ("event_id", pa.string()),
+        ("kind", pa.string()),
+        ("target", pa.string()),
+        ("pair_id", pa.string()),
+        ("left_id", pa.string()),
+        ("right_id", pa.string()),
+        ("preference", pa.float32()),
+        ("annotator", pa.string()),
+        ("annotator_type", pa.string()),
+        ("presented_swapped", pa.bool_()),
+        ("t_shown", pa.timestamp("us", tz="UTC")),
+        ("t_answered", pa.timestamp("us", tz="UTC")),
+        ("view_ms", pa.int64()),
+        ("session", pa.string()),
+        ("run_id", pa.string()),
+        ("policy_version", pa.int64()),
+        ("reward_version", pa.int64()),
+        ("extra", pa.string()),
+    ]
+)
+"""One row for each event; `Event` says what the columns mean. ``sequence`` alone gives the order, never a time."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something an annotator said about a pair.
+
+    Attributes:
+        event_id: made by the client when the answer is given, so that sending it again stores nothing twice.
+        kind: ``label`` (an answer), ``supersede`` (an answer instead of the event ``target``), ``retract`` (takes back the
+            event ``target``), ``skip`` (would not or could not say) or ``flag`` (something is wrong with the pair).
+        annotator: who.
+        left_id, right_id: the clips (`Fragments.ids`). A retraction needs none.
+        preference: of a label or supersede: the probability that the left clip is better: 1, 0, or 0.5 for a tie.
+        target: the event that a retract or supersede is about.
+        annotator_type: ``human``, ``scripted``, ``import`` …
+        presented_swapped: whether the left clip was shown on the right side.
+        t_shown, t_answered: when, with a time zone. For people to read: clocks may go back, and nothing is ordered by them.
+        view_ms: how long the clips were looked at, in milliseconds.
+        session, run_id: of the labelling page, and of the training run.
+        policy_version: the newest policy that acted in the pair.
+        reward_version: the reward model that chose the pair (0: none did).
+        extra: anything else, kept as JSON.
+    """
+
+    event_id: str
+    kind: Kind
+    annotator: str
+    left_id: str | None = None
+    right_id: str | None = None
+    preference: float | None = None
+    target: str | None = None
+    annotator_type: str = "human"
+    presented_swapped: bool = False
+    t_shown: datetime | None = None
+    t_answered: datetime | None = None
+    view_ms: int | None = None
+    session: str | None = None
+    run_id: str | None = None
+    policy_version: int | None = None
+    reward_version: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        def require(condition: bool, rule: str) -> None:
+            if not condition:
+                raise ValueError(f"event {self.event_id!r} of kind {self.kind!r}: {rule}.")
+
+        require(self.kind in get_args(Kind), f"the kinds are {', '.join(get_args(Kind))}")
+        require(bool(self.event_id and self.annotator), "event_id and annotator may not be empty")
+        answers, about = self.kind in ("label", "supersede"), self.kind in ("retract", "supersede")
+        require((self.target is not None) == about, "target names the event that a retract or supersede is about")
+        require(self.target != self.event_id, "target may not be the event itself")
+        require((self.preference is not None) == answers, "labels and supersedes have a preference, others none")
+        require(self.preference is None or 0 <= self.preference <= 1, "preference is a probability, 0 to 1")
+        require(self.kind == "retract" or bool(self.left_id and self.right_id), "left_id and right_id are missing")
+        for time in (self.t_shown, self.t_answered):
+            require(time is None or time.tzinfo is not None, "times need a time zone")
+
+    def row(self) -> dict[str, Any]:
+        """The event as a row of `LABELS`, but for its number."""
+        values = {name: getattr(self, name, None) for name in LABELS.names}
+        pair = pair_id(self.left_id, self.right_id) if self.left_id and self.right_id else None
+        return values | {"pair_id": pair, "extra": json.dumps(dict(self.extra)) if self.extra else None}
+
+
+def scripted_event_id(pair: str, annotator: str) -> str:
+    """The event id (32 hex digits) of the one answer that a script gives to a pair, whoever computes it and when."""
+    return hashlib.sha256(f"{pair}|{annotator}".encode()).hexdigest()[:32]
+
+
+def with_columns(table: pa.Table) -> pa.Table:
+    """The table with all columns of `LABELS` in their types, and after them whatever else a later version wrote."""
+    columns = {
+        field.name: table[field.name].cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(len(table), field.type)
+        for field in LABELS
+    }
+    return pa.table(columns | {name: table[name] for name in table.column_names if name not in columns})
+
+
+def in_order(tables: Sequence[pa.Table]) -> pa.Table:
+    """All events in the order of their numbers, each once: files may repeat events, after a crash or a merge of stores."""
+    table = pa.concat_tables(tables or [LABELS.empty_table()], promote_options="default")
+    # The ids decide between writers that took the same number.
+    table = table.sort_by([("sequence", "ascending"), ("event_id", "ascending")])
+    first = {event: i for i, event in reversed(list(enumerate(table["event_id"].to_pylist())))}
+    return table if len(first) == len(table) else take(table, np.array(sorted(first.values())))
+
+
+def take(table: pa.Table, rows: IntArray) -> pa.Table:
+    """The rows of the table. Given an array of numpy, `pa.Table.take` would import pandas, which takes longer than all else."""
+    content = pa.py_buffer(np.ascontiguousarray(rows, dtype=np.int64))
+    return table.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, content]))
+
+
+def holding(events: pa.Table) -> IntArray:
+    """The rows of ``events`` (see `in_order`) that are labels and hold, in order.
+
+    A retract or supersede cancels the event it names, wherever that stands; what is cancelled stays so. Of what remains, the
+    latest of each annotator about each pair holds.
+    """
+    names = ("event_id", "kind", "target", "pair_id", "annotator")
+    columns = [events[name].to_pylist() for name in names]
+    cancelled = {target for target in columns[2] if target is not None}
+    latest = {
+        (pair, annotator): row
+        for row, (event, kind, _, pair, annotator) in enumerate(zip(*columns, strict=True))
+        if kind in ("label", "supersede") and event not in cancelled
+    }
+    return np.array(sorted(latest.values()), dtype=np.int64)

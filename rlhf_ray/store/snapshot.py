@@ -1,0 +1,71 @@
+"""A snapshot: what the store held at one moment, with the labels in memory and the clips still on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from rlhf_ray.arrays import Array, FloatArray, IntArray
+from rlhf_ray.comparisons import Comparisons, Pairs
+from rlhf_ray.store.clips import Pack, gather
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The comparisons that held at one moment, in the order they were stored. Whatever happens to the store, it stays valid.
+
+    Attributes:
+        labels: their rows, with the columns `LABELS`.
+        packs: where the clips are.
+        left, right: ``[n, 2]`` int64: the number of a pack, and the row in it.
+        lost: labels that hold too, and are left out because a clip of theirs is missing or damaged.
+    """
+
+    labels: pa.Table
+    packs: Sequence[Pack]
+    left: IntArray
+    right: IntArray
+    lost: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the pairs."""
+        return tuple(self.labels["pair_id"].to_pylist())
+
+    @cached_property
+    def preferences(self) -> FloatArray:
+        """``[n]`` float32: the probability that the left clip is better."""
+        return np.array(self.labels["preference"].to_pylist(), dtype=np.float32)
+
+    @cached_property
+    def annotators(self) -> tuple[str, ...]:
+        """Who answered."""
+        return tuple(self.labels["annotator"].to_pylist())
+
+    @cached_property
+    def _reward_versions(self) -> IntArray:
+        return np.array(self.labels["reward_version"].to_pylist(), dtype=np.int64)
+
+    def gather(self, index: Array | slice) -> Comparisons:
+        """The comparisons at ``index`` (an integer or boolean array, or a slice; at least one). Only their clips are read.
+
+        Raises:
+            DamagedClipError: a clip is damaged, which its first reading shows. The store's next snapshot is without it.
+        """
+        rows = np.arange(len(self))[index]
+        sides = np.concatenate([self.left[rows], self.right[rows]])
+        clips = gather(self.packs, sides[:, 0], sides[:, 1])
+        pairs = Pairs(
+            clips[: len(rows)],
+            clips[len(rows) :],
+            tuple(self.ids[row] for row in rows),
+            int(self._reward_versions[rows].max()),
+        )
+        return Comparisons(pairs, self.preferences[rows])

@@ -1,0 +1,304 @@
+"""The store itself: commits, readings and copies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rlhf_ray.arrays import IntArray
+from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.fragments import Fragments
+from rlhf_ray.store import upkeep
+from rlhf_ray.store.clips import DamagedClipError, Rows, gather
+from rlhf_ray.store.contents import Contents, log
+from rlhf_ray.store.files import Files, LocalFiles, open_files
+from rlhf_ray.store.schema import FORMAT, LABELS, MAJOR, MINOR, Event, scripted_event_id, take
+from rlhf_ray.store.snapshot import Snapshot
+
+COMPACT_AT = 128
+"""Small segments, or small packs, that a commit may leave before it joins them."""
+
+
+class PreferenceStore:
+    """The preferences in the folder or at the URL ``path``. One process writes, any number read.
+
+    Several writers lose nothing either; only the order of what they write at the same moment is then decided by ids.
+
+    Args:
+        path: a folder, or a URL that pyarrow or fsspec knows (``s3://bucket/folder``).
+        create: whether to make the store where there is none.
+
+    Raises:
+        ValueError: there is no preference store, or one written by another major version.
+    """
+
+    def __init__(self, path: Path | str, *, create: bool = True):
+        self._files = open_files(path)
+        self.path = self._files.root
+        self._prepare(create)
+        self._settled = False
+        self._contents = Contents(self._files)
+        self._contents.refresh()
+
+    def __len__(self) -> int:
+        """How many comparisons hold."""
+        return len(self.snapshot())
+
+    @property
+    def problems(self) -> list[str]:
+        """Damage that was come across so far, here or by the writer that moved it to quarantine. `verify` looks for more."""
+        return self._contents.problems()
+
+    def commit(self, comparisons: Comparisons, *, annotator: str, annotator_type: str = "scripted") -> int:
+        """Store the answers of ``annotator``. When this returns they are on the disk.
+
+        Committing again what ``annotator`` has already answered stores nothing, so that a commit may be repeated.
+
+        Returns:
+            How many comparisons were new.
+
+        Raises:
+            OSError: writing failed. What was stored before is safe, and the commit may be repeated.
+        """
+        self._begin()
+        pairs = comparisons.pairs
+        left, right = pairs.left.ids(), pairs.right.ids()
+        # All of them: a clip that was lost to damage comes back when its comparison is committed again.
+        self._store_clips([left, right], [pairs.left, pairs.right])
+        events = [scripted_event_id(pair, annotator) for pair in pairs.ids]
+        new = self._new(events)
+        columns: dict[str, Any] = {
+            "event_id": [events[i] for i in new],
+            "kind": ["label"] * len(new),
+            "pair_id": [pairs.ids[i] for i in new],
+            "left_id": [left[i] for i in new],
+            "right_id": [right[i] for i in new],
+            "preference": comparisons.preferences[new].astype(np.float32),
+            "annotator": [annotator] * len(new),
+            "annotator_type": [annotator_type] * len(new),
+            "presented_swapped": [False] * len(new),
+            "t_answered": [datetime.now(UTC)] * len(new),
+            "policy_version": np.maximum(pairs.left.policy_versions, pairs.right.policy_versions)[new],
+            "reward_version": [pairs.reward_version] * len(new),
+        }
+        table = pa.table([columns.get(field.name, pa.nulls(len(new), field.type)) for field in LABELS], schema=LABELS)
+        self._append(table)
+        return len(new)
+
+    def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
+        """Store events of any kind. When this returns they are on the disk.
+
+        Args:
+            events: in the order in which they count. One whose id is stored already is left out.
+            clips: those that the events name, as far as they may not be stored yet.
+
+        Returns:
+            How many events were new.
+
+        Raises:
+            ValueError: an event is about a clip that is neither stored nor among ``clips``.
+            OSError: writing failed. What was stored before is safe, and the call may be repeated.
+        """
+        self._begin()
+        names = [] if clips is None else clips.ids()
+        there = set(names)
+        for event in events:
+            for side in (event.left_id, event.right_id):
+                if side is not None and side not in there and not self._contents.has_clip(side):
+                    raise ValueError(
+                        f"event {event.event_id!r}: clip {side} is not stored; hand it over with the event, in clips."
+                    )
+        new = self._new([event.event_id for event in events])
+        table = pa.Table.from_pylist([events[i].row() for i in new], schema=LABELS)
+        if clips is not None:
+            self._store_clips([names], [clips])
+        self._append(table)
+        return len(new)
+
+    def snapshot(self, last: int | None = None) -> Snapshot:
+        """What holds now, without reading the clips.
+
+        Args:
+            last: only so many of the latest comparisons: a training window, for which nothing is deleted.
+        """
+        self._contents.refresh()
+        return self._contents.snapshot(last)
+
+    def load(self, last: int | None = None) -> Comparisons | None:
+        """The comparisons that hold, or the ``last`` so many, in the order they were stored; None when there are none."""
+        while len(snapshot := self.snapshot(last)):
+            with contextlib.suppress(DamagedClipError):  # known from now on, so that the next snapshot is without it
+                return snapshot.gather(slice(None))
+        return None
+
+    def events(self) -> pa.Table:
+        """Everything that was recorded, in order, with the columns `LABELS`."""
+        self._contents.refresh()
+        return self._contents.events()
+
+    def import_from(self, path: Path | str) -> int:
+        """Add what another store holds and this one lacks, after what is here and in the same order.
+
+        Returns:
+            How many comparisons were new.
+
+        Raises:
+            ValueError: there is no store.
+        """
+        other = PreferenceStore(path, create=False)
+        self._begin()
+        before = len(self)
+        events = other.events()
+        new = take(events, self._new(events["event_id"].to_pylist()))
+        wanted = {name for side in ("left_id", "right_id") for name in new[side].to_pylist()}
+        for pack in other._contents.packs.values():
+            rows = pack[np.array([i for i in pack.intact() if pack.ids[i] in wanted], np.int64)]
+            self._store_clips([rows.ids], [rows.fragments])
+        self._append(new)
+        return len(self) - before
+
+    def copy_to(self, path: Path | str) -> None:
+        """Copy the store to ``path``: by hard links where both are on one disk, since files never change."""
+        target = open_files(path)
+        target.make()
+        for _ in range(100):
+            labels, clips = self._contents.listing()
+            try:
+                for name in ["store.json", *clips, *labels]:
+                    _copy(self._files, target, name)
+                return
+            except FileNotFoundError as error:  # compacted meanwhile
+                vanished = error
+        raise vanished
+
+    def compact(self) -> None:
+        """Join small files into larger ones. May be interrupted anywhere, and runs by itself when there are many."""
+        self._begin()
+        upkeep.compact(self._contents, 2)
+
+    def verify(self) -> upkeep.Verification:
+        """Read everything there is and compare it with its checksums."""
+        self._contents = Contents(self._files)  # nothing counts as read before
+        return upkeep.verify(self._contents)
+
+    def describe(self) -> dict[str, Any]:
+        """What is in the store, in numbers; as JSON takes it."""
+        return upkeep.describe(self._contents)
+
+    def clips(self, names: Sequence[str | None]) -> tuple[IntArray, Fragments | None]:
+        """The clips with these ids, as far as they are stored and intact.
+
+        Returns:
+            The positions in ``names`` of those that are, and the clips in that order (None when there are none).
+        """
+        while True:
+            self._contents.refresh()
+            where = self._contents.where(names)
+            there = np.flatnonzero(where[:, 0] >= 0)
+            if len(there) == 0:
+                return there, None
+            try:
+                return there, gather(list(self._contents.packs.values()), *where[there].T)
+            except DamagedClipError:  # which is therefore left out the next time
+                continue
+
+    def _prepare(self, create: bool) -> None:
+        if self._files.exists("store.json"):
+            _check_version(self.path, self._files.read("store.json"))
+        elif not create:
+            raise ValueError(f"{self.path} is no preference store (it has no store.json).")
+        else:
+            if isinstance(self._files, LocalFiles):
+                _claim(self._files.root)
+            content = json.dumps({"format": FORMAT, "major": MAJOR, "minor": MINOR}) + "\n"
+            self._files.write("store.json", lambda sink: sink.write(content.encode()))
+        if create:  # After store.json, so that a process killed here leaves what the next one takes for a store.
+            self._files.make()
+
+    def _begin(self) -> None:
+        """What every writing begins with."""
+        if not self._settled:
+            self._files.settle()
+            self._settled = True
+        self._contents.refresh()
+        upkeep.quarantine(self._contents)
+
+    def _new(self, events: list[str]) -> IntArray:
+        """The positions of the events that are not stored, the first of those that are there twice."""
+        first = {event: i for i, event in reversed(list(enumerate(events)))}
+        return np.array(sorted(i for event, i in first.items() if event not in self._contents.event_ids), np.int64)
+
+    def _store_clips(self, names: Sequence[list[str]], clips: Sequence[Fragments]) -> None:
+        """Write those of the clips, which have these ids and are of one kind, that are not stored: as one pack."""
+        seen, parts = set[str](), []
+        for ids, fragments in zip(names, clips, strict=True):
+            new = [i for i, name in enumerate(ids) if not (name in seen or self._contents.has_clip(name))]
+            first = {ids[i]: i for i in reversed(new)}
+            seen.update(first)
+            if first:
+                parts.append(Rows(list(first), fragments[np.array(list(first.values()))]))
+        if parts:
+            self._settled = False  # until it is through: a file may have its name without being durable
+            upkeep.write_pack(self._contents, Rows.concatenate(parts))
+            self._settled = True
+            self._contents.refresh()
+
+    def _append(self, table: pa.Table) -> None:
+        """Write the events, whose clips are stored, with the next numbers."""
+        if len(table) == 0:
+            return
+        start = self._contents.last_number + 1
+        numbers = pa.array(range(start, start + len(table)), pa.int64())
+        self._settled = False
+        upkeep.write_segment(self._contents, table.set_column(0, "sequence", numbers))
+        self._settled = True
+        self._contents.refresh()
+        try:
+            upkeep.compact(self._contents, COMPACT_AT)
+        except OSError as error:  # what was to be stored is stored; the next commit tries again
+            log.warning("not compacted: %s", error)
+
+
+def _check_version(path: Path | str, description: bytes) -> None:
+    try:
+        found = json.loads(description)
+        name, major = found["format"], found["major"]
+    except (ValueError, KeyError, TypeError) as error:
+        expected = json.dumps({"format": FORMAT, "major": MAJOR, "minor": MINOR})
+        raise ValueError(f"{path}/store.json is damaged ({error}); it should read {expected}: write that.") from error
+    if name != FORMAT or major != MAJOR:
+        raise ValueError(
+            f"{path} has format {name} {major}; this version reads {FORMAT} {MAJOR}. Use the version that wrote it, or a newer one."
+        )
+
+
+def _claim(folder: Path) -> None:
+    """Make the folder for a new store, unless something else is in it."""
+    if folder.exists() and any(not file.name.startswith(".tmp-") for file in folder.iterdir()):
+        raise ValueError(f"{folder} is not empty and no preference store (it has no store.json); name another folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _copy(source: Files, target: Files, name: str) -> None:
+    if isinstance(source, LocalFiles) and isinstance(target, LocalFiles):
+        old, new = source.root / name, target.root / name
+        if new.exists() and new.samefile(old):
+            return
+        new.unlink(missing_ok=True)
+        try:
+            os.link(old, new)
+            return
+        except FileNotFoundError:
+            raise
+        except OSError:  # another disk, or one without links
+            pass
+    content = source.read(name)
+    target.write(name, lambda sink: sink.write(content))

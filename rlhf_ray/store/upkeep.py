@@ -1,0 +1,169 @@
+"""Writing, joining, checking and putting away the store's files."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from rlhf_ray.store.clips import Pack, Rows
+from rlhf_ray.store.contents import Contents, hash_of, log
+from rlhf_ray.store.files import FOLDERS, NUMBERED
+from rlhf_ray.store.schema import FORMAT, MAJOR, MINOR, in_order
+
+SMALL_SEGMENT = 4096
+"""Events below which a segment is small."""
+SMALL_PACK = 32 << 20
+"""Bytes of clips below which a pack is small."""
+
+
+def write_segment(contents: Contents, events: pa.Table) -> str:
+    """Write numbered events as a segment. When this returns it is durable. Returns its name."""
+    content = io.BytesIO()
+    pq.write_table(events, content, write_page_checksum=True)
+    last = pa.compute.max(events["sequence"]).as_py()
+    name = f"labels/{last:012d}-{hash_of(content.getvalue())}.parquet"
+    contents.files.write(name, lambda sink: sink.write(content.getbuffer()))
+    return name
+
+
+def write_pack(contents: Contents, rows: Rows) -> str:
+    """Write clips as a pack. When this returns it is durable. Returns its name."""
+    name = f"clips/{contents.last_number:012d}-{rows.content()}.arrow"
+    contents.files.write(name, rows.write)
+    return name
+
+
+def compact(contents: Contents, at_least: int) -> None:
+    """Join the small segments, and the small packs, where there are ``at_least`` so many.
+
+    What replaces files is durable before they are deleted. Whoever is interrupted between leaves labels and clips twice, which
+    reading takes no notice of.
+    """
+    segments = {name: table for name, table in contents.segments.items() if len(table) < SMALL_SEGMENT}
+    if len(segments) >= at_least:
+        written = write_segment(contents, in_order(list(segments.values())))
+        for name in segments.keys() - {written}:  # the same events joined again have the same name
+            contents.files.delete(name)
+    packs = [pack for pack in contents.packs.values() if pack.fragments.nbytes < SMALL_PACK]
+    if len(packs) >= at_least:
+        for group in _groups(packs):
+            _rewrite(contents, group)
+    if max(len(segments), len(packs)) >= at_least:
+        contents.refresh()
+
+
+def quarantine(contents: Contents) -> None:
+    """Move what is known to be damaged out of the way, after its intact clips were written anew."""
+    damaged = contents.damaged_packs()
+    if not contents.unreadable and not damaged:
+        return
+    try:
+        # Look again first: it may be only this machine's copy that is damaged.
+        contents.forget([*contents.unreadable, *(pack.name for pack in damaged)])
+        contents.refresh()
+        for name in contents.unreadable:
+            log.warning("moved to quarantine: %s", name)
+            contents.files.quarantine(name)
+        for again in [contents.packs[pack.name] for pack in damaged if pack.name in contents.packs]:
+            if len(again.intact()) < len(again.ids):
+                _rewrite(contents, [again])
+    except OSError as error:
+        log.warning("damaged files could not be moved to quarantine: %s", error)
+    contents.refresh()
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a reading of everything came to.
+
+    Attributes:
+        problems: what is wrong, one sentence each, which begins with the file.
+        events, comparisons, clips: how many there are.
+    """
+
+    problems: tuple[str, ...]
+    events: int
+    comparisons: int
+    clips: int
+
+
+def verify(contents: Contents) -> Verification:
+    """Read everything, and compare every label with its file's hash and every clip with its checksum and its id."""
+    contents.refresh()
+    problems = []
+    for name, pack in contents.packs.items():
+        for row in pack.intact():
+            if pack.fragments[row : row + 1].ids() != [pack.ids[row]]:
+                problems.append(f"{name}: clip {pack.ids[row]} is another one than its id says")
+    problems += contents.problems()
+    for folder in FOLDERS:
+        problems += [
+            f"{name}: not a file of the store" for name in contents.files.list(folder) if not NUMBERED.search(name)
+        ]
+    snapshot, numbers = contents.snapshot(), contents.events()["sequence"].to_numpy()
+    if snapshot.lost:
+        problems.append(f"labels: {snapshot.lost} are left out because a clip of theirs is missing or damaged")
+    # Numbers are given one after the other, so that a missing file shows.
+    missing = np.setdiff1d(np.arange(1, contents.last_number + 1), numbers)
+    for gap in np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1) if len(missing) else []:
+        problems.append(f"labels: events {gap[0]} to {gap[-1]} are missing")
+    clips = len({name for pack in contents.packs.values() for name in pack.ids})
+    return Verification(tuple(problems), len(numbers), len(snapshot), clips)
+
+
+def describe(contents: Contents) -> dict[str, Any]:
+    """What is in the store, in numbers; as JSON takes it."""
+    contents.refresh()
+    events, snapshot = contents.events(), contents.snapshot()
+    times = [time for time in events["t_answered"].to_pylist() if time is not None]
+    return {
+        "format": f"{FORMAT} {MAJOR}.{MINOR}",
+        "comparisons": len(snapshot),
+        "lost": snapshot.lost,
+        "events": len(events),
+        "kinds": dict(Counter(events["kind"].to_pylist())),
+        "annotators": dict(Counter(snapshot.annotators)),
+        "ties": int((snapshot.preferences == 0.5).sum()),
+        "answered": [min(times).isoformat(), max(times).isoformat()] if times else [],
+        "clips": len({name for pack in contents.packs.values() for name in pack.ids}),
+        "clip_shapes": sorted({str(pack.fragments.observations.shape[1:]) for pack in contents.packs.values()}),
+        "files": {folder: len(contents.files.list(folder)) for folder in (*FOLDERS, "quarantine")},
+        "bytes": {folder: sum(map(contents.files.size, contents.files.list(folder))) for folder in FOLDERS},
+    }
+
+
+def _groups(packs: Sequence[Pack]) -> list[list[Pack]]:
+    """The packs that go together into one: of one kind, and until it is large."""
+    groups: list[list[Pack]] = []
+    filling: dict[str, list[Pack]] = {}
+    for pack in packs:
+        group = filling.setdefault(pack.kind, [])
+        group.append(pack)
+        if sum(one.fragments.nbytes for one in group) >= SMALL_PACK:
+            groups.append(filling.pop(pack.kind))
+    return [group for group in [*groups, *filling.values()] if len(group) > 1]
+
+
+def _rewrite(contents: Contents, packs: Sequence[Pack]) -> None:
+    """Write the intact clips of ``packs`` as one pack, each once, and put those away."""
+    parts, seen = [], set[str]()
+    for pack in packs:
+        rows = [row for row in pack.intact() if pack.ids[row] not in seen]
+        seen.update(pack.ids[row] for row in rows)
+        if rows:
+            parts.append(pack[np.array(rows)])
+    written = write_pack(contents, Rows.concatenate(parts)) if parts else None
+    for pack in packs:
+        if pack.damaged.any():
+            log.warning("moved to quarantine: %s", pack.name)
+            contents.files.quarantine(pack.name)
+        elif pack.name != written:
+            contents.files.delete(pack.name)

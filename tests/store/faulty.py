@@ -1,0 +1,114 @@
+"""A disk that fails or dies at a chosen moment, for the tests. Not a test itself."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_ray.store import files
+
+
+class PowerCutError(BaseException):
+    """The process ends here. No `except Exception` or `OSError` may catch it."""
+
+
+class FaultyDisk:
+    """Stands in for `os` and `open` of the store's file layer; counts what is done and fails at operation ``at``.
+
+    With ``error`` every operation from then on, as long as `failing`, raises that `OSError`. Without, the power goes at that
+    moment (a write has got some way), and `lose` then does to the folder what that may do to what was not flushed: contents
+    shortened, names never given, deletions undone.
+    """
+
+    def __init__(self, at: int, rng: random.Random, error: OSError | None = None):
+        self.at, self.rng, self.error = at, rng, error
+        self.done = 0
+        self.failing = True
+        self._unflushed: dict[str, int] = {}  # path: bytes that are safe
+        self._renamed: list[tuple[str, str]] = []  # folder, path: since the folder's last flush
+        self._deleted: list[tuple[str, str, bytes]] = []
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(files, "os", self)
+        monkeypatch.setattr(files, "open", self.open, raising=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def step(self) -> None:
+        self.done += 1
+        if self.error is None:
+            if self.done == self.at:
+                raise PowerCutError
+        elif self.failing and self.done >= self.at:
+            raise type(self.error)(*self.error.args)
+
+    def open(self, path: Path | str, mode: Any) -> Any:
+        if isinstance(mode, int):
+            return os.open(path, mode)
+        self.step()
+        self._unflushed[str(path)] = 0
+        return _File(self, builtins.open(path, "wb", buffering=0))
+
+    def fsync(self, descriptor: int) -> None:
+        self.step()
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        self._unflushed.pop(path, None)
+        self._renamed = [one for one in self._renamed if one[0] != path]
+        self._deleted = [one for one in self._deleted if one[0] != path]
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.step()
+        os.replace(source, target)
+        assert str(source) not in self._unflushed, "named before it was flushed"
+        self._renamed.append((str(Path(target).parent), str(target)))
+
+    def unlink(self, path: Path | str) -> None:
+        self.step()
+        content = Path(path).read_bytes()
+        os.unlink(path)
+        self._deleted.append((str(Path(path).parent), str(path), content))
+
+    def lose(self) -> None:
+        """What a power cut may do."""
+        for path in self._unflushed:
+            if os.path.exists(path):
+                os.truncate(path, self.rng.randrange(os.path.getsize(path) + 1))
+        for _, path, content in self._deleted:
+            if self.rng.random() < 0.5:
+                Path(path).write_bytes(content)
+        for _, path in self._renamed:
+            if self.rng.random() < 0.5:
+                Path(path).unlink(missing_ok=True)
+
+
+class _File:
+    """A file opened for writing on a `FaultyDisk`."""
+
+    def __init__(self, disk: FaultyDisk, file: Any):
+        self._disk, self._file = disk, file
+        self.closed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, data: Any) -> int:
+        content = bytes(data)
+        try:
+            self._disk.step()
+        except BaseException:
+            self._file.write(content[: self._disk.rng.randrange(len(content) + 1)])
+            raise
+        self._file.write(content)
+        return len(content)

@@ -1,0 +1,102 @@
+"""`rlhf-ray store`: what it prints and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_ray import cli
+from rlhf_ray.store import PreferenceStore
+from tests.made_up import some_comparisons
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    store = PreferenceStore(tmp_path / "store")
+    for seed in range(3):
+        store.commit(some_comparisons(2, 2, seed=seed), annotator="oracle")
+    return tmp_path / "store"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> str:
+    """What the command prints; it has to end with this code."""
+    try:
+        cli.main(["store", *map(str, arguments)])
+        ended: object = 0
+    except SystemExit as end:
+        ended = end.code
+    printed = capsys.readouterr()
+    assert ended == code, printed
+    return printed.err + printed.out if code == 2 else printed.out
+
+
+def test_info_counts_what_there_is(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
+    about = json.loads(run(capsys, "info", stored, "--json"))
+    assert (about["comparisons"], about["events"], about["clips"]) == (6, 6, 12)
+    assert about["format"] == "rlhf_ray.preferences 1.0"
+    assert about["annotators"] == {"oracle": 6}
+    assert about["kinds"] == {"label": 6}
+    assert about["files"] == {"labels": 3, "clips": 3, "quarantine": 0}
+    assert about["bytes"]["clips"] > 0
+    printed = run(capsys, "info", stored)
+    for words in ("rlhf_ray.preferences 1.0", "6 oracle", "6 label", "3 files"):
+        assert words in printed
+
+
+def test_a_run_folder_stands_for_the_store_in_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, stored: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    stored.rename(tmp_path / "run" / "preferences")
+    assert "6 oracle" in run(capsys, "info", tmp_path / "run")
+
+
+def test_verify_ends_with_1_and_names_what_is_wrong(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
+    assert "sound; 6 comparisons, 6 events, 12 clips" in run(capsys, "verify", stored)
+    file = min((stored / "labels").iterdir())
+    file.write_bytes(file.read_bytes()[:-1])
+    assert file.name in run(capsys, "verify", stored, code=1)
+    assert file.name in json.loads(run(capsys, "verify", stored, "--json", code=1))["problems"][0]
+
+
+def test_compact_joins_the_files(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
+    before = PreferenceStore(stored).snapshot().ids
+    assert "3 -> 1 labels files, 3 -> 1 clips files" in run(capsys, "compact", stored)
+    assert PreferenceStore(stored).snapshot().ids == before
+    assert "1 -> 1 labels files" in run(capsys, "compact", stored)
+
+
+def test_export_import_and_merge(capsys: pytest.CaptureFixture[str], tmp_path: Path, stored: Path) -> None:
+    out = tmp_path / "out.parquet"
+    assert "6 events" in run(capsys, "export", stored, out)
+    assert "6 new comparisons" in run(capsys, "import", tmp_path / "imported", out)
+    PreferenceStore(tmp_path / "more").commit(some_comparisons(1, 2, seed=9), annotator="oracle")
+    printed = run(capsys, "merge", tmp_path / "merged", stored, tmp_path / "more", tmp_path / "imported")
+    assert [line.split(": ")[1].split()[0] for line in printed.splitlines()] == ["6", "1", "0"]
+    assert len(PreferenceStore(tmp_path / "merged")) == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["info", "nowhere"], "nowhere is no preference store"),
+        (["verify", "nowhere"], "nowhere is no preference store"),
+        (["merge", "new", "nowhere"], "nowhere is no preference store"),
+        (["import", "new", "nowhere.parquet"], "nowhere.parquet is no file"),
+        (["export", "store", "out.xls"], "out.xls should end in .parquet, .csv, .jsonl"),
+        (["fly", "store"], "there is no action 'fly'"),
+        ([], "rlhf-ray store verify PATH"),
+    ],
+)
+def test_what_is_wrong_is_named_and_makes_nothing(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    stored: Path,
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(stored.parent)
+    assert words in run(capsys, *arguments, code=2)
+    assert [path.name for path in stored.parent.iterdir()] == ["store"]

@@ -1,0 +1,221 @@
+"""Export, merge and import: what goes out comes back, and foreign files are read without running them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.store.exchange import export, import_file
+from tests.made_up import CHOICES, IMAGES, same_comparisons, some_comparisons
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> PreferenceStore:
+    """A store with 70 scripted answers, and a person's correction, retraction and skip."""
+    store, batch = PreferenceStore(tmp_path / "store"), some_comparisons(70, 2, reward_version=2)
+    store.commit(batch, annotator="oracle")
+    left, right = batch.pairs.left.ids(), batch.pairs.right.ids()
+    store.record(
+        [
+            Event("a", "label", "anna", left[0], right[0], 1.0, extra={"key": "left"}),
+            Event("b", "supersede", "anna", left[0], right[0], 0.0, target="a"),
+            Event("c", "retract", "anna", target="unknown"),
+            Event("d", "skip", "anna", left[1], right[1]),
+        ]
+    )
+    return store
+
+
+def everything(store: PreferenceStore) -> pa.Table:
+    return store.events().drop_columns("sequence")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_an_export_has_all_events_and_says_which_hold(tmp_path: Path, stored: PreferenceStore, suffix: str) -> None:
+    out = tmp_path / "new" / f"out.{suffix}"
+    assert export(stored, out) == 74
+    read: dict[str, Any] = {"csv": pd.read_csv, "parquet": pd.read_parquet}
+    table = pd.read_json(out, lines=True) if suffix == "jsonl" else read[suffix](out)
+    assert table["event_id"].tolist() == stored.events()["event_id"].to_pylist()
+    assert table["holds"].sum() == 71
+    assert table["preference"][71] == 0.0
+    assert set(table["kind"]) == {"label", "supersede", "retract", "skip"}
+
+
+def test_an_exported_parquet_holds_the_clips_for_anybody(tmp_path: Path) -> None:
+    store, batch = PreferenceStore(tmp_path / "store"), some_comparisons(3, observations=IMAGES, actions=CHOICES)
+    store.commit(batch, annotator="oracle")
+    export(store, tmp_path / "out.parquet")
+    table = pd.read_parquet(tmp_path / "out.parquet")
+    about = json.loads(pq.read_schema(tmp_path / "out.parquet").metadata[b"rlhf_ray.preferences"])["clips"]
+    for name, array in (("observations", batch.pairs.right.observations), ("actions", batch.pairs.right.actions)):
+        dtype, shape = about[name]
+        assert np.array_equal(np.frombuffer(table[f"right_{name}"][2], dtype).reshape(shape), array[2])
+
+
+@pytest.mark.parametrize("spaces", [{}, {"observations": IMAGES, "actions": CHOICES}])
+def test_an_exported_parquet_can_be_imported(tmp_path: Path, spaces: dict[str, gym.Space[Any]]) -> None:
+    store, batch = PreferenceStore(tmp_path / "store"), some_comparisons(70, 2, **spaces)
+    store.commit(batch, annotator="oracle")
+    export(store, tmp_path / "out.parquet")
+    other = PreferenceStore(tmp_path / "other")
+    assert import_file(other, tmp_path / "out.parquet") == 70
+    assert import_file(other, tmp_path / "out.parquet") == 0
+    loaded = other.load()
+    assert loaded is not None
+    assert same_comparisons(loaded, batch)
+    assert other.verify().problems == ()
+
+
+def test_all_events_come_back_from_an_export_and_a_merge(tmp_path: Path, stored: PreferenceStore) -> None:
+    export(stored, tmp_path / "out.parquet")
+    imported, merged = PreferenceStore(tmp_path / "imported"), PreferenceStore(tmp_path / "merged")
+    import_file(imported, tmp_path / "out.parquet")
+    assert merged.import_from(tmp_path / "store") == 71
+    for other in (imported, merged):
+        assert everything(other) == everything(stored)
+        assert other.snapshot().ids == stored.snapshot().ids
+        assert other.verify().problems == ()
+
+
+def test_answers_whose_clips_are_lost_are_exported_and_not_imported(tmp_path: Path, stored: PreferenceStore) -> None:
+    (pack,) = (tmp_path / "store" / "clips").iterdir()
+    content = bytearray(pack.read_bytes())
+    clips = some_comparisons(70, 2, reward_version=2).pairs.left
+    content[content.index(clips.observations[3].tobytes())] ^= 1
+    pack.write_bytes(content)
+    damaged = PreferenceStore(tmp_path / "store")
+    assert export(damaged, tmp_path / "out.parquet") == 74
+    other = PreferenceStore(tmp_path / "other")
+    assert import_file(other, tmp_path / "out.parquet") == 70
+    assert len(other.events()) == 73
+
+
+def test_an_export_of_nothing_can_be_imported(tmp_path: Path) -> None:
+    export(PreferenceStore(tmp_path / "empty"), tmp_path / "out.parquet")
+    assert import_file(PreferenceStore(tmp_path / "other"), tmp_path / "out.parquet") == 0
+
+
+def test_other_files_are_refused(tmp_path: Path, stored: PreferenceStore) -> None:
+    with pytest.raises(ValueError, match=r"out.xlsx should end in .parquet, .csv, .jsonl"):
+        export(stored, tmp_path / "out.xlsx")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="was not exported by"):
+        import_file(stored, tmp_path / "a.parquet")
+    (tmp_path / "a.txt").write_text("hello")
+    with pytest.raises(ValueError, match="cannot be imported"):
+        import_file(stored, tmp_path / "a.txt")
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(ValueError, match="neither imitation's PreferenceDataset nor a PrefDB"):
+        import_file(stored, tmp_path / "a.pkl")
+
+
+@pytest.mark.parametrize("actions", [gym.spaces.Box(-1, 1, (2,), np.float32), CHOICES])
+def test_what_imitation_saved_can_be_imported(tmp_path: Path, actions: gym.Space[Any]) -> None:
+    pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
+    from imitation.data.types import TrajectoryWithRew
+
+    batch, dataset = some_comparisons(6, actions=actions), pc.PreferenceDataset()
+    sides = [
+        [
+            TrajectoryWithRew(obs, acts, infos=np.array([{"a": np.float64(1)}] * 5), terminal=bool(end), rews=rews)
+            for obs, acts, rews, end in zip(side.observations, side.actions, side.rewards, side.terminated, strict=True)
+        ]
+        for side in (batch.pairs.left, batch.pairs.right)
+    ]
+    dataset.push(list(zip(*sides, strict=True)), batch.preferences)
+    dataset.save(tmp_path / "preferences.pkl")
+    store = PreferenceStore(tmp_path / "store")
+    assert import_file(store, tmp_path / "preferences.pkl") == 6
+    loaded = store.load()
+    assert loaded is not None
+    assert loaded.pairs.ids == batch.pairs.ids  # and so the same contents
+    assert np.array_equal(loaded.preferences, batch.preferences)
+    assert set(store.events()["annotator"].to_pylist()) == {"imitation"}
+    assert set(store.events()["annotator_type"].to_pylist()) == {"import"}
+
+
+class PrefDB:
+    """As far as it is pickled, what learning-from-human-preferences calls so."""
+
+
+class CompressedDict:
+    """Likewise."""
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_what_drlhp_saved_can_be_imported(tmp_path: Path, compressed: bool, protocol: int) -> None:
+    rng = np.random.default_rng(0)
+    segments: Any = {
+        7: list(rng.integers(0, 256, (25, 8, 8, 4), np.uint8)),
+        9: rng.integers(0, 256, (25, 8, 8, 4), np.uint8),
+    }
+    database = PrefDB()
+    if compressed:
+        packed = CompressedDict()
+        vars(packed)["store"] = {key: zlib.compress(pickle.dumps(value, protocol)) for key, value in segments.items()}
+        vars(database)["segments"] = packed
+    else:
+        vars(database)["segments"] = segments
+    vars(database).update(seg_refs={7: 2, 9: 2}, prefs=[(7, 9, (1.0, 0.0)), (9, 7, (0.5, 0.5))], maxlen=10)
+    file = tmp_path / "train.pkl.gz"
+    file.write_bytes(gzip.compress(pickle.dumps(database, protocol)))
+    store = PreferenceStore(tmp_path / "store")
+    assert import_file(store, file) == 2
+    loaded = store.load()
+    assert loaded is not None
+    assert loaded.preferences.tolist() == [1.0, 0.5]
+    assert np.array_equal(loaded.pairs.left.observations[0], np.stack(segments[7]))
+    assert np.array_equal(loaded.pairs.right.observations[0], segments[9])
+    assert loaded.pairs.left.length == 24
+    assert np.isnan(loaded.pairs.left.rewards).all()
+    assert store.describe()["clips"] == 2
+
+
+class Call:
+    """Pickles as the call of a function."""
+
+    def __init__(self, function: Any, *arguments: Any):
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: {"a": [x]}])
+def test_a_malicious_pickle_runs_nothing(tmp_path: Path, wrap: Any) -> None:
+    proof, store = tmp_path / "proof", PreferenceStore(tmp_path / "store")
+    for call in (
+        Call(os.system, f"touch {proof}"),
+        Call(eval, f"open({str(proof)!r}, 'w')"),
+        Call(getattr, "a", "upper"),
+        Call(np.load, str(proof)),
+        Call(open, str(proof), "w"),
+        Call(pickle.loads, pickle.dumps(Call(os.mkdir, str(proof)))),
+    ):
+        (tmp_path / "a.pkl").write_bytes(pickle.dumps(wrap(call)))
+        with pytest.raises(ValueError, match="which has no place in a preference file"):
+            import_file(store, tmp_path / "a.pkl")
+    # The same inside a segment that a PrefDB compressed.
+    database, packed = PrefDB(), CompressedDict()
+    vars(packed)["store"] = {1: zlib.compress(pickle.dumps(Call(os.mkdir, str(proof))))}
+    vars(database).update(segments=packed, prefs=[(1, 1, (1.0, 0.0))])
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(database))
+    with pytest.raises(ValueError, match="which has no place in a preference file"):
+        import_file(store, tmp_path / "a.pkl")
+    assert not proof.exists()
+    assert len(store) == 0

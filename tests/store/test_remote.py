@@ -1,0 +1,149 @@
+"""Stores on other file systems: an S3-compatible server of our own, and fsspec's."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from moto.server import ThreadedMotoServer
+
+from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.store import Event, PreferenceStore, store
+from tests.made_up import same_comparisons, some_comparisons
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The address of an S3 server on this machine, with the bucket ``bucket``."""
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    moto.start()
+    host, port = moto.get_host_and_port()
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+    boto3.client("s3", endpoint_url=f"http://{host}:{port}", **keys).create_bucket(Bucket="bucket")
+    yield f"{host}:{port}"
+    moto.stop()
+
+
+@pytest.fixture(params=["s3", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a new folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = uuid.uuid4().hex
+    if request.param == "memory":
+        return f"memory://{folder}"
+    server = request.getfixturevalue("server")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    return f"s3://bucket/{folder}?scheme=http&endpoint_override={server}&region=us-east-1"
+
+
+def cached(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache").rglob("*.arrow"))
+
+
+def load(url: str) -> Comparisons:
+    loaded = PreferenceStore(url, create=False).load()
+    assert loaded is not None
+    return loaded
+
+
+def test_a_remote_store_is_a_store(tmp_path: Path, url: str) -> None:
+    batches = [some_comparisons(3, seed=seed) for seed in range(3)]
+    opened = PreferenceStore(url)
+    for batch in batches:
+        assert opened.commit(batch, annotator="oracle") == 3
+        assert opened.commit(batch, annotator="oracle") == 0
+    everything = Comparisons.concatenate(batches)
+    assert same_comparisons(load(url), everything)
+    left, right = batches[0].pairs.left.ids()[0], batches[0].pairs.right.ids()[0]
+    opened.record([Event("a", "label", "anna", left, right, 0.5)])
+    opened.record([Event("b", "retract", "anna", target="a")])
+    assert PreferenceStore(url).verify().problems == ()
+    assert len(cached(tmp_path)) == 3
+    opened.compact()
+    assert same_comparisons(load(url), everything)
+    assert len(cached(tmp_path)) == 1
+    assert opened.describe()["files"] == {"labels": 1, "clips": 1, "quarantine": 0}
+
+
+def test_the_writer_joins_small_files_there_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "COMPACT_AT", 3)
+    opened, reader = PreferenceStore(url), PreferenceStore(url)
+    batches = [some_comparisons(1, seed=seed) for seed in range(7)]
+    for batch in batches:
+        opened.commit(batch, annotator="oracle")
+        assert len(reader.load() or []) == len(opened)
+    assert same_comparisons(load(url), Comparisons.concatenate(batches))
+    assert opened.describe()["files"]["labels"] < 3
+
+
+def test_stores_move_between_file_systems(tmp_path: Path, url: str) -> None:
+    batch = some_comparisons(4)
+    PreferenceStore(tmp_path / "here").commit(batch, annotator="oracle")
+    PreferenceStore(tmp_path / "here").copy_to(url)
+    assert same_comparisons(load(url), batch)
+    PreferenceStore(url).copy_to(tmp_path / "back")
+    assert same_comparisons(load(str(tmp_path / "back")), batch)
+    assert PreferenceStore(f"file://{tmp_path}/merged").import_from(url) == 4
+    assert same_comparisons(load(str(tmp_path / "merged")), batch)
+
+
+def test_a_damaged_remote_file_is_named_and_put_away_but_a_damaged_copy_is_only_fetched_again(
+    tmp_path: Path, url: str
+) -> None:
+    batch = some_comparisons(4)
+    PreferenceStore(url).commit(batch, annotator="oracle")
+    load(url)
+    (copy,) = cached(tmp_path)
+    content = bytearray(copy.read_bytes())
+    content[content.index(batch.pairs.left.observations[1].tobytes())] ^= 1
+    copy.write_bytes(content)
+    assert same_comparisons(load(url), batch[np.array([0, 2, 3])])
+    opened = PreferenceStore(url)
+    opened.load()
+    opened.commit(some_comparisons(1, seed=9), annotator="oracle")
+    assert same_comparisons(load(url)[:4], batch)
+    assert opened.verify().problems == ()
+    # Now the original.
+    name = next(name for name in opened._files.list("clips") if "/000000000000-" in name)
+    opened._files.write(name, lambda sink: sink.write(content))
+    opened._files.forget(name)
+    opened = PreferenceStore(url)
+    opened.load()
+    assert any(name in problem for problem in opened.problems)
+    opened.commit(some_comparisons(1, seed=10), annotator="oracle")
+    assert len(load(url)) == 5
+    (moved,) = opened._files.list("quarantine")
+    assert any(moved in problem for problem in opened.problems)
+
+
+def test_a_write_that_fails_says_so_and_may_be_repeated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, batch = PreferenceStore(url), some_comparisons(2)
+
+    def down(*_: object) -> None:
+        raise OSError("connection lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(opened._files), "_at", down)
+        with pytest.raises(OSError, match=r"writing .*clips/.*connection lost.*then repeat"):
+            opened.commit(batch, annotator="oracle")
+    assert len(PreferenceStore(url)) == 0
+    assert opened.commit(batch, annotator="oracle") == 2
+
+
+def test_a_url_without_a_store_is_no_store(url: str) -> None:
+    with pytest.raises(ValueError, match="is no preference store"):
+        PreferenceStore(url, create=False)
+    with pytest.raises(ValueError, match=r"[Pp]rotocol"):
+        PreferenceStore("nosuchthing://folder")
+
+
+def test_keys_in_a_url_are_not_shown(server: str) -> None:
+    url = f"s3://test:secret@bucket/none?scheme=http&endpoint_override={server}&region=us-east-1"
+    with pytest.raises(ValueError, match="is no preference store") as error:
+        PreferenceStore(url, create=False)
+    assert "secret" not in str(error.value)
