@@ -18,7 +18,7 @@ from actors.reward_trainer import StateLostError
 from actors.rollout_collector import PolicyFactory
 from actors.stages import Stage
 from rlhf_ray.comparisons import Pairs
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.schedules import labels_due
 
@@ -82,7 +82,7 @@ class AsynchronousPipeline(Pipeline):
         self._unstored: deque[tuple[_Questions, int, Any]] = deque()
         self._unfitted: list[Any] = []
         self._exploration: tuple[int, int, PolicyFactory] | None = None
-        self._arrived: dict[str, Any] = {"too_short": 0, "distinct_clips": 1.0}
+        self._arrived: dict[str, Any] = {"too_short": 0, "distinct_clips": 1.0, "newest_policy": RANDOM_POLICY}
         self._news: FitReport | None = None
         self._failure: BaseException | None = None
         self._stopping = False

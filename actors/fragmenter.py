@@ -10,7 +10,7 @@ import numpy as np
 
 from rlhf_ray.arrays import Array, IntArray
 from rlhf_ray.comparisons import Pairs, pair_id
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.selection import most_disagreed, random_pairs
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 
@@ -130,13 +130,14 @@ class Fragmenter:
     def report(self) -> dict[str, Any]:
         """What has arrived.
 
-        Fragments in the pool, the share of them that are different clips (1 for an empty pool), stretches that were too
-        short, and the different episode lengths seen.
+        Fragments in the pool, the share of them that are different clips (1 for an empty pool), the newest policy version
+        among them, stretches that were too short, and the different episode lengths seen.
         """
         names = self._names()
         return {
             "pool": len(names),
             "distinct_clips": len(set(names)) / len(names) if names else 1.0,
+            "newest_policy": max((version for version, _ in self._clips), default=RANDOM_POLICY),
             "too_short": sum(self._too_short.values()),
             "episode_lengths": sorted(self._episode_lengths),
         }

@@ -218,6 +218,8 @@ class RewardModelSettings:
     """Gradient steps of the first fit."""
     updates: int = 30
     """Gradient steps of each later fit, which starts from the fitted networks and sees all comparisons so far."""
+    window: int | None = None
+    """Newest comparisons that a fit sees (first in, first out; all stay in the store); None: all."""
     label_noise: float = 0.0
     """Share of answers (0 to below 1) assumed to be given at random: 0.1 in Christiano et al. (2017, section 2.2.3)."""
     discount: float = 1.0
@@ -235,6 +237,12 @@ class RewardModelSettings:
         for name in ("ensemble_size", "batch_size", "initial_updates", "updates"):
             value = getattr(self, name)
             _require(value >= 1, f"reward_model.{name}", value, "it must be 1 or more")
+        _require(
+            self.window is None or self.window >= 1,
+            "reward_model.window",
+            self.window,
+            "it must be 1 or more, or None for all comparisons",
+        )
         _require(self.learning_rate > 0, "reward_model.learning_rate", self.learning_rate, "it must be above 0")
         _require(self.weight_decay >= 0, "reward_model.weight_decay", self.weight_decay, "it must be 0 or more")
         _require(

@@ -57,6 +57,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("reward_model", {"batch_size": 0}, "reward_model.batch_size", "0", "1 or more"),
     ("reward_model", {"initial_updates": 0}, "reward_model.initial_updates", "0", "1 or more"),
     ("reward_model", {"updates": 0}, "reward_model.updates", "0", "1 or more"),
+    ("reward_model", {"window": 0}, "reward_model.window", "0", "None for all"),
     ("reward_model", {"learning_rate": 0.0}, "reward_model.learning_rate", "0.0", "above 0"),
     ("reward_model", {"weight_decay": -0.1}, "reward_model.weight_decay", "-0.1", "0 or more"),
     ("reward_model", {"label_noise": 1.0}, "reward_model.label_noise", "1.0", "below 1"),

@@ -109,14 +109,15 @@ class RewardTrainer:
         self.ids += [comparisons.pairs.ids[i] for i in new]
 
     def fit(self, updates: int) -> FitReport:
-        """Take ``updates`` gradient steps on the comparisons that are not held out, renew the normalisers, and make a version."""
+        """Take ``updates`` gradient steps on what is in the window and not held out, renew the normalisers, make a version."""
         started = time.perf_counter()
         if self._data is None:
             raise ValueError("There are no comparisons to fit the reward model to; add some first.")
         data = self._data
-        train = torch.nonzero(~data.held_out).squeeze(1)
+        oldest = 0 if self.settings.window is None else max(0, len(data) - self.settings.window)
+        train = oldest + torch.nonzero(~data.held_out[oldest:]).squeeze(1)
         if len(train) == 0:  # so few that chance held all of them out
-            train = torch.arange(len(data))
+            train = torch.arange(oldest, len(data))
         for batch in self._batches(train, updates):
             self.optimizer.zero_grad(set_to_none=True)
             self._backward(data, batch)

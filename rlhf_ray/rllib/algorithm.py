@@ -150,6 +150,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
                 "rounds": self.ring.rounds_held,
                 "too_short": arrived["too_short"],
                 "distinct_clips": arrived["distinct_clips"],
+                "clips_policy_version": arrived["newest_policy"],
                 "finished": float(self.finished),
                 "ppo_seconds": time.perf_counter() - started,
             },

@@ -224,8 +224,17 @@ def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
         **stages,
         **{
             name: ring[name]
-            for name in ("env_steps", "comparisons", "reward_version", "rounds", "too_short", "distinct_clips")
+            for name in (
+                "env_steps",
+                "comparisons",
+                "reward_version",
+                "rounds",
+                "too_short",
+                "distinct_clips",
+                "clips_policy_version",
+            )
         },
+        "learner_reward_version": learner["reward_version"],
     }
     if result["training_iteration"] == held.get("iteration"):  # a round was held before this iteration
         metrics |= {name: held[name] for name in ("round", "wanted", "answered")}
@@ -236,6 +245,8 @@ def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
         "env_steps",
         "comparisons",
         "reward_version",
+        "learner_reward_version",
+        "clips_policy_version",
         "rounds",
         "too_short",
         "round",

@@ -289,6 +289,24 @@ def test_the_normalisers_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyP
     assert report.train_loss == pytest.approx(other_report.train_loss, rel=1e-5)
 
 
+def test_a_window_leaves_out_all_but_the_newest_comparisons() -> None:
+    old, new = some_comparisons(20, seed=1), some_comparisons(12, seed=2)
+    other = dataclasses.replace(old, preferences=1 - old.preferences)
+    trainers = []
+    for first in (old, other):
+        trainer = _trainer(dataclasses.replace(SMALL, window=12), Comparisons.concatenate([first, new]))
+        report = trainer.fit(5)
+        assert report.comparisons == 32
+        trainers.append(trainer)
+    assert _same(*trainers)  # whatever the old ones said
+    trainers[0].add(some_comparisons(3, seed=3))
+    trainers[0].fit(5)
+    assert not _same(*trainers)
+    everything = _trainer(SMALL, Comparisons.concatenate([old, new]))
+    everything.fit(5)
+    assert not _same(everything, trainers[1])
+
+
 def test_each_fit_makes_the_next_version() -> None:
     trainer = _trainer(SMALL, some_comparisons(4))
     assert [trainer.fit(1).version for _ in range(3)] == [1, 2, 3]
