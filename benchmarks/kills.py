@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import threading
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
@@ -23,27 +24,28 @@ ROLES = (
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill: the actor's class and the seconds since the killing began."""
+    """One kill: the actor's class, and how far the run was."""
 
     role: str
-    seconds: float
+    progress: float
 
 
 class Killer:
-    """Kills ``count`` actors among the descendants of process ``pid``, from when they are all there.
+    """Kills ``count`` actors among the descendants of process ``pid``, at moments drawn evenly from the whole of its run.
 
     Args:
         pid: of the run.
         count: kills in all.
         seed: of the moments and of which actors.
-        mean_seconds: between two kills, on average (exponentially distributed).
+        progress: how far the run is, from 0 to 1.
         roles: which actors.
     """
 
-    def __init__(self, pid: int, count: int, seed: int, mean_seconds: float, roles: tuple[str, ...] = ROLES):
+    def __init__(self, pid: int, count: int, seed: int, progress: Callable[[], float], roles: tuple[str, ...] = ROLES):
         self.kills: list[Kill] = []
-        self._pid, self._count, self._mean, self._roles = pid, count, mean_seconds, roles
-        self._draw = random.Random(seed)
+        draw = random.Random(seed)
+        self._planned = sorted((draw.random(), draw.choice(roles)) for _ in range(count))
+        self._pid, self._progress, self._roles = pid, progress, roles
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -57,18 +59,16 @@ class Killer:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(0.5) and len(self._alive()) < len(self._roles):
-            pass
-        started = time.monotonic()
-        while len(self.kills) < self._count and not self._stop.wait(self._draw.expovariate(1 / self._mean)):
-            alive = self._alive()
-            role = self._draw.choice(self._roles)  # drawn before looking: the schedule does not depend on who is alive
-            if role in alive:
-                try:
-                    alive[role].send_signal(signal.SIGKILL)
-                except psutil.NoSuchProcess:
-                    continue
-                self.kills.append(Kill(role, time.monotonic() - started))
+        while self._planned and not self._stop.wait(0.1):
+            moment, role = self._planned[0]
+            if self._progress() <= moment:
+                continue
+            found = self._alive().get(role)  # none while it is being restarted after an earlier kill
+            if found is not None:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found.send_signal(signal.SIGKILL)
+                    self.kills.append(Kill(role, moment))
+                    del self._planned[0]
 
     def _alive(self) -> dict[str, psutil.Process]:
         """The living actors, by class."""

@@ -19,6 +19,7 @@ with it, and prints a table.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -36,10 +37,9 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.kills import Killer
+from rlhf_ray.run_folder import RunFolder
 
 RESULTS = Path(__file__).parent / "results"
-KILL_EVERY_S = 4.0
-"""Seconds between two kills, on average."""
 STUDENT_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 """Two-sided 95 % quantiles of Student's t, by degrees of freedom."""
 
@@ -53,7 +53,7 @@ def run(preset: str, seed: int, folder: Path, reference: bool, kills: int, setti
         process = subprocess.Popen(
             [*command, *(["--reference"] if reference else []), *settings], stdout=log, stderr=log
         )
-        killer = Killer(process.pid, kills, seed, KILL_EVERY_S)
+        killer = Killer(process.pid, kills, seed, functools.partial(progress, folder))
         killer.start()
         cpu, memory = watch(process)
         killer.stop()
@@ -66,6 +66,12 @@ def run(preset: str, seed: int, folder: Path, reference: bool, kills: int, setti
     return {**result, "wall_seconds": wall, "cpu_seconds": cpu, "peak_memory_mb": memory, "curve": curve} | (
         {"kills": [asdict(kill) for kill in killer.kills]} if kills else {}
     )
+
+
+def progress(folder: Path) -> float:
+    """The share of its environment steps that the run in ``folder`` has taken; 0 before its first iteration."""
+    last = RunFolder(folder).last_metrics()
+    return last["env_steps"] / RunFolder(folder).experiment().total_env_steps if last else 0.0
 
 
 def watch(process: subprocess.Popen[bytes], every: float = 10.0) -> tuple[float, float]:

@@ -127,7 +127,13 @@ def test_rollouts_without_fragments_are_counted_and_make_no_pairs() -> None:
     fragmenter = _fragmenter()
     assert fragmenter.propose(3, 0, None) == (0, None)
     fragmenter.add(_clips(0, fragments=None, too_short=5, episode_lengths=(3,)))
-    assert fragmenter.report() == {"pool": 0, "distinct_clips": 1.0, "newest_policy": -1, "too_short": 5, "episode_lengths": [3]}
+    assert fragmenter.report() == {
+        "pool": 0,
+        "distinct_clips": 1.0,
+        "newest_policy": -1,
+        "too_short": 5,
+        "episode_lengths": [3],
+    }
     assert fragmenter.propose(3, 0, None) == (0, None)
     fragmenter.add(_clips(1, n=1))
     assert fragmenter.propose(3, 0, None) == (0, None)
