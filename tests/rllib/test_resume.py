@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +74,32 @@ def test_a_run_that_is_continued_from_a_checkpoint_comes_to_the_same_bit_for_bit
         algorithm.stop()
 
 
+@pytest.fixture
+def begin() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`start`, with nothing left running after the test."""
+    begun = []
+
+    def begin(*words: str, **options: str) -> subprocess.Popen[str]:
+        begun.append(start(*words, **options))
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        if process.poll() is None:
+            kill_everything(process)
+
+
 @pytest.mark.slow
-def test_a_run_killed_with_everything_it_started_goes_on_and_comes_to_the_same_bit_for_bit(tmp_path: Path) -> None:
+def test_a_run_killed_with_everything_it_started_goes_on_and_comes_to_the_same_bit_for_bit(
+    tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
+) -> None:
     words = options(small())
-    finish(start("train", "Pendulum-v1", "--run-dir", str(tmp_path / "undisturbed"), *words))
+    finish(begin("train", "Pendulum-v1", "--run-dir", str(tmp_path / "undisturbed"), *words))
     run = tmp_path / "killed"
-    process = start("train", "Pendulum-v1", "--run-dir", str(run), *words)
+    process = begin("train", "Pendulum-v1", "--run-dir", str(run), *words)
     kills = [1, 4]  # rows of metrics.jsonl: before the first checkpoint, after the second
     for rows in kills:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 600
         while len(read_metrics(run / "metrics.jsonl")) < rows and process.poll() is None:
             assert time.monotonic() < deadline, "the run does not get on"
             time.sleep(0.02)
@@ -89,7 +108,7 @@ def test_a_run_killed_with_everything_it_started_goes_on_and_comes_to_the_same_b
         if rows == kills[-1]:  # and the folder may be moved meanwhile
             shutil.move(run, tmp_path / "moved")
             run = tmp_path / "moved"
-        process = start("train", "--resume", str(run))
+        process = begin("train", "--resume", str(run))
     finish(process)
     assert differences(left_behind(tmp_path / "undisturbed"), left_behind(run)) == []
 
@@ -111,11 +130,11 @@ go_on(folder, config) if sys.argv[2:] else sweep(config, folder, trials=1)
 
 @pytest.mark.slow
 def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_keeps_their_labels(
-    tmp_path: Path,
+    tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
 ) -> None:
     folder = tmp_path / "sweep"
-    process = start(str(folder), program=SWEEP)
-    deadline = time.monotonic() + 300
+    process = begin(str(folder), program=SWEEP)
+    deadline = time.monotonic() + 600
     while not (checkpoints := list(folder.glob("*/checkpoint_*/.metadata.json"))):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "the sweep does not get on"
@@ -125,7 +144,7 @@ def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_
     store = checkpoints[0].parents[1] / "preferences"
     before = PreferenceStore(store).load()
     assert before is not None
-    finish(start(str(folder), "go on", program=SWEEP))
+    finish(begin(str(folder), "go on", program=SWEEP))
     after = PreferenceStore(store).load()
     assert after is not None
     assert after.pairs.ids[: len(before)] == before.pairs.ids
