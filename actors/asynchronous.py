@@ -99,11 +99,15 @@ class AsynchronousPipeline(Pipeline):
             env_steps: to take.
             stop: says whether to wait no longer.
 
+        Returns:
+            What the first fit came to; None when it was stopped before.
+
         Raises:
             SettingError: the clips show that the settings do not fit the environment.
         """
         self._collect_first(env_steps)
         self._now = env_steps
+        self._adopt_stored()
         self._thread.start()
         with self._changed:
             while self.version == 0 and not stop():
@@ -208,17 +212,14 @@ class AsynchronousPipeline(Pipeline):
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Pipeline.load_state`. Labels that were stored after the state was made count, and are fitted to."""
         super().load_state(state)
-        self.answered = ray.get(self.store.__len__.remote())
         self._reported = tuple(state["reported"])
         self._asked, self._fits, self._published_at = state["asked"], state["fits"], state["published_at"]
         self._questions = deque(
             _Questions(q["number"], ray.put(_pairs_from_plain(q["pairs"])), q["count"], q["stored"], q["stored"])
             for q in state["questions"]
         )
-        if self.answered:
-            self._unfitted = [self.store.load.remote()]  # the trainer leaves out what it has
-        if self.version:
-            self._thread.start()
+        self._adopt_stored()
+        self._thread.start()
 
     def close(self) -> None:
         """Store the answers that were given, then end the thread and the actors."""
@@ -253,7 +254,7 @@ class AsynchronousPipeline(Pipeline):
         with self._changed:
             for call in ready:
                 calls[call].done()
-            if not self.stages["storing"].call and self._unstored and time.monotonic() >= self._store_again_at:
+            if self.stages["storing"].call is None and self._unstored and time.monotonic() >= self._store_again_at:
                 self._store()
             if self._stopping:
                 return
@@ -266,6 +267,12 @@ class AsynchronousPipeline(Pipeline):
             ):
                 if self.stages[name].call is None:
                     start()
+
+    def _adopt_stored(self) -> None:
+        """Count and fit to what the store holds: labels of before the run was killed, or those it was given."""
+        self.answered = ray.get(self.store.__len__.remote())
+        if self.answered:
+            self._unfitted = [self.store.load.remote()]  # the trainer leaves out what it has
 
     def _ask(self) -> None:
         """Have the pairs chosen that are due, as far as there is room for open questions."""

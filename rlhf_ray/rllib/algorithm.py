@@ -124,14 +124,14 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             stop: says whether to wait no longer, where a slow teacher has to be waited for.
 
         Returns:
-            Whether there is a reward model to train on; not so when it was stopped.
+            Whether it was done; not so when it was stopped.
         """
         if not self._begun:
-            self._begun = True
             report = self.ring.begin(self._initial_env_steps, stop)
+            self._begun = report is not None
             if report is not None:
                 self._publish(report)
-        return self.ring.version > 0
+        return self._begun
 
     def training_step(self) -> None:
         """Turn the ring as far as it is due, then take one iteration of PPO."""
@@ -223,8 +223,11 @@ class PreferencePPO(PPO):  # type: ignore[misc]
     @property
     def _progress(self) -> float:
         """From 0 before the first iteration to 1 before the last."""
-        last = self.config.total_env_steps - self.config.most_iteration_env_steps
-        return min(1.0, (self.env_steps - self._initial_env_steps) / max(1, last - self._initial_env_steps))
+        left = self.config.total_env_steps - self.config.most_iteration_env_steps - self.env_steps
+        if left < self.config.most_iteration_env_steps:
+            return 1.0
+        taken = self.env_steps - self._initial_env_steps
+        return taken / (taken + left)
 
     def _turn(self) -> None:
         """Hold the labelling round that is due, or tell the asynchronous ring how far PPO is; give the learner a new version."""
