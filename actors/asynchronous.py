@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -63,6 +64,7 @@ class AsynchronousPipeline(Pipeline):
 
     def __init__(self, **arguments: Any):
         super().__init__(**arguments)
+        self.rounds = self.preferences.rounds  # of gradient steps, which no iteration has to wait for
         self.stages = {name: Stage() for name in ("asking", "answering", "storing", "fitting", "exploring", "checking")}
         self.dropped_explorations = 0
         """Explorations that fell due while the collector was busy with an earlier one."""
@@ -120,12 +122,13 @@ class AsynchronousPipeline(Pipeline):
         """Rounds of gradient steps taken so far, the first included."""
         return self._fits + 1 if self.version else 0
 
-    def advance(self, progress: float, env_steps: int) -> None:
+    def advance(self, progress: float, env_steps: int, stop: Callable[[], bool] = lambda: False) -> None:
         """PPO has come so far; with `PreferenceSettings.max_reward_age`, wait while its reward is older than that.
 
         Args:
             progress: 0 to 1; at 1 all labels are due.
             env_steps: taken so far, over all.
+            stop: says whether to wait no longer.
 
         Raises:
             Exception: whatever went wrong in the ring.
@@ -136,7 +139,7 @@ class AsynchronousPipeline(Pipeline):
             self._advances += 1
             self._changed.notify_all()
             limit = self.preferences.max_reward_age
-            while limit is not None and self.reward_age >= limit and self._at_work():
+            while limit is not None and self.reward_age >= limit and self._version_to_come() and not stop():
                 self._changed.wait(LOOK_EVERY)
                 self._raise_failure()
 
@@ -197,10 +200,11 @@ class AsynchronousPipeline(Pipeline):
     def state(self) -> dict[str, Any]:
         """See `Pipeline.state`. Questions whose answers are not stored yet are among it."""
         with self._changed:
-            questions = [
-                {"number": q.number, "pairs": _pairs_to_plain(ray.get(q.pairs)), "count": q.count, "stored": q.stored}
-                for q in self._questions
-            ]
+            questions = []
+            for q in self._questions:
+                with contextlib.suppress(*LOST):  # they are asked for anew
+                    pairs = _pairs_to_plain(ray.get(q.pairs))
+                    questions.append({"number": q.number, "pairs": pairs, "count": q.count, "stored": q.stored})
             return super().state() | {
                 "asked": self._asked,
                 "fits": self._fits,
@@ -224,10 +228,12 @@ class AsynchronousPipeline(Pipeline):
     def close(self) -> None:
         """Store the answers that were given, then end the thread and the actors."""
         with self._changed:
-            self._stopping = True
+            self._stopping, self._store_again_at = True, 0.0
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(60.0)
+        if self._unstored:
+            logger.error("%d answers could not be stored and are lost.", sum(count for _, count, _ in self._unstored))
         super().close()
 
     # The thread.
@@ -367,7 +373,8 @@ class AsynchronousPipeline(Pipeline):
             try:
                 self._news = self._take_fit(*refs)
             except StateLostError:
-                self._restore_trainer()
+                restored = self._restore_trainer()
+                self.stages["fitting"].start(restored, lambda: int(bool(ray.get(restored))))
                 return 0
             except LOST:
                 self._unfitted = [self.store.load.remote()]
@@ -388,7 +395,8 @@ class AsynchronousPipeline(Pipeline):
 
         def finish() -> int:
             self._exploration = None
-            ray.get(call)
+            with contextlib.suppress(*LOST):
+                ray.get(call)
             return steps
 
         self.stages["exploring"].start(call, finish)
@@ -419,11 +427,12 @@ class AsynchronousPipeline(Pipeline):
         """Whether nothing is left to store, or nothing can be."""
         return self.stages["storing"].call is None and (not self._unstored or time.monotonic() < self._store_again_at)
 
-    def _at_work(self) -> bool:
+    def _version_to_come(self) -> bool:
         """Whether a newer version of the reward model is to be expected without PPO going on."""
         asking = self._due() > self.answered + self._open() and self._starved_at != self._advances
-        fitting = bool(self._unfitted) and math.floor(self._progress * self.rounds) > self._fits
-        return asking or fitting or self._open() > 0 or self.stages["fitting"].call is not None
+        labels = asking or self._open() > 0 or bool(self._unfitted)
+        due = math.floor(self._progress * self.rounds) > self._fits
+        return self.stages["fitting"].call is not None or (due and labels)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

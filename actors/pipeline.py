@@ -171,7 +171,7 @@ class Pipeline:
         ray.get(self.fragmenter.load_state.remote(state["fragmenter"]))
         if state["trainer"] is not None:
             self._trainer_state = ray.put(state["trainer"])
-            self._restore_trainer()
+            ray.get(self._restore_trainer())
 
     def close(self) -> None:
         """End the actors."""
@@ -196,5 +196,6 @@ class Pipeline:
         self._trainer_state, self.version = ray.put(ray.get(state)), fit.version
         return fit
 
-    def _restore_trainer(self) -> None:
-        ray.get(self.trainer.load_state.remote(self._trainer_state, self.store.load.remote()))
+    def _restore_trainer(self) -> Any:
+        """Give the reward trainer its last state and the comparisons; the reference to wait for."""
+        return self.trainer.load_state.remote(self._trainer_state, self.store.load.remote())

@@ -83,5 +83,5 @@ class SynchronousPipeline(Pipeline):
         try:
             return self._take_fit(*refs)
         except StateLostError:
-            self._restore_trainer()
+            ray.get(self._restore_trainer())
             return self._take_fit(*fit.remote(updates, self.version + 1, comparisons))

@@ -44,7 +44,8 @@ class Killer:
     def __init__(self, pid: int, count: int, seed: int, progress: Callable[[], float], roles: tuple[str, ...] = ROLES):
         self.kills: list[Kill] = []
         draw = random.Random(seed)
-        self._planned = sorted((draw.random(), draw.choice(roles)) for _ in range(count))
+        self._planned = sorted((draw.random(), draw.random()) for _ in range(count))
+        """Moments, and which of those alive then, by position in the alphabet."""
         self._pid, self._progress, self._roles = pid, progress, roles
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -60,15 +61,15 @@ class Killer:
 
     def _run(self) -> None:
         while self._planned and not self._stop.wait(0.1):
-            moment, role = self._planned[0]
-            if self._progress() <= moment:
+            moment, which = self._planned[0]
+            alive = sorted(self._alive().items()) if self._progress() > moment else []
+            if not alive:
                 continue
-            found = self._alive().get(role)  # none while it is being restarted after an earlier kill
-            if found is not None:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    found.send_signal(signal.SIGKILL)
-                    self.kills.append(Kill(role, moment))
-                    del self._planned[0]
+            role, process = alive[int(which * len(alive))]
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+                self.kills.append(Kill(role, moment))
+                del self._planned[0]
 
     def _alive(self) -> dict[str, psutil.Process]:
         """The living actors, by class."""

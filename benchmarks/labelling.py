@@ -1,8 +1,9 @@
 """What a teacher costs PPO: steps per second in the asynchronous mode, with answers that take 0, 1 and 10 s, and without any.
 
-All are built in one process and one Ray session and then train in turn, one iteration at a time, in an order drawn anew for each
-turn. "Off" has its comparisons and its reward model before it begins and asks for no more. The others are asked for the preset's
-comparisons over its budget, and fit the reward model as they come. Counted is the wall time of an iteration; the first are not.
+All are built in one process and one Ray session and then train in turn, a few iterations at a time, in an order drawn anew for each
+turn. Before each, what the rings still had to do from the turn before is waited for, but for slow answers. "Off" has its
+comparisons and its reward model before it begins and asks for no more. The others are asked for the preset's comparisons over
+its budget, and fit the reward model as they come. Counted is the wall time of a turn; the first are not.
 
     python benchmarks/labelling.py pendulum
 
@@ -26,25 +27,32 @@ import psutil
 import tune_configs
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.training import quiet, start_ray
-from rlhf_ray.settings import Experiment, PreferenceSettings
+from rlhf_ray.settings import Experiment
 
 RESULTS = Path(__file__).parent / "results"
 ANSWER_SECONDS = (0.0, 1.0, 10.0)
-WARM_UP = 2
-"""Iterations of each arm that are not counted: torch's first optimiser step loads a second's worth of modules."""
+ITERATIONS = 4
+"""Iterations in a turn."""
+WARM_UP = 1
+"""Turns of each arm that are not counted: torch's first optimiser step loads a second's worth of modules."""
 
 
 def arm(experiment: Experiment, answer_seconds: float | None) -> PreferencePPO:
     """The preset with a teacher of that speed; with None, with no labelling beyond the first comparisons."""
     of = dataclasses.replace(experiment.preferences, mode="asynchronous")
     if answer_seconds is None:
-        of = PreferenceSettings(mode="asynchronous", comparisons=50, initial_comparisons=50, rounds=0)
+        of = dataclasses.replace(of, comparisons=50, initial_comparisons=50, rounds=0)
     else:
         of = dataclasses.replace(of, answer_seconds=answer_seconds, minimum_comparisons=2)
     config = PreferencePPOConfig.from_experiment(dataclasses.replace(experiment, preferences=of))
     algorithm: PreferencePPO = config.build_algo()
     algorithm.begin()
     return algorithm
+
+
+def busy(algorithm: PreferencePPO) -> bool:
+    """Whether anything but a teacher is at work in its ring."""
+    return any(stage.call is not None for name, stage in algorithm.ring.stages.items() if name != "answering")
 
 
 def interval(values: list[float], draws: int = 10_000) -> list[float]:
@@ -58,7 +66,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("preset", choices=tune_configs.names())
-    parser.add_argument("--turns", type=int, default=40, help="iterations of each that are counted")
+    parser.add_argument("--turns", type=int, default=14, help="turns of each that are counted")
     options = parser.parse_args()
     experiment: Experiment = tune_configs.load(options.preset).experiment
     quiet()
@@ -69,11 +77,14 @@ def main() -> None:
     for turn in range(WARM_UP + options.turns):
         draw.shuffle(order)
         for name in order:
+            while any(busy(algorithm) for algorithm in arms.values()):
+                time.sleep(0.05)
             started = time.perf_counter()
-            arms[name].train()
+            for _ in range(ITERATIONS):
+                arms[name].train()
             if turn >= WARM_UP:
                 spent[name].append(time.perf_counter() - started)
-    steps = experiment.ppo.iteration_env_steps
+    steps = ITERATIONS * experiment.ppo.iteration_env_steps
     rows: dict[str, Any] = {}
     for name, algorithm in arms.items():
         ratios = [off / on for off, on in zip(spent["off"], spent[name], strict=True)]

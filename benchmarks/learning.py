@@ -57,6 +57,8 @@ def run(preset: str, seed: int, folder: Path, reference: bool, kills: int, setti
         killer.start()
         cpu, memory = watch(process)
         killer.stop()
+    if len(killer.kills) < kills:
+        raise RuntimeError(f"Only {len(killer.kills)} of {kills} kills came to pass; see {folder}.log")
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed; see {folder}.log")
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())

@@ -18,7 +18,7 @@ MANIFEST = "manifest.json"
 logger = logging.getLogger(__name__)
 
 
-def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object]) -> Path:
+def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object], unlisted: str) -> Path:
     """Let ``write`` fill a new folder, flush it to the disk, and give it its name; then delete older ones.
 
     A process that is killed leaves the checkpoints there were and perhaps a ``.tmp-`` folder, which nobody reads.
@@ -27,6 +27,7 @@ def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object
         folder: of all checkpoints of the run.
         iteration: after which the checkpoint is taken; its name.
         write: writes the checkpoint to the folder it is given.
+        unlisted: name of a folder in it that looks after itself, and whose damage does not make the checkpoint a damaged one.
     """
     checkpoint = folder / f"{iteration:08d}"
     temporary = folder / f".tmp-{checkpoint.name}"
@@ -35,7 +36,10 @@ def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object
     temporary.mkdir(parents=True)
     write(temporary)
     files = sorted(file for file in temporary.rglob("*") if file.is_file())
-    manifest = {str(file.relative_to(temporary)): _digest(file) for file in files}
+    names = {
+        str(file.relative_to(temporary)): file for file in files if unlisted not in file.relative_to(temporary).parts
+    }
+    manifest = {name: _digest(file) for name, file in names.items()}
     (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     for path in [temporary, *temporary.rglob("*")]:
         _flush(path)

@@ -146,7 +146,7 @@ def _train(words: list[str]) -> None:
         resumed = RunFolder.open(words[1])
         if resumed.finished():
             raise SettingError(f"--resume is {words[1]}, and that run is complete: its report is {resumed.report}.")
-        defaults = Train(**_fields(resumed.experiment()), run_dir=resumed.path)
+        defaults = Train(**_fields(resumed.experiment()), run_dir=resumed.path, **resumed.about()["options"])
     else:
         defaults = Train(**_fields(preset(words[0])))
     command = _parse(
@@ -161,7 +161,9 @@ def _train(words: list[str]) -> None:
 
     quiet()
     PreferencePPOConfig.from_experiment(experiment).check_environment()
-    folder = resumed or RunFolder.create(command.run_dir or _new_folder(words[0], experiment.seed), experiment)
+    options = {"reference": command.reference, "evaluation_episodes": command.evaluation_episodes}
+    new = command.run_dir or _new_folder(words[0], experiment.seed)
+    folder = resumed or RunFolder.create(new, experiment, options)
     with Progress(experiment) as progress:
         progress.say("starting Ray")
         start_ray(cpus=2 + experiment.ppo.num_env_runners)

@@ -46,8 +46,13 @@ class RunFolder:
         self.report = self.path / "report.html"
 
     @staticmethod
-    def create(path: Path | str, experiment: Experiment) -> RunFolder:
+    def create(path: Path | str, experiment: Experiment, options: dict[str, Any] | None = None) -> RunFolder:
         """Make the folder and write the settings, versions and command into it.
+
+        Args:
+            path: where.
+            experiment: the settings.
+            options: what else the run was asked to do, for when it is resumed.
 
         Raises:
             SettingError: something is in the folder already.
@@ -65,6 +70,7 @@ class RunFolder:
                 "started": datetime.now(UTC).isoformat(timespec="seconds"),
                 "finished": None,
                 "interrupted": False,
+                "options": options or {},
                 "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
                 "versions": {name.replace("-", "_"): importlib.metadata.version(name) for name in names}
                 | {"python": platform.python_version()},

@@ -96,7 +96,7 @@ class PreferenceSettings:
     """synchronous: collect, ask, fit and learn one after the other; the same seed gives the same run. asynchronous: each goes at
     its own pace, and PPO waits for none of them."""
     comparisons: int = 200
-    """Comparisons in all: the label budget. Met exactly."""
+    """Comparisons in all: the label budget. Met exactly; in the asynchronous mode a slow teacher may leave some unanswered."""
     initial_comparisons: int = 50
     """Comparisons among these that are asked about the random policy's fragments, before training."""
     rounds: int = 24

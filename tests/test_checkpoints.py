@@ -13,14 +13,16 @@ def _save(folder: Path, iteration: int, text: str = "weights") -> Path:
         (path / "learner").mkdir()
         (path / "learner" / "state").write_text(text)
         (path / "config").write_text("settings")
+        (path / "preferences").mkdir()
+        (path / "preferences" / "labels").write_text("labels")
 
-    return save_checkpoint(folder, iteration, write)
+    return save_checkpoint(folder, iteration, write, unlisted="preferences")
 
 
 def test_the_newest_is_found_and_old_ones_are_deleted(tmp_path: Path) -> None:
     assert last_checkpoint(tmp_path) is None
     for iteration in (2, 9, 10, 11):
-        assert last_checkpoint(tmp_path) == _save(tmp_path, iteration) or last_checkpoint(tmp_path) is not None
+        assert _save(tmp_path, iteration) == last_checkpoint(tmp_path)
     newest = last_checkpoint(tmp_path)
     assert newest is not None
     assert int(newest.name) == 11
@@ -35,7 +37,7 @@ def test_a_checkpoint_that_was_being_written_is_not_seen_and_is_cleared_away(tmp
 
     good = _save(tmp_path, 1)
     with pytest.raises(OSError, match="No space"):
-        save_checkpoint(tmp_path, 2, fail)
+        save_checkpoint(tmp_path, 2, fail, unlisted="preferences")
     assert last_checkpoint(tmp_path) == good
     assert _save(tmp_path, 3) == last_checkpoint(tmp_path)
     assert not list(tmp_path.glob(".tmp-*"))
@@ -58,6 +60,13 @@ def test_a_damaged_one_is_named_and_the_one_before_is_taken(
     assert last_checkpoint(tmp_path) == before
     assert str(newest) in caplog.text
     assert damaged_files(newest) == ["manifest.json" if damage == "manifest" else "learner/state"]
+
+
+def test_damage_to_what_looks_after_itself_does_not_count(tmp_path: Path) -> None:
+    _save(tmp_path, 1)
+    newest = _save(tmp_path, 2)
+    (newest / "preferences" / "labels").write_text("damaged")
+    assert last_checkpoint(tmp_path) == newest
 
 
 def test_saving_the_same_iteration_again_replaces_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,8 @@ from rlhf_ray.comparisons import Comparisons, stable_uniform
 from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble, steps_of
 from rlhf_ray.reward.preference_model import discounts, log_likelihood_loss
 from rlhf_ray.settings import RewardModelSettings
+
+logger = logging.getLogger(__name__)
 
 BACKWARD_STEPS = 8192
 """Steps, times members, per backward pass of the fit (gradients add up): more outgrow a core's cache, fewer cost overhead."""
@@ -159,10 +162,10 @@ class RewardTrainer:
         }
 
     def load_state(self, state: dict[str, Any], comparisons: Comparisons | None) -> None:
-        """The inverse of `state`; ``comparisons`` holds (at least) those the state names.
+        """The inverse of `state`; ``comparisons`` holds those the state names, or as many of them as are left.
 
         Raises:
-            ValueError: a comparison that the state names is missing.
+            ValueError: none of the comparisons that the state names is left.
         """
         self.ensemble.load_state(state["ensemble"])
         optimizer = self.optimizer.state_dict()
@@ -176,12 +179,14 @@ class RewardTrainer:
         if not state["ids"]:
             return
         position = {} if comparisons is None else {name: i for i, name in enumerate(comparisons.pairs.ids)}
-        missing = [name for name in state["ids"] if name not in position]
-        if missing or comparisons is None:
-            raise ValueError(
-                f"{len(missing)} of the {len(state['ids'])} comparisons the reward model was fitted on are missing."
-            )
-        self.add(comparisons[np.array([position[name] for name in state["ids"]])])
+        left = [position[name] for name in state["ids"] if name in position]
+        total, lost = len(state["ids"]), len(state["ids"]) - len(left)
+        missing = f"{lost} of the {total} comparisons the reward model was fitted to are missing"
+        if comparisons is None or not left:
+            raise ValueError(f"{missing}.")
+        if lost:  # retracted, or lost to damage
+            logger.warning("%s; it goes on with the others.", missing)
+        self.add(comparisons[np.array(left)])
 
     def _losses(self, data: _Stacked, batch: Tensor) -> Tensor:
         """The loss of each comparison of ``batch`` for each member, ``[members, batch]``."""

@@ -30,6 +30,9 @@ from rlhf_ray.rllib.seeding import begin_anew
 PREFERENCES = "preferences"
 """Key of the ring's metrics in results, of its state in checkpoints, and name of the store's folder."""
 
+ATTEMPTS = 30
+"""Iterations without a single step before a run gives up: env runners restart within a few, unless the environment is at fault."""
+
 RINGS: dict[str, Any] = {"synchronous": SynchronousPipeline, "asynchronous": AsynchronousPipeline}
 """The ways to drive the ring, by `PreferenceSettings.mode`."""
 
@@ -84,6 +87,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         )
         self._spaces = (observation_space, action_space)
         self._begun = False
+        self._stop: Callable[[], bool] = lambda: False
         self._rounds_seen = 0
         super().setup(config)
 
@@ -121,11 +125,12 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         """Gather the first clips and have the first labelling round held; `train` does it where it was not.
 
         Args:
-            stop: says whether to wait no longer, where a slow teacher has to be waited for.
+            stop: says whether to wait no longer, where a slow teacher has to be waited for, here or later.
 
         Returns:
             Whether it was done; not so when it was stopped.
         """
+        self._stop = stop
         if not self._begun:
             report = self.ring.begin(self._initial_env_steps, stop)
             self._begun = report is not None
@@ -189,6 +194,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             self._begun, self._rounds_seen = state[PREFERENCES]["begun"], state[PREFERENCES]["rounds_seen"]
             if self._begun:
                 self.ring.load_state(state[PREFERENCES]["ring"])
+                if self.ring.version:  # the ring may have been ahead of the learner
+                    self.learner_group.set_weights({REWARD_MODULE_ID: module_state(self.ring.publish())})
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What a checkpoint rebuilds the algorithm with: the configuration, without the folder of this one's store."""
@@ -203,9 +210,13 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             self.ring.close()
 
     def _iterate(self) -> None:
-        """One iteration of PPO; again, where all env runners were lost before they had sampled anything."""
+        """One iteration of PPO; again, where all env runners were lost before they had sampled anything.
+
+        Raises:
+            RuntimeError: they sample nothing, however often they are restarted.
+        """
         sampled = self._sampled
-        while True:
+        for _ in range(ATTEMPTS):
             if isinstance(self.ring, SynchronousPipeline):
                 if self.training_iteration and self.training_iteration % self.config.checkpoint_every == 0:
                     begin_anew(self, [self.config.seed or 0, self.training_iteration])
@@ -219,6 +230,10 @@ class PreferencePPO(PPO):  # type: ignore[misc]
                 return
             self.restore_env_runners(self.env_runner_group)
             time.sleep(1.0)
+        raise RuntimeError(
+            f"The env runners sampled nothing in {ATTEMPTS} attempts. Look into the logs of their processes for why (an "
+            "environment that raises, say), or sample in the learner's process, with num_env_runners=0, to see the error here."
+        )
 
     @property
     def _progress(self) -> float:
@@ -231,13 +246,14 @@ class PreferencePPO(PPO):  # type: ignore[misc]
 
     def _turn(self) -> None:
         """Hold the labelling round that is due, or tell the asynchronous ring how far PPO is; give the learner a new version."""
-        due = self._round_due()
+        asynchronous = isinstance(self.ring, AsynchronousPipeline)
+        due = math.floor(self._progress * self.ring.rounds) if asynchronous else self._round_due()
         new = due > self._rounds_seen
         self._rounds_seen = due
         if new:
             self._explore(due)
         if isinstance(self.ring, AsynchronousPipeline):
-            self.ring.advance(self._progress, self.env_steps)
+            self.ring.advance(self._progress, self.env_steps, self._stop)
             report = self.ring.news()
         else:
             report = self.ring.hold_round(due) if new else None

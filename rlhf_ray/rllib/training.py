@@ -33,7 +33,8 @@ from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate, load_policy
 from rlhf_ray.rllib.reference import train_reference
 from rlhf_ray.run_folder import MetricsWriter, RunFolder, plain, read_metrics
-from rlhf_ray.settings import Experiment
+from rlhf_ray.settings import Experiment, SettingError
+from rlhf_ray.store import PreferenceStore
 
 Observer = Callable[[dict[str, Any]], None]
 """Is shown the metrics of each iteration."""
@@ -165,12 +166,14 @@ def _train(
             accuracies.append(metrics.get("held_out_accuracy"))
             raised = [asdict(alarm) for alarm in health.watch(metrics)]
             metrics |= {"alarms": health.active, "raised": raised}
-            writer.write(metrics)
+            with going_on("metrics"):
+                writer.write(metrics)
             observe(metrics)
             if algorithm.training_iteration % experiment.checkpoint_every == 0:
-                save_checkpoint(folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path)
+                with going_on("checkpoint"):
+                    save(algorithm, folder)
         finished = algorithm.finished
-        save_checkpoint(folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path)
+        save(algorithm, folder)
         if algorithm.ring.version:
             algorithm.reward_model().save(folder.reward_model)
         writer.close()
@@ -180,11 +183,25 @@ def _train(
             Path(algorithm.logdir).rmdir()  # RLlib's own folder under ~/ray_results, which stayed empty
     return {
         "env_steps": metrics.get("env_steps", 0),
-        "comparisons": metrics.get("comparisons", 0),
+        "comparisons": len(PreferenceStore(folder.preferences)),
         "held_out_accuracy": next((accuracy for accuracy in reversed(accuracies) if accuracy is not None), None),
         "train_seconds": time.perf_counter() - started,
         "interrupted": not finished,
     }
+
+
+def save(algorithm: PreferencePPO, folder: RunFolder) -> None:
+    """Save a checkpoint into the run folder. The preference store in it has checksums of its own."""
+    save_checkpoint(folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path, unlisted=PREFERENCES)
+
+
+@contextlib.contextmanager
+def going_on(what: str) -> Iterator[None]:
+    """Within it, a disk that takes nothing is said and is no reason to stop: training may outlast it."""
+    try:
+        yield
+    except OSError as error:
+        logging.getLogger(__name__).error("The %s could not be written: %s", what, error)
 
 
 def go_on(algorithm: PreferencePPO, folder: RunFolder) -> None:
@@ -192,6 +209,11 @@ def go_on(algorithm: PreferencePPO, folder: RunFolder) -> None:
     checkpoint = last_checkpoint(folder.checkpoints)
     if checkpoint is not None:
         algorithm.restore_from_path(str(checkpoint))
+    elif any(folder.checkpoints.glob("[0-9]*")):
+        raise SettingError(
+            f"--resume is {folder.path}, and each of its checkpoints is damaged (the log names the files). Bring one back from a "
+            f"copy, or remove {folder.checkpoints} to begin anew with the labels there are."
+        )
     folder.go_back_to(algorithm.training_iteration)
 
 

@@ -453,12 +453,20 @@ def test_a_state_from_before_the_first_fit_can_be_restored() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 2])
-def test_comparisons_that_are_missing_for_a_state_are_counted(kept: int) -> None:
+def test_comparisons_that_are_missing_for_a_state_are_told_of_and_the_others_are_enough(
+    kept: int, caplog: pytest.LogCaptureFixture
+) -> None:
     comparisons = some_comparisons(3)
-    trainer = _trainer(SMALL, comparisons)
+    trainer, restored = _trainer(SMALL, comparisons), _trainer(SMALL)
     trainer.fit(1)
-    with pytest.raises(ValueError, match=f"{3 - kept} of the 3 comparisons"):
-        _trainer(SMALL).load_state(trainer.state(), comparisons[:kept] if kept else None)
+    if kept == 0:
+        with pytest.raises(ValueError, match="3 of the 3 comparisons"):
+            restored.load_state(trainer.state(), None)
+        return
+    restored.load_state(trainer.state(), comparisons[:kept])
+    assert f"{3 - kept} of the 3 comparisons" in caplog.text
+    assert _same(restored, trainer)
+    assert restored.fit(1).comparisons == kept
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others() -> None:

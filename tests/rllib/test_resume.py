@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 
 from benchmarks.resume import differences, finish, kill_everything, left_behind, options, small, start
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.run_folder import RunFolder, read_metrics
 from rlhf_ray.settings import PPOSettings
 from rlhf_ray.store import PreferenceStore
@@ -70,6 +72,54 @@ def test_a_run_that_is_continued_from_a_checkpoint_comes_to_the_same_bit_for_bit
         while not algorithm.finished:
             algorithm.train()
         assert_same(undisturbed, outcome(algorithm))
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_an_asynchronous_run_goes_on_with_its_newest_reward_its_labels_and_another_number_of_env_runners(
+    tmp_path: Path,
+) -> None:
+    experiment = small()
+    experiment = dataclasses.replace(
+        experiment, preferences=dataclasses.replace(experiment.preferences, mode="asynchronous")
+    )
+    store = tmp_path / "store"
+    algorithm = PreferencePPOConfig.from_experiment(experiment).preferences(store=store).build_algo()
+    try:
+        for _ in range(3):
+            algorithm.train()
+        deadline = time.monotonic() + 60
+        while algorithm.ring.version < 3:  # ahead of the learner, which has not asked since
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        algorithm.save_to_path(str(tmp_path / "checkpoint"))
+        before, version = outcome(algorithm), algorithm.ring.version
+    finally:
+        algorithm.stop()
+    ppo = dataclasses.replace(experiment.ppo, num_envs=2, num_env_runners=2)
+    config = PreferencePPOConfig.from_experiment(dataclasses.replace(experiment, ppo=ppo)).preferences(store=store)
+    algorithm = config.build_algo()
+    try:
+        algorithm.restore_from_path(str(tmp_path / "checkpoint"))
+        assert algorithm.training_iteration == 3
+        assert algorithm.env_steps == before["env_steps"]
+        reward = algorithm.learner_group.get_weights([REWARD_MODULE_ID])[REWARD_MODULE_ID]
+        assert reward["ensemble.version"] == version
+        for name, value in before["reward"].items():
+            np.testing.assert_array_equal(value, reward[f"ensemble.{name}"])
+        for name, value in before["policy"].items():
+            np.testing.assert_array_equal(
+                value, algorithm.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID][name]
+            )
+        while not algorithm.finished:
+            algorithm.train()
+        after = outcome(algorithm)
+        assert after["ids"][: len(before["ids"])] == before["ids"]
+        assert len(after["ids"]) == len(set(after["ids"])) <= 40
+        assert algorithm.ring.version > version
+        assert algorithm.env_steps <= experiment.total_env_steps
     finally:
         algorithm.stop()
 
