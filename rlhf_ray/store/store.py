@@ -52,6 +52,10 @@ class PreferenceStore:
         """How many comparisons hold."""
         return len(self.snapshot())
 
+    def __bool__(self) -> bool:
+        """A store is something, also an empty one. Without this, whoever asks has it read: Ray does, of actors that raised."""
+        return True
+
     @property
     def problems(self) -> list[str]:
         """Damage that was come across so far, here or by the writer that moved it to quarantine. `verify` looks for more."""

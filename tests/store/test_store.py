@@ -361,3 +361,8 @@ def test_the_format_is_what_the_documentation_of_existing_stores_says(tmp_path: 
         *("annotator", "annotator_type", "presented_swapped", "t_shown", "t_answered", "view_ms", "session", "run_id"),
         *("policy_version", "reward_version", "extra"),
     ]
+
+
+def test_an_empty_store_is_true_and_asking_reads_nothing(tmp_path: Path) -> None:
+    assert bool(PreferenceStore.__new__(PreferenceStore))  # as Ray asks of one whose __init__ has failed
+    assert len(PreferenceStore(tmp_path)) == 0
