@@ -18,13 +18,16 @@ import json
 import platform
 import random
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
 import tune_configs
+from benchmarks.intervals import median_interval
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.training import quiet, start_ray
 from rlhf_ray.settings import Experiment
@@ -53,13 +56,6 @@ def arm(experiment: Experiment, answer_seconds: float | None) -> PreferencePPO:
 def busy(algorithm: PreferencePPO) -> bool:
     """Whether anything but a teacher is at work in its ring."""
     return any(stage.call is not None for name, stage in algorithm.ring.stages.items() if name != "answering")
-
-
-def interval(values: list[float], draws: int = 10_000) -> list[float]:
-    """Bootstrap 95 % interval of the median."""
-    generator = random.Random(0)
-    medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(draws))
-    return [medians[int(0.025 * draws)], medians[int(0.975 * draws)]]
 
 
 def main() -> None:
@@ -92,7 +88,7 @@ def main() -> None:
             "env_steps_per_second": steps / statistics.median(spent[name]),
             "against_off": statistics.median(ratios),
             "against_off_total": sum(spent["off"]) / sum(spent[name]),
-            "interval_95_of_median": interval(ratios),
+            "interval_95_of_median": median_interval(ratios),
             "comparisons": algorithm.ring.answered,
             "reward_versions": algorithm.ring.version,
         }

@@ -36,7 +36,7 @@ def memory_mb() -> dict[str, float]:
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         try:
             name = (
-                " ".join(process.cmdline()).split(":")[-1].split(".")[0]
+                " ".join(process.cmdline()).split(":")[-1].split(".")[0].strip()
                 if process.pid != psutil.Process().pid
                 else "run"
             )

@@ -16,15 +16,17 @@ import argparse
 import dataclasses
 import json
 import platform
-import random
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 from ray.rllib.algorithms.ppo import PPOConfig
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
 import tune_configs
+from benchmarks.intervals import median_interval
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.config import apply_ppo, register_environment
 from rlhf_ray.rllib.policy import policy_spec
@@ -55,13 +57,6 @@ def plain_ppo(experiment: Experiment) -> Any:
     config.rl_module(rl_module_spec=policy_spec(experiment.ppo))
     config.debugging(seed=experiment.seed, log_level="ERROR")
     return config.build_algo()
-
-
-def interval(values: list[float], draws: int = 10_000) -> list[float]:
-    """Bootstrap 95 % interval of the median."""
-    generator = random.Random(0)
-    medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(draws))
-    return [medians[int(0.025 * draws)], medians[int(0.975 * draws)]]
 
 
 def main() -> None:
@@ -96,7 +91,7 @@ def main() -> None:
         "preset": options.preset,
         "ratio": sum(spent["preferences"]) / sum(spent["plain"]),
         "ratio_median_of_turns": statistics.median(ratios),
-        "interval_95_of_median": interval(ratios),
+        "interval_95_of_median": median_interval(ratios),
         "microseconds_per_step": {name: 1e6 * statistics.mean(values) for name, values in spent.items()},
         "turns": spent,
         "env_steps_of_each": iterations * options.turns * experiment.ppo.iteration_env_steps,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+from rlhf_ray.flush import flush
 
 KEPT = 2
 """Newest checkpoints kept: one more than needed, should the newest turn out damaged."""
@@ -42,11 +43,11 @@ def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object
     manifest = {name: _digest(file) for name, file in names.items()}
     (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     for path in [temporary, *temporary.rglob("*")]:
-        _flush(path)
+        flush(path)
     if checkpoint.exists():  # damaged, or of a run that was continued from an earlier one
         shutil.rmtree(checkpoint)
     temporary.rename(checkpoint)
-    _flush(folder)
+    flush(folder)
     for old in _all(folder)[:-KEPT]:
         shutil.rmtree(old)
     return checkpoint
@@ -83,11 +84,3 @@ def _all(folder: Path) -> list[Path]:
 def _digest(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -126,8 +126,8 @@ class PreferenceSettings:
     """Asynchronous: pairs asked about and not yet answered, at most. Where the teacher is slower than the schedule, pairs chosen
     later are about what the agent does by then."""
     max_reward_age: int | None = None
-    """Asynchronous: environment steps PPO takes on one version of the reward model, at most, while labels or a fit are under way;
-    then it waits for the next version. None: it never waits."""
+    """Asynchronous: environment steps PPO takes on one version of the reward model, at most, while a newer one is to come
+    (a fit is due and there are labels for it); then it waits for that. None: it never waits."""
 
     def __post_init__(self) -> None:
         _require_choices(self, "preferences")

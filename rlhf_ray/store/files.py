@@ -16,6 +16,8 @@ from typing import Any, BinaryIO, Protocol
 import pyarrow as pa
 import pyarrow.fs
 
+from rlhf_ray.flush import flush
+
 FOLDERS = ("labels", "clips")
 NUMBERED = re.compile(r"(\d+)-[0-9a-f]{32}\.(?:parquet|arrow)$")
 """The name of a segment or a pack."""
@@ -99,7 +101,7 @@ class LocalFiles:
             with _explained(f"making folders in {self.root}", "free space or mend the disk, then repeat"):
                 for folder in FOLDERS:
                     (self.root / folder).mkdir(parents=True, exist_ok=True)
-                _flush(self.root)
+                flush(self.root)
 
     def exists(self, name: str) -> bool:
         return (self.root / name).exists()
@@ -132,7 +134,7 @@ class LocalFiles:
                     sink.flush()
                     os.fsync(sink.fileno())
                 os.replace(temporary, file)
-                _flush(file.parent)
+                flush(file.parent)
             except OSError:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary)
@@ -147,7 +149,7 @@ class LocalFiles:
         with contextlib.suppress(FileNotFoundError):
             target.parent.mkdir(exist_ok=True)
             os.replace(self.root / name, target)
-            _flush(target.parent)
+            flush(target.parent)
 
     def settle(self) -> None:
         for folder in (self.root, *(self.root / name for name in FOLDERS)):
@@ -156,7 +158,7 @@ class LocalFiles:
                     with contextlib.suppress(OSError):
                         os.unlink(folder / name)
             with _explained(f"flushing {folder}", "mend the disk, then repeat"):
-                _flush(folder)
+                flush(folder)
 
     def _is_nobodys(self, name: str) -> bool:
         """Whether this is the temporary file of a process of this machine that is no more."""
@@ -254,11 +256,3 @@ def _explained(doing: str, remedy: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise type(error)(error.errno, f"{doing}: {error.strerror or error} ({remedy})") from error
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

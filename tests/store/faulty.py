@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_ray import flush
 from rlhf_ray.store import files
 
 
@@ -34,7 +35,8 @@ class FaultyDisk:
         self._deleted: list[tuple[str, str, bytes]] = []
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(files, "os", self)
+        for module in (files, flush):
+            monkeypatch.setattr(module, "os", self)
         monkeypatch.setattr(files, "open", self.open, raising=False)
 
     def __getattr__(self, name: str) -> Any:
