@@ -46,7 +46,9 @@ class _Questions:
         number: of the asking.
         pairs: where they are.
         count: how many.
-        answered, stored: how many of them, from the first, have been.
+        answered, stored: how many of them, from the first, have been; of people's questions, how many in whatever order.
+        people: whether people are asked.
+        posted: whether the labelling page has them.
     """
 
     number: int
@@ -54,6 +56,8 @@ class _Questions:
     count: int
     answered: int = 0
     stored: int = 0
+    people: bool = False
+    posted: bool = False
 
 
 class AsynchronousPipeline(Pipeline):
@@ -65,7 +69,8 @@ class AsynchronousPipeline(Pipeline):
     def __init__(self, **arguments: Any):
         super().__init__(**arguments)
         self.rounds = self.preferences.rounds  # of gradient steps, which no iteration has to wait for
-        self.stages = {name: Stage() for name in ("asking", "answering", "storing", "fitting", "exploring", "checking")}
+        stages = ["asking", "answering", "storing", "fitting", "exploring", "checking"]
+        self.stages = {name: Stage() for name in stages + (["filming", "people", "reading"] if self.page else [])}
         self.dropped_explorations = 0
         """Explorations that fell due while the collector was busy with an earlier one."""
         self.lost_questions = 0
@@ -84,6 +89,12 @@ class AsynchronousPipeline(Pipeline):
         self._unstored: deque[tuple[_Questions, int, Any]] = deque()
         self._unfitted: list[Any] = []
         self._exploration: tuple[int, int, PolicyFactory] | None = None
+        self._filming: tuple[int, int, PolicyFactory] | None = None
+        self._read, self._to_read = 0, False
+        """Up to which event the store was read, and whether there is more. People's answers come that way."""
+        self._page_changes = 0
+        self._people_done = 0
+        """Questions that people have answered."""
         self._arrived: dict[str, Any] = {"too_short": 0, "distinct_clips": 1.0, "newest_policy": RANDOM_POLICY}
         self._news: FitReport | None = None
         self._failure: BaseException | None = None
@@ -152,6 +163,13 @@ class AsynchronousPipeline(Pipeline):
             self._exploration = (round_number, policy_version, make_policy)
             self.env_steps += self.fragments.exploration_env_steps
 
+    def film(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
+        """Have a policy filmed for people, as the settings say. The steps count from now on."""
+        with self._changed:
+            if self._filming is None:
+                self._filming = (round_number, policy_version, make_policy)
+                self.env_steps += self.film_env_steps
+
     def news(self) -> RoundReport | None:
         """The newest fit since the last call, and how many labels fell due and were answered since then; None without a fit."""
         with self._changed:
@@ -175,11 +193,14 @@ class AsynchronousPipeline(Pipeline):
         with self._changed:
             waiting = {
                 "asking": max(0, self._due() - self.answered - self._open()),
-                "answering": sum(q.count - q.answered for q in self._questions),
+                "answering": sum(q.count - q.answered for q in self._questions if not q.people),
                 "storing": sum(q.answered - q.stored for q in self._questions),
                 "fitting": len(self._unfitted),
                 "exploring": int(self._exploration is not None),
             }
+            if self.page:
+                waiting["people"] = self._open(people=True)
+                waiting["filming"] = int(self._filming is not None)
             values = {
                 f"{name}_{what}": value
                 for name, queue in waiting.items()
@@ -204,13 +225,16 @@ class AsynchronousPipeline(Pipeline):
             for q in self._questions:
                 with contextlib.suppress(*LOST):  # they are asked for anew
                     pairs = _pairs_to_plain(ray.get(q.pairs))
-                    questions.append({"number": q.number, "pairs": pairs, "count": q.count, "stored": q.stored})
+                    questions.append(
+                        {"number": q.number, "pairs": pairs, "count": q.count, "stored": q.stored, "people": q.people}
+                    )
             return super().state() | {
                 "asked": self._asked,
                 "fits": self._fits,
                 "published_at": self._published_at,
                 "reported": self._reported,
                 "questions": questions,
+                "people_done": self._people_done,
             }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -219,9 +243,12 @@ class AsynchronousPipeline(Pipeline):
         self._reported = tuple(state["reported"])
         self._asked, self._fits, self._published_at = state["asked"], state["fits"], state["published_at"]
         self._questions = deque(
-            _Questions(q["number"], ray.put(_pairs_from_plain(q["pairs"])), q["count"], q["stored"], q["stored"])
+            _Questions(
+                q["number"], ray.put(_pairs_from_plain(q["pairs"])), q["count"], q["stored"], q["stored"], q["people"]
+            )
             for q in state["questions"]
         )
+        self._people_done = state["people_done"]
         self._adopt_stored()
         self._thread.start()
 
@@ -270,6 +297,7 @@ class AsynchronousPipeline(Pipeline):
                 ("fitting", self._fit),
                 ("exploring", self._explore),
                 ("checking", self._check),
+                *((("filming", self._film_next), ("people", self._people), ("reading", self._read_store)) if self.page else ()),
             ):
                 if self.stages[name].call is None:
                     start()
@@ -277,12 +305,14 @@ class AsynchronousPipeline(Pipeline):
     def _adopt_stored(self) -> None:
         """Count and fit to what the store holds: labels of before the run was killed, or those it was given."""
         self.answered = ray.get(self.store.__len__.remote())
-        if self.answered:
+        if self.page:
+            self._to_read = True
+        elif self.answered:
             self._unfitted = [self.store.load.remote()]  # the trainer leaves out what it has
 
     def _ask(self) -> None:
         """Have the pairs chosen that are due, as far as there is room for open questions."""
-        count = min(self._due() - self.answered, self.preferences.max_open_questions) - self._open()
+        people, count = self._to_ask()
         if count <= 0 or self._starved_at == self._advances:
             return
         reward = self._trainer_state and ray.put(self.publish())
@@ -292,7 +322,7 @@ class AsynchronousPipeline(Pipeline):
         def finish() -> int:
             found: int = ray.get(chosen)
             if found:
-                self._questions.append(_Questions(number, pairs, found))
+                self._questions.append(_Questions(number, pairs, found, people=people))
                 self._asked += 1
             else:
                 self._starved_at = self._advances  # no pair to be made: until PPO has made new clips
@@ -300,9 +330,23 @@ class AsynchronousPipeline(Pipeline):
 
         self.stages["asking"].start(chosen, finish)
 
+    def _to_ask(self) -> tuple[bool, int]:
+        """Whether people are to be asked next, and how many pairs."""
+        of, due = self.preferences, self._due()
+        for_people = round(of.people_share * due)
+        if of.people_share == 1.0:
+            missing = {True: due - self.answered}
+        else:
+            missing = {True: for_people - self._people_done, False: due - for_people - (self.answered - self._people_done)}
+        for people, count in missing.items():
+            count = min(count, of.max_open_questions) - self._open(people)
+            if count > 0:
+                return people, count
+        return False, 0
+
     def _answer(self) -> None:
         """Have the oldest questions answered: one after the other, or all at once by a teacher who needs no time."""
-        questions = next((q for q in self._questions if q.answered < q.count), None)
+        questions = next((q for q in self._questions if q.answered < q.count and not q.people), None)
         if questions is None or len(self._unstored) >= MOST_UNSTORED:
             return
         count = 1 if self.preferences.answer_seconds else questions.count - questions.answered
@@ -338,7 +382,10 @@ class AsynchronousPipeline(Pipeline):
             else:
                 # Counted by the store: what was committed again, after a restart, counts once.
                 self.answered = ray.get(stored)
-                self._unfitted.append(answers)
+                if self.page:
+                    self._to_read = True
+                else:
+                    self._unfitted.append(answers)
             if questions.stored == questions.count:
                 self._questions.remove(questions)
             return count
@@ -377,7 +424,7 @@ class AsynchronousPipeline(Pipeline):
                 self.stages["fitting"].start(restored, lambda: int(bool(ray.get(restored))))
                 return 0
             except LOST:
-                self._unfitted = [self.store.load.remote()]
+                self._unfitted = [self.store.since.remote(0) if self.page else self.store.load.remote()]
                 return 0
             self._unfitted = self._unfitted[len(labels) :]
             self._fits += due
@@ -401,11 +448,101 @@ class AsynchronousPipeline(Pipeline):
 
         self.stages["exploring"].start(call, finish)
 
+    def _film_next(self) -> None:
+        """Have the policy filmed that waits for it, and the page told."""
+        if self._filming is None:
+            return
+        round_number, policy_version, make_policy = self._filming
+        added, shown = self._film(
+            self.film_env_steps, self.films_per_round, round_number, policy_version, make_policy, self._now
+        )
+        self._tell(shown)
+
+        def finish() -> int:
+            self._filming = None
+            with contextlib.suppress(*LOST):
+                ray.get(added)
+            return 1
+
+        self.stages["filming"].start(added, finish)
+
+    def _people(self) -> None:
+        """Give the page questions that it has not, or wait for what people say to those it has."""
+        assert self.page is not None
+        asked = [q for q in self._questions if q.people]
+        new = next((q for q in asked if not q.posted), None)
+        if new is None:
+            self._listen([q.number for q in asked])
+        elif time.monotonic() >= self._store_again_at:
+            self._post(new)
+
+    def _post(self, questions: _Questions) -> None:
+        assert self.page is not None
+        posted = self.page.ask.remote(questions.number, questions.pairs)
+
+        def finish() -> int:
+            try:
+                ray.get(posted)
+                questions.posted = True
+            except LOST:
+                self.lost_questions += questions.count
+                self._questions.remove(questions)
+            except OSError as error:
+                self._store_again_at = time.monotonic() + STORE_AGAIN_AFTER
+                self.failed_commits += 1
+                logger.error("Clips for people could not be stored; they are asked when it is possible: %s", error)
+            return 0
+
+        self.stages["people"].start(posted, finish)
+
+    def _listen(self, numbers: list[int]) -> None:
+        assert self.page is not None
+        call = self.page.wait.remote(numbers, self._page_changes)
+
+        def finish() -> int:
+            progress = ray.get(call)
+            self._to_read |= progress.changes != self._page_changes
+            self._page_changes = progress.changes
+            before = self._people_done
+            for q in [q for q in self._questions if q.people]:
+                q.posted = q.posted and q.number not in progress.unknown
+                if q.number in progress.done:
+                    self._people_done += progress.done[q.number] - q.answered
+                    q.answered = q.stored = progress.done[q.number]
+                if q.stored == q.count:
+                    self._questions.remove(q)
+            return max(0, self._people_done - before)
+
+        self.stages["people"].start(call, finish)
+
+    def _read_store(self) -> None:
+        """Count and fit to what is new in the store."""
+        if not self._to_read:
+            return
+        self._to_read = False
+        call = self.store.position.remote()
+
+        def finish() -> int:
+            last, self.answered = ray.get(call)
+            self._unfitted.append(self.store.since.remote(self._read))
+            new, self._read = last - self._read, last
+            return int(new)
+
+        self.stages["reading"].start(call, finish)
+
+    def _tell(self, episode: Any = None) -> None:
+        """Tell the page how the training is doing."""
+        assert self.page is not None
+        waiting_for = "the first comparisons to be learned from" if self.version == 0 else "the agent to go on learning"
+        self.page.tell.remote(self._situation(self._now, waiting_for), episode)
+
     def _check(self) -> None:
         """Look at what has arrived at the fragmenter, once per step of PPO."""
         if self._checked_at == self._advances:
             return
         self._checked_at = self._advances
+        if self.page:
+            self._tell()
         call = self.fragmenter.report.remote()
 
         def finish() -> int:
@@ -419,9 +556,9 @@ class AsynchronousPipeline(Pipeline):
         of = self.preferences
         return labels_due(of.comparisons, of.initial_comparisons, of.schedule, self._progress, of.steepness)
 
-    def _open(self) -> int:
-        """Questions whose answers are not stored yet."""
-        return sum(q.count - q.stored for q in self._questions)
+    def _open(self, people: bool | None = None) -> int:
+        """Questions whose answers are not stored yet: all, or those that people are asked, or those they are not."""
+        return sum(q.count - q.stored for q in self._questions if people in (None, q.people))
 
     def _all_stored(self) -> bool:
         """Whether nothing is left to store, or nothing can be."""

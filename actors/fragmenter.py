@@ -10,6 +10,7 @@ import numpy as np
 
 from rlhf_ray.arrays import Array, IntArray
 from rlhf_ray.comparisons import Pairs, pair_id
+from rlhf_ray.films import Film
 from rlhf_ray.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.selection import most_disagreed, random_pairs
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
@@ -28,6 +29,7 @@ class Clips:
         fragments: None when no stretch of an episode was long enough.
         too_short: stretches of episodes that were shorter than a fragment.
         episode_lengths: the lengths (steps) of the episodes that ended in this rollout.
+        films: what people are shown of each fragment; empty where it was not filmed.
     """
 
     source: int
@@ -35,6 +37,7 @@ class Clips:
     fragments: Fragments | None
     too_short: int
     episode_lengths: tuple[int, ...]
+    films: tuple[Film, ...] = ()
 
 
 class Fragmenter:
@@ -65,6 +68,7 @@ class Fragmenter:
         self._clips: dict[tuple[int, int], Fragments] = {}
         self._ids: dict[tuple[int, int], list[str]] = {}
         """`Fragments.ids` of each of the above, which are costly for images."""
+        self._films: dict[str, Film] = {}
         self._too_short: dict[tuple[int, int], int] = {}
         self._episode_lengths: set[int] = set()
         self._asked: dict[int, list[tuple[str, str]]] = {}
@@ -77,9 +81,12 @@ class Fragmenter:
         self._episode_lengths.update(clips.episode_lengths)
         if clips.fragments is not None:
             self._clips[key], self._ids[key] = clips.fragments, clips.fragments.ids()
+            self._films.update((film.info.id, film) for film in clips.films)
         for old in sorted(self._clips):
             if self._size() - len(self._clips[old]) < self.settings.pool:
                 break
+            for name in self._ids[old]:
+                self._films.pop(name, None)
             del self._clips[old], self._ids[old]
 
     def propose(self, count: int, round_number: int, reward: dict[str, Array] | None) -> tuple[int, Pairs | None]:
@@ -111,7 +118,8 @@ class Fragmenter:
             return 0, None
         self._asked[round_number] = [(names[left], names[right]) for left, right in index]
         ids = tuple(pair_id(*pair) for pair in self._asked[round_number])
-        return len(index), Pairs(pool[index[:, 0]], pool[index[:, 1]], ids, version)
+        films = tuple((self._films[left], self._films[right]) for left, right in self._asked[round_number] if self._films)
+        return len(index), Pairs(pool[index[:, 0]], pool[index[:, 1]], ids, version, films)
 
     def _new_pairs(
         self, pool: Fragments, names: list[str], count: int, round_number: int, rng: np.random.Generator
@@ -149,6 +157,7 @@ class Fragmenter:
             "too_short": dict(self._too_short),
             "episode_lengths": sorted(self._episode_lengths),
             "asked": {round_number: list(pairs) for round_number, pairs in self._asked.items()},
+            "films": list(self._films.values()),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -158,6 +167,7 @@ class Fragmenter:
         self._too_short = dict(state["too_short"])
         self._episode_lengths = set(state["episode_lengths"])
         self._asked = {round_number: list(pairs) for round_number, pairs in state["asked"].items()}
+        self._films = {film.info.id: film for film in state["films"]}
 
     def _names(self) -> list[str]:
         """The id of each fragment in the pool, the oldest first."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,30 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.fragmenter import Fragmenter
 from actors.gatherer import SyntheticGatherer
+from actors.labelling_page import LabellingPage, PageSettings
 from actors.reward_trainer import RewardTrainerActor
 from actors.rollout_collector import PolicyFactory, RolloutCollector
 from rlhf_ray.arrays import Array
+from rlhf_ray.envs.spaces import is_image
 from rlhf_ray.fragments import RANDOM_POLICY
+from rlhf_ray.labelling.desk import Situation
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 
-CPUS = {"fragmenter": 0.1, "gatherer": 0.1, "store": 0.0, "collector": 0.2, "reward_trainer": 0.5}
+CPUS = {"fragmenter": 0.1, "gatherer": 0.1, "page": 0.0, "store": 0.0, "collector": 0.2, "reward_trainer": 0.5}
 """CPUs each actor claims. In the synchronous ring one of them works at a time, in the asynchronous one only the reward trainer
 works hard, so that together they claim one. The store claims none, to fit on the node it has to be on however full that is."""
+
+
+FIRST_FILMS = 60
+"""Clips that are filmed before the first question, at most: people wait for them."""
+
+FEWEST_FILMS = 4
+"""Clips filmed of each later policy, at least."""
+
+EPISODE_EVERY = 10.0
+"""Seconds between two films of a whole episode, at least: drawing them takes time that the training would have."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +73,8 @@ class Pipeline:
         seed: of everything random in the ring.
         rollouts: stretches the collector's steps are shared by.
         spread: how many rounds the training has room for.
+        total_env_steps: of the training.
+        page: makes the labelling page; None where nobody is asked.
     """
 
     def __init__(
@@ -73,9 +90,12 @@ class Pipeline:
         seed: int,
         rollouts: int,
         spread: int,
+        total_env_steps: int,
+        page: PageSettings | None = None,
     ):
         self.fragments, self.preferences, self.reward_model = fragments, preferences, reward_model
-        self.rollouts = rollouts
+        self.rollouts, self.total_env_steps = rollouts, total_env_steps
+        self.images = is_image(observation_space)
         self.rounds = min(preferences.rounds, spread)
         """Labelling rounds after the first."""
 
@@ -97,14 +117,35 @@ class Pipeline:
         self.gatherer = start(SyntheticGatherer, "gatherer", preferences, seed)
         self.store = start(PreferenceStore, "store", store, scheduling_strategy=here)
         self.trainer = start(RewardTrainerActor, "reward_trainer", reward_model, preferences, *spaces, seed)
+        self.page: ActorHandle[Any] | None = None
+        self.links: dict[str, str] = {}
+        """Where each person labels."""
+        if page is not None:
+            near = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            self.page = start(LabellingPage, "page", page, self.store, scheduling_strategy=near)
+            self.links = ray.get(self.page.start.remote())
 
         self.env_steps = 0
         """Environment steps the collector has taken."""
+        self._filmed_at = -math.inf
+        """When an episode was filmed last, by `time.monotonic`."""
         self.answered = 0
         """Comparisons answered and stored so far."""
         self.version = 0
         """The version of the reward model; 0 before the first fit."""
         self._trainer_state: ray.ObjectRef[dict[str, Any]] | None = None
+
+    @property
+    def film_env_steps(self) -> int:
+        """Environment steps that are filmed for people before each later round."""
+        return max(self.fragments.film_env_steps, 2 * self.fragments.length)
+
+    @property
+    def films_per_round(self) -> int:
+        """Clips filmed in them: half as many again as the labels of a round need."""
+        of = self.preferences
+        wanted = math.ceil(3 * of.people_share * (of.comparisons - of.initial_comparisons) / max(1, self.rounds))
+        return max(FEWEST_FILMS, min(wanted, self.film_env_steps // (self.fragments.length + 1)))
 
     def check_first_clips(self) -> None:
         """Check that the first clips can be compared.
@@ -175,8 +216,9 @@ class Pipeline:
 
     def close(self) -> None:
         """End the actors."""
-        for actor in (self.collector, self.fragmenter, self.gatherer, self.store, self.trainer):
-            ray.kill(actor)
+        for actor in (self.collector, self.fragmenter, self.gatherer, self.page, self.store, self.trainer):
+            if actor is not None:
+                ray.kill(actor)
 
     def _collect(
         self, env_steps: int, round_number: int, policy_version: int, make_policy: PolicyFactory | None
@@ -185,8 +227,38 @@ class Pipeline:
         clips = self.collector.collect.remote(env_steps, self.rollouts, round_number, policy_version, make_policy)
         return self.fragmenter.add.remote(clips)
 
+    def _film(
+        self, env_steps: int, clips: int, number: int, policy_version: int, make_policy: PolicyFactory | None, taken: int
+    ) -> tuple[Any, Any]:
+        """Have the collector film ``env_steps`` steps and the fragmenter take its clips.
+
+        Returns:
+            The reference to wait for, and that of the film of an episode (None where the last one is new enough).
+        """
+        now = time.monotonic()
+        episode = now - self._filmed_at >= EPISODE_EVERY
+        if episode:
+            self._filmed_at = now
+        film = self.collector.film.options(num_returns=2)
+        filmed, shown = film.remote(env_steps, clips, number, taken, policy_version, make_policy, episode)
+        return self.fragmenter.add.remote(filmed), shown if episode else None
+
+    def _situation(self, env_steps: int, waiting_for: str, *, finished: bool = False) -> Situation:
+        of = self.preferences
+        return Situation(of.comparisons, env_steps, self.total_env_steps, finished, waiting_for)
+
     def _collect_first(self, env_steps: int) -> None:
-        ray.get(self._collect(env_steps, 0, RANDOM_POLICY, None))
+        if self.page is None:
+            ray.get(self._collect(env_steps, 0, RANDOM_POLICY, None))
+        else:
+            # Images are shown as they are, and cut from all steps; of them an episode is filmed alone.
+            filmed = min(env_steps // 2, self.fragments.film_env_steps) if self.images else env_steps
+            clips = min(FIRST_FILMS, 2 * self.preferences.initial_comparisons)
+            added, shown = self._film(filmed, clips, 0, RANDOM_POLICY, None, 0)
+            calls = [added, self.page.tell.remote(self._situation(0, "the agent's first clips"), shown)]
+            if filmed < env_steps:
+                calls.append(self._collect(env_steps - filmed, 0, RANDOM_POLICY, None))
+            ray.get(calls)
         self.env_steps += env_steps
         self.check_first_clips()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -10,8 +12,12 @@ import numpy as np
 
 from actors.fragmenter import Clips
 from rlhf_ray.arrays import Array
-from rlhf_ray.fragments import RANDOM_POLICY, Trajectory, cut_fragments
+from rlhf_ray.films import Camera, Episode, film
+from rlhf_ray.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.settings import FragmentSettings
+
+EPISODE_FRAMES = 100
+"""Frames, at most, of the film of an episode."""
 
 
 class Policy(Protocol):
@@ -71,7 +77,7 @@ class RolloutCollector:
         rollouts = max(1, min(rollouts, env_steps // self.settings.length))
         for steps in np.diff(np.linspace(0, env_steps, rollouts + 1).round().astype(int)):
             while steps > 0:
-                trajectory, ended = self._roll(int(steps), policy, rng)
+                trajectory, ended = self._roll(int(steps), policy, rng, self.settings.random_action_share)
                 steps -= len(trajectory)
                 trajectories.append(trajectory)
                 if ended:
@@ -87,15 +93,76 @@ class RolloutCollector:
         too_short = sum(len(trajectory) < self.settings.length for trajectory in trajectories)
         return Clips(-1, policy_version, fragments, too_short, tuple(lengths))
 
-    def _roll(self, steps: int, policy: Policy | None, rng: np.random.Generator) -> tuple[Trajectory, bool]:
-        """At most ``steps`` steps of one episode from its beginning, and whether it ended."""
+    def film(
+        self,
+        env_steps: int,
+        clips: int,
+        number: int,
+        taken: int,
+        policy_version: int = RANDOM_POLICY,
+        make_policy: PolicyFactory | None = None,
+        episode: bool = True,
+    ) -> tuple[Clips, Episode | None]:
+        """Take exactly ``env_steps`` steps; film clips for people where observations are no images, and an episode.
+
+        Only what is shown is rendered: the clips' steps, and of the first episode every so many.
+
+        Args:
+            env_steps: environment steps.
+            clips: fragments to film, about; none of images, which can be shown as they are.
+            number: decides everything random.
+            taken: environment steps of the training before these, which the episode's film tells.
+            policy_version: of the policy that is made.
+            make_policy: makes the policy to follow; None takes random actions.
+            episode: whether to film the first episode.
+        """
+        rng = np.random.default_rng([self.seed, 5, number])
+        policy = None if make_policy is None else make_policy()
+        self.env.action_space.seed(int(rng.integers(2**31)))
+        camera = Camera(self.env)
+        length = self.settings.length
+        spacing = env_steps + 1 if camera.pixelated else max(length + 1, env_steps // clips)
+        reels: list[_Reel] = []
+        left = env_steps
+        while left > 0:
+            at_start = rng.random() < self.settings.start_share
+            first = 0 if at_start else int(rng.integers(max(1, spacing - length)))
+            limit = min(left, (self.env.spec and self.env.spec.max_episode_steps) or left)
+            stride = 0 if reels or not episode else math.ceil((limit + 1) / EPISODE_FRAMES)
+            reel = _Reel(camera, first if not camera.pixelated else env_steps, spacing, length, stride)
+            reel.trajectory, reel.ended = self._roll(left, policy, rng, 0.0, reel.see)
+            left -= len(reel.trajectory)
+            reels.append(reel)
+        cuts = [(reel, start) for reel in reels for start in reel.windows()]
+        fragments, films = None, ()
+        if cuts:
+            fragments = Fragments.concatenate([reel.trajectory.window(start, length, policy_version) for reel, start in cuts])
+            films = tuple(
+                film(name, [reel.frames[t] for t in range(start, start + length + 1)], pixelated=False)
+                for name, (reel, start) in zip(fragments.ids(), cuts, strict=True)
+            )
+        too_short = sum(len(reel.trajectory) < length for reel in reels)
+        lengths = tuple(len(reel.trajectory) for reel in reels if reel.ended)
+        shown = reels[0].episode(policy_version, taken) if episode else None
+        return Clips(-1, policy_version, fragments, too_short, lengths, films), shown
+
+    def _roll(
+        self,
+        steps: int,
+        policy: Policy | None,
+        rng: np.random.Generator,
+        random_share: float,
+        see: Callable[[int, Array], None] = lambda t, observation: None,
+    ) -> tuple[Trajectory, bool]:
+        """At most ``steps`` steps of one episode from its beginning, and whether it ended; ``see`` is shown each observation."""
         observation, _ = self.env.reset(seed=int(rng.integers(2**31)))
+        see(0, observation)
         observations = [np.array(observation)]  # copies: some environments reuse their arrays
         actions: list[Array] = []
         rewards: list[float] = []
         terminated = truncated = False
         while len(actions) < steps and not (terminated or truncated):
-            if policy is None or rng.random() < self.settings.random_action_share:
+            if policy is None or rng.random() < random_share:
                 action = self.env.action_space.sample()
             else:
                 action = policy.act(observation, rng)
@@ -103,7 +170,46 @@ class RolloutCollector:
             observations.append(np.array(observation))
             actions.append(action)
             rewards.append(float(reward))
+            see(len(actions), observation)
         trajectory = Trajectory(
             np.stack(observations), np.stack(actions), np.array(rewards, dtype=np.float64), bool(terminated)
         )
         return trajectory, bool(terminated or truncated)
+
+
+class _Reel:
+    """The frames of one episode that somebody may be shown.
+
+    Args:
+        camera: takes them.
+        first: step at which the first clip begins.
+        spacing: steps from there to the beginning of the next one.
+        length: of a clip.
+        stride: every so many steps one frame is taken for the film of the episode; 0: none is.
+    """
+
+    trajectory: Trajectory
+    ended: bool
+
+    def __init__(self, camera: Camera, first: int, spacing: int, length: int, stride: int):
+        self.camera, self.first, self.spacing, self.length, self.stride = camera, first, spacing, length, stride
+        self.frames: dict[int, Array] = {}
+
+    def see(self, t: int, observation: Array) -> None:
+        """The episode's step ``t`` has led to ``observation``."""
+        in_clip = t >= self.first and (t - self.first) % self.spacing <= self.length
+        if in_clip or (self.stride and t % self.stride == 0):
+            self.frames[t] = self.camera.frame(observation)
+
+    def windows(self) -> list[int]:
+        """Where clips begin that were filmed whole."""
+        return list(range(self.first, len(self.trajectory) - self.length + 1, self.spacing))
+
+    def episode(self, policy_version: int, taken: int) -> Episode:
+        """The film of the whole episode."""
+        shown = [frame for t, frame in self.frames.items() if t % self.stride == 0]
+        name = hashlib.sha256(b"".join(frame.tobytes() for frame in shown)).hexdigest()
+        made = film(name, shown, pixelated=self.camera.pixelated)
+        return Episode(
+            made, self.camera.fps / self.stride, len(self.trajectory), self.ended, policy_version, taken
+        )

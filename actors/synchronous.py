@@ -21,6 +21,8 @@ class SynchronousPipeline(Pipeline):
         super().__init__(**arguments)
         of = self.preferences
         self.labels = labels_per_round(of.comparisons, of.initial_comparisons, of.schedule, self.rounds, of.steepness)
+        self._read = 0
+        """Up to which event the store was read, where people are asked."""
         self.round_number = -1
         """The last round that was held; -1 before the first."""
 
@@ -30,13 +32,13 @@ class SynchronousPipeline(Pipeline):
         return self.round_number + 1
 
     def begin(self, env_steps: int, stop: Callable[[], bool] = lambda: False) -> RoundReport:
-        """Gather the first clips with ``env_steps`` random actions and hold the first round, which cannot be stopped.
+        """Gather the first clips with ``env_steps`` random actions and hold the first round, of which only waiting for people can be stopped.
 
         Raises:
             SettingError: the clips show that the settings do not fit the environment.
         """
         self._collect_first(env_steps)
-        return self.hold_round(0)
+        return self.hold_round(0, stop)
 
     def explore(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
         """Gather clips of a policy with a share of random actions, as the settings say."""
@@ -44,16 +46,33 @@ class SynchronousPipeline(Pipeline):
         ray.get(self._collect(steps, round_number, policy_version, make_policy))
         self.env_steps += steps
 
-    def hold_round(self, round_number: int) -> RoundReport:
-        """Ask for what is due by round ``round_number``, store the answers and fit the reward model to all."""
+    def film(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
+        """Film a policy for people, as the settings say."""
+        assert self.page is not None
+        steps, clips = self.film_env_steps, self.films_per_round
+        added, shown = self._film(steps, clips, round_number, policy_version, make_policy, self.env_steps)
+        self.env_steps += steps
+        ray.get([added, self.page.tell.remote(self._situation(self.env_steps, "the next round"), shown)])
+
+    def hold_round(self, round_number: int, stop: Callable[[], bool] = lambda: False) -> RoundReport:
+        """Ask for what is due by round ``round_number``, store the answers and fit the reward model to all.
+
+        Args:
+            round_number: which round.
+            stop: says whether to wait for people no longer; what they have answered until then counts.
+        """
         wanted = sum(self.labels[: round_number + 1]) - self.answered
         answered, fit = 0, None
         if wanted > 0:
             reward = None if self.version == 0 else ray.put(self.publish())
             count, pairs = self.fragmenter.propose.options(num_returns=2).remote(wanted, round_number, reward)
-            if ray.get(count):
+            asked = ray.get(count)
+            if asked and self.page is not None:
+                comparisons = self._ask_people(pairs, asked, round_number, stop)
+            elif asked:
                 comparisons = self.gatherer.gather.remote(pairs, round_number)
                 ray.get(self.store.commit.remote(comparisons, annotator=self.preferences.teacher))
+            if asked and (self.page is None or ray.get(self.store.__len__.remote())):
                 updates = self.reward_model.initial_updates if self.version == 0 else self.reward_model.updates
                 fit = self._fit(comparisons, updates)
                 # Counted by the trainer, whose state goes back with this one's: the store may hold some of them already, from
@@ -62,6 +81,22 @@ class SynchronousPipeline(Pipeline):
         self.round_number = round_number
         self.answered += answered
         return RoundReport(round_number, wanted, answered, self.answered, fit)
+
+    def _ask_people(self, pairs: Any, count: int, round_number: int, stop: Callable[[], bool]) -> Any:
+        """Have people answer all of the pairs; the reference of what has changed in the store since the last round."""
+        assert self.page is not None
+        ray.get(self.page.ask.remote(round_number, pairs))
+        changes = 0
+        while not stop():
+            progress = ray.get(self.page.wait.remote([round_number], changes))
+            changes = progress.changes
+            if progress.unknown:
+                ray.get(self.page.ask.remote(round_number, pairs))
+            elif progress.done[round_number] >= count:
+                break
+        ray.get(self.page.tell.remote(self._situation(self.env_steps, "the agent to learn from this round")))
+        since, (self._read, _) = self._read, ray.get(self.store.position.remote())
+        return self.store.since.remote(since)
 
     def arrived(self) -> dict[str, Any]:
         """What has arrived at the fragmenter (`Pipeline.check_report`)."""

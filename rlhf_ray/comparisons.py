@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhf_ray.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.films import Film
 from rlhf_ray.fragments import Fragments
 
 
@@ -20,12 +21,14 @@ class Pairs:
         left, right: ``n`` fragments each; pair ``i`` is ``left[i]`` against ``right[i]``.
         ids: ``n`` ids made of the fragments' content, so that the same question has the same id wherever it is asked.
         reward_version: the version of the reward model that chose the pairs (0: none did).
+        films: what people are shown of each pair, left and right; empty where nobody is or the observations are images.
     """
 
     left: Fragments
     right: Fragments
     ids: tuple[str, ...]
     reward_version: int = 0
+    films: tuple[tuple[Film, Film], ...] = ()
 
     def __len__(self) -> int:
         return len(self.left)
@@ -77,6 +80,7 @@ class Comparisons:
             left=self.pairs.left[index],
             right=self.pairs.right[index],
             ids=tuple(self.pairs.ids[i] for i in positions),
+            films=tuple(self.pairs.films[i] for i in positions) if self.pairs.films else (),
         )
         return Comparisons(pairs, self.preferences[index])
 

@@ -113,6 +113,17 @@ class Trajectory:
     def __len__(self) -> int:
         return len(self.rewards)
 
+    def window(self, start: int, length: int, policy_version: int) -> Fragments:
+        """The ``length`` steps from ``start`` on, as a batch of one."""
+        return Fragments(
+            observations=self.observations[None, start : start + length + 1],
+            actions=self.actions[None, start : start + length],
+            rewards=self.rewards[None, start : start + length].astype(np.float64),
+            terminated=np.array([self.terminated and start + length == len(self)]),
+            starts=np.array([self.start + start], dtype=np.int64),
+            policy_versions=np.array([policy_version], dtype=np.int64),
+        )
+
 
 def cut_fragments(
     trajectories: Sequence[Trajectory],

@@ -63,6 +63,9 @@ class FragmentSettings:
     not do by itself. They count towards total_env_steps."""
     random_action_share: float = 0.3
     """In those steps, the share (0 to 1) at which a random action replaces the policy's."""
+    film_env_steps: int = 200
+    """Where people are asked: environment steps that the newest policy takes before each later round to be filmed. What is not
+    an image itself is rendered there and nowhere else. They count towards total_env_steps."""
 
     def __post_init__(self) -> None:
         _require(self.length >= 1, "fragments.length", self.length, "a fragment has at least 1 step")
@@ -80,6 +83,7 @@ class FragmentSettings:
             self.exploration_env_steps,
             "it must be 0 or more",
         )
+        _require(self.film_env_steps >= 1, "fragments.film_env_steps", self.film_env_steps, "it must be 1 or more")
         _require(
             0 <= self.random_action_share <= 1,
             "fragments.random_action_share",
@@ -109,8 +113,11 @@ class PreferenceSettings:
     """Which pairs to ask about: random ones, or those the ensemble disagrees about most."""
     oversampling: int = 10
     """With selection=disagreement: candidate pairs drawn for each pair asked about."""
-    teacher: TeacherName = "oracle"
-    """Who answers: oracle (always right) or stochastic (right with a probability that grows with the difference)."""
+    teacher: TeacherName | Literal["human"] = "oracle"
+    """Who answers: oracle (always right), stochastic (right with a probability that grows with the difference), or human: people
+    at the labelling page."""
+    human_share: float = 0.0
+    """With a scripted teacher in the asynchronous mode: share of the questions (0 to 1) that people are asked instead."""
     rationality: float = 1.0
     """With teacher=stochastic: β, per unit of true return; 0 answers at random."""
     answer_seconds: float = 0.0
@@ -151,6 +158,13 @@ class PreferenceSettings:
                 0,
                 f"only the first round asks then: set preferences.initial_comparisons to {self.comparisons}, or rounds to 1 up",
             )
+        _require(0 <= self.human_share <= 1, "preferences.human_share", self.human_share, "it is a share between 0 and 1")
+        _require(
+            self.human_share == 0 or self.mode == "asynchronous",
+            "preferences.human_share",
+            self.human_share,
+            "people and a scripted teacher are asked side by side in preferences.mode=asynchronous only",
+        )
         _require(self.steepness > 0, "preferences.steepness", self.steepness, "it must be above 0")
         _require(self.oversampling >= 1, "preferences.oversampling", self.oversampling, "it must be 1 or more")
         _require(self.rationality >= 0, "preferences.rationality", self.rationality, "it must be 0 or more")
@@ -179,6 +193,11 @@ class PreferenceSettings:
             self.held_out_share,
             "it must be at least 0 and below 1",
         )
+
+    @property
+    def people_share(self) -> float:
+        """The share of the questions that people are asked."""
+        return 1.0 if self.teacher == "human" else self.human_share
 
     @property
     def first_fit_comparisons(self) -> int:
@@ -313,6 +332,45 @@ class PPOSettings:
 
 
 @dataclass(frozen=True)
+class LabellingSettings:
+    """The page where people compare clips."""
+
+    annotators: tuple[str, ...] = ("me",)
+    """Who labels: each name gets a link of its own. The first one may also weigh what the others say."""
+    instructions: str = "Which clip shows better behaviour?"
+    """What the page asks."""
+    host: str = "127.0.0.1"
+    """Address the page's server listens at. Anything but this machine's own is reached by others in its network."""
+    port: int = 8765
+    """Its port; the next free one where it is taken, and 0 takes any."""
+    hosts: tuple[str, ...] = ()
+    """Further names (without port) that browsers may call the server by: of a proxy before it, say."""
+    lease_seconds: float = 120.0
+    """Seconds that a question is kept for whoever was shown it; the page asks for more while somebody looks at it."""
+    overlap_share: float = 0.1
+    """Share of the questions (0 to 1) that two people are asked, where there are two, to see whether they agree."""
+    catch_share: float = 0.03
+    """Share of what is shown (0 to 0.5) that are catch pairs, which check the person and train nothing: a clip beside itself, an
+    earlier pair the other way round, and clips of very different true return, where it is known."""
+
+    def __post_init__(self) -> None:
+        names = self.annotators
+        valid = len(names) >= 1 and len(set(names)) == len(names)
+        _require(valid, "labelling.annotators", names, "name at least one person, and each once")
+        for name in names:
+            fits = 1 <= len(name) <= 40 and name.isprintable() and name == name.strip()
+            _require(fits, "labelling.annotators", name, "a name has 1 to 40 printable characters")
+        _require(0 <= self.port <= 65535, "labelling.port", self.port, "a port is between 0 and 65535")
+        _require(self.lease_seconds >= 5, "labelling.lease_seconds", self.lease_seconds, "it must be 5 seconds or more")
+        _require(
+            0 <= self.overlap_share <= 1, "labelling.overlap_share", self.overlap_share, "it is a share between 0 and 1"
+        )
+        _require(
+            0 <= self.catch_share <= 0.5, "labelling.catch_share", self.catch_share, "it is a share between 0 and 0.5"
+        )
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One experiment: an environment, a budget, and the settings of every part."""
 
@@ -330,6 +388,7 @@ class Experiment:
     preferences: PreferenceSettings = field(default_factory=PreferenceSettings)
     reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
     ppo: PPOSettings = field(default_factory=PPOSettings)
+    labelling: LabellingSettings = field(default_factory=LabellingSettings)
 
     def __post_init__(self) -> None:
         _require(self.checkpoint_every >= 1, "checkpoint_every", self.checkpoint_every, "it must be 1 or more")
@@ -340,7 +399,7 @@ class Experiment:
             f"fragments are cut from rollouts of ppo.rollout_length={self.ppo.rollout_length} steps: "
             "shorten the fragments or lengthen the rollouts",
         )
-        exploration = self.preferences.rounds * self.fragments.exploration_env_steps
+        exploration = self.preferences.rounds * self.between_rounds_env_steps
         needed = self.fragments.initial_env_steps + exploration + self.ppo.iteration_env_steps
         _require(
             self.total_env_steps >= needed,
@@ -349,6 +408,13 @@ class Experiment:
             f"the first fragments (fragments.initial_env_steps={self.fragments.initial_env_steps}), exploration "
             f"({exploration}) and one iteration of PPO ({self.ppo.iteration_env_steps}) take {needed}",
         )
+
+
+    @property
+    def between_rounds_env_steps(self) -> int:
+        """Environment steps before each later round that are not PPO's: exploration, and filming for people."""
+        films = self.fragments.film_env_steps if self.preferences.people_share else 0
+        return self.fragments.exploration_env_steps + films
 
 
 def to_json(settings: Any) -> dict[str, Any]:
@@ -377,6 +443,7 @@ _GROUPS: dict[str, type] = {
     "preferences": PreferenceSettings,
     "reward_model": RewardModelSettings,
     "ppo": PPOSettings,
+    "labelling": LabellingSettings,
 }
 
 

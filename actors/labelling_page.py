@@ -1,0 +1,160 @@
+"""LabellingPage: the page where people compare clips, as an actor that serves it from its own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from ray.actor import ActorHandle
+
+from rlhf_ray.comparisons import Pairs
+from rlhf_ray.films import Episode
+from rlhf_ray.fragments import Fragments
+from rlhf_ray.labelling.app import create_app
+from rlhf_ray.labelling.desk import Desk, Situation
+from rlhf_ray.labelling.questions import QuestionQueue
+from rlhf_ray.labelling.serve import Server, allowed_hosts, links
+from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.settings import LabellingSettings
+from rlhf_ray.store import Event
+
+PATIENCE = 1.0
+"""Seconds after which `LabellingPage.wait` returns though nothing has happened."""
+
+
+@dataclass(frozen=True)
+class PageSettings:
+    """What a page is made from.
+
+    Attributes:
+        settings: of the labelling.
+        sessions: who may label; their tokens.
+        title: of the page: what is trained.
+        fps: of the environment.
+        run_id: for the events.
+        seed: of sides and catch pairs.
+    """
+
+    settings: LabellingSettings
+    sessions: Sessions
+    title: str
+    fps: float
+    run_id: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What has happened at the page.
+
+    Attributes:
+        changes: how often something was stored since the page was started.
+        done: of each asking, how many of its questions have an answer.
+        unknown: askings that the page does not know: it was restarted since.
+    """
+
+    changes: int
+    done: dict[int, int]
+    unknown: tuple[int, ...]
+
+
+class ActorStore:
+    """The preference store's actor, for a `Desk`."""
+
+    def __init__(self, store: ActorHandle[Any]):
+        self._store = store
+
+    async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
+        """See `PreferenceStore.record`."""
+        new: int = await self._store.record.remote(list(events), clips)
+        return new
+
+    async def events(self) -> pa.Table:
+        """See `PreferenceStore.events`."""
+        return await self._store.events.remote()
+
+    async def count(self) -> int:
+        """How many comparisons hold."""
+        count: int = await self._store.__len__.remote()
+        return count
+
+    async def weights(self) -> dict[str, float]:
+        """See `PreferenceStore.weights`."""
+        weights: dict[str, float] = await self._store.weights.remote()
+        return weights
+
+    async def weigh(self, annotator: str, weight: float) -> None:
+        """See `PreferenceStore.weigh`."""
+        await self._store.weigh.remote(annotator, weight)
+
+
+class LabellingPage:
+    """Serves the page from whatever node it is on. Answers go straight to the store, and are acknowledged when stored.
+
+    A page that is restarted has lost its questions, which whoever asked them asks again; leases and sessions stay valid.
+    """
+
+    def __init__(self, page: PageSettings, store: ActorHandle[Any]):
+        self.page = page
+        of = page.settings
+        queue = QuestionQueue(
+            lease_seconds=of.lease_seconds, overlap_share=of.overlap_share, catch_share=of.catch_share, seed=page.seed
+        )
+        self.desk = Desk(ActorStore(store), queue, page.sessions.secret, fps=page.fps, run_id=page.run_id)
+        self._server: Server | None = None
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> dict[str, str]:
+        """Serve the page, which every other call does too; each person's link.
+
+        Raises:
+            SettingError: it cannot be served where the settings say.
+        """
+        async with self._starting:
+            if self._server is None:
+                of = self.page.settings
+                app = create_app(
+                    self.desk,
+                    self.page.sessions,
+                    hosts=allowed_hosts(of),
+                    title=self.page.title,
+                    instructions=of.instructions,
+                )
+                server = Server(app, of)
+                await server.start()
+                self._server = server
+        return links(self.page.sessions, self.page.settings, self._server.port)
+
+    async def ask(self, number: int, pairs: Pairs) -> None:
+        """See `Desk.ask`."""
+        await self.start()
+        await self.desk.ask(number, pairs)
+
+    async def tell(self, situation: Situation, episode: Episode | None = None) -> None:
+        """See `Desk.tell`."""
+        await self.start()
+        self.desk.tell(situation, episode)
+
+    async def wait(self, numbers: Sequence[int], changes: int) -> Progress:
+        """What has happened since ``changes``; waits a little for something to happen.
+
+        Args:
+            numbers: of the askings to tell about.
+            changes: `Progress.changes` of the last call.
+        """
+        await self.start()
+        desk = self.desk
+        if desk.changes == changes:
+            desk.changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(desk.changed.wait(), PATIENCE)
+        known = desk.queue.numbers
+        return Progress(
+            desk.changes,
+            {number: desk.queue.done(number) for number in numbers if number in known},
+            tuple(number for number in numbers if number not in known),
+        )

@@ -1,0 +1,168 @@
+"""Films: what a person sees of a clip, as one picture that holds all frames (a sprite sheet)."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from PIL import Image
+
+from rlhf_ray.arrays import Array
+from rlhf_ray.envs.spaces import is_image
+
+RENDERED_SIDE = 256
+"""Pixels of the longer side of rendered frames: larger ones are scaled down."""
+
+QUALITY = 90
+"""WebP's quality of rendered frames. Observations that are images are kept without loss."""
+
+LOSSLESS_EFFORT = 20
+"""What WebP calls the quality of lossless pictures: the effort, of 100."""
+
+LARGEST_SHEET = 16_383
+"""Pixels of a side, at most, that WebP allows."""
+
+
+@dataclass(frozen=True)
+class FilmInfo:
+    """How a film is played.
+
+    Attributes:
+        id: of the clip it shows (64 hex digits).
+        frames: how many; frame ``k`` is in column ``k % columns`` and row ``k // columns`` of the sheet.
+        columns: of the sheet.
+        width, height: of one frame, in pixels.
+        pixelated: whether frames are the agent's own observations, to be enlarged pixel by pixel, and not pictures rendered
+            for people.
+    """
+
+    id: str
+    frames: int
+    columns: int
+    width: int
+    height: int
+    pixelated: bool
+
+
+@dataclass(frozen=True)
+class Film:
+    """A film: ``sheet`` is a WebP file."""
+
+    info: FilmInfo
+    sheet: bytes
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A film of an episode.
+
+    Attributes:
+        film: of it, perhaps of every so many steps only.
+        fps: frames of the film per second at the environment's own pace.
+        steps: that are shown of it.
+        ended: whether it ended there.
+        policy_version: of the policy that acted.
+        env_steps: that the training had taken by then.
+    """
+
+    film: Film
+    fps: float
+    steps: int
+    ended: bool
+    policy_version: int
+    env_steps: int
+
+
+def film(name: str, frames: Sequence[Array] | Array, *, pixelated: bool) -> Film:
+    """The film of ``frames``.
+
+    Args:
+        name: the film's id.
+        frames: ``[height, width, 3]`` uint8 each, all of one size.
+        pixelated: keep every pixel; else frames are scaled down to `RENDERED_SIDE` and compressed with some loss.
+    """
+    height, width = frames[0].shape[:2]
+    info = film_info(name, len(frames), height, width, pixelated=pixelated)
+    sheet = Image.new("RGB", (info.columns * info.width, math.ceil(info.frames / info.columns) * info.height))
+    for i, frame in enumerate(frames):
+        image = Image.fromarray(np.ascontiguousarray(frame))
+        if image.size != (info.width, info.height):
+            image = image.resize((info.width, info.height), Image.Resampling.BOX)
+        sheet.paste(image, (i % info.columns * info.width, i // info.columns * info.height))
+    buffer = io.BytesIO()
+    # A slower method makes sheets hardly any smaller.
+    sheet.save(buffer, "WEBP", method=2, lossless=pixelated, quality=LOSSLESS_EFFORT if pixelated else QUALITY)
+    return Film(info, buffer.getvalue())
+
+
+def film_info(name: str, frames: int, height: int, width: int, *, pixelated: bool) -> FilmInfo:
+    """How a film of so many frames of this size (pixels, before any scaling) is laid out."""
+    scale = 1.0 if pixelated else min(1.0, RENDERED_SIDE / max(width, height))
+    width, height = round(width * scale), round(height * scale)
+    columns = max(1, min(math.ceil(math.sqrt(frames)), LARGEST_SHEET // width))
+    if math.ceil(frames / columns) * height > LARGEST_SHEET:
+        raise ValueError(f"{frames} frames of {width}x{height} pixels do not fit into one picture; show fewer of them.")
+    return FilmInfo(name, frames, columns, width, height, pixelated)
+
+
+def picture(observation: Array) -> Array:
+    """``[height, width, 3]``: the colours of an image, or the newest of those that are stacked along its channels."""
+    channels = observation.shape[-1]
+    newest = observation[..., -3:] if channels % 3 == 0 else observation[..., -1:]
+    return np.broadcast_to(newest, (*observation.shape[:2], 3))
+
+
+class Camera:
+    """Takes the frames that people are shown of an environment: its observations where these are images, else renderings.
+
+    Args:
+        env: made with the options of `camera_options`.
+
+    Raises:
+        ValueError: it has no images to observe, and does not render any either.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]):
+        self.env = env
+        self.pixelated = is_image(env.observation_space)
+        if not self.pixelated and env.render_mode != "rgb_array":
+            raise ValueError(
+                f"{env} cannot be shown to people: its observations are no images, and its render_mode is "
+                f"{env.render_mode!r}. Use an environment that takes render_mode='rgb_array'; one of your own has to hand "
+                "that option on."
+            )
+
+    @property
+    def fps(self) -> float:
+        """Frames per second at the environment's own pace."""
+        return float(self.env.metadata.get("render_fps") or 15)
+
+    def frame(self, observation: Array) -> Array:
+        """``[height, width, 3]`` uint8 of the environment as it is now, when it has just given ``observation``."""
+        if self.pixelated:
+            return np.array(picture(observation))
+        rendered: Any = self.env.render()
+        return np.asarray(rendered)
+
+
+def camera_options(env: gym.Env[Any, Any]) -> dict[str, Any]:
+    """The options to make another environment like ``env`` with, so that a `Camera` can film it.
+
+    Sets what rendering libraries read from this process's environment, where there is no screen.
+    """
+    if is_image(env.observation_space):
+        return {}
+    if not os.environ.get("DISPLAY"):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame
+        os.environ.setdefault("MUJOCO_GL", "egl")  # without it, MuJoCo ends the process
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    options: dict[str, Any] = {"render_mode": "rgb_array"}
+    if env.spec is not None and str(env.spec.entry_point).startswith("gymnasium.envs.mujoco"):
+        options |= {"width": RENDERED_SIDE, "height": RENDERED_SIDE}  # half the time that its 480 pixels take
+    return options

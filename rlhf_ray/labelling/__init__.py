@@ -1,0 +1,1 @@
+"""The labelling page: people compare clips in a browser."""

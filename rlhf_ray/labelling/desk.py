@@ -1,0 +1,378 @@
+"""The desk: all that the labelling page asks for, behind one object. It joins the queue, the store, the films and the news."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from rlhf_ray.arrays import Array
+from rlhf_ray.comparisons import Pairs
+from rlhf_ray.films import Episode, Film, FilmInfo, film, film_info, picture
+from rlhf_ray.fragments import Fragments
+from rlhf_ray.labelling.leases import Lease, Leases
+from rlhf_ray.labelling.questions import Answer, QuestionQueue, Shown
+from rlhf_ray.labelling.recorder import Recorder
+from rlhf_ray.labelling.statistics import statistics
+from rlhf_ray.store import Event
+
+KEPT_BYTES = 256 << 20
+"""Films and clips kept in memory: the newest."""
+
+SHORTEST_CLIP = 1.5
+"""Seconds that a clip takes at least at speed 1, so that one can see something: short ones are played slower than they were."""
+
+UI = "1"
+"""The version of the page, which is stored with each answer."""
+
+
+class Store(Protocol):
+    """A `PreferenceStore` that is waited for."""
+
+    async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
+        """See `PreferenceStore.record`."""
+
+    async def events(self) -> pa.Table:
+        """See `PreferenceStore.events`."""
+
+    async def count(self) -> int:
+        """How many comparisons hold."""
+
+    async def weights(self) -> dict[str, float]:
+        """See `PreferenceStore.weights`."""
+
+    async def weigh(self, annotator: str, weight: float) -> None:
+        """See `PreferenceStore.weigh`."""
+
+
+@dataclass(frozen=True)
+class Showing:
+    """One question on one person's screen.
+
+    Attributes:
+        lease: to be sent back with the answer.
+        left, right: the films, as they are shown.
+        fps: frames per second at speed 1.
+        expires_in: seconds until somebody else may be asked.
+    """
+
+    lease: str
+    left: FilmInfo
+    right: FilmInfo
+    fps: float
+    expires_in: float
+
+
+@dataclass(frozen=True)
+class Given:
+    """An answer, as a browser sends it.
+
+    Attributes:
+        event_id: made by the browser, 32 hex digits: sending an answer again stores nothing twice.
+        lease: of the question.
+        answer: as shown.
+        view_ms: how long the page was in view with this question, in milliseconds.
+        hidden_ms: how long it was not.
+        loops_left, loops_right: how often each film was played to its end.
+        key: what was pressed.
+    """
+
+    event_id: str
+    lease: str
+    answer: Answer
+    view_ms: int = 0
+    hidden_ms: int = 0
+    loops_left: int = 0
+    loops_right: int = 0
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class Situation:
+    """How the training is doing, for people to read. None where there is no training.
+
+    Attributes:
+        wanted: labels in all.
+        env_steps, total_env_steps: environment steps so far and in all.
+        finished: whether no further question will be asked.
+        waiting_for: in words, what has to happen before there are further questions.
+    """
+
+    wanted: int | None = None
+    env_steps: int | None = None
+    total_env_steps: int | None = None
+    finished: bool = False
+    waiting_for: str = "the agent's first clips"
+
+
+class Desk:
+    """What the page can ask for and say. Everything that has to be known after a restart is in the store or in a lease.
+
+    Args:
+        store: where answers go.
+        queue: of questions.
+        secret: signs leases.
+        fps: frames per second of the environment.
+        run_id: of the training run, for the events.
+    """
+
+    def __init__(self, store: Store, queue: QuestionQueue, secret: bytes, *, fps: float, run_id: str | None = None):
+        self.store, self.queue, self.fps, self.run_id = store, queue, fps, run_id
+        self.changes = 0
+        """How often something was stored."""
+        self.changed = asyncio.Event()
+        """Set whenever something was stored; whoever waits for it clears it."""
+        self._leases = Leases(secret)
+        self._recorder = Recorder(store.record)
+        self._infos: dict[str, FilmInfo] = {}
+        self._about: dict[str, tuple[int, int, float]] = {}
+        """Of each pair: the newest policy and the reward version in it, and its frames per second at speed 1."""
+        self._media: OrderedDict[str, bytes | Array] = OrderedDict()
+        """Films, and of clips that nobody has looked at yet the images."""
+        self._media_bytes = 0
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._situation = Situation()
+        self._episode: tuple[Episode, float] | None = None
+        self._own: dict[str, deque[float]] = {}
+        self._own_total: dict[str, int] = {}
+        self._count: tuple[float, int] | None = None
+
+    # What the training says.
+
+    async def ask(self, number: int, pairs: Pairs) -> None:
+        """Take in pairs to ask about. Asking ``number`` again changes nothing.
+
+        Args:
+            number: of the asking.
+            pairs: with films, unless the observations are images.
+
+        Raises:
+            OSError: their clips could not be stored.
+        """
+        left, right = pairs.left.ids(), pairs.right.ids()
+        await self.store.record([], Fragments.concatenate([pairs.left, pairs.right]))
+        fps = min(self.fps, pairs.left.length / SHORTEST_CLIP)
+        for i, key in enumerate(pairs.ids):
+            policy = max(int(pairs.left.policy_versions[i]), int(pairs.right.policy_versions[i]))
+            self._about[key] = (policy, pairs.reward_version, fps)
+        for names, side, films in ((left, pairs.left, 0), (right, pairs.right, 1)):
+            for i, name in enumerate(names):
+                if pairs.films:
+                    self._take(pairs.films[i][films])
+                elif name not in self._infos:
+                    height, width = side.observations.shape[2:4]
+                    self._infos[name] = film_info(name, side.length + 1, height, width, pixelated=True)
+                    self._keep(name, side.observations[i].copy())
+        returns = {name: float(value) for names, side in ((left, pairs.left), (right, pairs.right))
+                   for name, value in zip(names, side.returns(), strict=True)}  # fmt: skip
+        self.queue.add(number, zip(left, right, strict=True), returns)
+
+    def tell(self, situation: Situation, episode: Episode | None = None) -> None:
+        """How the training is doing, and the agent's latest episode where there is a new one."""
+        self._situation = situation
+        if episode is not None:
+            self._episode = (episode, time.monotonic())
+
+    # What the page says and asks for.
+
+    async def next(self, annotator: str, count: int, holding: Sequence[str]) -> list[Showing]:
+        """Up to ``count`` further questions for ``annotator``, who keeps the leases in ``holding`` too."""
+        held = [self._leases.read(lease, annotator).shown.key for lease in holding]
+        return [self._showing(annotator, shown) for shown in self.queue.next(annotator, count, held)]
+
+    async def answer(self, annotator: str, given: Given) -> None:
+        """Store an answer. When this returns it is on the disk; sent again, it changes nothing.
+
+        Raises:
+            ValueError: the lease is no lease of this person's.
+            OSError: it could not be stored.
+        """
+        lease = self._leases.read(given.lease, annotator)
+        task = self._under_way.get(given.event_id)
+        if task is None:
+            task = asyncio.create_task(self._answer(annotator, given, lease))
+            self._under_way[given.event_id] = task
+            task.add_done_callback(lambda done: self._settled(given.event_id, done))
+        await asyncio.shield(task)
+
+    async def undo(self, annotator: str, event_id: str, target: str | None = None) -> Showing | None:
+        """Take back the latest answer of ``annotator``, or that of the event ``target``.
+
+        Returns:
+            The pair to be shown again; None where there is nothing to take back.
+
+        Raises:
+            OSError: that could not be stored.
+        """
+        latest = self.queue.latest(annotator, target)
+        if latest is None:
+            return None
+        event, shown = latest
+        await self._recorder.store(self._event(annotator, event_id, "retract", None, target=event))
+        if self.queue.undone(annotator, event) is None:  # meanwhile undone by another window of theirs
+            return None
+        if self._own.get(annotator):
+            self._own[annotator].pop()
+        self._own_total[annotator] = max(0, self._own_total.get(annotator, 0) - 1)
+        self._stored()
+        return self._showing(annotator, shown)
+
+    async def renew(self, annotator: str, leases: Sequence[str]) -> None:
+        """``annotator`` is still looking at these."""
+        self.queue.renew(annotator, [self._leases.read(lease, annotator).shown.key for lease in leases])
+
+    async def release(self, annotator: str, leases: Sequence[str]) -> None:
+        """``annotator`` is gone; others may be asked."""
+        self.queue.release(annotator, [self._leases.read(lease, annotator).shown.key for lease in leases])
+
+    async def film(self, film_id: str) -> bytes | None:
+        """The film (a WebP file) with this id; None where it is not there."""
+        if self._episode is not None and self._episode[0].film.info.id == film_id:
+            return self._episode[0].film.sheet
+        content = self._media.get(film_id)
+        if content is None or isinstance(content, bytes):
+            return content
+        frames = [picture(observation) for observation in content]
+        made = await asyncio.to_thread(film, film_id, frames, pixelated=True)
+        self._keep(film_id, made.sheet)
+        return made.sheet
+
+    async def episode(self) -> dict[str, Any] | None:
+        """The agent's latest whole episode; None before the first."""
+        if self._episode is None:
+            return None
+        episode, since = self._episode
+        values = dataclasses.asdict(dataclasses.replace(episode, film=dataclasses.replace(episode.film, sheet=b"")))
+        return values | {"film": values["film"]["info"], "age_seconds": round(time.monotonic() - since, 1)}
+
+    async def progress(self, annotator: str) -> dict[str, Any]:
+        """How far the labelling is, and why there is nothing to label where that is so."""
+        situation, now = self._situation, time.monotonic()
+        own = self._own.get(annotator, deque())
+        recent = sum(now - moment < 60 for moment in own)
+        queue = self.queue.open(annotator)
+        labels = await self._labels()
+        return {
+            "labels": labels,
+            "wanted": situation.wanted,
+            "own": self._own_total.get(annotator, 0),
+            "per_minute": float(recent),
+            "queue": queue,
+            "env_steps": situation.env_steps,
+            "total_env_steps": situation.total_env_steps,
+            "finished": situation.finished,
+            "reason": None if queue else self._reason(labels),
+        }
+
+    async def statistics(self) -> dict[str, Any]:
+        """What everybody has answered and how well they agree."""
+        events, weights = await self.store.events(), await self.store.weights()
+        return await asyncio.to_thread(statistics, events, weights)
+
+    async def weigh(self, annotator: str, weight: float) -> None:
+        """Have what ``annotator`` says count ``weight`` times from now on; 0 leaves it out. Nothing is deleted.
+
+        Raises:
+            ValueError: no such weight.
+        """
+        await self.store.weigh(annotator, weight)
+        self._stored()
+
+    # Within.
+
+    async def _answer(self, annotator: str, given: Given, lease: Lease) -> None:
+        shown = lease.shown
+        preference = shown.preference(given.answer)
+        kind = "flag" if given.answer == "flag" else "skip" if preference is None else "check" if shown.catch else "label"
+        extra = {
+            "answer": given.answer,
+            "catch": shown.catch,
+            "expected": shown.expected,
+            "repeats": shown.repeats,
+            "overlap": shown.overlap,
+            "hidden_ms": given.hidden_ms,
+            "loops_left": given.loops_left,
+            "loops_right": given.loops_right,
+            "key": given.key,
+            "ui": UI,
+        }
+        await self._recorder.store(
+            self._event(annotator, given.event_id, kind, lease, preference=preference, view_ms=given.view_ms, extra=extra)
+        )
+        self.queue.answered(annotator, shown, given.answer, given.event_id)
+        self._own.setdefault(annotator, deque(maxlen=1000)).append(time.monotonic())
+        self._own_total[annotator] = self._own_total.get(annotator, 0) + 1
+        self._stored()
+
+    def _event(self, annotator: str, event_id: str, kind: Any, lease: Lease | None, **values: Any) -> Event:
+        if lease is not None:
+            policy, reward, _ = self._about.get(lease.shown.key, (None, 0, 0))
+            values |= {
+                "left_id": lease.shown.left,
+                "right_id": lease.shown.right,
+                "presented_swapped": lease.shown.swapped,
+                "t_shown": lease.time,
+                "policy_version": policy,
+                "reward_version": reward,
+            }
+        return Event(event_id, kind, annotator, t_answered=datetime.now(UTC), run_id=self.run_id, **values)
+
+    def _settled(self, event_id: str, task: asyncio.Task[None]) -> None:
+        """An answer that could not be stored may be sent again; of one that was, it is remembered for a while."""
+        if task.cancelled() or task.exception() is not None:
+            self._under_way.pop(event_id, None)
+        while len(self._under_way) > 10_000:
+            self._under_way.pop(next(iter(self._under_way)))
+
+    def _showing(self, annotator: str, shown: Shown) -> Showing:
+        lease = self._leases.write(Lease(annotator, shown, time.time()))
+        left, right = self._infos[shown.left], self._infos[shown.right]
+        if shown.swapped:
+            left, right = right, left
+        frames = max(left.frames, right.frames)
+        fps = self._about.get(shown.key, (0, 0, min(self.fps, (frames - 1) / SHORTEST_CLIP)))[2]
+        return Showing(lease, left, right, fps, self.queue.lease_seconds)
+
+    def _reason(self, labels: int) -> str:
+        situation = self._situation
+        if situation.finished:
+            return "Training has ended. Thank you: nothing is left to label."
+        if situation.wanted is not None and labels >= situation.wanted:
+            return f"All {situation.wanted} labels are given. Thank you! Training goes on with them."
+        if self.queue.open():
+            return "Whatever is open is on somebody else's screen, or you have answered it. There will be more."
+        return f"Nothing to label for the moment: waiting for {situation.waiting_for}."
+
+    def _stored(self) -> None:
+        self.changes += 1
+        self.changed.set()
+
+    async def _labels(self) -> int:
+        """How many labels hold, counted at most once a second."""
+        if self._count is None or time.monotonic() - self._count[0] > 1.0:
+            known = self._count[1] if self._count else 0
+            self._count = (time.monotonic(), known)  # others that ask meanwhile do not count too
+            self._count = (time.monotonic(), await self.store.count())
+        return self._count[1]
+
+    def _take(self, made: Film) -> None:
+        self._infos[made.info.id] = made.info
+        self._keep(made.info.id, made.sheet)
+
+    def _keep(self, name: str, content: bytes | Array) -> None:
+        def size(of: bytes | Array | None) -> int:
+            return 0 if of is None else len(of) if isinstance(of, bytes) else of.nbytes
+
+        self._media_bytes += size(content) - size(self._media.pop(name, None))
+        self._media[name] = content
+        while self._media_bytes > KEPT_BYTES and len(self._media) > 1:
+            self._media_bytes -= size(self._media.popitem(last=False)[1])
+
+

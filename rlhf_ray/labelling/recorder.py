@@ -1,0 +1,66 @@
+"""Group commits: answers that arrive while others are being stored are stored together, next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from rlhf_ray.store import Event
+
+Record = Callable[[Sequence[Event]], Awaitable[object]]
+"""Stores events; returns when they are on the disk."""
+
+
+class Recorder:
+    """Stores events, one batch at a time."""
+
+    def __init__(self, record: Record):
+        self._record = record
+        self._waiting: list[tuple[Event, asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def store(self, event: Event) -> None:
+        """Returns when the event is stored.
+
+        Raises:
+            OSError: it could not be; it may be sent again.
+            ValueError: the store refuses it.
+        """
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((event, stored))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        await asyncio.shield(stored)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            try:
+                await self._record([event for event, _ in batch])
+            except Exception as error:
+                if len(batch) > 1 and isinstance(error, ValueError):  # one of them: which, shows one by one
+                    await self._one_by_one(batch)
+                    continue
+                self._settle(batch, error)
+            else:
+                self._settle(batch, None)
+
+    async def _one_by_one(self, batch: list[tuple[Event, asyncio.Future[None]]]) -> None:
+        for event, stored in batch:
+            try:
+                await self._record([event])
+            except Exception as error:
+                self._settle([(event, stored)], error)
+            else:
+                self._settle([(event, stored)], None)
+
+    @staticmethod
+    def _settle(batch: list[tuple[Event, asyncio.Future[None]]], error: Exception | None) -> None:
+        for _, stored in batch:
+            if stored.done():
+                continue
+            if error is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(error)
+                stored.exception()  # looked at, also where whoever waited is gone

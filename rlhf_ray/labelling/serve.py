@@ -1,0 +1,84 @@
+"""Serving the page with uvicorn, in the event loop that is running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+import uvicorn
+
+from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.settings import LabellingSettings, SettingError
+
+TRIES = 20
+"""Ports that are tried, from the one that was asked for."""
+
+
+class Server:
+    """A server for ``app``, listening where ``settings`` say. It serves once `start` was waited for."""
+
+    def __init__(self, app: Any, settings: LabellingSettings):
+        self.socket = listen(settings.host, settings.port)
+        self.port: int = self.socket.getsockname()[1]
+        config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", ws="none", loop="none")
+        self._server = uvicorn.Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns when browsers can connect."""
+        self._task = asyncio.create_task(self._server.serve(sockets=[self.socket]))
+        while not self._server.started and not self._task.done():
+            await asyncio.sleep(0.01)
+
+    async def wait(self) -> None:
+        """Returns when the server has ended, by `stop` or by Ctrl-C."""
+        if self._task is not None:
+            await self._task
+
+    async def stop(self) -> None:
+        """End it."""
+        self._server.should_exit = True
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.wait(), 5.0)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens at the first free port from ``port`` on; 0 stands for any.
+
+    Raises:
+        SettingError: there is none, or no such address on this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in [port] if port == 0 else range(port, min(port + TRIES, 65536)):
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, candidate))
+            listening.listen(128)
+        except OSError as error:
+            listening.close()
+            problem = error
+        else:
+            listening.setblocking(False)
+            return listening
+    raise SettingError(
+        f"labelling.host is {host!r} and labelling.port {port}, where the page cannot be served ({problem}): set "
+        "labelling.port to a free one, or labelling.host to an address of this machine."
+    )
+
+
+def allowed_hosts(settings: LabellingSettings) -> list[str]:
+    """The names that browsers may call the server by, without port."""
+    names = ["127.0.0.1", "localhost", "[::1]", *settings.hosts]
+    if settings.host not in ("127.0.0.1", "localhost", "::1"):
+        names += [settings.host, socket.gethostname(), socket.getfqdn()]
+    return list(dict.fromkeys(names))
+
+
+def links(sessions: Sessions, settings: LabellingSettings, port: int) -> dict[str, str]:
+    """Each person's link. It holds their token: whoever has it labels in their name."""
+    host = socket.gethostname() if settings.host in ("0.0.0.0", "::") else settings.host
+    host = f"[{host}]" if ":" in host else host
+    return {name: f"http://{host}:{port}/#token={person.token}" for name, person in sessions.people.items()}
