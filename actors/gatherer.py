@@ -18,6 +18,7 @@ class SyntheticGatherer:
     """
 
     def __init__(self, settings: PreferenceSettings, seed: int):
+        self.name = settings.teacher
         self.teacher = make_teacher(settings.teacher, settings.rationality)
         self.answer_seconds = settings.answer_seconds
         self.seed = seed
@@ -25,6 +26,6 @@ class SyntheticGatherer:
     def gather(self, pairs: Pairs, round_number: int, part: slice = slice(None)) -> Comparisons:
         """The teacher's answers to the pairs in ``part`` of ``pairs``: the same ones in however many parts they are asked for."""
         preferences = self.teacher.answer(pairs, np.random.default_rng([self.seed, 2, round_number]))
-        answers = Comparisons(pairs, preferences)[part]
+        answers = Comparisons(pairs, preferences, (self.name,) * len(pairs))[part]
         time.sleep(self.answer_seconds * len(answers))
         return answers

@@ -270,4 +270,4 @@ class Pipeline:
 
     def _restore_trainer(self) -> Any:
         """Give the reward trainer its last state and the comparisons; the reference to wait for."""
-        return self.trainer.load_state.remote(self._trainer_state, self.store.load.remote())
+        return self.trainer.load_state.remote(self._trainer_state, self.store.since.remote(0))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import gymnasium as gym
 
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.comparisons import Changes, Comparisons
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.reward.trainer import FitReport
+from rlhf_ray.reward.trainer import FitReport, NothingToFitError
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
+
+logger = logging.getLogger(__name__)
 
 
 class StateLostError(RuntimeError):
@@ -31,28 +34,35 @@ class RewardTrainerActor:
             settings, observation_space, action_space, held_out_share=preferences.held_out_share, seed=seed
         )
 
-    def fit(self, updates: int, version: int, *comparisons: Comparisons) -> tuple[FitReport, dict[str, Any]]:
-        """Add ``comparisons``, take ``updates`` gradient steps, and return the report and the whole state after it.
+    def fit(self, updates: int, version: int, *changes: Comparisons | Changes) -> tuple[FitReport, dict[str, Any]]:
+        """Take in ``changes``, take ``updates`` gradient steps, and return the report and the whole state after it.
 
         Calling again with the same ``version`` after it was made returns the same version without fitting again.
+
+        Where people took back all there was, or nobody left counts, there is nothing to fit and no version is made: the report
+        is of the current version, with ``gradient_steps`` 0 and NaN for losses and accuracies. What was taken in stays so.
 
         Args:
             updates: gradient steps.
             version: the version to make; the one before it must be the current one.
-            comparisons: new ones, as many batches as there are.
+            changes: new comparisons, or what has become of some, as many as there are; the later ones count.
 
         Raises:
             StateLostError: the current version is another one, as after a restart.
         """
         current = int(self.trainer.ensemble.version)
         if current == version - 1:
-            for batch in comparisons:
-                self.trainer.add(batch)
-            self._report: FitReport = self.trainer.fit(updates)
+            for change in changes:
+                self.trainer.apply(change)
+            try:
+                self._report: FitReport = self.trainer.fit(updates)
+            except NothingToFitError as nothing:
+                logger.warning("No new version of the reward model: %s", nothing)
+                self._report = self.trainer.report_nothing()
         elif current != version:
             raise StateLostError(f"The reward trainer is at version {current}; version {version} cannot follow it.")
         return self._report, self.trainer.state()
 
-    def load_state(self, state: dict[str, Any], comparisons: Comparisons | None) -> None:
+    def load_state(self, state: dict[str, Any], comparisons: Comparisons | Changes | None) -> None:
         """Go back to ``state`` (see `RewardTrainer.load_state`)."""
         self.trainer.load_state(state, comparisons)

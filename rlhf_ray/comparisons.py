@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -57,10 +57,13 @@ class Comparisons:
     Attributes:
         pairs: the ``n`` pairs.
         preferences: ``[n]`` float32: the probability that the left one is better: 1 left, 0 right, 0.5 equally good.
+        annotators: who answered each; none where all are of one who has no name. Two people's answers to one pair are two
+            comparisons.
     """
 
     pairs: Pairs
     preferences: FloatArray
+    annotators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.preferences.shape != (len(self.pairs),):
@@ -69,6 +72,8 @@ class Comparisons:
             )
         if not bool(np.all((self.preferences >= 0) & (self.preferences <= 1))):
             raise ValueError("Preferences are probabilities that the left fragment is better: between 0 and 1.")
+        if len(self.annotators) not in (0, len(self.pairs)):
+            raise ValueError(f"{len(self.pairs)} pairs need as many annotators, or none; got {len(self.annotators)}.")
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -82,7 +87,13 @@ class Comparisons:
             ids=tuple(self.pairs.ids[i] for i in positions),
             films=tuple(self.pairs.films[i] for i in positions) if self.pairs.films else (),
         )
-        return Comparisons(pairs, self.preferences[index])
+        annotators = tuple(self.annotators[i] for i in positions) if self.annotators else ()
+        return Comparisons(pairs, self.preferences[index], annotators)
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """What tells comparisons apart: the pair's id and the annotator (the empty string for one who has no name)."""
+        return list(zip(self.pairs.ids, self.annotators or ("",) * len(self), strict=True))
 
     @property
     def ties(self) -> int:
@@ -98,7 +109,27 @@ class Comparisons:
             tuple(name for batch in batches for name in batch.pairs.ids),
             max(batch.pairs.reward_version for batch in batches),
         )
-        return Comparisons(pairs, np.concatenate([batch.preferences for batch in batches]))
+        annotators: tuple[str, ...] = ()
+        if any(batch.annotators for batch in batches):
+            annotators = tuple(annotator for batch in batches for _, annotator in batch.keys)
+        return Comparisons(pairs, np.concatenate([batch.preferences for batch in batches]), annotators)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What has become of comparisons since some moment: people change their minds and take answers back.
+
+    Attributes:
+        last: the sequence number of the last event taken into account: where the next changes begin.
+        held: the comparisons, of those there was an event about, that hold now; None when there are none.
+        withdrawn: pair id and annotator of those that hold no longer, or never did.
+        weights: of each annotator who was given one, what a comparison of theirs counts now: 1 is the rule, 0 leaves it out.
+    """
+
+    last: int
+    held: Comparisons | None
+    withdrawn: tuple[tuple[str, str], ...] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 def stable_uniform(ids: Sequence[str], salt: str) -> FloatArray:

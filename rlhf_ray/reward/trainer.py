@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.arrays import Array, FloatArray
-from rlhf_ray.comparisons import Comparisons, stable_uniform
+from rlhf_ray.comparisons import Changes, Comparisons, stable_uniform
 from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble, steps_of
 from rlhf_ray.reward.preference_model import discounts, log_likelihood_loss
 from rlhf_ray.settings import RewardModelSettings
@@ -34,7 +34,10 @@ _POISSON_CDF = np.cumsum([np.exp(-1.0) / float(np.prod(range(1, k + 1))) for k i
 
 @dataclass(frozen=True)
 class FitReport:
-    """What a fit came to. Accuracies are over comparisons that are no ties, of the mean over members; NaN where there are none."""
+    """What a fit came to. Accuracies are over comparisons that are no ties, of the mean over members; NaN where there are none.
+
+    ``comparisons``, ``held_out`` and ``ties`` count all there are; everything else leaves out those of annotators of weight 0.
+    """
 
     version: int
     comparisons: int
@@ -66,8 +69,14 @@ def bootstrap_weights(ids: Sequence[str], members: int) -> FloatArray:
     return np.searchsorted(_POISSON_CDF, np.stack(draws)).astype(np.float32)
 
 
+class NothingToFitError(ValueError):
+    """There is no comparison to fit to: none was added, all were withdrawn, or none of them counts."""
+
+
 class RewardTrainer:
     """Holds the comparisons as stacked tensors and fits a `RewardEnsemble` to them.
+
+    Two annotators' answers to one pair are two comparisons, held out and bootstrapped together.
 
     Args:
         settings: networks and optimiser.
@@ -97,30 +106,77 @@ class RewardTrainer:
             fused=True,
         )
         self.generator = torch.Generator().manual_seed(seed)
-        self.ids: list[str] = []
+        self.keys: list[tuple[str, str]] = []
+        """Pair id and annotator of each comparison, in the order they were added."""
+        self.weights: dict[str, float] = {}
+        """See `weigh`."""
         self._data: _Stacked | None = None
 
     def add(self, comparisons: Comparisons) -> None:
-        """Take in comparisons. Those already there (by id) are left out, so that adding twice changes nothing."""
-        known = set(self.ids)
-        first = {name: i for i, name in reversed(list(enumerate(comparisons.pairs.ids)))}
-        new = np.array(sorted(i for name, i in first.items() if name not in known), dtype=np.int64)
-        if len(new) == 0:
+        """Take in comparisons.
+
+        One that is already there (the same pair and annotator) keeps its place and takes the new answer; where the answer is
+        the same, nothing changes. Of one that is there twice in ``comparisons`` the later answer is taken.
+        """
+        rows = {key: row for row, key in enumerate(self.keys)}
+        latest = {key: i for i, key in enumerate(comparisons.keys)}  # in the order of their first
+        for key in latest.keys() & rows.keys():
+            assert self._data is not None
+            self._data.preferences[rows[key]] = float(comparisons.preferences[latest[key]])
+        new = {key: i for key, i in latest.items() if key not in rows}
+        if not new:
             return
-        added = _Stacked.of(self.ensemble, comparisons[new], self.held_out_share)
+        added = _Stacked.of(self.ensemble, comparisons[np.array(list(new.values()))], self.held_out_share)
         self._data = added if self._data is None else self._data.join(added)
-        self.ids += [comparisons.pairs.ids[i] for i in new]
+        self.keys += new
+
+    def withdraw(self, keys: Iterable[tuple[str, str]]) -> None:
+        """Drop the comparisons with these `keys`, as far as they are there."""
+        gone = set(keys)
+        kept = [row for row, key in enumerate(self.keys) if key not in gone]
+        if self._data is None or len(kept) == len(self.keys):
+            return
+        self._data = self._data.keep(kept) if kept else None
+        self.keys = [self.keys[row] for row in kept]
+
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Have the loss of each comparison multiplied by its annotator's weight: 1 unless named, 0 leaves them out.
+
+        Comparisons of weight 0 are kept, and count for the normalisers (their clips are as good as any), but for no loss,
+        accuracy or window.
+        """
+        self.weights = dict(weights)
+
+    def apply(self, changes: Comparisons | Changes) -> None:
+        """Take in comparisons, or what has become of some: what was withdrawn goes, and the weights become those of now."""
+        if isinstance(changes, Comparisons):
+            self.add(changes)
+            return
+        self.withdraw(changes.withdrawn)
+        if changes.held is not None:
+            self.add(changes.held)
+        self.weigh(changes.weights)
 
     def fit(self, updates: int) -> FitReport:
-        """Take ``updates`` gradient steps on what is in the window and not held out, renew the normalisers, make a version."""
+        """Take ``updates`` gradient steps on what is in the window and not held out, renew the normalisers, make a version.
+
+        Raises:
+            NothingToFitError: there are no comparisons, or all are of annotators of weight 0.
+        """
         started = time.perf_counter()
-        if self._data is None:
-            raise ValueError("There are no comparisons to fit the reward model to; add some first.")
-        data = self._data
-        oldest = 0 if self.settings.window is None else max(0, len(data) - self.settings.window)
-        train = oldest + torch.nonzero(~data.held_out[oldest:]).squeeze(1)
+        weights = torch.tensor([self.weights.get(annotator, 1.0) for _, annotator in self.keys])
+        counted = torch.nonzero(weights).squeeze(1)
+        if self._data is None or len(counted) == 0:
+            raise NothingToFitError(
+                f"all {len(self.keys)} comparisons are of annotators whose weight is 0: give one of them another weight."
+                if self.keys
+                else "There are no comparisons to fit the reward model to; add some first."
+            )
+        data = self._data.weighted(weights)
+        window = counted if self.settings.window is None else counted[-self.settings.window :]
+        train = window[~data.held_out[window]]
         if len(train) == 0:  # so few that chance held all of them out
-            train = torch.arange(oldest, len(data))
+            train = window
         for batch in self._batches(train, updates):
             self.optimizer.zero_grad(set_to_none=True)
             self._backward(data, batch)
@@ -128,7 +184,13 @@ class RewardTrainer:
         rewards = self._all_rewards(data)
         self._normalise(rewards)
         self.ensemble.version += 1
-        return self._report(data, rewards, train, updates, time.perf_counter() - started)
+        return self._report(data, rewards, counted, train, updates, time.perf_counter() - started)
+
+    def report_nothing(self) -> FitReport:
+        """The report where there is nothing to fit: of the current version, without gradient steps."""
+        whole = {"comparisons": len(self.keys), "held_out": 0, "ties": 0, "gradient_steps": 0}
+        unknown = {field.name: math.nan for field in fields(FitReport)}
+        return FitReport(**unknown | whole | {"version": int(self.ensemble.version), "seconds": 0.0})  # type: ignore[arg-type]
 
     def _backward(self, data: _Stacked, batch: Tensor) -> None:
         """Add to the gradients those of the weighted mean loss over ``batch``, part by part."""
@@ -149,7 +211,7 @@ class RewardTrainer:
                 yield batch
 
     def state(self) -> dict[str, Any]:
-        """All a restarted trainer needs besides the comparisons (which it is given again by their ids), as numpy arrays."""
+        """All a restarted trainer needs besides the comparisons (which it is given again by their keys), as numpy arrays."""
         optimizer = self.optimizer.state_dict()
         return {
             "ensemble": self.ensemble.state(),
@@ -158,15 +220,22 @@ class RewardTrainer:
                 for parameter, moments in optimizer["state"].items()
             },
             "generator": self.generator.get_state().numpy(),
-            "ids": list(self.ids),
+            "keys": [list(key) for key in self.keys],
+            "weights": dict(self.weights),
         }
 
-    def load_state(self, state: dict[str, Any], comparisons: Comparisons | None) -> None:
+    def load_state(self, state: dict[str, Any], comparisons: Comparisons | Changes | None) -> None:
         """The inverse of `state`; ``comparisons`` holds those the state names, or as many of them as are left.
 
+        Given all `Changes` there are, it knows which were withdrawn since, and does not miss those; and takes their weights.
+
         Raises:
-            ValueError: none of the comparisons that the state names is left.
+            ValueError: none of the comparisons that the state names is left, though not all were withdrawn.
         """
+        if isinstance(comparisons, Changes):
+            held, weights, withdrawn = comparisons.held, comparisons.weights, set(comparisons.withdrawn)
+        else:
+            held, weights, withdrawn = comparisons, state["weights"], set()
         self.ensemble.load_state(state["ensemble"])
         optimizer = self.optimizer.state_dict()
         optimizer["state"] = {
@@ -175,18 +244,20 @@ class RewardTrainer:
         }
         self.optimizer.load_state_dict(optimizer)
         self.generator.set_state(torch.as_tensor(np.array(state["generator"])))
-        self.ids, self._data = [], None
-        if not state["ids"]:
+        self.keys, self._data = [], None
+        self.weigh(weights)
+        wanted = [key for pair, annotator in state["keys"] if (key := (pair, annotator)) not in withdrawn]
+        if not wanted:
             return
-        position = {} if comparisons is None else {name: i for i, name in enumerate(comparisons.pairs.ids)}
-        left = [position[name] for name in state["ids"] if name in position]
-        total, lost = len(state["ids"]), len(state["ids"]) - len(left)
-        missing = f"{lost} of the {total} comparisons the reward model was fitted to are missing"
-        if comparisons is None or not left:
+        position = {} if held is None else {key: i for i, key in enumerate(held.keys)}
+        left = [position[key] for key in wanted if key in position]
+        lost = len(wanted) - len(left)
+        missing = f"{lost} of the {len(wanted)} comparisons the reward model was fitted to are missing"
+        if held is None or not left:
             raise ValueError(f"{missing}.")
         if lost:  # retracted, or lost to damage
             logger.warning("%s; it goes on with the others.", missing)
-        self.add(comparisons[np.array(left)])
+        self.add(held[np.array(left)])
 
     def _losses(self, data: _Stacked, batch: Tensor) -> Tensor:
         """The loss of each comparison of ``batch`` for each member, ``[members, batch]``."""
@@ -220,7 +291,9 @@ class RewardTrainer:
         self.ensemble.reward_mean.copy_(rewards.mean(1))
         self.ensemble.reward_std.copy_(rewards.std(1).clamp_min(1e-6))
 
-    def _report(self, data: _Stacked, rewards: Tensor, train: Tensor, steps: int, seconds: float) -> FitReport:
+    def _report(
+        self, data: _Stacked, rewards: Tensor, counted: Tensor, train: Tensor, steps: int, seconds: float
+    ) -> FitReport:
         of_members = self._return_differences(rewards)
         differences = of_members.mean(0)
         losses = log_likelihood_loss(differences, data.preferences, self.settings.label_noise)
@@ -231,8 +304,8 @@ class RewardTrainer:
         def mean(values: Tensor, where: Tensor) -> float:
             return float(values[where].float().mean()) if bool(where.any()) else float("nan")
 
-        trained = torch.zeros(len(data), dtype=torch.bool)
-        trained[train] = True
+        counts, trained = (torch.zeros(len(data), dtype=torch.bool) for _ in range(2))
+        counts[counted], trained[train] = True, True
         return FitReport(
             version=int(self.ensemble.version),
             comparisons=len(data),
@@ -240,14 +313,14 @@ class RewardTrainer:
             ties=int((~decided).sum()),
             train_loss=mean(losses, trained),
             train_accuracy=mean(right, trained & decided),
-            held_out_loss=mean(losses, data.held_out),
-            held_out_accuracy=mean(right, data.held_out & decided),
+            held_out_loss=mean(losses, data.held_out & counts),
+            held_out_accuracy=mean(right, data.held_out & counts & decided),
             reward_mean=float(self.ensemble.reward_mean.mean()),
             reward_std=float(self.ensemble.reward_std.mean()),
-            disagreement=float(torch.sigmoid(of_members).std(0, correction=0).mean())
+            disagreement=float(torch.sigmoid(of_members[:, counted]).std(0, correction=0).mean())
             if len(of_members) > 1
             else float("nan"),
-            left_share=float(left[decided][-RECENT_ANSWERS:].float().mean()),
+            left_share=float(left[decided & counts][-RECENT_ANSWERS:].float().mean()),
             gradient_steps=steps,
             seconds=seconds,
         )
@@ -300,6 +373,29 @@ class _Stacked:
             torch.cat([self.preferences, other.preferences]),
             torch.cat([self.weights, other.weights], 1),
             torch.cat([self.held_out, other.held_out]),
+        )
+
+    def weighted(self, weights: Tensor) -> _Stacked:
+        """With each comparison's weights multiplied by ``weights`` ``[n]``. All else is shared."""
+        return replace(self, weights=self.weights * weights)
+
+    def keep(self, rows: Sequence[int]) -> _Stacked:
+        """These rows, in this (their) order. Nothing else is valid any more.
+
+        They move up in place: clips of pixels are large, and what is withdrawn is mostly of the newest.
+        """
+        large = [tensor for tensor in (self.features, self.frames) if tensor is not None]
+        for to, row in enumerate(rows):
+            if to != row:
+                for tensor in large:
+                    tensor[to] = tensor[row]
+        index = torch.tensor(rows)
+        return _Stacked(
+            self.features[: len(rows)],
+            None if self.frames is None else self.frames[: len(rows)],
+            self.preferences[index],
+            self.weights[:, index],
+            self.held_out[index],
         )
 
     def images(self, ensemble: RewardEnsemble, batch: Tensor) -> Tensor | None:

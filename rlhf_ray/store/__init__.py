@@ -1,10 +1,11 @@
 """The preference store: labels and clips on disk, durable when a commit returns.
 
-Layout of the folder (every file is immutable once it has its name, and opens with pyarrow, pandas, polars or duckdb)::
+Layout of the folder (files in folders are immutable once they have their names, and open with pyarrow, pandas, polars or duckdb)::
 
     store.json                     format and version
     labels/NUMBER-HASH.parquet     a segment: the events of one commit, or of many that were compacted; page checksums
     clips/NUMBER-HASH.arrow        a pack: Arrow IPC, the clips that came with a commit and were not stored before, one row each
+    annotators.json                what each annotator's answers count, where that was decided; written anew each time
     quarantine/                    damaged files that the writer moved out of the way
 
 ``NUMBER`` is the sequence number of the last event written so far, ``HASH`` tells of the content whether it is whole. Clips

@@ -21,6 +21,7 @@ USAGE = """usage: rlhf-ray store ACTION PATH …
   rlhf-ray store verify PATH [--json]     read everything and check it; ends with code 1 if something is wrong
   rlhf-ray store compact PATH             join small files into larger ones
   rlhf-ray store export PATH OUT          everything in one file: .parquet (with clips), .csv or .jsonl
+  rlhf-ray store weigh PATH WHO WEIGHT    what each answer of an annotator counts: 1 is the rule, 0 leaves them out
   rlhf-ray store merge PATH OTHER …       add what other stores hold
   rlhf-ray store import PATH FILE         add an exported .parquet, imitation's or drlhp's saved preferences
 
@@ -66,6 +67,18 @@ class Export:
 
 
 @dataclass(frozen=True)
+class Weigh:
+    """Decide what each answer of an annotator counts, from the next fit on. Nothing is deleted."""
+
+    path: tyro.conf.Positional[str]
+    """The store's folder or URL, or a run's folder."""
+    annotator: tyro.conf.Positional[str]
+    """Whose answers."""
+    weight: tyro.conf.Positional[float]
+    """1 is the rule, 0 leaves them out."""
+
+
+@dataclass(frozen=True)
 class Merge:
     """Add what other preference stores hold and this one lacks."""
 
@@ -99,6 +112,7 @@ def run(words: list[str]) -> None:
         "verify": (Verify, _verify),
         "compact": (Compact, _compact),
         "export": (Export, _export),
+        "weigh": (Weigh, _weigh),
         "merge": (Merge, _merge),
         "import": (Import, _import),
     }
@@ -128,7 +142,19 @@ def _info(command: Info) -> None:
         print(json.dumps(about))
         return
     print(f"{command.path}: {about['format']}")
-    for name in ("comparisons", "ties", "lost", "events", "kinds", "annotators", "answered", "clips", "clip_shapes"):
+    names = (
+        "comparisons",
+        "ties",
+        "lost",
+        "events",
+        "kinds",
+        "annotators",
+        "weights",
+        "answered",
+        "clips",
+        "clip_shapes",
+    )
+    for name in names:
         print(f"  {name:12} {_readable(about[name])}")
     for folder, count in about["files"].items():
         print(f"  {folder:12} {count} files, {about['bytes'].get(folder, 0) / 1e6:.2f} MB")
@@ -166,6 +192,19 @@ def _compact(command: Compact) -> None:
 def _export(command: Export) -> None:
     count = exchange.export(_open(command.path), command.out)
     print(f"{command.out}: {count} events")
+
+
+def _weigh(command: Weigh) -> None:
+    store = _open(command.path)
+    there = store.describe()["annotators"]
+    if command.annotator not in there:
+        raise SettingError(
+            f"{command.path} holds no answers of {command.annotator!r}; it holds those of {', '.join(there) or 'nobody'}."
+        )
+    store.weigh(command.annotator, command.weight)
+    print(
+        f"{command.path}: each of the {there[command.annotator]} answers of {command.annotator} counts {command.weight:g}"
+    )
 
 
 def _merge(command: Merge) -> None:

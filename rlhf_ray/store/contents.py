@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from rlhf_ray.arrays import IntArray
 from rlhf_ray.store.clips import DamagedClipError, Pack
 from rlhf_ray.store.files import FOLDERS, NUMBERED, Files, number_of
-from rlhf_ray.store.schema import holding, in_order, take, with_columns
+from rlhf_ray.store.schema import in_order, rows_holding, take, with_columns
 from rlhf_ray.store.snapshot import Snapshot
 
 log = logging.getLogger("rlhf_ray.store")
@@ -69,10 +69,10 @@ class Contents:
             self._events = in_order(list(self.segments.values()))
         return self._events
 
-    def snapshot(self, last: int | None = None) -> Snapshot:
-        """What holds now: all of it, or the ``last`` so many comparisons."""
+    def snapshot(self, last: int | None = None, rows: IntArray | None = None) -> Snapshot:
+        """What holds now: all of it, or the ``last`` so many comparisons; or the labels that are these rows of `events`."""
         packs = list(self.packs.values())
-        labels = take(self.events(), holding(self.events()))
+        labels = take(self.events(), rows_holding(self.events()) if rows is None else rows)
         left, right = (self.where(labels[side].to_pylist()) for side in ("left_id", "right_id"))
         there = np.flatnonzero((left[:, 0] >= 0) & (right[:, 0] >= 0))
         kept = there if last is None else there[max(0, len(there) - last) :]

@@ -17,7 +17,7 @@ from rlhf_ray.fragments import Fragments
 from rlhf_ray.store import foreign
 from rlhf_ray.store.clips import COLUMNS
 from rlhf_ray.store.files import LocalFiles
-from rlhf_ray.store.schema import FORMAT, MAJOR, Event, holding
+from rlhf_ray.store.schema import FORMAT, MAJOR, Event, rows_holding
 from rlhf_ray.store.store import PreferenceStore
 
 ROWS = 64
@@ -39,7 +39,7 @@ def export(store: PreferenceStore, out: Path) -> int:
         ValueError: the name ends in something else, or the clips have several shapes.
     """
     events = store.events()
-    holds = np.isin(np.arange(len(events)), holding(events))
+    holds = np.isin(np.arange(len(events)), rows_holding(events))
     events = events.append_column("holds", pa.array(holds))
     writers = {".parquet": _write_parquet, ".csv": _write_csv, ".jsonl": _write_jsonl}
     if out.suffix not in writers:

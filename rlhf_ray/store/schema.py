@@ -15,9 +15,9 @@ import pyarrow as pa
 from rlhf_ray.arrays import IntArray
 from rlhf_ray.comparisons import pair_id
 
-FORMAT, MAJOR, MINOR = "rlhf_ray.preferences", 1, 0
+FORMAT, MAJOR, MINOR = "rlhf_ray.preferences", 1, 1
 
-Kind = Literal["label", "supersede", "retract", "skip", "flag"]
+Kind = Literal["label", "supersede", "retract", "skip", "flag", "check"]
 
 LABELS = pa.schema(
     [
@@ -52,10 +52,11 @@ class Event:
     Attributes:
         event_id: made by the client when the answer is given, so that sending it again stores nothing twice.
         kind: ``label`` (an answer), ``supersede`` (an answer instead of the event ``target``), ``retract`` (takes back the
-            event ``target``), ``skip`` (would not or could not say) or ``flag`` (something is wrong with the pair).
+            event ``target``), ``skip`` (would not or could not say), ``flag`` (something is wrong with the pair) or ``check``
+            (an answer that tells about the annotator, to a pair whose answer is known: never trained on).
         annotator: who.
         left_id, right_id: the clips (`Fragments.ids`). A retraction needs none.
-        preference: of a label or supersede: the probability that the left clip is better: 1, 0, or 0.5 for a tie.
+        preference: of a label, supersede or check: the probability that the left clip is better: 1, 0, or 0.5 for a tie.
         target: the event that a retract or supersede is about.
         annotator_type: ``human``, ``scripted``, ``import`` …
         presented_swapped: whether the left clip was shown on the right side.
@@ -92,10 +93,12 @@ class Event:
 
         require(self.kind in get_args(Kind), f"the kinds are {', '.join(get_args(Kind))}")
         require(bool(self.event_id and self.annotator), "event_id and annotator may not be empty")
-        answers, about = self.kind in ("label", "supersede"), self.kind in ("retract", "supersede")
+        answers, about = self.kind in ("label", "supersede", "check"), self.kind in ("retract", "supersede")
         require((self.target is not None) == about, "target names the event that a retract or supersede is about")
         require(self.target != self.event_id, "target may not be the event itself")
-        require((self.preference is not None) == answers, "labels and supersedes have a preference, others none")
+        require(
+            (self.preference is not None) == answers, "labels, supersedes and checks have a preference, others none"
+        )
         require(self.preference is None or 0 <= self.preference <= 1, "preference is a probability, 0 to 1")
         require(self.kind == "retract" or bool(self.left_id and self.right_id), "left_id and right_id are missing")
         for time in (self.t_shown, self.t_answered):
@@ -139,8 +142,8 @@ def take(table: pa.Table, rows: IntArray) -> pa.Table:
     return table.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, content]))
 
 
-def holding(events: pa.Table) -> IntArray:
-    """The rows of ``events`` (see `in_order`) that are labels and hold, in order.
+def holding(events: pa.Table) -> dict[tuple[str, str], int]:
+    """The rows of ``events`` (see `in_order`) that are labels and hold, by pair and annotator.
 
     A retract or supersede cancels the event it names, wherever that stands; what is cancelled stays so. Of what remains, the
     latest of each annotator about each pair holds.
@@ -148,9 +151,22 @@ def holding(events: pa.Table) -> IntArray:
     names = ("event_id", "kind", "target", "pair_id", "annotator")
     columns = [events[name].to_pylist() for name in names]
     cancelled = {target for target in columns[2] if target is not None}
-    latest = {
+    return {
         (pair, annotator): row
         for row, (event, kind, _, pair, annotator) in enumerate(zip(*columns, strict=True))
         if kind in ("label", "supersede") and event not in cancelled
     }
-    return np.array(sorted(latest.values()), dtype=np.int64)
+
+
+def rows_holding(events: pa.Table) -> IntArray:
+    """The rows of `holding`, in order."""
+    return np.array(sorted(holding(events).values()), dtype=np.int64)
+
+
+def touched(events: pa.Table, sequence: int) -> list[tuple[str, str]]:
+    """Pair and annotator of the labels that events after number ``sequence`` are, or are about: each once, in order."""
+    names = ("sequence", "event_id", "kind", "target", "pair_id", "annotator")
+    rows = list(zip(*(events[name].to_pylist() for name in names), strict=True))
+    labels = {event: (pair, who) for _, event, kind, _, pair, who in rows if kind in ("label", "supersede")}
+    about = [name for number, event, _, target, *_ in rows if number > sequence for name in (target, event)]
+    return list(dict.fromkeys(labels[name] for name in about if name in labels))

@@ -68,4 +68,4 @@ class Snapshot:
             tuple(self.ids[row] for row in rows),
             int(self._reward_versions[rows].max()),
         )
-        return Comparisons(pairs, self.preferences[rows])
+        return Comparisons(pairs, self.preferences[rows], tuple(self.annotators[row] for row in rows))

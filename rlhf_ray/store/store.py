@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from rlhf_ray.arrays import IntArray
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.comparisons import Changes, Comparisons
 from rlhf_ray.fragments import Fragments
-from rlhf_ray.store import upkeep
+from rlhf_ray.store import upkeep, weights
 from rlhf_ray.store.clips import DamagedClipError, Rows, gather
 from rlhf_ray.store.contents import Contents, log
 from rlhf_ray.store.files import Files, LocalFiles, open_files
-from rlhf_ray.store.schema import FORMAT, LABELS, MAJOR, MINOR, Event, scripted_event_id, take
+from rlhf_ray.store.schema import FORMAT, LABELS, MAJOR, MINOR, Event, holding, scripted_event_id, take, touched
 from rlhf_ray.store.snapshot import Snapshot
 
 COMPACT_AT = 128
@@ -62,7 +63,7 @@ class PreferenceStore:
         return self._contents.problems()
 
     def commit(self, comparisons: Comparisons, *, annotator: str, annotator_type: str = "scripted") -> int:
-        """Store the answers of ``annotator``. When this returns they are on the disk.
+        """Store the answers as those of ``annotator``. When this returns they are on the disk.
 
         Committing again what ``annotator`` has already answered stores nothing, so that a commit may be repeated.
 
@@ -143,6 +144,50 @@ class PreferenceStore:
                 return snapshot.gather(slice(None))
         return None
 
+    def since(self, sequence: int) -> Changes:
+        """What has become of the comparisons that events after number ``sequence`` are about; of all, with 0.
+
+        A comparison whose clip is missing or damaged is neither among those that hold nor among those withdrawn. An annotator's
+        weight is no event: the weights are those of now, whatever ``sequence`` is.
+
+        Raises:
+            ValueError: see `weights`.
+        """
+        while True:
+            self._contents.refresh()
+            events = self._contents.events()
+            keys, rows = touched(events, sequence), holding(events)
+            snapshot = self._contents.snapshot(
+                rows=np.array(sorted(rows[key] for key in keys if key in rows), np.int64)
+            )
+            with contextlib.suppress(DamagedClipError):  # see `load`
+                return Changes(
+                    last=max([sequence, *events["sequence"].to_pylist()[-1:]]),
+                    held=snapshot.gather(slice(None)) if len(snapshot) else None,
+                    withdrawn=tuple(key for key in keys if key not in rows),
+                    weights=self.weights(),
+                )
+
+    def weigh(self, annotator: str, weight: float) -> None:
+        """Decide what each comparison of ``annotator`` counts from now on: 1 is the rule, 0 leaves them out and deletes nothing.
+
+        Two who decide at the same moment may undo each other.
+
+        Raises:
+            ValueError: ``weight`` is no number of 0 or more, or the file that says the weights is damaged.
+            OSError: writing failed. What was decided before stands.
+        """
+        weights.check(annotator, weight)
+        weights.write(self._files, self.weights() | {annotator: float(weight)})
+
+    def weights(self) -> dict[str, float]:
+        """What a comparison counts of those annotators for whom that was decided (`weigh`); of all others, 1.
+
+        Raises:
+            ValueError: the file that says it is damaged.
+        """
+        return weights.read(self._files)
+
     def events(self) -> pa.Table:
         """Everything that was recorded, in order, with the columns `LABELS`."""
         self._contents.refresh()
@@ -150,6 +195,8 @@ class PreferenceStore:
 
     def import_from(self, path: Path | str) -> int:
         """Add what another store holds and this one lacks, after what is here and in the same order.
+
+        An annotator's weight is taken over where none was decided on here.
 
         Returns:
             How many comparisons were new.
@@ -167,6 +214,9 @@ class PreferenceStore:
             rows = pack[np.array([i for i in pack.intact() if pack.ids[i] in wanted], np.int64)]
             self._store_clips([rows.ids], [rows.fragments])
         self._append(new)
+        mine, theirs = self.weights(), other.weights()
+        if theirs.keys() - mine.keys():
+            weights.write(self._files, theirs | mine)
         return len(self) - before
 
     def copy_to(self, path: Path | str) -> None:
@@ -175,8 +225,9 @@ class PreferenceStore:
         target.make()
         for _ in range(100):
             labels, clips = self._contents.listing()
+            decided = [weights.FILE] if self._files.exists(weights.FILE) else []
             try:
-                for name in ["store.json", *clips, *labels]:
+                for name in ["store.json", *decided, *clips, *labels]:
                     _copy(self._files, target, name)
                 return
             except FileNotFoundError as error:  # compacted meanwhile
@@ -191,11 +242,16 @@ class PreferenceStore:
     def verify(self) -> upkeep.Verification:
         """Read everything there is and compare it with its checksums."""
         self._contents = Contents(self._files)  # nothing counts as read before
-        return upkeep.verify(self._contents)
+        found = upkeep.verify(self._contents)
+        try:
+            self.weights()
+        except ValueError as error:
+            return replace(found, problems=(*found.problems, str(error)))
+        return found
 
     def describe(self) -> dict[str, Any]:
         """What is in the store, in numbers; as JSON takes it."""
-        return upkeep.describe(self._contents)
+        return upkeep.describe(self._contents) | {"weights": self.weights()}
 
     def clips(self, names: Sequence[str | None]) -> tuple[IntArray, Fragments | None]:
         """The clips with these ids, as far as they are stored and intact.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from actors.reward_trainer import RewardTrainerActor, StateLostError
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.comparisons import Changes, Comparisons
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
@@ -31,7 +31,7 @@ def test_fitting_the_same_version_again_returns_it_without_fitting_again() -> No
     assert again == report
     assert report.version == 1
     assert _same(state["ensemble"], same_state["ensemble"])
-    assert state["ids"] == same_state["ids"]
+    assert state["keys"] == same_state["keys"]
     later, _ = actor.fit(5, 2, SECOND)
     undisturbed = _actor()
     undisturbed.fit(5, 1, FIRST)
@@ -75,7 +75,7 @@ def test_a_version_cannot_be_skipped_or_gone_back_to() -> None:
         with pytest.raises(StateLostError):
             actor.fit(1, version, SECOND)
     assert _version(actor)["version"] == 2
-    assert len(actor.trainer.ids) == 6  # nothing of what was refused was taken in
+    assert len(actor.trainer.keys) == 6  # nothing of what was refused was taken in
 
 
 def test_a_fit_without_new_comparisons_fits_the_old_ones() -> None:
@@ -91,3 +91,22 @@ def test_what_is_held_out_is_what_the_settings_say() -> None:
     actor = RewardTrainerActor(RewardModelSettings(hidden=(8,)), settings, VECTORS, FORCES, seed=0)
     report, _ = actor.fit(1, 1, some_comparisons(60))
     assert 15 <= report.held_out <= 45
+
+
+def test_changes_are_taken_in_and_where_everything_was_withdrawn_no_version_is_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    actor = _actor()
+    nothing, _ = actor.fit(5, 1, Changes(1, None, (("gone", "anna"),)))
+    assert (nothing.version, nothing.comparisons, nothing.gradient_steps) == (0, 0, 0)
+    assert "No new version of the reward model: There are no comparisons" in caplog.text
+    report, state = actor.fit(5, 1, FIRST, Changes(9, SECOND, tuple(FIRST.keys[:2]), {"anna": 0.5}))
+    assert (report.version, report.comparisons) == (1, 8)
+    assert state["weights"] == {"anna": 0.5}
+    nothing, state = actor.fit(5, 2, Changes(20, None, tuple(FIRST.keys + SECOND.keys)))
+    assert (nothing.version, nothing.gradient_steps) == (1, 0)
+    assert np.isnan(nothing.train_loss)
+    assert state["keys"] == []
+    assert state["ensemble"]["version"] == 1
+    report, _ = actor.fit(5, 2, FIRST)
+    assert (report.version, report.comparisons) == (2, 6)

@@ -35,13 +35,13 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -
 def test_info_counts_what_there_is(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
     about = json.loads(run(capsys, "info", stored, "--json"))
     assert (about["comparisons"], about["events"], about["clips"]) == (6, 6, 12)
-    assert about["format"] == "rlhf_ray.preferences 1.0"
+    assert about["format"] == "rlhf_ray.preferences 1.1"
     assert about["annotators"] == {"oracle": 6}
     assert about["kinds"] == {"label": 6}
     assert about["files"] == {"labels": 3, "clips": 3, "quarantine": 0}
     assert about["bytes"]["clips"] > 0
     printed = run(capsys, "info", stored)
-    for words in ("rlhf_ray.preferences 1.0", "6 oracle", "6 label", "3 files"):
+    for words in ("rlhf_ray.preferences 1.1", "6 oracle", "6 label", "3 files"):
         assert words in printed
 
 
@@ -100,3 +100,13 @@ def test_what_is_wrong_is_named_and_makes_nothing(
     monkeypatch.chdir(stored.parent)
     assert words in run(capsys, *arguments, code=2)
     assert [path.name for path in stored.parent.iterdir()] == ["store"]
+
+
+def test_weigh_decides_what_an_annotators_answers_count(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
+    assert "each of the 6 answers of oracle counts 0" in run(capsys, "weigh", stored, "oracle", "0")
+    assert PreferenceStore(stored).weights() == {"oracle": 0.0}
+    assert json.loads(run(capsys, "info", stored, "--json"))["weights"] == {"oracle": 0.0}
+    assert "0.0 oracle" in run(capsys, "info", stored)
+    assert "no answers of 'orcale'; it holds those of oracle" in run(capsys, "weigh", stored, "orcale", "0", code=2)
+    assert "must be a number, 0 (left out) or more" in run(capsys, "weigh", stored, "oracle", "nan", code=2)
+    assert PreferenceStore(stored).weights() == {"oracle": 0.0}

@@ -148,11 +148,11 @@ def test_clips_must_be_stored_or_come_along(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "rule"),
     [
-        ({"kind": "like"}, "the kinds are label, supersede, retract, skip, flag"),
+        ({"kind": "like"}, "the kinds are label, supersede, retract, skip, flag, check"),
         ({"event_id": ""}, "event_id and annotator may not be empty"),
         ({"annotator": ""}, "event_id and annotator may not be empty"),
-        ({"preference": None}, "labels and supersedes have a preference"),
-        ({"kind": "skip"}, "labels and supersedes have a preference, others none"),
+        ({"preference": None}, "labels, supersedes and checks have a preference"),
+        ({"kind": "skip"}, "labels, supersedes and checks have a preference, others none"),
         ({"preference": 1.5}, "probability"),
         ({"kind": "supersede"}, "target names the event"),
         ({"target": "b"}, "target names the event"),

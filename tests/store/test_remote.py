@@ -147,3 +147,12 @@ def test_keys_in_a_url_are_not_shown(server: str) -> None:
     with pytest.raises(ValueError, match="is no preference store") as error:
         PreferenceStore(url, create=False)
     assert "secret" not in str(error.value)
+
+
+def test_weights_are_there_too(tmp_path: Path, url: str) -> None:
+    PreferenceStore(url).weigh("anna", 0.5)
+    opened = PreferenceStore(url)
+    opened.weigh("bert", 0)
+    assert PreferenceStore(url).weights() == {"anna": 0.5, "bert": 0.0}
+    opened.copy_to(tmp_path / "here")
+    assert PreferenceStore(tmp_path / "here").weights() == {"anna": 0.5, "bert": 0.0}
