@@ -1,0 +1,309 @@
+"""The labelling page's web app: who may ask for what, and how it looks as HTTP. The desk does the work."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.resources import files
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Request, Response, Security
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import APIKeyCookie
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlhf_ray.labelling.desk import Answer, Desk, Given
+from rlhf_ray.labelling.guard import Guard, Limiter, RefusedError, parse_hosts, too_fast
+from rlhf_ray.labelling.sessions import Person, Sessions
+
+COOKIE_LASTS_S = 30 * 24 * 3600
+OPEN = frozenset({("POST", "/api/session")})
+"""What needs no session though it is under /api."""
+TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+Token = Annotated[str, Field(min_length=1, max_length=200)]
+Lease = Annotated[str, Field(min_length=1, max_length=600)]
+EventId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+Count = Annotated[int, Field(ge=0, le=2**31)]
+
+
+class Body(BaseModel):
+    """A request's JSON. What is not named is refused: a client that says more than is listened to has a mistake."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Entry(Body):
+    """``POST /api/session``."""
+
+    token: Token
+
+
+class Wish(Body):
+    """``POST /api/questions``."""
+
+    count: int = Field(3, ge=1, le=8)
+    holding: list[Lease] = Field([], max_length=20)
+
+
+class Answered(Body):
+    """``POST /api/answers``: see `Given`."""
+
+    event_id: EventId
+    lease: Lease
+    answer: Answer
+    view_ms: Count = 0
+    hidden_ms: Count = 0
+    loops_left: Count = 0
+    loops_right: Count = 0
+    key: Annotated[str, Field(max_length=32)] | None = None
+
+
+class TakenBack(Body):
+    """``POST /api/undo``."""
+
+    event_id: EventId
+    target: EventId | None = None
+
+
+class Leases(Body):
+    """``POST /api/leases/renew`` and ``/release``."""
+
+    leases: list[Lease] = Field(max_length=20)
+
+
+class Weight(Body):
+    """``POST /api/weights``."""
+
+    annotator: str = Field(min_length=1, max_length=200)
+    weight: float = Field(ge=0, le=1, allow_inf_nan=False)
+
+
+@contextmanager
+def at_the_desk() -> Iterator[None]:
+    """The desk's errors as HTTP: what is wrong with the request, or that it shall be sent again."""
+    try:
+        yield
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from error
+    except OSError as error:
+        raise HTTPException(503, "not saved; try again", {"retry-after": "2"}) from error
+
+
+def the_desk(request: Request) -> Desk:
+    """The desk of this app."""
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+def signed_in(request: Request) -> Person:
+    """Whose session this is. The guard lets nobody else in."""
+    person: Person = request.state.person
+    return person
+
+
+def answering(request: Request) -> Person:
+    """The same, for what may not come faster than anybody can see."""
+    person = signed_in(request)
+    if seconds := request.app.state.answers.wait(person.name):
+        raise too_fast(seconds)
+    return person
+
+
+TheDesk = Annotated[Desk, Depends(the_desk)]
+Me = Annotated[Person, Depends(signed_in)]
+Answering = Annotated[Person, Depends(answering)]
+entrance, api = APIRouter(prefix="/api"), APIRouter(prefix="/api")
+
+
+@entrance.post("/session")
+async def enter(entry: Entry, request: Request, response: Response) -> dict[str, Any]:
+    """A token for a cookie."""
+    state, caller = request.app.state, request.client.host if request.client else ""
+    if seconds := state.failures.wait(caller, cost=0):
+        raise too_fast(seconds)
+    if (person := state.sessions.exchange(entry.token)) is None:
+        state.failures.wait(caller)
+        raise HTTPException(401, "this link's token is not known here; ask whoever started the run for a new link")
+    response.set_cookie(
+        state.sessions.cookie_name,
+        state.sessions.cookie(person),
+        max_age=COOKIE_LASTS_S,
+        path=request.scope.get("root_path") or "/",
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return {"name": person.name, "owner": person.owner}
+
+
+@api.delete("/session")
+async def leave(request: Request, response: Response) -> dict[str, bool]:
+    """Forget the cookie."""
+    path = request.scope.get("root_path") or "/"
+    response.delete_cookie(request.app.state.sessions.cookie_name, path=path, httponly=True, samesite="strict")
+    return {"left": True}
+
+
+@api.get("/me")
+async def who_am_i(me: Me, request: Request) -> dict[str, Any]:
+    """Who is here, and what the task is."""
+    return {"name": me.name, "owner": me.owner, **request.app.state.task}
+
+
+@api.post("/questions")
+async def questions(wish: Wish, me: Me, desk: TheDesk) -> dict[str, Any]:
+    """The next questions, and how far labelling is."""
+    with at_the_desk():
+        shown = await desk.next(me.name, wish.count, wish.holding)
+        return {"questions": [asdict(showing) for showing in shown], "progress": await desk.progress(me.name)}
+
+
+@api.post("/answers")
+async def answer(answered: Answered, me: Answering, desk: TheDesk) -> dict[str, bool]:
+    """Answers once it is durable."""
+    with at_the_desk():
+        await desk.answer(me.name, Given(**answered.model_dump()))
+    return {"saved": True}
+
+
+@api.post("/undo")
+async def undo(taken_back: TakenBack, me: Answering, desk: TheDesk) -> dict[str, Any]:
+    """The pair to show again, or null."""
+    with at_the_desk():
+        showing = await desk.undo(me.name, taken_back.event_id, taken_back.target)
+    return {"question": asdict(showing) if showing else None}
+
+
+@api.post("/leases/renew")
+async def renew(body: Leases, me: Me, desk: TheDesk) -> dict[str, bool]:
+    """Somebody still looks at these."""
+    with at_the_desk():
+        await desk.renew(me.name, body.leases)
+    return {"renewed": True}
+
+
+@api.post("/leases/release")
+async def release(body: Leases, me: Me, desk: TheDesk) -> dict[str, bool]:
+    """Nobody looks at these any more."""
+    with at_the_desk():
+        await desk.release(me.name, body.leases)
+    return {"released": True}
+
+
+@api.get("/films/{film_id}", response_class=Response)
+async def film(film_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")], desk: TheDesk) -> Response:
+    """A sheet of frames. Named by its content, so a browser may keep it for good."""
+    with at_the_desk():
+        sheet = await desk.film(film_id)
+    if sheet is None:
+        raise HTTPException(404, "there is no such film")
+    return Response(sheet, media_type="image/webp", headers={"cache-control": "private, max-age=31536000, immutable"})
+
+
+@api.get("/episode")
+async def episode(desk: TheDesk) -> dict[str, Any] | None:
+    """The agent's latest whole episode, or null."""
+    with at_the_desk():
+        return await desk.episode()
+
+
+@api.get("/progress")
+async def progress(me: Me, desk: TheDesk) -> dict[str, Any]:
+    """How far labelling is."""
+    with at_the_desk():
+        return await desk.progress(me.name)
+
+
+@api.get("/statistics")
+async def statistics(desk: TheDesk) -> dict[str, Any]:
+    """Who answered what, and how well."""
+    with at_the_desk():
+        return await desk.statistics()
+
+
+@api.post("/weights")
+async def weigh(weight: Weight, me: Me, desk: TheDesk) -> dict[str, bool]:
+    """What somebody's labels count for; the owner alone says so."""
+    if not me.owner:
+        raise HTTPException(403, "only the owner of the run sets weights")
+    with at_the_desk():
+        await desk.weigh(weight.annotator, weight.weight)
+    return {"saved": True}
+
+
+def create_app(desk: Desk, sessions: Sessions, *, hosts: Sequence[str] = (), title: str, instructions: str) -> FastAPI:
+    """The labelling page.
+
+    Args:
+        desk: where questions come from and answers go.
+        sessions: who may label.
+        hosts: names besides this machine's own by which browsers reach the page, ``name`` or ``name:port``.
+        title: of the task, shown on top.
+        instructions: what to prefer, shown beside the clips. Plain text.
+
+    Raises:
+        ValueError: one of the hosts is none.
+    """
+    # The schema would be served without a session otherwise; `app.openapi()` still makes it.
+    app = FastAPI(title="rlhf_ray labelling", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.state.desk, app.state.sessions = desk, sessions
+    app.state.task = {"title": title, "instructions": instructions}
+    app.state.answers, app.state.failures = Limiter(rate=10, burst=20), Limiter(rate=0.5, burst=10)
+    app.add_middleware(Guard, sessions=sessions, hosts=parse_hosts(hosts), open_calls=OPEN)
+    app.add_exception_handler(RequestValidationError, explain)
+    app.add_exception_handler(RefusedError, on_refusal)
+    app.include_router(entrance)
+    app.include_router(api, dependencies=[Security(APIKeyCookie(name=sessions.cookie_name, auto_error=False))])
+    add_pages(app)
+    return app
+
+
+def add_pages(app: FastAPI) -> None:
+    """The two pages and their files. Read once, and found by name in a dict: no request can name a path."""
+    static = {
+        file.name: (file.read_bytes(), TYPES[file.name.rpartition(".")[2]])
+        for file in files("rlhf_ray.labelling").joinpath("static").iterdir()
+        if file.name.rpartition(".")[2] in TYPES
+    }
+
+    def send(name: str, request: Request) -> Response:
+        if name not in static:
+            raise HTTPException(404, "there is no such file")
+        content, media_type = static[name]
+        # Asked for again each time and mostly not sent again: after an update no browser mixes old modules with new.
+        headers = {"etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"', "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == headers["etag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(content, media_type=media_type, headers=headers)
+
+    @app.get("/", include_in_schema=False)
+    async def page(request: Request) -> Response:
+        return send("index.html", request)
+
+    @app.get("/statistics", include_in_schema=False)
+    async def statistics_page(request: Request) -> Response:
+        return send("statistics.html", request)
+
+    @app.get("/static/{name}", include_in_schema=False)
+    async def static_file(name: str, request: Request) -> Response:
+        return send(name, request)
+
+
+async def explain(request: Request, error: Exception) -> Response:
+    """What is wrong with a request's JSON. Its values are not sent back: FastAPI's own answer fails at NaN in them."""
+    assert isinstance(error, RequestValidationError)
+    problems = [
+        f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}" for problem in error.errors()[:5]
+    ]
+    content = json.dumps({"detail": "; ".join(problems)})  # ASCII, so that no lone surrogate can break it
+    return Response(content, 422, media_type="application/json")
+
+
+async def on_refusal(request: Request, error: Exception) -> Response:
+    """A refusal from within the app."""
+    assert isinstance(error, RefusedError)
+    return JSONResponse({"detail": error.detail}, error.status, error.headers)

@@ -1,0 +1,243 @@
+"""What every request passes before it reaches the app, and what every answer carries away.
+
+The page runs on a researcher's machine, beside browsers that visit hostile pages. So: only known hosts (a foreign name that
+resolves to this machine, DNS rebinding, is refused), state changes only from the page's own origin and as JSON, a session for
+everything under ``/api`` (whoever adds a route gets this without asking), small bodies, few requests, and headers that keep
+other pages out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rlhf_ray.labelling.sessions import Person, Sessions
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LARGEST_BODY = 16_384
+"""Bytes. The largest honest request, twenty leases, has 12 kB."""
+BODY_WITHIN_S = 10.0
+CONTENT_SECURITY = (
+    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'"
+)
+HEADERS = {
+    "content-security-policy": CONTENT_SECURITY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+class Limiter:
+    """A bucket of `burst` requests for each key, refilled at `rate` a second. The least used keys are forgotten first."""
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic, keys: int = 1024):
+        self._rate, self._burst, self._clock, self._keys = rate, burst, clock, keys
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait(self, key: str, cost: float = 1.0) -> float:
+        """Take `cost` from the bucket of `key`: 0 where it was there, or else the seconds until it will be. 0 only looks."""
+        now = self._clock()
+        left, then = self._buckets.pop(key, (self._burst, now))
+        left = min(self._burst, left + (now - then) * self._rate)
+        missing = max(cost, 1.0) - left
+        self._buckets[key] = (left if missing > 0 else left - cost, now)
+        if len(self._buckets) > self._keys:
+            self._buckets.popitem(last=False)
+        return max(0.0, missing / self._rate)
+
+
+class RefusedError(Exception):
+    """A request that goes no further."""
+
+    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None):
+        super().__init__(detail)
+        self.status, self.detail, self.headers = status, detail, headers or {}
+
+
+def too_fast(seconds: float) -> RefusedError:
+    """Says when to come again."""
+    return RefusedError(
+        429, "too many requests; the page sends this again by itself", {"retry-after": str(math.ceil(seconds))}
+    )
+
+
+def parse_host(value: str) -> tuple[str, str] | None:
+    """``name:port`` as (name in small letters, port or nothing); None for what is no host."""
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?", value)
+    return (match[1].lower(), match[2] or "") if match else None
+
+
+def parse_hosts(names: Sequence[str]) -> frozenset[tuple[str, str]]:
+    """Names as (name, port), where no port stands for any.
+
+    Raises:
+        ValueError: a name that is none.
+    """
+    hosts = {name: parse_host(name) for name in names}
+    if bad := [name for name, host in hosts.items() if host is None]:
+        raise ValueError(f"hosts {bad}: give names as browsers show them, like label.example.org or 10.0.0.5:8000")
+    return frozenset(host for host in hosts.values() if host)
+
+
+class Guard:
+    """ASGI middleware with all of the above. The app finds the person in ``request.state.person``.
+
+    Args:
+        app: what is guarded.
+        sessions: who is who.
+        hosts: further names the page is reached by, from `parse_hosts`. This machine's own are always allowed.
+        open_calls: (method, path) of calls that need no session though they are under ``/api``.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        sessions: Sessions,
+        hosts: frozenset[tuple[str, str]],
+        open_calls: frozenset[tuple[str, str]],
+    ):
+        self._app, self._sessions, self._open = app, sessions, open_calls
+        self._given = hosts
+        self._hosts = self._given | {(name, "") for name in LOOPBACK}
+        self._calls = Limiter(rate=50, burst=200)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse, or pass on."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        try:
+            received = await self._check(scope, receive)
+        except RefusedError as refusal:
+            await refuse(refusal, with_headers)
+            return
+        if received is not None:
+            await self._app(scope, received, with_headers)
+
+    async def _check(self, scope: Scope, receive: Receive) -> Receive | None:
+        """What the app shall receive; None where the client has gone."""
+        headers, method = Headers(scope=scope), scope["method"]
+        self._check_host(headers)
+        if method in ("GET", "HEAD"):
+            self._check_session(scope, headers)
+            return receive
+        if method not in ("POST", "DELETE"):
+            raise RefusedError(405, "method not allowed", {"allow": "GET, POST, DELETE"})
+        self._check_origin(headers)
+        if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+            raise RefusedError(415, "send application/json")
+        self._check_session(scope, headers)
+        try:
+            body = await asyncio.wait_for(read_body(headers, receive), BODY_WITHIN_S)
+        except TimeoutError:
+            raise RefusedError(408, f"the request's body did not come within {BODY_WITHIN_S:g} s") from None
+        return None if body is None else replay(body, receive)
+
+    def _check_host(self, headers: Headers) -> None:
+        values = headers.getlist("host")
+        host = parse_host(values[0]) if len(values) == 1 else None
+        if host is None:
+            raise RefusedError(400, "the request names no host, or a broken one")
+        if host not in self._hosts and (host[0], "") not in self._hosts:
+            raise RefusedError(
+                421, f"{host[0]} is not a name of this page; start it with this host allowed, or use one that is"
+            )
+
+    def _check_origin(self, headers: Headers) -> None:
+        """Browsers say where a request comes from; programs that are none say nothing, and have no cookies to be abused."""
+        if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            raise RefusedError(403, "this request comes from another site")
+        if (origin := headers.get("origin")) is None:
+            return
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            parts = urlsplit("")
+        host = parse_host(parts.netloc) if parts.scheme in ("http", "https") else None
+        # A proxy may talk to us under another name than the browser does to it; names that were given are trusted for that.
+        if host is None or (
+            parts.netloc.lower() != headers["host"].lower() and not self._given & {host, (host[0], "")}
+        ):
+            raise RefusedError(403, "this request comes from another site")
+
+    def _check_session(self, scope: Scope, headers: Headers) -> None:
+        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
+        scope.setdefault("state", {})["person"] = person = self._who(headers)
+        if path != "/api" and not path.startswith("/api/"):
+            return
+        if person is None:
+            if (scope["method"], path) not in self._open:
+                raise RefusedError(401, "this needs a session: open the page with your own link")
+        elif seconds := self._calls.wait(person.name):
+            raise too_fast(seconds)
+
+    def _who(self, headers: Headers) -> Person | None:
+        try:
+            morsel = SimpleCookie(headers.get("cookie", "")).get(self._sessions.cookie_name)
+        except CookieError:
+            return None
+        return self._sessions.who(morsel.value) if morsel else None
+
+
+async def read_body(headers: Headers, receive: Receive) -> bytes | None:
+    """The whole body, however it is sent; None where the client went away. Raises RefusedError above `LARGEST_BODY`."""
+    body, more = b"", True
+    declared = headers.get("content-length", "0")
+    if declared.isdecimal() and (len(declared) > 9 or int(declared) > LARGEST_BODY):
+        more, body = False, b" " * (LARGEST_BODY + 1)
+    while more and len(body) <= LARGEST_BODY:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    if len(body) > LARGEST_BODY:
+        raise RefusedError(413, f"a request may have {LARGEST_BODY} bytes")
+    return body
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read, and then what the real one gives."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return next_message
+
+
+async def refuse(refusal: RefusedError, send: Send) -> None:
+    """Answer with the refusal as JSON."""
+    body = json.dumps({"detail": refusal.detail}).encode()
+    headers: dict[str, Any] = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,120 @@
+/** Which key does what; people may change it or switch it off. Kept in this browser. @module */
+import { byId, keep, kept, make } from "./dom.js";
+
+/** What can be done, what it is called, and its keys at first. @type {Record<string, {text: string, keys: string[]}>} */
+export const ACTIONS = {
+  left: { text: "A is better", keys: ["ArrowLeft", "1"] },
+  right: { text: "B is better", keys: ["ArrowRight", "2"] },
+  equal: { text: "Equally good", keys: ["ArrowDown"] },
+  incomparable: { text: "Can’t compare", keys: ["x"] },
+  skip: { text: "Skip: somebody may be asked again", keys: ["s"] },
+  flag: { text: "Flag: something is wrong with a clip", keys: ["f"] },
+  undo: { text: "Undo the last answer", keys: ["z", "Backspace"] },
+  pause: { text: "Pause or play", keys: [" "] },
+  restart: { text: "From the start", keys: ["r"] },
+  back: { text: "One frame back", keys: [","] },
+  forward: { text: "One frame on", keys: ["."] },
+  slower: { text: "Slower", keys: ["["] },
+  faster: { text: "Faster", keys: ["]"] },
+  help: { text: "This help", keys: ["?"] },
+};
+/** What may go on while a key is held down. */
+const REPEATING = new Set(["back", "forward"]);
+const NAMES = { ArrowLeft: "←", ArrowRight: "→", ArrowDown: "↓", ArrowUp: "↑", " ": "space", Backspace: "⌫", Enter: "⏎" };
+
+/** @param {string} key as in `KeyboardEvent.key` */
+export const nameOf = (key) => NAMES[/** @type {keyof typeof NAMES} */ (key)] ?? key;
+
+/** @param {KeyboardEvent} event */
+const keyOf = (event) => (event.key.length === 1 ? event.key.toLowerCase() : event.key);
+
+/** The keys of the page. */
+export class Keys {
+  /** @param {(action: string, key: string) => void} onAction */
+  constructor(onAction) {
+    this._onAction = onAction;
+    /** @type {Record<string, string[]>} */
+    this._keys = {};
+    const changed = kept("keys", /** @type {Record<string, string[]>} */ ({}));
+    for (const [action, { keys }] of Object.entries(ACTIONS)) this._keys[action] = changed[action] ?? keys;
+    this._on = kept("keys-on", true);
+    /** The action whose next key is waited for. @type {string | null} */
+    this._asking = null;
+    addEventListener("keydown", (event) => this._press(event));
+    const box = /** @type {HTMLInputElement} */ (byId("keys-on"));
+    box.checked = this._on;
+    box.addEventListener("change", () => {
+      keep("keys-on", (this._on = box.checked));
+      this._print();
+    });
+    byId("keys-reset").addEventListener("click", () => {
+      for (const [action, { keys }] of Object.entries(ACTIONS)) this._keys[action] = keys;
+      keep("keys", null);
+      this._print();
+      byId("keys-said").textContent = "All keys are as they were.";
+    });
+    byId("help").addEventListener("close", () => (this._asking = null));
+    // While a key is asked for, Escape ends the asking, not the dialog.
+    byId("help").addEventListener("cancel", (event) => this._asking && event.preventDefault());
+    this._print();
+  }
+
+  /** @param {KeyboardEvent} event */
+  _press(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    if (this._asking) {
+      this._assign(event);
+      return;
+    }
+    if (!this._on || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+    const target = event.target instanceof Element ? event.target : document.body;
+    if (target.closest("input:not([type=checkbox]), select, textarea")) return;
+    // What a focused button or link does with these is what its user expects.
+    if ((event.key === " " || event.key === "Enter") && target.closest("button, a, summary")) return;
+    const key = keyOf(event);
+    const action = Object.keys(this._keys).find((name) => this._keys[name].includes(key));
+    if (!action) return;
+    event.preventDefault();
+    if (!event.repeat || REPEATING.has(action)) this._onAction(action, key);
+  }
+
+  /** @param {KeyboardEvent} event */
+  _assign(event) {
+    const key = keyOf(event);
+    if (key === "Tab" || key === "Shift") return; // the way out, and half of a key
+    event.preventDefault();
+    const action = /** @type {string} */ (this._asking);
+    this._asking = null;
+    if (key !== "Escape") {
+      for (const other of Object.keys(this._keys)) this._keys[other] = this._keys[other].filter((taken) => taken !== key);
+      this._keys[action] = [key];
+      keep("keys", this._keys);
+      byId("keys-said").textContent = `${ACTIONS[action].text}: ${nameOf(key)}`;
+    }
+    this._print();
+    byId("keys").querySelector(`[data-for="${action}"]`)?.focus();
+  }
+
+  /** Print the keys on the buttons and in the help. */
+  _print() {
+    for (const cap of document.querySelectorAll("kbd[data-key]")) {
+      const key = this._keys[cap.getAttribute("data-key") ?? ""]?.[0];
+      cap.textContent = this._on && key ? nameOf(key) : "";
+    }
+    byId("keys").replaceChildren(
+      ...Object.entries(ACTIONS).map(([action, { text }]) => {
+        const keys = this._keys[action].map(nameOf).join(" or ") || "none";
+        const asking = this._asking === action;
+        const attributes = { type: "button", class: "cap", "data-for": action, "aria-label": `${text}: ${keys}. Change` };
+        const button = make("button", attributes, asking ? "press a key …" : keys);
+        button.addEventListener("click", () => {
+          this._asking = asking ? null : action;
+          byId("keys-said").textContent = asking ? "" : `Press the new key for “${text}”, or Escape.`;
+          this._print();
+          /** @type {HTMLElement | null} */ (byId("keys").querySelector(`[data-for="${action}"]`))?.focus();
+        });
+        return make("tr", {}, make("th", { scope: "row" }, text), make("td", {}, button));
+      }),
+    );
+  }
+}

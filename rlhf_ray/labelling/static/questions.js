@@ -1,0 +1,161 @@
+/**
+ * Questions from the desk: some fetched ahead with their films decoded, so that the next pair is there when a key is pressed. Leases
+ * are kept alive while somebody can see the page, and given back when they leave.
+ * @module
+ */
+import { call, Refused, sheet } from "./api.js";
+
+/** @typedef {import("./player.js").FilmInfo} FilmInfo */
+/** @typedef {import("./player.js").Film} Film */
+/** @typedef {{lease: string, left: FilmInfo, right: FilmInfo, fps: number, expires_in: number}} Showing */
+/** @typedef {{showing: Showing, films: Film[], until: number}} Question a showing with its films; `until` in ms since the epoch */
+
+const AHEAD = 3;
+const POLL_MS = 2000;
+
+/**
+ * A showing with its films, decoded.
+ * @param {Showing} showing
+ * @returns {Promise<Question>}
+ */
+export async function load(showing) {
+  const infos = [showing.left, showing.right];
+  const sheets = await Promise.all(infos.map((info) => sheet(info.id)));
+  return { showing, films: infos.map((info, at) => ({ info, sheet: sheets[at] })), until: Date.now() + showing.expires_in * 1000 };
+}
+
+/** Free the pictures of a question. @param {Question} question */
+export function close(question) {
+  for (const film of question.films) film.sheet.close();
+}
+
+/** The questions of this page: the one on screen, and those behind it. */
+export class Questions {
+  /**
+   * @param {() => void} onReady there is a question again
+   * @param {(progress: any) => void} onProgress
+   * @param {(text: string) => void} onTrouble why none comes, where the server cannot say
+   */
+  constructor(onReady, onProgress, onTrouble) {
+    this._onReady = onReady;
+    this._onProgress = onProgress;
+    this._onTrouble = onTrouble;
+    /** @type {Question | null} */
+    this.current = null;
+    /** @type {Question[]} */
+    this._ahead = [];
+    this._fetching = false;
+    this._running = false;
+    document.addEventListener("visibilitychange", () => this._visible());
+    addEventListener("pagehide", () => this.release());
+    addEventListener("pageshow", (event) => event.persisted && this.fill());
+    setInterval(() => this.fill(), POLL_MS);
+    this._renewing = setTimeout(() => this._renew(), 20000);
+  }
+
+  start() {
+    this._running = true;
+    this.fill();
+  }
+
+  stop() {
+    this._running = false;
+    this.release();
+  }
+
+  /** The next question becomes the current one; null where none is ready. */
+  advance() {
+    this.current = this._ahead.shift() ?? null;
+    this.fill();
+    return this.current;
+  }
+
+  /**
+   * Show this question now and the current one after it.
+   * @param {Question} question
+   */
+  putBefore(question) {
+    if (this.current) this._ahead.unshift(this.current);
+    this.current = question;
+  }
+
+  /** Fetch until enough are ahead. */
+  async fill() {
+    if (this._fetching || !this._running || document.hidden || this._ahead.length >= AHEAD) return;
+    this._fetching = true;
+    try {
+      const wish = { count: AHEAD - this._ahead.length + (this.current ? 0 : 1), holding: this._leases() };
+      const { questions, progress } = await call("POST", "api/questions", wish);
+      this._onProgress(progress);
+      // In order, each as soon as it is there: the first is not kept waiting by the films of the third.
+      const loading = questions.map((showing) => load(showing).catch((error) => this._lost(showing, error)));
+      for (const question of loading) {
+        const loaded = await question;
+        if (!loaded) continue;
+        if (!this._running) this._giveBack([loaded.showing.lease]);
+        else this._ahead.push(loaded);
+        if (this._running && !this.current) this._onReady();
+      }
+    } catch (error) {
+      this._onTrouble(error instanceof Refused ? error.message : "The server is not to be reached; trying again.");
+    } finally {
+      this._fetching = false;
+    }
+  }
+
+  /** Give everything back, in a way that outlives the page. */
+  release() {
+    const leases = this._leases();
+    for (const question of this._ahead) close(question);
+    this._ahead = [];
+    this.current = null;
+    this._giveBack(leases);
+  }
+
+  /** @returns {string[]} */
+  _leases() {
+    return [this.current, ...this._ahead].flatMap((question) => (question ? [question.showing.lease] : []));
+  }
+
+  /** @param {string[]} leases */
+  _giveBack(leases) {
+    if (leases.length) call("POST", "api/leases/release", { leases }, { keepalive: true }).catch(() => {});
+  }
+
+  /**
+   * @param {Showing} showing
+   * @param {unknown} error
+   */
+  _lost(showing, error) {
+    this._onTrouble(`A film could not be shown: ${error instanceof Error ? error.message : error}`);
+    this._giveBack([showing.lease]);
+    return null;
+  }
+
+  async _renew() {
+    const leases = this._leases();
+    let seconds = Infinity;
+    if (leases.length && !document.hidden) {
+      const renewed = [this.current, ...this._ahead];
+      await call("POST", "api/leases/renew", { leases }).then(
+        () => renewed.forEach((question) => question && (question.until = Date.now() + question.showing.expires_in * 1000)),
+        () => {}, // the next time; an answer is taken late too
+      );
+    }
+    for (const question of [this.current, ...this._ahead]) if (question) seconds = Math.min(seconds, question.showing.expires_in / 3);
+    this._renewing = setTimeout(() => this._renew(), Math.max(1, Math.min(seconds, 20)) * 1000);
+  }
+
+  /** Back on screen: what has run out meanwhile may be with somebody else now. The one on screen may be answered late. */
+  _visible() {
+    if (document.hidden) return;
+    this._ahead = this._ahead.filter((question) => {
+      const fresh = question.until > Date.now();
+      if (!fresh) close(question);
+      return fresh;
+    });
+    clearTimeout(this._renewing);
+    this._renew();
+    this.fill();
+  }
+}

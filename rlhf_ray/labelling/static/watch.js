@@ -1,0 +1,31 @@
+/** How long somebody could see a question, and how long they could not. @module */
+
+export class Watch {
+  constructor() {
+    this._since = performance.now();
+    this._view = 0;
+    this._hidden = 0;
+    this._wasHidden = document.hidden;
+    document.addEventListener("visibilitychange", () => this._count());
+  }
+
+  /** A new question is on screen. */
+  start() {
+    this._count();
+    this._view = this._hidden = 0;
+  }
+
+  /** Milliseconds on a visible and on a hidden page. */
+  read() {
+    this._count();
+    return { view_ms: Math.round(this._view), hidden_ms: Math.round(this._hidden) };
+  }
+
+  _count() {
+    const now = performance.now();
+    if (this._wasHidden) this._hidden += now - this._since;
+    else this._view += now - this._since;
+    this._since = now;
+    this._wasHidden = document.hidden;
+  }
+}

@@ -1,0 +1,245 @@
+"""A desk in memory with real small films: coloured squares that move. And the app around it, served by uvicorn in a thread.
+
+Run as a program (`python tests/labelling/fake_desk.py`), it serves a page to look at.
+"""
+
+import hashlib
+import io
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import uvicorn
+from PIL import Image
+
+from rlhf_ray.labelling.app import create_app
+from rlhf_ray.labelling.desk import FilmInfo, Given, Showing
+from rlhf_ray.labelling.sessions import Sessions
+
+LEASE_S = 60.0
+
+
+def square_frames(number: int, frames: int = 24, size: int = 32, seed: int = 0) -> np.ndarray:
+    """``[frames, size, size, 3]`` bytes: a square whose colour and path come from `number`; each frame is another."""
+    rng = np.random.default_rng([seed, number])
+    colour, ground = rng.integers(120, 256, 3), rng.integers(0, 60, 3)
+    picture = np.broadcast_to(ground.astype(np.uint8), (frames, size, size, 3)).copy()
+    start, speed, side = rng.uniform(0, size, 2), rng.uniform(-2, 2, 2), max(4, size // 5)
+    for k in range(frames):
+        row, column = (int(at) for at in np.abs((start + k * speed) % (2 * (size - side)) - (size - side)))
+        picture[k, row : row + side, column : column + side] = colour
+        picture[k, 0, 0] = (k, number % 256, 7)  # so that a test sees which frame of which film it is
+    return picture
+
+
+def sheet(frames: np.ndarray, columns: int) -> bytes:
+    """Frames side by side as lossless WebP."""
+    count, height, width, _ = frames.shape
+    rows = -(-count // columns)
+    picture = np.zeros((rows * height, columns * width, 3), np.uint8)
+    for k, frame in enumerate(frames):
+        row, column = divmod(k, columns)
+        picture[row * height : (row + 1) * height, column * width : (column + 1) * width] = frame
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "WEBP", lossless=True)
+    return file.getvalue()
+
+
+@dataclass
+class Leased:
+    annotator: str
+    showing: Showing
+    pair: int
+    until: float
+
+
+@dataclass
+class FakeDesk:
+    """Keeps everything in public attributes, for tests to look at and to break.
+
+    Attributes:
+        pairs: how many questions there are.
+        fail_answers: the next so many answers raise OSError.
+        pixelated: how the films say they want to be shown.
+    """
+
+    pairs: int = 200
+    fail_answers: int = 0
+    pixelated: bool = True
+    size: int = 32
+    answers: list[tuple[str, Given, int]] = field(default_factory=list)
+    undone: list[str] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+    renewed: list[str] = field(default_factory=list)
+    weights: dict[str, float] = field(default_factory=dict)
+    leases: dict[str, Leased] = field(default_factory=dict)
+    sheets: dict[str, bytes] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    doubled: int = 0
+    calls: int = 0
+
+    def __post_init__(self) -> None:
+        self.open = deque(range(self.pairs))
+        self.started = time.monotonic()
+
+    def make_film(self, number: int, frames: int) -> FilmInfo:
+        picture = square_frames(number, frames, self.size)
+        columns = 6
+        content = sheet(picture, columns)
+        film_id = hashlib.sha256(content + bytes([self.pixelated])).hexdigest()
+        self.sheets[film_id], self.arrays[film_id] = content, picture
+        return FilmInfo(film_id, frames, columns, self.size, self.size, self.pixelated)
+
+    def show(self, annotator: str, pair: int) -> Showing:
+        films = self.make_film(2 * pair, 24), self.make_film(2 * pair + 1, 24 if pair % 3 else 18)
+        showing = Showing(secrets.token_urlsafe(24), *films, fps=15.0, expires_in=LEASE_S)
+        self.leases[showing.lease] = Leased(annotator, showing, pair, time.monotonic() + LEASE_S)
+        return showing
+
+    async def next(self, annotator: str, count: int, holding: Sequence[str]) -> list[Showing]:
+        self.calls += 1
+        await self.renew(annotator, holding)
+        shown = [self.show(annotator, self.open.popleft()) for _ in range(min(count, len(self.open)))]
+        held = [leased.pair for leased in self.leases.values()]
+        self.doubled += len(held) - len(set(held))
+        return shown
+
+    async def answer(self, annotator: str, given: Given) -> None:
+        if self.fail_answers:
+            self.fail_answers -= 1
+            raise OSError("disk full")
+        if any(given.event_id == earlier.event_id for _, earlier, _ in self.answers):
+            return
+        leased = self.leases.pop(given.lease, None)
+        if leased is None or leased.annotator != annotator:
+            raise ValueError("this question is not on loan to you")
+        self.answers.append((annotator, given, leased.pair))
+        if given.answer == "skip":
+            self.open.append(leased.pair)
+
+    async def undo(self, annotator: str, event_id: str, target: str | None) -> Showing | None:
+        for k in range(len(self.answers) - 1, -1, -1):
+            name, given, pair = self.answers[k]
+            if name == annotator and target in (None, given.event_id):
+                del self.answers[k]
+                self.undone.append(given.event_id)
+                if pair in self.open:
+                    self.open.remove(pair)
+                return self.show(annotator, pair)
+        return None
+
+    async def renew(self, annotator: str, leases: Sequence[str]) -> None:
+        self.renewed.extend(leases)
+
+    async def release(self, annotator: str, leases: Sequence[str]) -> None:
+        self.released.extend(leases)
+        for lease in leases:
+            if (leased := self.leases.get(lease)) and leased.annotator == annotator:
+                self.open.appendleft(self.leases.pop(lease).pair)
+
+    async def film(self, film_id: str) -> bytes | None:
+        return self.sheets.get(film_id)
+
+    async def episode(self) -> dict[str, Any] | None:
+        film = self.make_film(7777, 90)
+        return {
+            "film": asdict(film),
+            "fps": 15.0,
+            "env_steps": 12_288,
+            "policy_version": 6,
+            "steps": 90,
+            "age_seconds": 4.2,
+        }
+
+    async def progress(self, annotator: str) -> dict[str, Any]:
+        own = [given for name, given, _ in self.answers if name == annotator and given.answer in ("left", "right", "equal")]
+        labels = [given for _, given, _ in self.answers if given.answer in ("left", "right", "equal")]
+        minutes = (time.monotonic() - self.started) / 60
+        return {
+            "labels": len(labels),
+            "wanted": self.pairs,
+            "own": len(own),
+            "per_minute": round(len(own) / max(minutes, 0.2), 1),
+            "queue": len(self.open),
+            "env_steps": 12_288,
+            "total_env_steps": 100_000,
+            "finished": False,
+            "reason": None if self.open else "all clips so far are compared; the agent is recording new ones",
+        }
+
+    async def statistics(self) -> dict[str, Any]:
+        def row(name: str, labels: int, seconds: float, left: float, catch: float | None, agreement: float) -> dict[str, Any]:
+            return {
+                "name": name,
+                "labels": labels,
+                "skips": labels // 20,
+                "seconds_per_label": seconds,
+                "left_share": left,
+                "ties": 0.08,
+                "catch_accuracy": catch,
+                "catches": 0 if catch is None else 12,
+                "self_consistency": None if catch is None else 0.9,
+                "agreement": agreement,
+                "weight": self.weights.get(name, 1.0),
+                "error_rate": None,
+            }
+
+        rows = [
+            row("ada", 128, 2.4, 0.49, 0.96, 0.91),
+            row("grace", 96, 3.1, 0.53, 0.92, 0.88),
+            row("hurried", 210, 0.7, 0.81, 0.55, 0.57),
+            row("new", 2, 5.0, 0.5, None, 1.0),
+        ]
+        return {"labels": 436, "alpha": 0.71, "raw_agreement": 0.86, "annotators": rows}
+
+    async def weigh(self, annotator: str, weight: float) -> None:
+        if annotator not in ("ada", "grace", "hurried", "new"):
+            raise ValueError(f"nobody is called {annotator!r}")
+        self.weights[annotator] = weight
+
+
+@dataclass
+class Page:
+    url: str
+    desk: FakeDesk
+    sessions: Sessions
+
+    def link(self, name: str = "ada") -> str:
+        return self.sessions.link(name, self.url)
+
+
+@contextmanager
+def served(desk: FakeDesk, names: Sequence[str] = ("ada", "grace"), port: int = 0) -> Iterator[Page]:
+    """The page on a free port, until the block ends."""
+    sessions = Sessions.create(names)
+    app = create_app(
+        desk,
+        sessions,
+        title="Moving squares",
+        instructions="Prefer the clip whose square stays nearer to the middle. <b>Colour does not matter.</b>",
+    )
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", port))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield Page(f"http://127.0.0.1:{listening.getsockname()[1]}", desk, sessions)
+    server.should_exit = server.force_exit = True
+    thread.join(10)
+
+
+if __name__ == "__main__":
+    with served(FakeDesk(), port=int(sys.argv[1]) if len(sys.argv) > 1 else 0) as page:
+        for name in page.sessions.people:
+            print(name, page.link(name), flush=True)
+        threading.Event().wait()
