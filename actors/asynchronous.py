@@ -20,6 +20,7 @@ from actors.rollout_collector import PolicyFactory
 from actors.stages import Stage
 from rlhf_ray.comparisons import Pairs
 from rlhf_ray.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.labelling.desk import Situation
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.schedules import labels_due
 
@@ -93,6 +94,7 @@ class AsynchronousPipeline(Pipeline):
         self._read, self._to_read = 0, False
         """Up to which event the store was read, and whether there is more. People's answers come that way."""
         self._page_changes = 0
+        self._told: Situation | None = None
         self._people_done = 0
         """Questions that people have answered."""
         self._arrived: dict[str, Any] = {"too_short": 0, "distinct_clips": 1.0, "newest_policy": RANDOM_POLICY}
@@ -168,7 +170,7 @@ class AsynchronousPipeline(Pipeline):
         with self._changed:
             if self._filming is None:
                 self._filming = (round_number, policy_version, make_policy)
-                self.env_steps += self.film_env_steps
+                self.env_steps += self.fragments.filmed_env_steps
 
     def news(self) -> RoundReport | None:
         """The newest fit since the last call, and how many labels fell due and were answered since then; None without a fit."""
@@ -297,10 +299,16 @@ class AsynchronousPipeline(Pipeline):
                 ("fitting", self._fit),
                 ("exploring", self._explore),
                 ("checking", self._check),
-                *((("filming", self._film_next), ("people", self._people), ("reading", self._read_store)) if self.page else ()),
+                *(
+                    (("filming", self._film_next), ("people", self._people), ("reading", self._read_store))
+                    if self.page
+                    else ()
+                ),
             ):
                 if self.stages[name].call is None:
                     start()
+            if self.page:
+                self._tell()
 
     def _adopt_stored(self) -> None:
         """Count and fit to what the store holds: labels of before the run was killed, or those it was given."""
@@ -337,7 +345,10 @@ class AsynchronousPipeline(Pipeline):
         if of.people_share == 1.0:
             missing = {True: due - self.answered}
         else:
-            missing = {True: for_people - self._people_done, False: due - for_people - (self.answered - self._people_done)}
+            missing = {
+                True: for_people - self._people_done,
+                False: due - for_people - (self.answered - self._people_done),
+            }
         for people, count in missing.items():
             count = min(count, of.max_open_questions) - self._open(people)
             if count > 0:
@@ -347,7 +358,7 @@ class AsynchronousPipeline(Pipeline):
     def _answer(self) -> None:
         """Have the oldest questions answered: one after the other, or all at once by a teacher who needs no time."""
         questions = next((q for q in self._questions if q.answered < q.count and not q.people), None)
-        if questions is None or len(self._unstored) >= MOST_UNSTORED:
+        if self.gatherer is None or questions is None or len(self._unstored) >= MOST_UNSTORED:
             return
         count = 1 if self.preferences.answer_seconds else questions.count - questions.answered
         part = slice(questions.answered, questions.answered + count)
@@ -454,7 +465,7 @@ class AsynchronousPipeline(Pipeline):
             return
         round_number, policy_version, make_policy = self._filming
         added, shown = self._film(
-            self.film_env_steps, self.films_per_round, round_number, policy_version, make_policy, self._now
+            self.fragments.filmed_env_steps, self.films_per_round, round_number, policy_version, make_policy, self._now
         )
         self._tell(shown)
 
@@ -531,18 +542,24 @@ class AsynchronousPipeline(Pipeline):
         self.stages["reading"].start(call, finish)
 
     def _tell(self, episode: Any = None) -> None:
-        """Tell the page how the training is doing."""
+        """Tell the page how the training is doing, where that has changed."""
         assert self.page is not None
-        waiting_for = "the first comparisons to be learned from" if self.version == 0 else "the agent to go on learning"
-        self.page.tell.remote(self._situation(self._now, waiting_for), episode)
+        if self.version:
+            waiting_for = "the training to go on, over which the questions are spread"
+        elif self.answered < self.preferences.first_fit_comparisons:
+            waiting_for = "the agent's first clips"
+        else:
+            waiting_for = "the reward to be learned from these first answers"
+        situation = self._situation(self._now, waiting_for)
+        if situation != self._told or episode is not None:
+            self._told = situation
+            self.page.tell.remote(situation, episode)
 
     def _check(self) -> None:
         """Look at what has arrived at the fragmenter, once per step of PPO."""
         if self._checked_at == self._advances:
             return
         self._checked_at = self._advances
-        if self.page:
-            self._tell()
         call = self.fragmenter.report.remote()
 
         def finish() -> int:

@@ -118,7 +118,9 @@ class Fragmenter:
             return 0, None
         self._asked[round_number] = [(names[left], names[right]) for left, right in index]
         ids = tuple(pair_id(*pair) for pair in self._asked[round_number])
-        films = tuple((self._films[left], self._films[right]) for left, right in self._asked[round_number] if self._films)
+        films = tuple(
+            (self._films[left], self._films[right]) for left, right in self._asked[round_number] if self._films
+        )
         return len(index), Pairs(pool[index[:, 0]], pool[index[:, 1]], ids, version, films)
 
     def _new_pairs(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import ray
 from ray.actor import ActorHandle
 
 from rlhf_ray.comparisons import Pairs
@@ -96,15 +97,19 @@ class LabellingPage:
     """Serves the page from whatever node it is on. Answers go straight to the store, and are acknowledged when stored.
 
     A page that is restarted has lost its questions, which whoever asked them asks again; leases and sessions stay valid.
+
+    Args:
+        page: what it is made from.
+        store: name of the preference store's actor. A handle would keep Ray from restarting this one.
     """
 
-    def __init__(self, page: PageSettings, store: ActorHandle[Any]):
+    def __init__(self, page: PageSettings, store: str):
         self.page = page
         of = page.settings
         queue = QuestionQueue(
             lease_seconds=of.lease_seconds, overlap_share=of.overlap_share, catch_share=of.catch_share, seed=page.seed
         )
-        self.desk = Desk(ActorStore(store), queue, page.sessions.secret, fps=page.fps, run_id=page.run_id)
+        self.desk = Desk(ActorStore(ray.get_actor(store)), queue, page.sessions.key("leases"), fps=page.fps, run_id=page.run_id)
         self._server: Server | None = None
         self._starting = asyncio.Lock()
 

@@ -114,7 +114,9 @@ class Pipeline:
         spaces = (observation_space, action_space)
         self.collector = start(RolloutCollector, "collector", make_env, fragments, seed)
         self.fragmenter = start(Fragmenter, "fragmenter", fragments, preferences, reward_model, *spaces, seed)
-        self.gatherer = start(SyntheticGatherer, "gatherer", preferences, seed)
+        self.gatherer: ActorHandle[Any] | None = None
+        if preferences.teacher != "human":
+            self.gatherer = start(SyntheticGatherer, "gatherer", preferences, seed)
         self.store = start(PreferenceStore, "store", store, scheduling_strategy=here)
         self.trainer = start(RewardTrainerActor, "reward_trainer", reward_model, preferences, *spaces, seed)
         self.page: ActorHandle[Any] | None = None
@@ -122,7 +124,7 @@ class Pipeline:
         """Where each person labels."""
         if page is not None:
             near = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-            self.page = start(LabellingPage, "page", page, self.store, scheduling_strategy=near)
+            self.page = start(LabellingPage, "page", page, f"{name}/store", scheduling_strategy=near)
             self.links = ray.get(self.page.start.remote())
 
         self.env_steps = 0
@@ -136,16 +138,11 @@ class Pipeline:
         self._trainer_state: ray.ObjectRef[dict[str, Any]] | None = None
 
     @property
-    def film_env_steps(self) -> int:
-        """Environment steps that are filmed for people before each later round."""
-        return max(self.fragments.film_env_steps, 2 * self.fragments.length)
-
-    @property
     def films_per_round(self) -> int:
         """Clips filmed in them: half as many again as the labels of a round need."""
         of = self.preferences
         wanted = math.ceil(3 * of.people_share * (of.comparisons - of.initial_comparisons) / max(1, self.rounds))
-        return max(FEWEST_FILMS, min(wanted, self.film_env_steps // (self.fragments.length + 1)))
+        return max(FEWEST_FILMS, min(wanted, self.fragments.filmed_env_steps // (self.fragments.length + 1)))
 
     def check_first_clips(self) -> None:
         """Check that the first clips can be compared.
@@ -228,7 +225,13 @@ class Pipeline:
         return self.fragmenter.add.remote(clips)
 
     def _film(
-        self, env_steps: int, clips: int, number: int, policy_version: int, make_policy: PolicyFactory | None, taken: int
+        self,
+        env_steps: int,
+        clips: int,
+        number: int,
+        policy_version: int,
+        make_policy: PolicyFactory | None,
+        taken: int,
     ) -> tuple[Any, Any]:
         """Have the collector film ``env_steps`` steps and the fragmenter take its clips.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from actors.fragmenter import Clips
 from rlhf_ray.arrays import Array
-from rlhf_ray.films import Camera, Episode, film
+from rlhf_ray.films import Camera, Episode, Film, film
 from rlhf_ray.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.settings import FragmentSettings
 
@@ -134,9 +134,12 @@ class RolloutCollector:
             left -= len(reel.trajectory)
             reels.append(reel)
         cuts = [(reel, start) for reel in reels for start in reel.windows()]
-        fragments, films = None, ()
+        fragments: Fragments | None = None
+        films: tuple[Film, ...] = ()
         if cuts:
-            fragments = Fragments.concatenate([reel.trajectory.window(start, length, policy_version) for reel, start in cuts])
+            fragments = Fragments.concatenate(
+                [reel.trajectory.window(start, length, policy_version) for reel, start in cuts]
+            )
             films = tuple(
                 film(name, [reel.frames[t] for t in range(start, start + length + 1)], pixelated=False)
                 for name, (reel, start) in zip(fragments.ids(), cuts, strict=True)
@@ -210,6 +213,4 @@ class _Reel:
         shown = [frame for t, frame in self.frames.items() if t % self.stride == 0]
         name = hashlib.sha256(b"".join(frame.tobytes() for frame in shown)).hexdigest()
         made = film(name, shown, pixelated=self.camera.pixelated)
-        return Episode(
-            made, self.camera.fps / self.stride, len(self.trajectory), self.ended, policy_version, taken
-        )
+        return Episode(made, self.camera.fps / self.stride, len(self.trajectory), self.ended, policy_version, taken)

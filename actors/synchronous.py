@@ -32,7 +32,9 @@ class SynchronousPipeline(Pipeline):
         return self.round_number + 1
 
     def begin(self, env_steps: int, stop: Callable[[], bool] = lambda: False) -> RoundReport:
-        """Gather the first clips with ``env_steps`` random actions and hold the first round, of which only waiting for people can be stopped.
+        """Gather the first clips with ``env_steps`` random actions and hold the first round.
+
+        Only waiting for people can be stopped.
 
         Raises:
             SettingError: the clips show that the settings do not fit the environment.
@@ -49,7 +51,7 @@ class SynchronousPipeline(Pipeline):
     def film(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
         """Film a policy for people, as the settings say."""
         assert self.page is not None
-        steps, clips = self.film_env_steps, self.films_per_round
+        steps, clips = self.fragments.filmed_env_steps, self.films_per_round
         added, shown = self._film(steps, clips, round_number, policy_version, make_policy, self.env_steps)
         self.env_steps += steps
         ray.get([added, self.page.tell.remote(self._situation(self.env_steps, "the next round"), shown)])
@@ -69,7 +71,7 @@ class SynchronousPipeline(Pipeline):
             asked = ray.get(count)
             if asked and self.page is not None:
                 comparisons = self._ask_people(pairs, asked, round_number, stop)
-            elif asked:
+            elif asked and self.gatherer is not None:
                 comparisons = self.gatherer.gather.remote(pairs, round_number)
                 ray.get(self.store.commit.remote(comparisons, annotator=self.preferences.teacher))
             if asked and (self.page is None or ray.get(self.store.__len__.remote())):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -46,6 +46,11 @@ class Train(Experiment):
     """Also train PPO on the true reward, with the same settings and steps, to compare with."""
     evaluation_episodes: int = 20
     """Episodes each agent is evaluated on at the end."""
+    teacher: Literal["oracle", "stochastic", "human"] | None = None
+    """Short for preferences.teacher. With human, training goes on while people label (preferences.mode=asynchronous), unless
+    wait_for_labels is set."""
+    wait_for_labels: bool = False
+    """With teacher=human: in each round, wait until people have answered all questions (preferences.mode=synchronous)."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ def _train(words: list[str]) -> None:
     command = _parse(
         Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
     )
-    experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
+    experiment = _experiment(command)
     if resumed is not None:
         _check_resumed(resumed.experiment(), experiment)
 
@@ -176,8 +181,23 @@ def _train(words: list[str]) -> None:
             evaluation_episodes=command.evaluation_episodes,
             observe=progress.show,
             say=progress.say,
+            invite=progress.invite,
         )
     progress.summarise(outcome, folder)
+
+
+def _experiment(command: Train) -> Experiment:
+    """The settings that a command line comes to."""
+    experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
+    preferences = experiment.preferences
+    if command.wait_for_labels and "human" not in (command.teacher, preferences.teacher):
+        raise SettingError("--wait-for-labels waits for people, and there are none: add --teacher human.")
+    if command.teacher is not None:
+        mode: Any = preferences.mode
+        if command.teacher == "human":
+            mode = "synchronous" if command.wait_for_labels else "asynchronous"
+        preferences = dataclasses.replace(preferences, teacher=command.teacher, mode=mode)
+    return dataclasses.replace(experiment, preferences=preferences)
 
 
 def _check_resumed(before: Experiment, now: Experiment) -> None:

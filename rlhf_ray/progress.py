@@ -73,6 +73,11 @@ class Progress:
         else:
             self.console.print(f"{what} …", highlight=False)
 
+    def invite(self, links: dict[str, str]) -> None:
+        """Where each person labels."""
+        for name, link in links.items():
+            self.console.print(f"[bold green]label as {name}:[/] {link}", highlight=False, soft_wrap=True)
+
     def show(self, metrics: dict[str, Any]) -> None:
         """The metrics of one iteration, and the alarms it raises."""
         for alarm in metrics["raised"]:

@@ -7,6 +7,7 @@
     preferences/      the preference store                   result.json     the outcome
     reward_model/     safetensors and JSON                   report.html     one page about all of it
     checkpoints/      RLlib's checkpoints of the algorithm, the newest two
+    labelling.json    where people label: their names and tokens, for the owner of the folder alone
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.result = self.path / "result.json"
         self.report = self.path / "report.html"
+        self.labelling = self.path / "labelling.json"
 
     @staticmethod
     def create(path: Path | str, experiment: Experiment, options: dict[str, Any] | None = None) -> RunFolder:

@@ -91,6 +91,15 @@ class FragmentSettings:
             "it is a share between 0 and 1",
         )
 
+    def between_rounds_env_steps(self, people: bool) -> int:
+        """Environment steps before each later round that are not PPO's: exploration, and filming where ``people`` are asked."""
+        return self.exploration_env_steps + (self.filmed_env_steps if people else 0)
+
+    @property
+    def filmed_env_steps(self) -> int:
+        """Environment steps before each later round that are filmed for people: two clips at least."""
+        return max(self.film_env_steps, 2 * self.length)
+
 
 @dataclass(frozen=True)
 class PreferenceSettings:
@@ -158,7 +167,9 @@ class PreferenceSettings:
                 0,
                 f"only the first round asks then: set preferences.initial_comparisons to {self.comparisons}, or rounds to 1 up",
             )
-        _require(0 <= self.human_share <= 1, "preferences.human_share", self.human_share, "it is a share between 0 and 1")
+        _require(
+            0 <= self.human_share <= 1, "preferences.human_share", self.human_share, "it is a share between 0 and 1"
+        )
         _require(
             self.human_share == 0 or self.mode == "asynchronous",
             "preferences.human_share",
@@ -193,6 +204,11 @@ class PreferenceSettings:
             self.held_out_share,
             "it must be at least 0 and below 1",
         )
+
+    @property
+    def asks_people(self) -> bool:
+        """Whether people are asked at all."""
+        return self.people_share > 0
 
     @property
     def people_share(self) -> float:
@@ -399,7 +415,7 @@ class Experiment:
             f"fragments are cut from rollouts of ppo.rollout_length={self.ppo.rollout_length} steps: "
             "shorten the fragments or lengthen the rollouts",
         )
-        exploration = self.preferences.rounds * self.between_rounds_env_steps
+        exploration = self.preferences.rounds * self.fragments.between_rounds_env_steps(self.preferences.asks_people)
         needed = self.fragments.initial_env_steps + exploration + self.ppo.iteration_env_steps
         _require(
             self.total_env_steps >= needed,
@@ -408,13 +424,6 @@ class Experiment:
             f"the first fragments (fragments.initial_env_steps={self.fragments.initial_env_steps}), exploration "
             f"({exploration}) and one iteration of PPO ({self.ppo.iteration_env_steps}) take {needed}",
         )
-
-
-    @property
-    def between_rounds_env_steps(self) -> int:
-        """Environment steps before each later round that are not PPO's: exploration, and filming for people."""
-        films = self.fragments.film_env_steps if self.preferences.people_share else 0
-        return self.fragments.exploration_env_steps + films
 
 
 def to_json(settings: Any) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Stochastic:
         return (rng.random(len(pairs)) < 1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
 
 
-def make_teacher(name: TeacherName, rationality: float) -> Teacher:
+def make_teacher(name: str, rationality: float) -> Teacher:
     """The scripted teacher called ``name``; ``rationality`` is read by the stochastic one."""
     if name == "oracle":
         return Oracle()

@@ -16,8 +16,9 @@ from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyCookie
 from pydantic import BaseModel, ConfigDict, Field
 
-from rlhf_ray.labelling.desk import Answer, Desk, Given
+from rlhf_ray.labelling.desk import Desk, Given
 from rlhf_ray.labelling.guard import Guard, Limiter, RefusedError, parse_hosts, too_fast
+from rlhf_ray.labelling.questions import Answer
 from rlhf_ray.labelling.sessions import Person, Sessions
 
 COOKIE_LASTS_S = 30 * 24 * 3600

@@ -290,7 +290,9 @@ class Desk:
     async def _answer(self, annotator: str, given: Given, lease: Lease) -> None:
         shown = lease.shown
         preference = shown.preference(given.answer)
-        kind = "flag" if given.answer == "flag" else "skip" if preference is None else "check" if shown.catch else "label"
+        kind = (
+            "flag" if given.answer == "flag" else "skip" if preference is None else "check" if shown.catch else "label"
+        )
         extra = {
             "answer": given.answer,
             "catch": shown.catch,
@@ -304,7 +306,9 @@ class Desk:
             "ui": UI,
         }
         await self._recorder.store(
-            self._event(annotator, given.event_id, kind, lease, preference=preference, view_ms=given.view_ms, extra=extra)
+            self._event(
+                annotator, given.event_id, kind, lease, preference=preference, view_ms=given.view_ms, extra=extra
+            )
         )
         self.queue.answered(annotator, shown, given.answer, given.event_id)
         self._own.setdefault(annotator, deque(maxlen=1000)).append(time.monotonic())
@@ -374,5 +378,3 @@ class Desk:
         self._media[name] = content
         while self._media_bytes > KEPT_BYTES and len(self._media) > 1:
             self._media_bytes -= size(self._media.popitem(last=False)[1])
-
-

@@ -81,4 +81,4 @@ def links(sessions: Sessions, settings: LabellingSettings, port: int) -> dict[st
     """Each person's link. It holds their token: whoever has it labels in their name."""
     host = socket.gethostname() if settings.host in ("0.0.0.0", "::") else settings.host
     host = f"[{host}]" if ":" in host else host
-    return {name: f"http://{host}:{port}/#token={person.token}" for name, person in sessions.people.items()}
+    return {name: sessions.link(name, f"http://{host}:{port}") for name in sessions.people}

@@ -111,6 +111,10 @@ class Sessions:
         """The link to give to `name`; `url` is where the page is, like ``http://127.0.0.1:8000``."""
         return f"{url.rstrip('/')}/#token={self.people[name].token}"
 
+    def key(self, purpose: str) -> bytes:
+        """A key for something else that has to be signed, made of the secret."""
+        return hmac.new(self._secret, purpose.encode(), hashlib.sha256).digest()
+
     @property
     def cookie_name(self) -> str:
         """The cookie's name, another for each run: browsers share one host's cookies among all its ports."""

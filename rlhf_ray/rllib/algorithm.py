@@ -65,9 +65,9 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         observation_space, action_space = settings.check_environment()
         name = f"ring-{uuid.uuid4().hex[:12]}"
         self.config = settings.with_reward_module(observation_space, action_space, name)
-        budget = self.config.total_env_steps - self.config.preference_settings.rounds * (
-            self.config.fragment_settings.exploration_env_steps
-        )
+        fragments, preferences = self.config.fragment_settings, self.config.preference_settings
+        between = fragments.between_rounds_env_steps(preferences.asks_people)
+        budget = self.config.total_env_steps - preferences.rounds * between
         initial = self.config.fragment_settings.initial_env_steps
         self._iterations = (budget - initial) // self.config.most_iteration_env_steps
         # What does not fill an iteration goes to the first clips, so that the steps add up to the budget.
@@ -79,11 +79,13 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             reward_model=self.config.reward_model_settings,
             observation_space=observation_space,
             action_space=action_space,
-            make_env=self.config.make_env(),
+            make_env=self.config.make_env(film=preferences.asks_people),
             store=self._store_path(),
             seed=self.config.seed or 0,
             rollouts=self.config.num_envs_per_env_runner,
             spread=max(0, self._iterations - 1),
+            total_env_steps=self.config.total_env_steps,
+            page=self.config.make_page(name),
         )
         self._spaces = (observation_space, action_space)
         self._begun = False
@@ -252,11 +254,12 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         self._rounds_seen = due
         if new:
             self._explore(due)
+            self._film(due)
         if isinstance(self.ring, AsynchronousPipeline):
             self.ring.advance(self._progress, self.env_steps, self._stop)
             report = self.ring.news()
         else:
-            report = self.ring.hold_round(due) if new else None
+            report = self.ring.hold_round(due, self._stop) if new else None
         if report is not None:
             self._publish(report)
 
@@ -269,10 +272,23 @@ class PreferencePPO(PPO):  # type: ignore[misc]
     def _explore(self, round_number: int) -> None:
         """Gather exploratory clips, where the settings ask for them and the budget leaves room."""
         steps = self.config.fragment_settings.exploration_env_steps
-        if steps and self.env_steps + steps + self.config.most_iteration_env_steps <= self.config.total_env_steps:
-            weights = self.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]
-            spec = self.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID]
-            self.ring.explore(round_number, self.training_iteration, PolicyMaker(spec, *self._spaces, weights))
+        if steps and self._room_for(steps):
+            self.ring.explore(round_number, self.training_iteration, self._policy())
+
+    def _film(self, round_number: int) -> None:
+        """Film the policy, where people are asked and the budget leaves room."""
+        if self.ring.page is not None and self._room_for(self.config.fragment_settings.filmed_env_steps):
+            self.ring.film(round_number, self.training_iteration, self._policy())
+
+    def _room_for(self, steps: int) -> bool:
+        """Whether ``steps`` more and an iteration fit into the budget."""
+        return self.env_steps + steps + self.config.most_iteration_env_steps <= self.config.total_env_steps
+
+    def _policy(self) -> PolicyMaker:
+        """The policy as it is now."""
+        weights = self.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]
+        spec = self.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID]
+        return PolicyMaker(spec, *self._spaces, weights)
 
     def _round_due(self) -> int:
         """The last round that should have been held before the next iteration."""

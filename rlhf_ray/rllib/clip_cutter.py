@@ -10,6 +10,7 @@ import ray
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from actors.fragmenter import Clips
+from rlhf_ray.envs.spaces import is_image
 from rlhf_ray.fragments import Fragments, Trajectory, cut_fragments
 from rlhf_ray.rllib.actions import to_env_actions
 from rlhf_ray.settings import FragmentSettings
@@ -35,8 +36,9 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: Any, **kwargs: Any) -> None:
         """Cut and send (called by RLlib in the env runner's process)."""
         config = env_runner.config
-        if config.in_evaluation:
-            return
+        people = config.preference_settings.asks_people
+        if config.in_evaluation or (people and not is_image(env_runner.env.single_observation_space)):
+            return  # of what is no image people see what the collector films
         failed = dropped = 0
         try:
             if self._sent is not None and not ray.wait([self._sent], timeout=0)[0]:

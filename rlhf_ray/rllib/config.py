@@ -16,8 +16,11 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
+from actors.labelling_page import PageSettings
 from rlhf_ray import envs
 from rlhf_ray.envs.spaces import check_spaces
+from rlhf_ray.films import Camera, camera_options
+from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.clip_cutter import ClipCutter
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
@@ -25,6 +28,7 @@ from rlhf_ray.rllib.policy import policy_spec
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
+    LabellingSettings,
     PPOSettings,
     PreferenceSettings,
     RewardModelSettings,
@@ -33,7 +37,7 @@ from rlhf_ray.settings import (
     to_json,
 )
 
-_S = TypeVar("_S", FragmentSettings, PreferenceSettings, RewardModelSettings)
+_S = TypeVar("_S", FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings)
 
 
 class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
@@ -61,6 +65,8 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         self.fragments_config: dict[str, Any] = to_json(FragmentSettings())
         self.preferences_config: dict[str, Any] = to_json(PreferenceSettings())
         self.reward_model_config: dict[str, Any] = to_json(RewardModelSettings())
+        self.labelling_config: dict[str, Any] = to_json(LabellingSettings())
+        self.sessions: str | None = None
         self.total_env_steps: int = Experiment().total_env_steps
         self.checkpoint_every: int = Experiment().checkpoint_every
         self.store: str | None = None
@@ -84,6 +90,7 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
             **to_json(experiment.preferences),
         )
         config.reward_model(**to_json(experiment.reward_model))
+        config.labelling(**to_json(experiment.labelling))
         config.debugging(seed=experiment.seed, log_level="ERROR")
         return config
 
@@ -133,6 +140,19 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         self.reward_model_config = _merged(RewardModelSettings, self.reward_model_config, settings)
         return self
 
+    def labelling(self, *, sessions: Path | str | None = None, **settings: Any) -> Self:
+        """Set fields of `LabellingSettings`: the page where people compare clips, where ``preferences.teacher`` is human.
+
+        Args:
+            sessions: file with the people's links, so that they stay the same when training is continued; made where it is not
+                there. New links each time, unless given.
+            settings: fields of `LabellingSettings`.
+        """
+        if sessions is not None:
+            self.sessions = str(Path(sessions).absolute())
+        self.labelling_config = _merged(LabellingSettings, self.labelling_config, settings)
+        return self
+
     @property
     def fragment_settings(self) -> FragmentSettings:
         """The fragment settings, checked."""
@@ -149,6 +169,11 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         return from_json(RewardModelSettings, self.reward_model_config)
 
     @property
+    def labelling_settings(self) -> LabellingSettings:
+        """The labelling page's settings, checked."""
+        return from_json(LabellingSettings, self.labelling_config)
+
+    @property
     def iteration_env_steps(self) -> int:
         """Environment steps of one iteration."""
         return int(self.total_train_batch_size)
@@ -163,9 +188,13 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         copies = self.num_envs_per_env_runner * max(1, self.num_env_runners)
         return self.iteration_env_steps + (copies if self.preference_settings.allow_variable_horizon else 0)
 
-    def make_env(self) -> Callable[[], gym.Env[Any, Any]]:
-        """A function that makes one copy of the environment, for the rollout collector and for evaluation."""
+    def make_env(self, *, film: bool = False) -> Callable[[], gym.Env[Any, Any]]:
+        """A function that makes one copy of the environment, for the rollout collector; with ``film``, one that can be filmed."""
         env, env_config = self.env, dict(self.env_config)
+        if film:
+            plain = self.make_env()()
+            env_config |= camera_options(plain)
+            plain.close()  # type: ignore[no-untyped-call]
         creator = _global_registry.get(ENV_CREATOR, env) if isinstance(env, str) else env
         return functools.partial(creator, env_config)
 
@@ -193,7 +222,8 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
                 f"batch_mode is {self.batch_mode!r}; only 'truncate_episodes' takes a known number of steps."
             )
         needed = fragments.initial_env_steps + self.most_iteration_env_steps
-        needed += preferences.rounds * fragments.exploration_env_steps
+        needed += preferences.rounds * fragments.between_rounds_env_steps(preferences.asks_people)
+        _ = self.labelling_settings
         if self.total_env_steps < needed:
             raise SettingError(
                 f"total_env_steps is {self.total_env_steps}; the first fragments ({fragments.initial_env_steps} steps), "
@@ -231,6 +261,30 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
             spec.observation_space, spec.action_space = observation_space, action_space
             spec.build()
         return observation_space, action_space
+
+    def make_page(self, run_id: str) -> PageSettings | None:
+        """What the labelling page is made from; None where no people are asked.
+
+        Raises:
+            SettingError: the environment cannot be shown.
+        """
+        if not self.preference_settings.asks_people:
+            return None
+        labelling = self.labelling_settings
+        if self.sessions is not None and Path(self.sessions).exists():
+            sessions = Sessions.load(self.sessions)
+        else:
+            sessions = Sessions.create(labelling.annotators)
+            if self.sessions is not None:
+                sessions.save(self.sessions)
+        env = self.make_env(film=True)()
+        try:
+            fps = Camera(env).fps
+        except ValueError as error:
+            raise SettingError(f"preferences.teacher is human, and {error}") from error
+        finally:
+            env.close()  # type: ignore[no-untyped-call]
+        return PageSettings(labelling, sessions, str(self.env), fps, run_id, self.seed or 0)
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
         """RLlib's pipeline, and the learned reward after it (PPO's learner then appends advantages)."""

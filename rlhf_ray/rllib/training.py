@@ -106,6 +106,7 @@ def train(
     evaluation_episodes: int = 20,
     observe: Observer = lambda metrics: None,
     say: Callable[[str], None] = lambda what: None,
+    invite: Callable[[dict[str, str]], None] = lambda links: None,
 ) -> Outcome:
     """Train on ``experiment`` and leave a whole run folder behind, also when interrupted by Ctrl-C.
 
@@ -117,9 +118,10 @@ def train(
         evaluation_episodes: episodes that each agent is evaluated on.
         observe: is shown the metrics of each iteration.
         say: is told what is being done.
+        invite: is told each person's link to the labelling page, where people are asked.
     """
     with interruptible() as interrupted:
-        progress = _train(experiment, folder, resume, interrupted, observe)
+        progress = _train(experiment, folder, resume, interrupted, observe, invite)
 
         def true_return(act: Any) -> TrueReturn:
             return evaluate(experiment.environment, act, episodes=evaluation_episodes, seed=experiment.seed)
@@ -146,13 +148,21 @@ def train(
 
 
 def _train(
-    experiment: Experiment, folder: RunFolder, resume: bool, interrupted: Callable[[], bool], observe: Observer
+    experiment: Experiment,
+    folder: RunFolder,
+    resume: bool,
+    interrupted: Callable[[], bool],
+    observe: Observer,
+    invite: Callable[[dict[str, str]], None],
 ) -> dict[str, Any]:
     """Train until the budget is spent or ``interrupted``, and write metrics, checkpoints and reward model."""
     config = PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences)
+    config.labelling(sessions=folder.labelling)
     health = Health(config.check_environment()[1])
     algorithm: PreferencePPO = config.build_algo()
     try:
+        if algorithm.ring.links:
+            invite(algorithm.ring.links)
         if resume:
             go_on(algorithm, folder)
         metrics = folder.last_metrics()

@@ -144,6 +144,11 @@ class PreferenceStore:
                 return snapshot.gather(slice(None))
         return None
 
+    def position(self) -> tuple[int, int]:
+        """The number of the last event, and how many comparisons hold."""
+        held = len(self.snapshot())
+        return self._contents.last_number, held
+
     def since(self, sequence: int) -> Changes:
         """What has become of the comparisons that events after number ``sequence`` are about; of all, with 0.
 
