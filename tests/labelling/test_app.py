@@ -2,12 +2,12 @@ import json
 import re
 
 import pytest
-from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
 
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.guard import LARGEST_BODY, Limiter
 from rlhf_ray.labelling.sessions import Sessions
+from tests.labelling.fake_desk import FakeDesk
 
 EVENT = "0" * 31 + "1"
 FILM = "a" * 64
