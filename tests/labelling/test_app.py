@@ -1,0 +1,387 @@
+import json
+import re
+
+import pytest
+from fastapi.testclient import TestClient
+
+from rlhf_ray.labelling.app import create_app
+from rlhf_ray.labelling.guard import LARGEST_BODY, Limiter
+from rlhf_ray.labelling.sessions import Sessions
+from tests.labelling.fake_desk import FakeDesk
+
+EVENT = "0" * 31 + "1"
+FILM = "a" * 64
+HOSTILE = ("http://evil.example", "https://127.0.0.1", "http://127.0.0.1:9999", "http://localhost:3000", "null", "file://", "http://[", "")
+
+
+@pytest.fixture
+def desk():
+    return FakeDesk(pairs=20)
+
+
+@pytest.fixture
+def sessions():
+    return Sessions.create(["ada", "grace"])
+
+
+@pytest.fixture
+def app(desk, sessions):
+    return create_app(desk, sessions, hosts=["label.example.org"], title="T", instructions="<script>alert(1)</script>")
+
+
+@pytest.fixture
+def stranger(app):
+    return TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+
+
+def enter(app, sessions, name):
+    client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+    assert client.post("/api/session", json={"token": sessions.people[name].token}).json()["name"] == name
+    return client
+
+
+@pytest.fixture
+def ada(app, sessions):
+    return enter(app, sessions, "ada")
+
+
+@pytest.fixture
+def grace(app, sessions):
+    return enter(app, sessions, "grace")
+
+
+def answer(lease, event=EVENT, **changes):
+    return {"event_id": event, "lease": lease, "answer": "left", **changes}
+
+
+def ask(client, count=1):
+    return client.post("/api/questions", json={"count": count, "holding": []}).json()["questions"]
+
+
+# Who may ask for what
+
+
+def test_every_call_but_entering_needs_a_session(app, stranger):
+    operations = [(m, p) for p, item in app.openapi()["paths"].items() for m in item]
+    assert len(operations) >= 13
+    for method, path in operations:
+        if (method, path) == ("post", "/api/session"):
+            continue
+        url = path.replace("{film_id}", FILM)
+        for body in (b"{}", b"broken"):
+            reply = stranger.request(method, url, content=body, headers={"content-type": "application/json"})
+            assert reply.status_code == 401, (method, path)
+
+
+def test_what_nobody_has_written_yet_needs_one_too(stranger, ada):
+    assert stranger.get("/api/new").status_code == 401
+    assert ada.get("/api/new").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
+def test_the_schema_is_not_served(path, stranger, ada):
+    assert stranger.get(path).status_code == ada.get(path).status_code == 404
+
+
+def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(stranger, sessions):
+    reply = stranger.post("/api/session", json={"token": sessions.people["ada"].token})
+    cookie = reply.headers["set-cookie"]
+    assert reply.json() == {"name": "ada", "owner": True}
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert "Secure" not in cookie
+    assert sessions.people["ada"].token not in cookie
+
+
+def test_behind_tls_the_cookie_stays_there(app, sessions):
+    client = TestClient(app, base_url="https://label.example.org")
+    assert "Secure" in client.post("/api/session", json={"token": sessions.people["ada"].token}).headers["set-cookie"]
+
+
+def test_leaving_ends_the_session(ada):
+    assert ada.get("/api/me").json()["name"] == "ada"
+    assert ada.request("DELETE", "/api/session", json={}).status_code == 200
+    assert ada.get("/api/me").status_code == 401
+
+
+def test_guessing_tokens_gets_slow(stranger, sessions):
+    tried = [stranger.post("/api/session", json={"token": f"guess {k}"}) for k in range(12)]
+    assert [reply.status_code for reply in tried] == [401] * 10 + [429] * 2
+    assert int(tried[-1].headers["retry-after"]) >= 1
+    assert stranger.post("/api/session", json={"token": sessions.people["ada"].token}).status_code == 429
+
+
+def test_the_name_comes_from_the_session_alone(ada, desk):
+    lease = ask(ada)[0]["lease"]
+    assert ada.post("/api/answers", json=answer(lease, annotator="grace")).status_code == 422
+    assert ada.post("/api/answers", json=answer(lease)).json() == {"saved": True}
+    assert [name for name, _, _ in desk.answers] == ["ada"]
+
+
+def test_only_the_owner_weighs(ada, grace, desk):
+    assert grace.post("/api/weights", json={"annotator": "ada", "weight": 0}).status_code == 403
+    assert ada.post("/api/weights", json={"annotator": "hurried", "weight": 0.5}).status_code == 200
+    assert desk.weights == {"hurried": 0.5}
+    assert ada.post("/api/weights", json={"annotator": "nobody", "weight": 0.5}).status_code == 400
+    for weight in ("-1", "2", "NaN", "Infinity", "1e999", '"x"', "null"):
+        reply = ada.post(
+            "/api/weights",
+            content=f'{{"annotator": "ada", "weight": {weight}}}',
+            headers={"content-type": "application/json"},
+        )
+        assert reply.status_code == 422, weight
+
+
+# Where requests come from
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "169.254.169.254", "127.0.0.2"])
+def test_other_hosts_are_turned_away(host, stranger, ada):
+    for client in (stranger, ada):
+        assert client.get("/", headers={"host": host}).status_code == 421
+        assert client.get("/api/me", headers={"host": f"{host}:8000"}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["", "a b", "localhost:99999999", "localhost:x", "user@localhost", "[::1", "localhost/"])
+def test_broken_hosts_are_refused(host, stranger):
+    assert stranger.get("/", headers={"host": host}).status_code == 400
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1234", "LOCALHOST", "[::1]:8000", "label.example.org", "label.example.org:444"])
+def test_own_and_given_hosts_are_served(host, stranger):
+    assert stranger.get("/", headers={"host": host}).status_code == 200
+
+
+def test_a_host_that_is_none_is_refused_at_the_start(desk, sessions):
+    with pytest.raises(ValueError, match=r"http://x.*browsers show"):
+        create_app(desk, sessions, hosts=["http://x"], title="", instructions="")
+
+
+@pytest.mark.parametrize("origin", HOSTILE)
+def test_other_sites_change_nothing(origin, ada, desk):
+    lease = ask(ada)[0]["lease"]
+    assert ada.post("/api/answers", json=answer(lease), headers={"origin": origin}).status_code == 403
+    assert not desk.answers
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "none"])
+def test_what_the_browser_calls_another_site_changes_nothing(site, ada):
+    assert ada.post("/api/questions", json={}, headers={"sec-fetch-site": site}).status_code == 403
+
+
+def test_the_page_itself_may(ada):
+    headers = {"origin": "http://127.0.0.1:8000", "sec-fetch-site": "same-origin"}
+    assert ada.post("/api/questions", json={}, headers=headers).status_code == 200
+
+
+def test_a_given_host_may_be_another_than_a_proxy_sends(ada):
+    assert ada.post("/api/questions", json={}, headers={"origin": "https://label.example.org"}).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonx"])
+def test_forms_of_other_pages_are_no_json(kind, ada):
+    reply = ada.post("/api/questions", content=b"{}", headers={"content-type": kind})
+    assert reply.status_code == 415
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE", "FOO"])
+def test_other_methods_are_refused(method, ada):
+    assert ada.request(method, "/api/questions").status_code == 405
+
+
+def test_every_answer_keeps_other_pages_out(stranger, ada, desk):
+    ask(ada)
+    for client, path in ((stranger, "/"), (stranger, "/static/main.js"), (stranger, "/api/me"), (stranger, "/nowhere"), (ada, "/api/me")):
+        headers = client.get(path).headers
+        policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == "'self'"
+        assert policy["frame-ancestors"] == "'none'"
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert "access-control-allow-origin" not in headers
+
+
+def test_what_may_be_kept(stranger, ada, desk):
+    film = ask(ada)[0]["left"]["id"]
+    assert ada.get("/api/me").headers["cache-control"] == "no-store"
+    reply = ada.get(f"/api/films/{film}")
+    assert reply.content == desk.sheets[film]
+    assert reply.headers["content-type"] == "image/webp"
+    assert {"private", "immutable"} <= set(reply.headers["cache-control"].split(", "))
+    page = stranger.get("/static/main.js")
+    assert page.headers["content-type"].startswith("text/javascript")
+    assert stranger.get("/static/main.js", headers={"if-none-match": page.headers["etag"]}).status_code == 304
+
+
+# Broken and hostile requests
+
+
+def test_large_bodies_are_cut_off_however_they_come(ada):
+    large = b'{"count": 1, "holding": []' + b" " * LARGEST_BODY + b"}"
+    headers = {"content-type": "application/json"}
+    assert ada.post("/api/questions", content=large, headers=headers).status_code == 413
+    assert ada.post("/api/questions", content=iter([large[:9000], large[9000:]]), headers=headers).status_code == 413
+    assert ada.post("/api/questions", content=b"{}", headers=headers | {"content-length": "9" * 5000}).status_code == 413
+
+
+def test_small_chunks_are_put_together(ada):
+    pieces = iter([b'{"count"', b": 2}"])
+    reply = ada.post("/api/questions", content=pieces, headers={"content-type": "application/json; charset=utf-8"})
+    assert len(reply.json()["questions"]) == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[" * 16000, b"\xff\xfe", b"null", b"[]", b'{"count": NaN}', b'{"count": 1e400}', b'{"count": ' + b"9" * 9000 + b"}"]
+    + [b'{"holding": ["\\ud800"]}', b'{"\\ud800": 1}', b'{"holding": [""]}', b'{"count": 0}', b'{"count": 1000}', b'{"holding": {}}'],
+)
+def test_broken_json_is_refused_without_an_error(body, ada, desk):
+    reply = ada.post("/api/questions", content=body, headers={"content-type": "application/json"})
+    assert reply.status_code in (400, 422), reply.text
+    assert reply.json()["detail"]
+    assert desk.calls == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"event_id": "x"}, {"event_id": "A" * 32}, {"answer": "LEFT"}, {"lease": "x" * 601}, {"view_ms": -1}, {"view_ms": 2**40}, {"key": "x" * 33}]
+    + [{"event_id": EVENT + "\n"}, {"loops_left": 1.5}, {"lease": 3}],
+)
+def test_broken_answers_are_refused(changes, ada, desk):
+    reply = ada.post("/api/answers", json={**answer("x"), **changes})
+    assert reply.status_code == 422
+    assert not desk.answers
+
+
+@pytest.mark.parametrize("film", ["../../etc/passwd", "%2e%2e%2fetc", FILM.upper(), FILM + "0", FILM + "%0a", "%00", "..%5c"])
+def test_films_cannot_name_paths(film, ada):
+    assert ada.get(f"/api/films/{film}").status_code in (404, 422)
+    assert ada.get(f"/api/films/{FILM}").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["../app.py", "%2e%2e/app.py", "..%2fapp.py", "%00", "x" * 5000, "", ".", "__init__.py"])
+def test_static_files_cannot_either(name, stranger):
+    assert stranger.get(f"/static/{name}").status_code == 404
+
+
+def test_a_cookie_may_be_anything(app, sessions):
+    for value in ("x", "\xff", "a.b", '"', "=" * 9000, "YWRh." + "0" * 64):
+        client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+        headers = {"cookie": f"{sessions.cookie_name}={value}".encode("latin-1")}
+        assert client.get("/api/me", headers=headers).status_code == 401
+
+
+# What the desk says
+
+
+def test_an_answer_is_saved_once_and_what_is_not_saved_is_said(ada, desk):
+    lease = ask(ada)[0]["lease"]
+    desk.fail_answers = 1
+    reply = ada.post("/api/answers", json=answer(lease))
+    assert (reply.status_code, reply.json()["detail"]) == (503, "not saved; try again")
+    assert "disk full" not in reply.text
+    full = answer(lease, view_ms=1200, hidden_ms=30, loops_left=2, loops_right=1, key="ArrowLeft")
+    assert ada.post("/api/answers", json=full).json() == {"saved": True}
+    assert ada.post("/api/answers", json=full).json() == {"saved": True}
+    (name, given, _), = desk.answers
+    assert name == "ada"
+    assert vars(given) == full
+
+
+def test_a_bad_lease_is_the_requests_fault(ada):
+    reply = ada.post("/api/answers", json=answer("unknown"))
+    assert (reply.status_code, reply.json()["detail"]) == (400, "this question is not on loan to you")
+
+
+def test_a_lease_is_its_annotators(ada, grace):
+    lease = ask(ada)[0]["lease"]
+    assert grace.post("/api/answers", json=answer(lease)).status_code == 400
+
+
+def test_undo_gives_the_pair_back(ada, desk):
+    question = ask(ada)[0]
+    ada.post("/api/answers", json=answer(question["lease"]))
+    again = ada.post("/api/undo", json={"event_id": "f" * 32, "target": EVENT}).json()["question"]
+    assert (again["left"], again["right"]) == (question["left"], question["right"])
+    assert ada.post("/api/undo", json={"event_id": "e" * 32}).json() == {"question": None}
+
+
+def test_leases_are_renewed_and_released(ada, desk):
+    leases = [question["lease"] for question in ask(ada, 3)]
+    assert ada.post("/api/leases/renew", json={"leases": leases}).status_code == 200
+    assert ada.post("/api/leases/release", json={"leases": leases[1:]}).status_code == 200
+    assert desk.renewed == leases
+    assert desk.released == leases[1:]
+
+
+def test_instructions_travel_as_text(ada, stranger):
+    assert ada.get("/api/me").json()["instructions"] == "<script>alert(1)</script>"
+    assert "alert" not in stranger.get("/").text
+
+
+def test_answers_have_a_speed_limit_for_each_session(ada, grace):
+    replies = [ada.post("/api/answers", json=answer("x")).status_code for _ in range(25)]
+    assert replies[:20] == [400] * 20
+    assert replies[-1] == 429
+    assert grace.post("/api/answers", json=answer("x")).status_code == 400
+
+
+def test_the_limiter_fills_again_and_forgets():
+    now = [0.0]
+    limiter = Limiter(rate=2, burst=3, clock=lambda: now[0], keys=2)
+    assert [limiter.wait("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert limiter.wait("b", cost=0) == 0
+    now[0] = 0.5
+    assert limiter.wait("a", cost=0) == 0
+    assert limiter.wait("a") == 0
+    assert limiter.wait("a", cost=0) == pytest.approx(0.5)
+    limiter.wait("b")
+    limiter.wait("c")  # "a" is the least used
+    assert len(limiter._buckets) == 2
+    assert limiter.wait("a") == 0
+
+
+# The pages
+
+
+def test_the_pages_bring_all_they_need_and_nothing_inline(stranger):
+    for path in ("/", "/statistics"):
+        html = stranger.get(path).text
+        assert not re.search(r"<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=|https?://", html)
+        found = re.findall(r'(?:src|href)="(static/[^"]+)"', html)
+        assert found
+        for name in found:
+            assert stranger.get("/" + name).status_code == 200
+
+
+def test_modules_are_small_and_import_only_each_other(stranger):
+    seen, queue = set(), ["main.js", "statistics.js"]
+    while queue:
+        name = queue.pop()
+        seen.add(name)
+        text = stranger.get(f"/static/{name}").text
+        assert len(text.splitlines()) < 300, name
+        assert "innerHTML" not in text
+        imports = re.findall(r'^import .* from "(.*)";$', text, re.M)
+        assert all(path.startswith("./") for path in imports)
+        queue += [path[2:] for path in imports if path[2:] not in seen]
+    assert len(seen) >= 10
+
+
+def test_mounted_elsewhere(app, sessions):
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    client = TestClient(Starlette(routes=[Mount("/label", app)]), base_url="http://127.0.0.1:8000")
+    assert client.get("/label/").status_code == 200
+    assert client.get("/label/api/me").status_code == 401
+    reply = client.post("/label/api/session", json={"token": sessions.people["ada"].token})
+    assert "Path=/label" in reply.headers["set-cookie"]
+    assert client.get("/label/api/me").json()["name"] == "ada"
+
+
+def test_errors_are_json(ada, stranger):
+    for reply in (stranger.get("/api/me"), ada.post("/api/answers", json={}), ada.get("/api/none")):
+        assert json.loads(reply.text)["detail"]

@@ -1,0 +1,96 @@
+"""The page's server gets what its schema allows, what it does not, and no session: it fails at none of it, and lets nobody in."""
+
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from fastapi import FastAPI
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from starlette.types import Receive, Scope, Send
+
+from rlhf_ray.labelling.app import create_app
+from rlhf_ray.labelling.sessions import Sessions
+from tests.labelling.fake_desk import FakeDesk
+
+URL = "http://127.0.0.1:8000"
+SESSIONS = Sessions.create(["ada"])
+COOKIE = {SESSIONS.cookie_name: SESSIONS.cookie(SESSIONS.people["ada"])}
+
+
+class Boundless:
+    """Every request gets through, so that what is behind the limits is tried."""
+
+    def __init__(self, **_: float):
+        pass
+
+    def wait(self, key: str, cost: float = 1.0) -> float:
+        return 0.0
+
+
+def make_app() -> FastAPI:
+    return create_app(FakeDesk(pairs=3), SESSIONS, title="T", instructions="I")
+
+
+class AtOnce:
+    """The app of the running test. Schemathesis wants one when the tests are collected."""
+
+    app: FastAPI | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self.app is not None
+        await self.app(scope, receive, send)
+
+
+SCHEMA = schemathesis.openapi.from_dict(make_app().openapi())
+SCHEMA.app = AtOnce()
+OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations()]
+some = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(autouse=True)
+def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("rlhf_ray.labelling.guard.Limiter", Boundless)
+    monkeypatch.setattr("rlhf_ray.labelling.app.Limiter", Boundless)
+    SCHEMA.app.app = make_app()
+    yield
+    SCHEMA.app.app = None
+
+
+def test_every_operation_is_tried():
+    assert len(OPERATIONS) == 13
+    assert all(operation.definition.raw.get("security") for operation in OPERATIONS if operation.label != "POST /api/session")
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["allowed", "not allowed"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+def test_nothing_sent_with_a_session_is_a_server_error(operation, mode):
+    try:
+        strategy = operation.as_strategy(generation_mode=mode)
+
+        @some
+        @given(case=strategy)
+        def send(case):
+            reply = case.call(base_url=URL, cookies=COOKIE)
+            assert reply.status_code < 500, reply.text
+            seen.add(reply.status_code)
+
+        seen: set[int] = set()
+        send()
+    except schemathesis.errors.InvalidSchema as error:  # nothing is wrong about a call without parameters
+        pytest.skip(str(error))
+    if mode is GenerationMode.POSITIVE:
+        assert seen & {200, 400, 404, 422} or operation.path == "/api/session"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+def test_nothing_sent_without_a_session_gets_in(operation):
+    @some
+    @given(case=operation.as_strategy())
+    def send(case):
+        reply = case.call(base_url=URL, cookies={})
+        assert 400 <= reply.status_code < 500
+        if operation.label != "POST /api/session":
+            assert reply.status_code in (401, 415), reply.text
+
+    send()
