@@ -20,7 +20,6 @@ from actors.rollout_collector import PolicyFactory
 from actors.stages import Stage
 from rlhf_ray.comparisons import Pairs
 from rlhf_ray.fragments import RANDOM_POLICY, Fragments
-from rlhf_ray.labelling.desk import Situation
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.schedules import labels_due
 
@@ -40,7 +39,7 @@ LOST = (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
 
 
 @dataclass
-class _Questions:
+class Questions:
     """Pairs that were asked about together.
 
     Attributes:
@@ -70,8 +69,7 @@ class AsynchronousPipeline(Pipeline):
     def __init__(self, **arguments: Any):
         super().__init__(**arguments)
         self.rounds = self.preferences.rounds  # of gradient steps, which no iteration has to wait for
-        stages = ["asking", "answering", "storing", "fitting", "exploring", "checking"]
-        self.stages = {name: Stage() for name in stages + (["filming", "people", "reading"] if self.page else [])}
+        self.stages = {name: Stage() for name in ("storing", *self._starts())}
         self.dropped_explorations = 0
         """Explorations that fell due while the collector was busy with an earlier one."""
         self.lost_questions = 0
@@ -86,17 +84,10 @@ class AsynchronousPipeline(Pipeline):
         self._published_at = 0
         self._reported = 0, 0
         """Labels due and answered when `news` was asked for last."""
-        self._questions: deque[_Questions] = deque()
-        self._unstored: deque[tuple[_Questions, int, Any]] = deque()
+        self._questions: deque[Questions] = deque()
+        self._unstored: deque[tuple[Questions, int, Any]] = deque()
         self._unfitted: list[Any] = []
         self._exploration: tuple[int, int, PolicyFactory] | None = None
-        self._filming: tuple[int, int, PolicyFactory] | None = None
-        self._read, self._to_read = 0, False
-        """Up to which event the store was read, and whether there is more. People's answers come that way."""
-        self._page_changes = 0
-        self._told: Situation | None = None
-        self._people_done = 0
-        """Questions that people have answered."""
         self._arrived: dict[str, Any] = {"too_short": 0, "distinct_clips": 1.0, "newest_policy": RANDOM_POLICY}
         self._news: FitReport | None = None
         self._failure: BaseException | None = None
@@ -165,13 +156,6 @@ class AsynchronousPipeline(Pipeline):
             self._exploration = (round_number, policy_version, make_policy)
             self.env_steps += self.fragments.exploration_env_steps
 
-    def film(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
-        """Have a policy filmed for people, as the settings say. The steps count from now on."""
-        with self._changed:
-            if self._filming is None:
-                self._filming = (round_number, policy_version, make_policy)
-                self.env_steps += self.fragments.filmed_env_steps
-
     def news(self) -> RoundReport | None:
         """The newest fit since the last call, and how many labels fell due and were answered since then; None without a fit."""
         with self._changed:
@@ -193,19 +177,9 @@ class AsynchronousPipeline(Pipeline):
     def report(self) -> dict[str, float]:
         """Of each stage its rate, idle share and queue (`Stage.report`); what was dropped; the reward's age (env steps)."""
         with self._changed:
-            waiting = {
-                "asking": max(0, self._due() - self.answered - self._open()),
-                "answering": sum(q.count - q.answered for q in self._questions if not q.people),
-                "storing": sum(q.answered - q.stored for q in self._questions),
-                "fitting": len(self._unfitted),
-                "exploring": int(self._exploration is not None),
-            }
-            if self.page:
-                waiting["people"] = self._open(people=True)
-                waiting["filming"] = int(self._filming is not None)
             values = {
                 f"{name}_{what}": value
-                for name, queue in waiting.items()
+                for name, queue in self._waiting().items()
                 for what, value in self.stages[name].report(queue).items()
             }
             return values | {
@@ -215,6 +189,16 @@ class AsynchronousPipeline(Pipeline):
                 "questions_lost": float(self.lost_questions),
                 "commits_failed": float(self.failed_commits),
             }
+
+    def _waiting(self) -> dict[str, int]:
+        """What waits for each stage that has something to wait for it."""
+        return {
+            "asking": max(0, self._due() - self.answered - self._open()),
+            "answering": sum(q.count - q.answered for q in self._questions if not q.people),
+            "storing": sum(q.answered - q.stored for q in self._questions if not q.people),
+            "fitting": len(self._unfitted),
+            "exploring": int(self._exploration is not None),
+        }
 
     def arrived(self) -> dict[str, Any]:
         """The fragmenter's last report, without waiting for a newer one."""
@@ -236,7 +220,6 @@ class AsynchronousPipeline(Pipeline):
                 "published_at": self._published_at,
                 "reported": self._reported,
                 "questions": questions,
-                "people_done": self._people_done,
             }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -245,12 +228,11 @@ class AsynchronousPipeline(Pipeline):
         self._reported = tuple(state["reported"])
         self._asked, self._fits, self._published_at = state["asked"], state["fits"], state["published_at"]
         self._questions = deque(
-            _Questions(
+            Questions(
                 q["number"], ray.put(_pairs_from_plain(q["pairs"])), q["count"], q["stored"], q["stored"], q["people"]
             )
             for q in state["questions"]
         )
-        self._people_done = state["people_done"]
         self._adopt_stored()
         self._thread.start()
 
@@ -293,30 +275,29 @@ class AsynchronousPipeline(Pipeline):
                 self._store()
             if self._stopping:
                 return
-            for name, start in (
-                ("answering", self._answer),
-                ("asking", self._ask),
-                ("fitting", self._fit),
-                ("exploring", self._explore),
-                ("checking", self._check),
-                *(
-                    (("filming", self._film_next), ("people", self._people), ("reading", self._read_store))
-                    if self.page
-                    else ()
-                ),
-            ):
+            for name, start in self._starts().items():
                 if self.stages[name].call is None:
                     start()
-            if self.page:
-                self._tell()
+
+    def _starts(self) -> dict[str, Callable[[], None]]:
+        """What starts each stage but storing, where there is something to do, in the order in which they are looked at."""
+        return {
+            "answering": self._answer,
+            "asking": self._ask,
+            "fitting": self._fit,
+            "exploring": self._explore,
+            "checking": self._check,
+        }
 
     def _adopt_stored(self) -> None:
         """Count and fit to what the store holds: labels of before the run was killed, or those it was given."""
         self.answered = ray.get(self.store.__len__.remote())
-        if self.page:
-            self._to_read = True
-        elif self.answered:
-            self._unfitted = [self.store.load.remote()]  # the trainer leaves out what it has
+        if self.answered:
+            self._unfitted = [self._all_labels()]  # the trainer leaves out what it has
+
+    def _all_labels(self) -> Any:
+        """The reference of all comparisons that hold."""
+        return self.store.load.remote()
 
     def _ask(self) -> None:
         """Have the pairs chosen that are due, as far as there is room for open questions."""
@@ -330,7 +311,7 @@ class AsynchronousPipeline(Pipeline):
         def finish() -> int:
             found: int = ray.get(chosen)
             if found:
-                self._questions.append(_Questions(number, pairs, found, people=people))
+                self._questions.append(Questions(number, pairs, found, people=people))
                 self._asked += 1
             else:
                 self._starved_at = self._advances  # no pair to be made: until PPO has made new clips
@@ -339,21 +320,8 @@ class AsynchronousPipeline(Pipeline):
         self.stages["asking"].start(chosen, finish)
 
     def _to_ask(self) -> tuple[bool, int]:
-        """Whether people are to be asked next, and how many pairs."""
-        of, due = self.preferences, self._due()
-        for_people = round(of.people_share * due)
-        if of.people_share == 1.0:
-            missing = {True: due - self.answered}
-        else:
-            missing = {
-                True: for_people - self._people_done,
-                False: due - for_people - (self.answered - self._people_done),
-            }
-        for people, count in missing.items():
-            count = min(count, of.max_open_questions) - self._open(people)
-            if count > 0:
-                return people, count
-        return False, 0
+        """Whether people are to be asked next, and how many pairs there is room for."""
+        return False, min(self._due() - self.answered, self.preferences.max_open_questions) - self._open()
 
     def _answer(self) -> None:
         """Have the oldest questions answered: one after the other, or all at once by a teacher who needs no time."""
@@ -393,15 +361,16 @@ class AsynchronousPipeline(Pipeline):
             else:
                 # Counted by the store: what was committed again, after a restart, counts once.
                 self.answered = ray.get(stored)
-                if self.page:
-                    self._to_read = True
-                else:
-                    self._unfitted.append(answers)
+                self._take_stored(answers)
             if questions.stored == questions.count:
                 self._questions.remove(questions)
             return count
 
         self.stages["storing"].start(stored, finish)
+
+    def _take_stored(self, answers: Any) -> None:
+        """These were stored, and can be fitted to."""
+        self._unfitted.append(answers)
 
     def _fit(self) -> None:
         """Have a version made, where gradient steps are due and there are new labels."""
@@ -435,7 +404,7 @@ class AsynchronousPipeline(Pipeline):
                 self.stages["fitting"].start(restored, lambda: int(bool(ray.get(restored))))
                 return 0
             except LOST:
-                self._unfitted = [self.store.since.remote(0) if self.page else self.store.load.remote()]
+                self._unfitted = [self._all_labels()]
                 return 0
             self._unfitted = self._unfitted[len(labels) :]
             self._fits += due
@@ -449,111 +418,15 @@ class AsynchronousPipeline(Pipeline):
         if self._exploration is None:
             return
         steps = self.fragments.exploration_env_steps
-        call = self._collect(steps, *self._exploration)
+        clips = self.collector.collect.remote(steps, self.rollouts, *self._exploration)
 
         def finish() -> int:
             self._exploration = None
-            with contextlib.suppress(*LOST):
-                ray.get(call)
+            # Not before: a fragmenter that waited for them would do nothing else meanwhile.
+            self.fragmenter.add.remote(clips)
             return steps
 
-        self.stages["exploring"].start(call, finish)
-
-    def _film_next(self) -> None:
-        """Have the policy filmed that waits for it, and the page told."""
-        if self._filming is None:
-            return
-        round_number, policy_version, make_policy = self._filming
-        added, shown = self._film(
-            self.fragments.filmed_env_steps, self.films_per_round, round_number, policy_version, make_policy, self._now
-        )
-        self._tell(shown)
-
-        def finish() -> int:
-            self._filming = None
-            with contextlib.suppress(*LOST):
-                ray.get(added)
-            return 1
-
-        self.stages["filming"].start(added, finish)
-
-    def _people(self) -> None:
-        """Give the page questions that it has not, or wait for what people say to those it has."""
-        assert self.page is not None
-        asked = [q for q in self._questions if q.people]
-        new = next((q for q in asked if not q.posted), None)
-        if new is None:
-            self._listen([q.number for q in asked])
-        elif time.monotonic() >= self._store_again_at:
-            self._post(new)
-
-    def _post(self, questions: _Questions) -> None:
-        assert self.page is not None
-        posted = self.page.ask.remote(questions.number, questions.pairs)
-
-        def finish() -> int:
-            try:
-                ray.get(posted)
-                questions.posted = True
-            except LOST:
-                self.lost_questions += questions.count
-                self._questions.remove(questions)
-            except OSError as error:
-                self._store_again_at = time.monotonic() + STORE_AGAIN_AFTER
-                self.failed_commits += 1
-                logger.error("Clips for people could not be stored; they are asked when it is possible: %s", error)
-            return 0
-
-        self.stages["people"].start(posted, finish)
-
-    def _listen(self, numbers: list[int]) -> None:
-        assert self.page is not None
-        call = self.page.wait.remote(numbers, self._page_changes)
-
-        def finish() -> int:
-            progress = ray.get(call)
-            self._to_read |= progress.changes != self._page_changes
-            self._page_changes = progress.changes
-            before = self._people_done
-            for q in [q for q in self._questions if q.people]:
-                q.posted = q.posted and q.number not in progress.unknown
-                if q.number in progress.done:
-                    self._people_done += progress.done[q.number] - q.answered
-                    q.answered = q.stored = progress.done[q.number]
-                if q.stored == q.count:
-                    self._questions.remove(q)
-            return max(0, self._people_done - before)
-
-        self.stages["people"].start(call, finish)
-
-    def _read_store(self) -> None:
-        """Count and fit to what is new in the store."""
-        if not self._to_read:
-            return
-        self._to_read = False
-        call = self.store.position.remote()
-
-        def finish() -> int:
-            last, self.answered = ray.get(call)
-            self._unfitted.append(self.store.since.remote(self._read))
-            new, self._read = last - self._read, last
-            return int(new)
-
-        self.stages["reading"].start(call, finish)
-
-    def _tell(self, episode: Any = None) -> None:
-        """Tell the page how the training is doing, where that has changed."""
-        assert self.page is not None
-        if self.version:
-            waiting_for = "the training to go on, over which the questions are spread"
-        elif self.answered < self.preferences.first_fit_comparisons:
-            waiting_for = "the agent's first clips"
-        else:
-            waiting_for = "the reward to be learned from these first answers"
-        situation = self._situation(self._now, waiting_for)
-        if situation != self._told or episode is not None:
-            self._told = situation
-            self.page.tell.remote(situation, episode)
+        self.stages["exploring"].start(clips, finish)
 
     def _check(self) -> None:
         """Look at what has arrived at the fragmenter, once per step of PPO."""

@@ -109,7 +109,9 @@ class LabellingPage:
         queue = QuestionQueue(
             lease_seconds=of.lease_seconds, overlap_share=of.overlap_share, catch_share=of.catch_share, seed=page.seed
         )
-        self.desk = Desk(ActorStore(ray.get_actor(store)), queue, page.sessions.key("leases"), fps=page.fps, run_id=page.run_id)
+        self.desk = Desk(
+            ActorStore(ray.get_actor(store)), queue, page.sessions.key("leases"), fps=page.fps, run_id=page.run_id
+        )
         self._server: Server | None = None
         self._starting = asyncio.Lock()
 

@@ -144,6 +144,10 @@ class Pipeline:
         wanted = math.ceil(3 * of.people_share * (of.comparisons - of.initial_comparisons) / max(1, self.rounds))
         return max(FEWEST_FILMS, min(wanted, self.fragments.filmed_env_steps // (self.fragments.length + 1)))
 
+    def film(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
+        """Film a policy for people, as the settings say. Its steps count."""
+        raise NotImplementedError("Nobody is asked in this ring.")
+
     def check_first_clips(self) -> None:
         """Check that the first clips can be compared.
 
@@ -233,10 +237,10 @@ class Pipeline:
         make_policy: PolicyFactory | None,
         taken: int,
     ) -> tuple[Any, Any]:
-        """Have the collector film ``env_steps`` steps and the fragmenter take its clips.
+        """Have the collector film ``env_steps`` steps.
 
         Returns:
-            The reference to wait for, and that of the film of an episode (None where the last one is new enough).
+            The references of its clips and of the film of an episode (None where the last one is new enough).
         """
         now = time.monotonic()
         episode = now - self._filmed_at >= EPISODE_EVERY
@@ -244,7 +248,7 @@ class Pipeline:
             self._filmed_at = now
         film = self.collector.film.options(num_returns=2)
         filmed, shown = film.remote(env_steps, clips, number, taken, policy_version, make_policy, episode)
-        return self.fragmenter.add.remote(filmed), shown if episode else None
+        return filmed, shown if episode else None
 
     def _situation(self, env_steps: int, waiting_for: str, *, finished: bool = False) -> Situation:
         of = self.preferences
@@ -257,8 +261,11 @@ class Pipeline:
             # Images are shown as they are, and cut from all steps; of them an episode is filmed alone.
             filmed = min(env_steps // 2, self.fragments.film_env_steps) if self.images else env_steps
             clips = min(FIRST_FILMS, 2 * self.preferences.initial_comparisons)
-            added, shown = self._film(filmed, clips, 0, RANDOM_POLICY, None, 0)
-            calls = [added, self.page.tell.remote(self._situation(0, "the agent's first clips"), shown)]
+            films, shown = self._film(filmed, clips, 0, RANDOM_POLICY, None, 0)
+            calls = [
+                self.fragmenter.add.remote(films),
+                self.page.tell.remote(self._situation(0, "the agent's first clips"), shown),
+            ]
             if filmed < env_steps:
                 calls.append(self._collect(env_steps - filmed, 0, RANDOM_POLICY, None))
             ray.get(calls)

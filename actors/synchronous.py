@@ -52,9 +52,14 @@ class SynchronousPipeline(Pipeline):
         """Film a policy for people, as the settings say."""
         assert self.page is not None
         steps, clips = self.fragments.filmed_env_steps, self.films_per_round
-        added, shown = self._film(steps, clips, round_number, policy_version, make_policy, self.env_steps)
+        films, shown = self._film(steps, clips, round_number, policy_version, make_policy, self.env_steps)
         self.env_steps += steps
-        ray.get([added, self.page.tell.remote(self._situation(self.env_steps, "the next round"), shown)])
+        ray.get(
+            [
+                self.fragmenter.add.remote(films),
+                self.page.tell.remote(self._situation(self.env_steps, "the next round"), shown),
+            ]
+        )
 
     def hold_round(self, round_number: int, stop: Callable[[], bool] = lambda: False) -> RoundReport:
         """Ask for what is due by round ``round_number``, store the answers and fit the reward model to all.

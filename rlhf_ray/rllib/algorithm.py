@@ -18,6 +18,7 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LI
 from ray.tune import PlacementGroupFactory
 
 from actors.asynchronous import AsynchronousPipeline
+from actors.people import PeoplesPipeline
 from actors.pipeline import CPUS, RoundReport
 from actors.synchronous import SynchronousPipeline
 from rlhf_ray.reward import RewardEnsemble
@@ -26,6 +27,7 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.rllib.rollouts import learn_while_sampling
 from rlhf_ray.rllib.seeding import begin_anew
+from rlhf_ray.settings import PreferenceSettings
 
 PREFERENCES = "preferences"
 """Key of the ring's metrics in results, of its state in checkpoints, and name of the store's folder."""
@@ -33,8 +35,12 @@ PREFERENCES = "preferences"
 ATTEMPTS = 30
 """Iterations without a single step before a run gives up: env runners restart within a few, unless the environment is at fault."""
 
-RINGS: dict[str, Any] = {"synchronous": SynchronousPipeline, "asynchronous": AsynchronousPipeline}
-"""The ways to drive the ring, by `PreferenceSettings.mode`."""
+
+def ring_of(settings: PreferenceSettings) -> type[SynchronousPipeline] | type[AsynchronousPipeline]:
+    """The way to drive the ring that ``settings`` ask for."""
+    if settings.mode == "synchronous":
+        return SynchronousPipeline
+    return PeoplesPipeline if settings.asks_people else AsynchronousPipeline
 
 
 class PreferencePPO(PPO):  # type: ignore[misc]
@@ -72,7 +78,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         self._iterations = (budget - initial) // self.config.most_iteration_env_steps
         # What does not fill an iteration goes to the first clips, so that the steps add up to the budget.
         self._initial_env_steps = initial + (budget - initial) % self.config.most_iteration_env_steps
-        self.ring: SynchronousPipeline | AsynchronousPipeline = RINGS[self.config.preference_settings.mode](
+        self.ring = ring_of(preferences)(
             name=name,
             fragments=self.config.fragment_settings,
             preferences=self.config.preference_settings,

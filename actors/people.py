@@ -1,0 +1,183 @@
+"""The asynchronous ring with people in it: they are filmed for and asked, and what they say is read from the store."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+
+from actors.asynchronous import LOST, STORE_AGAIN_AFTER, AsynchronousPipeline, Questions
+from actors.rollout_collector import PolicyFactory
+from rlhf_ray.labelling.desk import Situation
+
+logger = logging.getLogger(__name__)
+
+
+class PeoplesPipeline(AsynchronousPipeline):
+    """Asks people, or people and a scripted teacher.
+
+    The page stores what people say before it acknowledges it. So the ring need not be told: it reads in the store what has
+    changed there, be it an answer, one that was taken back, or what an annotator's word weighs.
+    """
+
+    def __init__(self, **arguments: Any):
+        super().__init__(**arguments)
+        self._filming: tuple[int, int, PolicyFactory] | None = None
+        self._read, self._to_read = 0, False
+        """Up to which event the store was read, and whether there is more."""
+        self._page_changes = 0
+        self._told: Situation | None = None
+        self._people_done = 0
+        """Questions that people have answered."""
+
+    def state(self) -> dict[str, Any]:
+        """See `Pipeline.state`."""
+        return super().state() | {"people_done": self._people_done}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """See `Pipeline.load_state`."""
+        self._people_done = state["people_done"]
+        super().load_state(state)
+
+    def film(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
+        """Have a policy filmed for people, as the settings say. The steps count from now on."""
+        with self._changed:
+            if self._filming is None:
+                self._filming = (round_number, policy_version, make_policy)
+                self.env_steps += self.fragments.filmed_env_steps
+
+    def _starts(self) -> dict[str, Callable[[], None]]:
+        return super()._starts() | {"filming": self._film_next, "people": self._people, "reading": self._read_store}
+
+    def _waiting(self) -> dict[str, int]:
+        return super()._waiting() | {"people": self._open(people=True), "filming": int(self._filming is not None)}
+
+    def _look(self) -> None:
+        super()._look()
+        self._tell()
+
+    def _adopt_stored(self) -> None:
+        self._to_read = True
+        self.answered = ray.get(self.store.__len__.remote())
+
+    def _all_labels(self) -> Any:
+        return self.store.since.remote(0)
+
+    def _take_stored(self, answers: Any) -> None:
+        self._to_read = True
+
+    def _to_ask(self) -> tuple[bool, int]:
+        """Whether people are to be asked next, and how many pairs."""
+        of, due = self.preferences, self._due()
+        for_people = round(of.people_share * due)
+        if of.people_share == 1.0:
+            missing = {True: due - self.answered}
+        else:
+            missing = {
+                True: for_people - self._people_done,
+                False: due - for_people - (self.answered - self._people_done),
+            }
+        for people, count in missing.items():
+            count = min(count, of.max_open_questions) - self._open(people)
+            if count > 0:
+                return people, count
+        return False, 0
+
+    def _film_next(self) -> None:
+        """Have the policy filmed that waits for it, and the page told."""
+        if self._filming is None:
+            return
+        round_number, policy_version, make_policy = self._filming
+        clips, shown = self._film(
+            self.fragments.filmed_env_steps, self.films_per_round, round_number, policy_version, make_policy, self._now
+        )
+        self._tell(shown)
+
+        def finish() -> int:
+            self._filming = None
+            # Not before: a fragmenter that waited for them would do nothing else meanwhile.
+            self.fragmenter.add.remote(clips)
+            return 1
+
+        self.stages["filming"].start(clips, finish)
+
+    def _people(self) -> None:
+        """Give the page questions that it has not, or wait for what people say to those it has."""
+        assert self.page is not None
+        asked = [q for q in self._questions if q.people]
+        new = next((q for q in asked if not q.posted), None)
+        if new is None:
+            self._listen([q.number for q in asked])
+        elif time.monotonic() >= self._store_again_at:
+            self._post(new)
+
+    def _post(self, questions: Questions) -> None:
+        assert self.page is not None
+        posted = self.page.ask.remote(questions.number, questions.pairs)
+
+        def finish() -> int:
+            try:
+                ray.get(posted)
+                questions.posted = True
+            except LOST:
+                self.lost_questions += questions.count
+                self._questions.remove(questions)
+            except OSError as error:
+                self._store_again_at = time.monotonic() + STORE_AGAIN_AFTER
+                self.failed_commits += 1
+                logger.error("Clips for people could not be stored; they are asked when it is possible: %s", error)
+            return 0
+
+        self.stages["people"].start(posted, finish)
+
+    def _listen(self, numbers: list[int]) -> None:
+        assert self.page is not None
+        call = self.page.wait.remote(numbers, self._page_changes)
+
+        def finish() -> int:
+            progress = ray.get(call)
+            self._to_read |= progress.changes != self._page_changes
+            self._page_changes = progress.changes
+            before = self._people_done
+            for q in [q for q in self._questions if q.people]:
+                q.posted = q.posted and q.number not in progress.unknown
+                if q.number in progress.done:
+                    self._people_done += progress.done[q.number] - q.answered
+                    q.answered = q.stored = progress.done[q.number]
+                if q.stored == q.count:
+                    self._questions.remove(q)
+            return max(0, self._people_done - before)
+
+        self.stages["people"].start(call, finish)
+
+    def _read_store(self) -> None:
+        """Count and fit to what is new in the store."""
+        if not self._to_read:
+            return
+        self._to_read = False
+        call = self.store.position.remote()
+
+        def finish() -> int:
+            last, self.answered = ray.get(call)
+            self._unfitted.append(self.store.since.remote(self._read))
+            new, self._read = last - self._read, last
+            return int(new)
+
+        self.stages["reading"].start(call, finish)
+
+    def _tell(self, episode: Any = None) -> None:
+        """Tell the page how the training is doing, where that has changed."""
+        assert self.page is not None
+        if self.version:
+            waiting_for = "the training to go on, over which the questions are spread"
+        elif self.answered < self.preferences.first_fit_comparisons:
+            waiting_for = "the agent's first clips"
+        else:
+            waiting_for = "the reward to be learned from these first answers"
+        situation = self._situation(self._now, waiting_for)
+        if situation != self._told or episode is not None:
+            self._told = situation
+            self.page.tell.remote(situation, episode)
