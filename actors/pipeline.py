@@ -139,9 +139,9 @@ class Pipeline:
 
     @property
     def films_per_round(self) -> int:
-        """Clips filmed in them: half as many again as the labels of a round need."""
+        """Clips filmed before each later round: so many that each is in one pair or two, since drawing them costs most."""
         of = self.preferences
-        wanted = math.ceil(3 * of.people_share * (of.comparisons - of.initial_comparisons) / max(1, self.rounds))
+        wanted = math.ceil(1.5 * of.people_share * (of.comparisons - of.initial_comparisons) / max(1, self.rounds))
         return max(FEWEST_FILMS, min(wanted, self.fragments.filmed_env_steps // (self.fragments.length + 1)))
 
     def film(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:

@@ -17,7 +17,7 @@ from rlhf_ray.arrays import Array
 from rlhf_ray.envs.spaces import is_image
 
 RENDERED_SIDE = 256
-"""Pixels of the longer side of rendered frames: larger ones are scaled down."""
+"""Pixels of the longer side that rendered frames are brought near to, by joining squares of whole pixels."""
 
 QUALITY = 90
 """WebP's quality of rendered frames. Observations that are images are kept without loss."""
@@ -92,23 +92,31 @@ def film(name: str, frames: Sequence[Array] | Array, *, pixelated: bool) -> Film
     sheet = Image.new("RGB", (info.columns * info.width, math.ceil(info.frames / info.columns) * info.height))
     for i, frame in enumerate(frames):
         image = Image.fromarray(np.ascontiguousarray(frame))
-        if image.size != (info.width, info.height):
-            image = image.resize((info.width, info.height), Image.Resampling.BOX)
+        if not pixelated:
+            image = image.reduce(_reduction(width, height))
         sheet.paste(image, (i % info.columns * info.width, i // info.columns * info.height))
     buffer = io.BytesIO()
-    # A slower method makes sheets hardly any smaller.
-    sheet.save(buffer, "WEBP", method=2, lossless=pixelated, quality=LOSSLESS_EFFORT if pixelated else QUALITY)
+    # Slower methods make sheets hardly any smaller.
+    options = (
+        {"lossless": True, "quality": LOSSLESS_EFFORT, "method": 2} if pixelated else {"quality": QUALITY, "method": 0}
+    )
+    sheet.save(buffer, "WEBP", **options)
     return Film(info, buffer.getvalue())
 
 
 def film_info(name: str, frames: int, height: int, width: int, *, pixelated: bool) -> FilmInfo:
     """How a film of so many frames of this size (pixels, before any scaling) is laid out."""
-    scale = 1.0 if pixelated else min(1.0, RENDERED_SIDE / max(width, height))
-    width, height = round(width * scale), round(height * scale)
+    reduction = 1 if pixelated else _reduction(width, height)
+    width, height = math.ceil(width / reduction), math.ceil(height / reduction)
     columns = max(1, min(math.ceil(math.sqrt(frames)), LARGEST_SHEET // width))
     if math.ceil(frames / columns) * height > LARGEST_SHEET:
         raise ValueError(f"{frames} frames of {width}x{height} pixels do not fit into one picture; show fewer of them.")
     return FilmInfo(name, frames, columns, width, height, pixelated)
+
+
+def _reduction(width: int, height: int) -> int:
+    """How many pixels of a rendered frame become one, along each side."""
+    return max(1, round(max(width, height) / RENDERED_SIDE))
 
 
 def picture(observation: Array) -> Array:
