@@ -32,16 +32,17 @@ class Server:
         while not self._server.started and not self._task.done():
             await asyncio.sleep(0.01)
 
-    async def wait(self) -> None:
-        """Returns when the server has ended, by `stop` or by Ctrl-C."""
-        if self._task is not None:
-            await self._task
+    @property
+    def serving(self) -> bool:
+        """Whether it was started, and neither stopped nor ended by Ctrl-C."""
+        return self._task is not None and not self._task.done() and not self._server.should_exit
 
     async def stop(self) -> None:
         """End it."""
         self._server.should_exit = True
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.wait(), 5.0)
+        if self._task is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._task, 5.0)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,0 +1,144 @@
+"""Collecting labels without training: the page, in this process, until people have answered enough."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rlhf_ray.comparisons import Pairs
+from rlhf_ray.films import Episode
+from rlhf_ray.fragments import Fragments
+from rlhf_ray.labelling.app import create_app
+from rlhf_ray.labelling.desk import Desk, Situation
+from rlhf_ray.labelling.questions import QuestionQueue
+from rlhf_ray.labelling.serve import Server, allowed_hosts, links
+from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.settings import LabellingSettings
+from rlhf_ray.store import Event, PreferenceStore
+
+AT_A_TIME = 20
+"""Questions that are made at a time, and the open ones below which there are more made."""
+
+LOOK_EVERY = 0.5
+"""Seconds between two looks at how many questions are open."""
+
+
+class LocalStore:
+    """A preference store in this process, for a `Desk`. One thread does what is asked, one thing after the other."""
+
+    def __init__(self, store: PreferenceStore):
+        self.store = store
+        self._thread = ThreadPoolExecutor(1, "store")
+
+    async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
+        """See `PreferenceStore.record`."""
+        return await self._do(self.store.record, events, clips)
+
+    async def events(self) -> pa.Table:
+        """See `PreferenceStore.events`."""
+        return await self._do(self.store.events)
+
+    async def count(self) -> int:
+        """How many comparisons hold."""
+        return await self._do(self.store.__len__)
+
+    async def weights(self) -> dict[str, float]:
+        """See `PreferenceStore.weights`."""
+        return await self._do(self.store.weights)
+
+    async def weigh(self, annotator: str, weight: float) -> None:
+        """See `PreferenceStore.weigh`."""
+        await self._do(self.store.weigh, annotator, weight)
+
+    async def _do(self, what: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(what, *arguments))
+
+
+def collect(
+    propose: Callable[[int, int], Pairs | None],
+    store: PreferenceStore | Path | str,
+    settings: LabellingSettings,
+    *,
+    comparisons: int,
+    fps: float = 15.0,
+    title: str = "clips",
+    sessions: Sessions | None = None,
+    episode: Episode | None = None,
+    invite: Callable[[dict[str, str]], None] = lambda links: print(*links.values(), sep="\n"),
+    stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Have people answer at the page until the store holds ``comparisons`` comparisons.
+
+    Args:
+        propose: makes the questions. Given how many and the number of the asking (0, 1, …), it gives at most so many pairs (with
+            films, unless observations are images), and None when there are no more.
+        store: where the answers go, each on the disk before it is acknowledged.
+        settings: of the page.
+        comparisons: to stop at. Ctrl-C stops earlier, and nothing is lost.
+        fps: frames per second of the clips at their own pace.
+        title: what the clips are of.
+        sessions: people's links, where they are to stay as they are.
+        episode: a film of a whole episode, to be shown beside the questions.
+        invite: is told each person's link.
+        stop: says whether to stop earlier.
+
+    Returns:
+        How many comparisons the store holds.
+    """
+    store = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
+    work = _collect(propose, store, settings, comparisons, fps, title, sessions, episode, invite, stop)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(work)
+    return len(store)
+
+
+async def _collect(
+    propose: Callable[[int, int], Pairs | None],
+    store: PreferenceStore,
+    settings: LabellingSettings,
+    comparisons: int,
+    fps: float,
+    title: str,
+    sessions: Sessions | None,
+    episode: Episode | None,
+    invite: Callable[[dict[str, str]], None],
+    stop: Callable[[], bool],
+) -> None:
+    sessions = sessions or Sessions.create(settings.annotators)
+    queue = QuestionQueue(
+        lease_seconds=settings.lease_seconds, overlap_share=settings.overlap_share, catch_share=settings.catch_share
+    )
+    local = LocalStore(store)
+    desk = Desk(local, queue, sessions.key("leases"), fps=fps)
+    app = create_app(desk, sessions, hosts=allowed_hosts(settings), title=title, instructions=settings.instructions)
+    server = Server(app, settings)
+    await server.start()
+    invite(links(sessions, settings, server.port))
+    number, more = 0, True
+    try:
+        while not stop() and server.serving:
+            held = await local.count()
+            open_now = queue.open()
+            desk.tell(Situation(wanted=comparisons, finished=held >= comparisons, waiting_for="clips"), episode)
+            episode = None
+            if held >= comparisons or not (more or open_now):
+                break
+            wanted = min(AT_A_TIME, comparisons - held - open_now)
+            if more and wanted > 0 and open_now < AT_A_TIME // 2:
+                pairs = await asyncio.to_thread(propose, wanted, number)
+                more = pairs is not None
+                if pairs is not None:
+                    await desk.ask(number, pairs)
+                number += 1
+                continue
+            await asyncio.sleep(LOOK_EVERY)
+        await asyncio.sleep(2 * LOOK_EVERY if server.serving else 0)  # for the pages to see that it is done
+    finally:
+        await server.stop()

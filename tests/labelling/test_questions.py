@@ -1,0 +1,254 @@
+"""Who is shown what: leases, second opinions, catch pairs, undo."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from rlhf_ray.comparisons import pair_id
+from rlhf_ray.labelling.questions import ACTIVE, CATCH_AFTER, QuestionQueue, Shown
+
+PAIRS = [(f"a{i}", f"b{i}") for i in range(6)]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def queue_of(clock: Clock, pairs: list[tuple[str, str]] = PAIRS, **options: float) -> QuestionQueue:
+    queue = QuestionQueue(lease_seconds=100, seed=0, clock=clock, **options)
+    queue.add(0, pairs)
+    return queue
+
+
+def test_the_oldest_come_first_and_nobody_is_shown_what_somebody_else_sees(clock: Clock) -> None:
+    queue = queue_of(clock)
+    ada, bob = queue.next("ada", 2), queue.next("bob", 2)
+    assert [s.left for s in ada + bob] == ["a0", "a1", "a2", "a3"]
+    assert len(queue.next("eve", 6)) == 2
+    assert queue.next("joe", 1) == []
+
+
+def test_what_somebody_holds_is_not_shown_to_them_again(clock: Clock) -> None:
+    queue = queue_of(clock)
+    held = queue.next("ada", 3)
+    more = queue.next("ada", 3, [s.key for s in held])
+    assert {s.key for s in held}.isdisjoint(s.key for s in more)
+
+
+def test_a_lease_ends_unless_it_is_renewed_and_a_released_one_at_once(clock: Clock) -> None:
+    queue = queue_of(clock, PAIRS[:2])
+    first, second = queue.next("ada", 2)
+    clock.now = 90
+    queue.renew("ada", [first.key])
+    clock.now = 110
+    assert [s.key for s in queue.next("bob", 2)] == [second.key]
+    queue.release("ada", [first.key])
+    assert [s.key for s in queue.next("eve", 2)] == [first.key]
+
+
+def test_a_late_answer_counts_and_so_does_that_of_whoever_got_the_question_next(clock: Clock) -> None:
+    queue = queue_of(clock, PAIRS[:1])
+    shown = queue.next("ada", 1)[0]
+    clock.now = 101
+    assert queue.next("bob", 1)[0].key == shown.key
+    queue.answered("ada", shown, "left", "e1")
+    queue.answered("bob", shown, "left", "e2")
+    assert queue.done(0) == 1
+    assert queue.open() == 0
+
+
+@pytest.mark.parametrize(("swapped", "answer", "preference"), [
+    (False, "left", 1.0), (False, "right", 0.0), (True, "left", 0.0), (True, "right", 1.0),
+    (True, "equal", 0.5), (False, "incomparable", None), (True, "skip", None), (False, "flag", None),
+])  # fmt: skip
+def test_an_answer_is_about_the_pair_however_it_was_shown(swapped: bool, answer: str, preference: float | None) -> None:
+    assert Shown("a", "b", swapped).preference(answer) == preference  # type: ignore[arg-type]
+
+
+def test_both_sides_come_first_about_as_often(clock: Clock) -> None:
+    queue = queue_of(clock, [(f"a{i}", f"b{i}") for i in range(400)])
+    assert 160 < sum(s.swapped for s in queue.next("ada", 400)) < 240
+
+
+def test_what_is_skipped_comes_last_and_goes_to_others(clock: Clock) -> None:
+    queue = queue_of(clock, PAIRS[:3])
+    first = queue.next("ada", 1)[0]
+    queue.answered("ada", first, "skip", "e")
+    assert queue.done(0) == 0
+    assert [s.key for s in queue.next("ada", 3)][-1] == first.key
+    queue.release("ada", [first.key])
+    assert [s.key for s in queue.next("bob", 3)] == [first.key]
+
+
+@pytest.mark.parametrize("answer", ["left", "equal", "incomparable", "flag"])
+def test_what_is_answered_is_asked_no_more(clock: Clock, answer: str) -> None:
+    queue = queue_of(clock, PAIRS[:1])
+    queue.answered("ada", queue.next("ada", 1)[0], answer, "e")  # type: ignore[arg-type]
+    assert queue.next("ada", 1) == queue.next("bob", 1) == []
+    assert queue.done(0) == 1
+
+
+def test_a_second_opinion_is_asked_for_where_there_is_a_second_person(clock: Clock) -> None:
+    queue = queue_of(clock, PAIRS[:1], overlap_share=1.0)
+    queue.next("bob", 0)  # bob is there
+    shown = queue.next("ada", 1)[0]
+    queue.answered("ada", shown, "left", "e1")
+    assert queue.next("ada", 1) == []
+    assert queue.done(0) == 1  # nobody waits for the second one
+    again = queue.next("bob", 1)[0]
+    assert again.key == shown.key
+    assert again.overlap
+    queue.answered("bob", again, "right", "e2")
+    assert queue.open() == 0
+
+
+def test_nobody_waits_for_the_opinion_of_somebody_who_left(clock: Clock) -> None:
+    queue = queue_of(clock, PAIRS[:1], overlap_share=1.0)
+    queue.next("bob", 0)
+    clock.now = ACTIVE + 1
+    queue.answered("ada", queue.next("ada", 1)[0], "left", "e1")
+    assert queue.open() == 0
+
+
+def test_an_answer_is_taken_back_and_the_pair_is_shown_again_as_it_was(clock: Clock) -> None:
+    queue = queue_of(clock)
+    shown = queue.next("ada", 2)
+    queue.answered("ada", shown[0], "left", "e0")
+    queue.answered("ada", shown[1], "left", "e1")
+    assert queue.latest("ada") == ("e1", shown[1])
+    assert queue.latest("ada", "e0") == ("e0", shown[0])
+    assert queue.undone("ada", "e1") == shown[1]
+    assert queue.done(0) == 1
+    assert shown[1].key not in {s.key for s in queue.next("bob", 6)}  # it is leased to ada again
+    assert queue.latest("ada") == ("e0", shown[0])
+    assert queue.undone("ada", "e1") is None
+    assert queue.latest("bob") is None
+
+
+def test_the_last_ten_can_be_taken_back(clock: Clock) -> None:
+    queue = queue_of(clock, [(f"a{i}", f"b{i}") for i in range(12)])
+    for i, shown in enumerate(queue.next("ada", 12)):
+        queue.answered("ada", shown, "left", f"e{i}")
+    for i in reversed(range(2, 12)):
+        latest = queue.latest("ada")
+        assert latest is not None
+        assert latest[0] == f"e{i}"
+        queue.undone("ada", latest[0])
+    assert queue.done(0) == 2
+
+
+def test_catch_pairs_of_each_kind_come_and_are_no_questions(clock: Clock) -> None:
+    pairs = [(f"a{i}", f"b{i}") for i in range(300)]
+    returns = {clip: float(i) for i, clip in enumerate(clip for pair in pairs for clip in pair)}
+    queue = QuestionQueue(catch_share=0.5, seed=1, clock=clock)
+    queue.add(0, pairs, returns)
+    caught, answered = [], {}
+    for i in range(300):
+        shown = queue.next("ada", 1)[0]
+        queue.answered("ada", shown, "left", f"e{i}")
+        if shown.catch is None:
+            answered[f"e{i}"] = shown
+        else:
+            caught.append(shown)
+    assert queue.done(0) == 300 - len(caught)
+    assert {s.catch for s in caught} == {"same", "repeat", "known"}
+    for shown in caught:
+        if shown.catch == "same":
+            assert (shown.left, shown.expected) == (shown.right, 0.5)
+        elif shown.catch == "repeat":
+            first = answered[str(shown.repeats)]
+            assert (first.key, first.swapped) == (shown.key, not shown.swapped)
+            assert shown.expected == first.preference("left")
+        else:
+            assert returns[shown.left] > returns[shown.right] + 100
+            assert shown.expected == 1.0
+    assert len(caught) < 300 / CATCH_AFTER
+
+
+def test_no_catch_pairs_unless_they_are_asked_for(clock: Clock) -> None:
+    queue = queue_of(clock, [(f"a{i}", f"b{i}") for i in range(50)])
+    for i in range(50):
+        shown = queue.next("ada", 1)[0]
+        assert shown.catch is None
+        queue.answered("ada", shown, "left", f"e{i}")
+
+
+def test_asking_twice_asks_once(clock: Clock) -> None:
+    queue = queue_of(clock)
+    queue.add(0, [("x", "y")])
+    assert queue.open() == 6
+    assert queue.numbers == {0}
+
+
+class Queue(RuleBasedStateMachine):
+    """Two people at one queue, against what must always hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.queue = QuestionQueue(lease_seconds=100, overlap_share=0.3, seed=0, clock=self.clock)
+        self.held: dict[str, list[Shown]] = {"ada": [], "bob": []}
+        self.leased: dict[tuple[str, str], float] = {}
+        self.answers: dict[str, set[str]] = {}
+        self.events = self.asked = 0
+
+    @rule(count=st.integers(1, 4))
+    def ask(self, count: int) -> None:
+        self.queue.add(self.asked, [(f"{self.asked}l{i}", f"{self.asked}r{i}") for i in range(count)])
+        self.asked += 1
+
+    @rule(who=st.sampled_from(["ada", "bob"]), count=st.integers(1, 3))
+    def take(self, who: str, count: int) -> None:
+        for shown in self.queue.next(who, count, [s.key for s in self.held[who]]):
+            assert who not in self.answers.get(shown.key, ())
+            assert shown not in self.held[who]
+            other = "bob" if who == "ada" else "ada"
+            if self.leased.get((other, shown.key), -1) > self.clock.now:
+                assert self.queue._questions[shown.key].two  # both see it at once only where two opinions are wanted
+            self.held[who].append(shown)
+        for shown in self.held[who]:
+            self.leased[who, shown.key] = self.clock.now + 100
+
+    @rule(who=st.sampled_from(["ada", "bob"]), answer=st.sampled_from(["left", "right", "equal", "skip", "flag"]))
+    def answer(self, who: str, answer: str) -> None:
+        if self.held[who]:
+            shown = self.held[who].pop(0)
+            self.leased.pop((who, shown.key), None)
+            self.queue.answered(who, shown, answer, f"e{self.events}")  # type: ignore[arg-type]
+            self.events += 1
+            if answer != "skip":
+                self.answers.setdefault(shown.key, set()).add(who)
+
+    @rule(who=st.sampled_from(["ada", "bob"]))
+    def undo(self, who: str) -> None:
+        latest = self.queue.latest(who)
+        if latest is not None:
+            shown = self.queue.undone(who, latest[0])
+            assert shown == latest[1]
+            self.answers.get(latest[1].key, set()).discard(who)
+
+    @rule(seconds=st.sampled_from([1.0, 50.0, 101.0]))
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    @invariant()
+    def an_answered_question_is_done(self) -> None:
+        done = sum(self.queue.done(number) for number in self.queue.numbers)
+        assert done >= sum(bool(who) for who in self.answers.values())
+
+
+TestQueue = Queue.TestCase
+TestQueue.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_pairs_are_known_by_their_clips() -> None:
+    assert Shown("a", "b", True).key == pair_id("a", "b")
