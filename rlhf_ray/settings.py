@@ -257,6 +257,9 @@ class RewardModelSettings:
     """Newest comparisons that a fit sees (first in, first out; all stay in the store); None: all."""
     label_noise: float = 0.0
     """Share of answers (0 to below 1) assumed to be given at random: 0.1 in Christiano et al. (2017, section 2.2.3)."""
+    annotator_errors: bool = False
+    """Whether to estimate how often each annotator answers the opposite, after each fit, and to use that in place of label_noise:
+    for several people of whom some are less careful. Needs some hundred answers to tell them apart."""
     discount: float = 1.0
     """Discount of rewards within a fragment, per step, in the likelihood (1: none)."""
 
@@ -282,6 +285,12 @@ class RewardModelSettings:
         _require(self.weight_decay >= 0, "reward_model.weight_decay", self.weight_decay, "it must be 0 or more")
         _require(
             0 <= self.label_noise < 1, "reward_model.label_noise", self.label_noise, "it must be at least 0 and below 1"
+        )
+        _require(
+            not (self.annotator_errors and self.label_noise),
+            "reward_model.label_noise",
+            self.label_noise,
+            "reward_model.annotator_errors takes its place: leave out one of them",
         )
         _require(0 < self.discount <= 1, "reward_model.discount", self.discount, "it must be above 0 and at most 1")
 

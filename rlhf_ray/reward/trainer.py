@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rlhf_ray.arrays import Array, FloatArray
 from rlhf_ray.comparisons import Changes, Comparisons, stable_uniform
+from rlhf_ray.reward.annotators import PRIOR, error_rates
 from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble, steps_of
 from rlhf_ray.reward.preference_model import discounts, log_likelihood_loss
 from rlhf_ray.settings import RewardModelSettings
@@ -58,6 +59,8 @@ class FitReport:
     """Share of the newest decided answers (at most `RECENT_ANSWERS`) that prefer the left fragment; NaN where there are none."""
     gradient_steps: int
     seconds: float
+    error_rates: dict[str, float]
+    """With `RewardModelSettings.annotator_errors`: the probability that each annotator answers the opposite; else empty."""
 
 
 def bootstrap_weights(ids: Sequence[str], members: int) -> FloatArray:
@@ -110,6 +113,8 @@ class RewardTrainer:
         """Pair id and annotator of each comparison, in the order they were added."""
         self.weights: dict[str, float] = {}
         """See `weigh`."""
+        self.error_rates: dict[str, float] = {}
+        """With `RewardModelSettings.annotator_errors`: each annotator's, as the last fit found them."""
         self._data: _Stacked | None = None
 
     def add(self, comparisons: Comparisons) -> None:
@@ -172,7 +177,10 @@ class RewardTrainer:
                 if self.keys
                 else "There are no comparisons to fit the reward model to; add some first."
             )
-        data = self._data.weighted(weights)
+        noise: float | Tensor = self.settings.label_noise
+        if self.settings.annotator_errors:
+            noise = torch.tensor([2 * self.error_rates.get(annotator, PRIOR) for _, annotator in self.keys])
+        data = self._data.counting(weights, noise)
         window = counted if self.settings.window is None else counted[-self.settings.window :]
         train = window[~data.held_out[window]]
         if len(train) == 0:  # so few that chance held all of them out
@@ -183,12 +191,30 @@ class RewardTrainer:
             self.optimizer.step()
         rewards = self._all_rewards(data)
         self._normalise(rewards)
+        if self.settings.annotator_errors:
+            self._estimate_errors(data, rewards, counted, train)
         self.ensemble.version += 1
         return self._report(data, rewards, counted, train, updates, time.perf_counter() - started)
 
+    def _estimate_errors(self, data: _Stacked, rewards: Tensor, counted: Tensor, train: Tensor) -> None:
+        """Renew `error_rates`. Ties tell nothing; of a comparison that a member's bootstrap left out, that member knows nothing."""
+        decided = counted[data.preferences[counted] != 0.5]
+        of = [self.keys[row][1] for row in decided]
+        names = {name: number for number, name in enumerate(dict.fromkeys(of))}
+        preferred = torch.where(data.preferences > 0.5, 1.0, -1.0) * self._return_differences(rewards)
+        seen = (data.weights > 0) & ~data.held_out
+        seen[:, train] = data.weights[:, train] > 0  # held out or not
+        rates = error_rates(
+            preferred[:, decided].numpy(),
+            ~seen[:, decided].numpy(),
+            np.array([names[name] for name in of], np.int64),
+            len(names),
+        )
+        self.error_rates = dict(zip(names, rates.tolist(), strict=True))
+
     def report_nothing(self) -> FitReport:
         """The report where there is nothing to fit: of the current version, without gradient steps."""
-        whole = {"comparisons": len(self.keys), "held_out": 0, "ties": 0, "gradient_steps": 0}
+        whole = {"comparisons": len(self.keys), "held_out": 0, "ties": 0, "gradient_steps": 0, "error_rates": {}}
         unknown = {field.name: math.nan for field in fields(FitReport)}
         return FitReport(**unknown | whole | {"version": int(self.ensemble.version), "seconds": 0.0})  # type: ignore[arg-type]
 
@@ -222,6 +248,7 @@ class RewardTrainer:
             "generator": self.generator.get_state().numpy(),
             "keys": [list(key) for key in self.keys],
             "weights": dict(self.weights),
+            "error_rates": dict(self.error_rates),
         }
 
     def load_state(self, state: dict[str, Any], comparisons: Comparisons | Changes | None) -> None:
@@ -246,6 +273,7 @@ class RewardTrainer:
         self.generator.set_state(torch.as_tensor(np.array(state["generator"])))
         self.keys, self._data = [], None
         self.weigh(weights)
+        self.error_rates = dict(state["error_rates"])
         wanted = [key for pair, annotator in state["keys"] if (key := (pair, annotator)) not in withdrawn]
         if not wanted:
             return
@@ -262,7 +290,7 @@ class RewardTrainer:
     def _losses(self, data: _Stacked, batch: Tensor) -> Tensor:
         """The loss of each comparison of ``batch`` for each member, ``[members, batch]``."""
         differences = self._return_differences(self._rewards(data, batch))
-        return log_likelihood_loss(differences, data.preferences.index_select(0, batch), self.settings.label_noise)
+        return log_likelihood_loss(differences, data.preferences.index_select(0, batch), data.noise_of(batch))
 
     def _rewards(self, data: _Stacked, batch: Tensor) -> Tensor:
         """Reward of each step of ``batch`` for each member, before normalisation: ``[members, batch, 2, length]``."""
@@ -296,7 +324,7 @@ class RewardTrainer:
     ) -> FitReport:
         of_members = self._return_differences(rewards)
         differences = of_members.mean(0)
-        losses = log_likelihood_loss(differences, data.preferences, self.settings.label_noise)
+        losses = log_likelihood_loss(differences, data.preferences, data.noise)
         decided = data.preferences != 0.5
         left = data.preferences > 0.5
         right = (differences > 0) == left
@@ -323,6 +351,7 @@ class RewardTrainer:
             left_share=float(left[decided & counts][-RECENT_ANSWERS:].float().mean()),
             gradient_steps=steps,
             seconds=seconds,
+            error_rates=dict(self.error_rates),
         )
 
 
@@ -331,7 +360,8 @@ class _Stacked:
     """``n`` comparisons as tensors, left and right stacked on the second axis.
 
     ``features`` [n, 2, length, inputs] float32; ``frames`` [n, 2, length + 1, height, width, channels] uint8 or None (mlp);
-    ``preferences`` [n] float32; ``weights`` [members, n] float32; ``held_out`` [n] bool.
+    ``preferences`` [n] float32; ``weights`` [members, n] float32; ``held_out`` [n] bool;
+    ``noise`` (see `log_likelihood_loss`) of all or [n] float32, as `counting` sets it.
     """
 
     features: Tensor
@@ -339,6 +369,7 @@ class _Stacked:
     preferences: Tensor
     weights: Tensor
     held_out: Tensor
+    noise: float | Tensor = 0.0
 
     def __len__(self) -> int:
         return len(self.preferences)
@@ -375,9 +406,12 @@ class _Stacked:
             torch.cat([self.held_out, other.held_out]),
         )
 
-    def weighted(self, weights: Tensor) -> _Stacked:
-        """With each comparison's weights multiplied by ``weights`` ``[n]``. All else is shared."""
-        return replace(self, weights=self.weights * weights)
+    def counting(self, weights: Tensor, noise: float | Tensor) -> _Stacked:
+        """With each comparison's weights multiplied by ``weights`` ``[n]``, and this noise. All else is shared."""
+        return replace(self, weights=self.weights * weights, noise=noise)
+
+    def noise_of(self, batch: Tensor) -> float | Tensor:
+        return self.noise.index_select(0, batch) if isinstance(self.noise, Tensor) else self.noise
 
     def keep(self, rows: Sequence[int]) -> _Stacked:
         """These rows, in this (their) order. Nothing else is valid any more.

@@ -315,4 +315,5 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         if report.fit is not None:
             values |= vars(report.fit)
             values["fit_seconds"] = values.pop("seconds")
+            values |= {f"error_rate/{name}": rate for name, rate in values.pop("error_rates").items()}
         self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)

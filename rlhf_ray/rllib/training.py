@@ -273,7 +273,8 @@ def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
     if result["training_iteration"] == held.get("iteration"):  # a round was held before this iteration
         metrics |= {name: held[name] for name in ("round", "wanted", "answered")}
         if held["gradient_steps"]:
-            metrics |= {name: held[name] for name in _OF_FIT}
+            rates = [name for name in held if name.startswith("error_rate/")]
+            metrics |= {name: held[name] for name in (*_OF_FIT, *rates)}
     whole = (
         "iteration",
         "env_steps",
