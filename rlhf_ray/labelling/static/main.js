@@ -12,6 +12,7 @@ import { swipes } from "./swipe.js";
 import { Watch } from "./watch.js";
 
 const UNDO_DEEP = 50;
+const PROGRESS_EVERY_MS = 10000;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const pair = byId("pair");
 const scrub = /** @type {HTMLInputElement} */ (byId("scrub"));
@@ -157,6 +158,9 @@ function act(action, key) {
   else if (action in ACTIONS) respond(action, key);
 }
 
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let announcing;
+
 /**
  * @param {import("./outbox.js").State} state
  * @param {number} waiting
@@ -164,10 +168,14 @@ function act(action, key) {
  */
 function showSaved(state, waiting, why) {
   const badge = byId("saved");
+  badge.dataset.waiting = String(waiting);
   const text = { saved: "All saved", saving: `Saving ${waiting} …`, offline: `Offline, ${waiting} kept here`, refused: "An answer was refused" }[state];
-  // Only what changed is announced, and the usual "saving" between two "saved" is not worth a word.
-  badge.dataset.state = state;
-  if (badge.textContent !== text) badge.textContent = text;
+  clearTimeout(announcing);
+  // Most answers are saved at once; to say so each time would flicker, and keep a screen reader talking.
+  announcing = setTimeout(() => {
+    badge.dataset.state = state;
+    if (badge.textContent !== text) badge.textContent = text;
+  }, state === "saving" ? 400 : 0);
   if (why) say(state === "refused" ? `An answer was not taken: ${why}` : why);
 }
 
@@ -183,6 +191,8 @@ function begin(me) {
   if (!outbox) {
     outbox = new Outbox(me.name, showSaved);
     showEpisodes(playing);
+    // What others do shows too, while nobody answers here.
+    setInterval(() => document.hidden || call("GET", "api/progress").then(showProgress, () => {}), PROGRESS_EVERY_MS);
   }
   questions.start();
 }
