@@ -160,7 +160,9 @@ class FakeDesk:
         }
 
     async def progress(self, annotator: str) -> dict[str, Any]:
-        own = [given for name, given, _ in self.answers if name == annotator and given.answer in ("left", "right", "equal")]
+        own = [
+            given for name, given, _ in self.answers if name == annotator and given.answer in ("left", "right", "equal")
+        ]
         labels = [given for _, given, _ in self.answers if given.answer in ("left", "right", "equal")]
         minutes = (time.monotonic() - self.started) / 60
         return {
@@ -176,7 +178,9 @@ class FakeDesk:
         }
 
     async def statistics(self) -> dict[str, Any]:
-        def row(name: str, labels: int, seconds: float, left: float, catch: float | None, agreement: float) -> dict[str, Any]:
+        def row(
+            name: str, labels: int, seconds: float, left: float, catch: float | None, agreement: float
+        ) -> dict[str, Any]:
             return {
                 "name": name,
                 "labels": labels,

@@ -40,7 +40,7 @@ function showPlayer(shown) {
   scrub.max = String(Math.max(1, shown.length - 1));
   scrub.value = String(Math.max(0, shown.frame));
   scrub.setAttribute("aria-valuetext", `frame ${shown.frame + 1} of ${shown.length}`);
-  byId("frame").textContent = `${shown.frame + 1} / ${shown.length}`;
+  byId("frame").textContent = shown.length ? `${shown.frame + 1} / ${shown.length}` : "–";
   byId("speed").textContent = `${shown.speed}×`;
 }
 
@@ -49,6 +49,7 @@ function show() {
   const question = questions.current;
   pair.dataset.state = question ? "asking" : "waiting";
   pair.dataset.lease = question?.showing.lease ?? "";
+  for (const button of document.querySelectorAll("[data-answer]")) button.setAttribute("aria-disabled", String(!question));
   player.playing = playing;
   player.show(question?.films ?? [], question?.showing.fps ?? 1);
   watch.start();
@@ -198,6 +199,7 @@ function begin(me) {
 }
 
 new Keys(act);
+show();
 document.addEventListener("click", (event) => {
   const button = event.target instanceof Element ? event.target.closest("button") : null;
   // A mouse leaves no focus behind, or the space bar would press the button again instead of pausing.
