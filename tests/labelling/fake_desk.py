@@ -211,7 +211,9 @@ class FakeDesk:
 
 
 @dataclass
-class Page:
+class Served:
+    """The page on its port."""
+
     url: str
     desk: FakeDesk
     sessions: Sessions
@@ -221,7 +223,7 @@ class Page:
 
 
 @contextmanager
-def served(desk: FakeDesk, names: Sequence[str] = ("ada", "grace"), port: int = 0) -> Iterator[Page]:
+def served(desk: FakeDesk, names: Sequence[str] = ("ada", "grace"), port: int = 0) -> Iterator[Served]:
     """The page on a free port, until the block ends."""
     sessions = Sessions.create(names)
     app = create_app(
@@ -237,7 +239,7 @@ def served(desk: FakeDesk, names: Sequence[str] = ("ada", "grace"), port: int = 
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    yield Page(f"http://127.0.0.1:{listening.getsockname()[1]}", desk, sessions)
+    yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", desk, sessions)
     server.should_exit = server.force_exit = True
     thread.join(10)
 

@@ -11,7 +11,16 @@ from tests.labelling.fake_desk import FakeDesk
 
 EVENT = "0" * 31 + "1"
 FILM = "a" * 64
-HOSTILE = ("http://evil.example", "https://127.0.0.1", "http://127.0.0.1:9999", "http://localhost:3000", "null", "file://", "http://[", "")
+HOSTILE = (
+    "http://evil.example",
+    "https://127.0.0.1",
+    "http://127.0.0.1:9999",
+    "http://localhost:3000",
+    "null",
+    "file://",
+    "http://[",
+    "",
+)
 
 
 @pytest.fixture
@@ -141,12 +150,16 @@ def test_other_hosts_are_turned_away(host, stranger, ada):
         assert client.get("/api/me", headers={"host": f"{host}:8000"}).status_code == 421
 
 
-@pytest.mark.parametrize("host", ["", "a b", "localhost:99999999", "localhost:x", "user@localhost", "[::1", "localhost/"])
+@pytest.mark.parametrize(
+    "host", ["", "a b", "localhost:99999999", "localhost:x", "user@localhost", "[::1", "localhost/"]
+)
 def test_broken_hosts_are_refused(host, stranger):
     assert stranger.get("/", headers={"host": host}).status_code == 400
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1234", "LOCALHOST", "[::1]:8000", "label.example.org", "label.example.org:444"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost:1234", "LOCALHOST", "[::1]:8000", "label.example.org", "label.example.org:444"]
+)
 def test_own_and_given_hosts_are_served(host, stranger):
     assert stranger.get("/", headers={"host": host}).status_code == 200
 
@@ -177,7 +190,9 @@ def test_a_given_host_may_be_another_than_a_proxy_sends(ada):
     assert ada.post("/api/questions", json={}, headers={"origin": "https://label.example.org"}).status_code == 200
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonx"])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonx"]
+)
 def test_forms_of_other_pages_are_no_json(kind, ada):
     reply = ada.post("/api/questions", content=b"{}", headers={"content-type": kind})
     assert reply.status_code == 415
@@ -190,7 +205,13 @@ def test_other_methods_are_refused(method, ada):
 
 def test_every_answer_keeps_other_pages_out(stranger, ada, desk):
     ask(ada)
-    for client, path in ((stranger, "/"), (stranger, "/static/main.js"), (stranger, "/api/me"), (stranger, "/nowhere"), (ada, "/api/me")):
+    for client, path in (
+        (stranger, "/"),
+        (stranger, "/static/main.js"),
+        (stranger, "/api/me"),
+        (stranger, "/nowhere"),
+        (ada, "/api/me"),
+    ):
         headers = client.get(path).headers
         policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
         assert policy["default-src"] == "'self'"
@@ -223,7 +244,9 @@ def test_large_bodies_are_cut_off_however_they_come(ada):
     headers = {"content-type": "application/json"}
     assert ada.post("/api/questions", content=large, headers=headers).status_code == 413
     assert ada.post("/api/questions", content=iter([large[:9000], large[9000:]]), headers=headers).status_code == 413
-    assert ada.post("/api/questions", content=b"{}", headers=headers | {"content-length": "9" * 5000}).status_code == 413
+    assert (
+        ada.post("/api/questions", content=b"{}", headers=headers | {"content-length": "9" * 5000}).status_code == 413
+    )
 
 
 def test_small_chunks_are_put_together(ada):
@@ -234,8 +257,23 @@ def test_small_chunks_are_put_together(ada):
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[" * 16000, b"\xff\xfe", b"null", b"[]", b'{"count": NaN}', b'{"count": 1e400}', b'{"count": ' + b"9" * 9000 + b"}"]
-    + [b'{"holding": ["\\ud800"]}', b'{"\\ud800": 1}', b'{"holding": [""]}', b'{"count": 0}', b'{"count": 1000}', b'{"holding": {}}'],
+    [
+        b"",
+        b"{",
+        b"[" * 16000,
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b'{"count": NaN}',
+        b'{"count": 1e400}',
+        b'{"count": ' + b"9" * 9000 + b"}",
+        b'{"holding": ["\\ud800"]}',
+        b'{"\\ud800": 1}',
+        b'{"holding": [""]}',
+        b'{"count": 0}',
+        b'{"count": 1000}',
+        b'{"holding": {}}',
+    ],
 )
 def test_broken_json_is_refused_without_an_error(body, ada, desk):
     reply = ada.post("/api/questions", content=body, headers={"content-type": "application/json"})
@@ -246,8 +284,18 @@ def test_broken_json_is_refused_without_an_error(body, ada, desk):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"event_id": "x"}, {"event_id": "A" * 32}, {"answer": "LEFT"}, {"lease": "x" * 601}, {"view_ms": -1}, {"view_ms": 2**40}, {"key": "x" * 33}]
-    + [{"event_id": EVENT + "\n"}, {"loops_left": 1.5}, {"lease": 3}],
+    [
+        {"event_id": "x"},
+        {"event_id": "A" * 32},
+        {"answer": "LEFT"},
+        {"lease": "x" * 601},
+        {"view_ms": -1},
+        {"view_ms": 2**40},
+        {"key": "x" * 33},
+        {"event_id": EVENT + "\n"},
+        {"loops_left": 1.5},
+        {"lease": 3},
+    ],
 )
 def test_broken_answers_are_refused(changes, ada, desk):
     reply = ada.post("/api/answers", json={**answer("x"), **changes})
@@ -255,13 +303,17 @@ def test_broken_answers_are_refused(changes, ada, desk):
     assert not desk.answers
 
 
-@pytest.mark.parametrize("film", ["../../etc/passwd", "%2e%2e%2fetc", FILM.upper(), FILM + "0", FILM + "%0a", "%00", "..%5c"])
+@pytest.mark.parametrize(
+    "film", ["../../etc/passwd", "%2e%2e%2fetc", FILM.upper(), FILM + "0", FILM + "%0a", "%00", "..%5c"]
+)
 def test_films_cannot_name_paths(film, ada):
     assert ada.get(f"/api/films/{film}").status_code in (404, 422)
     assert ada.get(f"/api/films/{FILM}").status_code == 404
 
 
-@pytest.mark.parametrize("name", ["../app.py", "%2e%2e/app.py", "..%2fapp.py", "%00", "x" * 5000, "", ".", "__init__.py"])
+@pytest.mark.parametrize(
+    "name", ["../app.py", "%2e%2e/app.py", "..%2fapp.py", "%00", "x" * 5000, "", ".", "__init__.py"]
+)
 def test_static_files_cannot_either(name, stranger):
     assert stranger.get(f"/static/{name}").status_code == 404
 
@@ -285,7 +337,7 @@ def test_an_answer_is_saved_once_and_what_is_not_saved_is_said(ada, desk):
     full = answer(lease, view_ms=1200, hidden_ms=30, loops_left=2, loops_right=1, key="ArrowLeft")
     assert ada.post("/api/answers", json=full).json() == {"saved": True}
     assert ada.post("/api/answers", json=full).json() == {"saved": True}
-    (name, given, _), = desk.answers
+    ((name, given, _),) = desk.answers
     assert name == "ada"
     assert vars(given) == full
 

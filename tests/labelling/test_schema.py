@@ -59,7 +59,9 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_every_operation_is_tried():
     assert len(OPERATIONS) == 13
-    assert all(operation.definition.raw.get("security") for operation in OPERATIONS if operation.label != "POST /api/session")
+    assert all(
+        operation.definition.raw.get("security") for operation in OPERATIONS if operation.label != "POST /api/session"
+    )
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["allowed", "not allowed"])

@@ -29,7 +29,18 @@ def test_a_cookie_says_who_and_cannot_be_changed(sessions):
     assert sessions.who(cookie) == ada
     name, _, signature = cookie.partition(".")
     other = sessions.cookie(sessions.people["grace"]).partition(".")[0]
-    for forged in (f"{other}.{signature}", f"{name}.", name, "", ".", f"{name}.{signature}0", f"{name}.é", "é.é", "====.x", None):
+    for forged in (
+        f"{other}.{signature}",
+        f"{name}.",
+        name,
+        "",
+        ".",
+        f"{name}.{signature}0",
+        f"{name}.é",
+        "é.é",
+        "====.x",
+        None,
+    ):
         assert sessions.who(forged) is None
 
 
@@ -63,7 +74,9 @@ def test_saved_for_the_owner_alone_and_loaded_again(sessions, tmp_path):
     assert again.who(sessions.cookie(sessions.people["grace"])) == sessions.people["grace"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"secret": "00", "people": {}}', '{"secret": "zz", "people": {}}', '{"people": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"secret": "00", "people": {}}', '{"secret": "zz", "people": {}}', '{"people": 3}']
+)
 def test_another_file_is_refused_with_its_name(text, tmp_path):
     path = tmp_path / "labelling.json"
     path.write_text(text)
@@ -86,7 +99,9 @@ def test_what_cannot_be_told_apart_is_refused():
 
 
 def test_the_link_hides_the_token_from_servers(sessions):
-    assert sessions.link("ada", "http://127.0.0.1:8000/") == f"http://127.0.0.1:8000/#token={sessions.people['ada'].token}"
+    assert (
+        sessions.link("ada", "http://127.0.0.1:8000/") == f"http://127.0.0.1:8000/#token={sessions.people['ada'].token}"
+    )
 
 
 def test_two_runs_on_one_host_keep_their_cookies_apart(sessions):

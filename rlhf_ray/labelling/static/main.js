@@ -12,6 +12,7 @@ import { swipes } from "./swipe.js";
 import { Watch } from "./watch.js";
 
 const UNDO_DEEP = 50;
+const PROGRESS_EVERY_MS = 10000;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const pair = byId("pair");
 const scrub = /** @type {HTMLInputElement} */ (byId("scrub"));
@@ -39,7 +40,7 @@ function showPlayer(shown) {
   scrub.max = String(Math.max(1, shown.length - 1));
   scrub.value = String(Math.max(0, shown.frame));
   scrub.setAttribute("aria-valuetext", `frame ${shown.frame + 1} of ${shown.length}`);
-  byId("frame").textContent = `${shown.frame + 1} / ${shown.length}`;
+  byId("frame").textContent = shown.length ? `${shown.frame + 1} / ${shown.length}` : "–";
   byId("speed").textContent = `${shown.speed}×`;
 }
 
@@ -48,6 +49,7 @@ function show() {
   const question = questions.current;
   pair.dataset.state = question ? "asking" : "waiting";
   pair.dataset.lease = question?.showing.lease ?? "";
+  for (const button of document.querySelectorAll("[data-answer]")) button.setAttribute("aria-disabled", String(!question));
   player.playing = playing;
   player.show(question?.films ?? [], question?.showing.fps ?? 1);
   watch.start();
@@ -157,6 +159,9 @@ function act(action, key) {
   else if (action in ACTIONS) respond(action, key);
 }
 
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let announcing;
+
 /**
  * @param {import("./outbox.js").State} state
  * @param {number} waiting
@@ -164,10 +169,14 @@ function act(action, key) {
  */
 function showSaved(state, waiting, why) {
   const badge = byId("saved");
+  badge.dataset.waiting = String(waiting);
   const text = { saved: "All saved", saving: `Saving ${waiting} …`, offline: `Offline, ${waiting} kept here`, refused: "An answer was refused" }[state];
-  // Only what changed is announced, and the usual "saving" between two "saved" is not worth a word.
-  badge.dataset.state = state;
-  if (badge.textContent !== text) badge.textContent = text;
+  clearTimeout(announcing);
+  // Most answers are saved at once; to say so each time would flicker, and keep a screen reader talking.
+  announcing = setTimeout(() => {
+    badge.dataset.state = state;
+    if (badge.textContent !== text) badge.textContent = text;
+  }, state === "saving" ? 400 : 0);
   if (why) say(state === "refused" ? `An answer was not taken: ${why}` : why);
 }
 
@@ -183,11 +192,14 @@ function begin(me) {
   if (!outbox) {
     outbox = new Outbox(me.name, showSaved);
     showEpisodes(playing);
+    // What others do shows too, while nobody answers here.
+    setInterval(() => document.hidden || call("GET", "api/progress").then(showProgress, () => {}), PROGRESS_EVERY_MS);
   }
   questions.start();
 }
 
 new Keys(act);
+show();
 document.addEventListener("click", (event) => {
   const button = event.target instanceof Element ? event.target.closest("button") : null;
   // A mouse leaves no focus behind, or the space bar would press the button again instead of pausing.

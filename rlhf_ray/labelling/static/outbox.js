@@ -41,16 +41,12 @@ export class Outbox {
     }
     /** Ids that the server may have seen. @type {Set<string>} */
     this._tried = new Set(this._waiting.map((given) => given.event_id));
-    this._running = false;
+    this._running = this._offline = false;
     /** @type {(() => void) | null} */
     this._wake = null;
     addEventListener("online", () => this._wake?.());
     this._say("saved");
     this._run();
-  }
-
-  get length() {
-    return this._waiting.length;
   }
 
   /** @param {Given} given */
@@ -59,6 +55,7 @@ export class Outbox {
     this._entries.set(given.event_id, entry);
     keep(entry, given);
     this._waiting.push(given);
+    this._say(this._offline ? "offline" : "saving");
     this._run();
   }
 
@@ -96,7 +93,6 @@ export class Outbox {
     this._running = true;
     let failures = 0;
     while (this._waiting.length) {
-      if (failures === 0) this._say("saving");
       const given = this._waiting[0];
       this._tried.add(given.event_id);
       try {

@@ -1,0 +1,73 @@
+"""What somebody at the page does and sees."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from playwright.sync_api import Page, expect
+
+PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+
+
+def wait_for_pair(page: Page, besides: str = "") -> str:
+    """The lease of the pair on screen, once it is another than `besides`."""
+    page.wait_for_function(
+        """besides => {
+            const { state, lease } = document.querySelector("#pair").dataset;
+            return state === "asking" && lease !== besides;
+        }""",
+        arg=besides,
+    )
+    return lease_of(page)
+
+
+def lease_of(page: Page) -> str:
+    return str(page.evaluate("document.querySelector('#pair').dataset.lease"))
+
+
+def wait_until(true: Callable[[], Any], page: Page, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        page.wait_for_timeout(50)
+
+
+def wait_saved(page: Page) -> None:
+    expect(page.locator("#saved")).to_have_attribute("data-waiting", "0", timeout=30_000)
+    expect(page.locator("#saved")).to_have_text("All saved")
+
+
+def press(page: Page, key: str) -> str:
+    """Press a key that answers; returns the lease it answered."""
+    lease = lease_of(page)
+    page.keyboard.press(key)
+    wait_for_pair(page, lease)
+    return lease
+
+
+def frames(page: Page) -> list[int]:
+    return [int(page.locator(f"#{side}").get_attribute("data-frame") or -1) for side in ("left", "right")]
+
+
+def swipe(page: Page, start: tuple[float, float], by: tuple[float, float]) -> None:
+    touch = page.context.new_cdp_session(page)
+    x, y = start
+    touch.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for k in range(1, 6):
+        point = {"x": x + by[0] * k / 5, "y": y + by[1] * k / 5}
+        touch.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [point]})
+    touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+
+def pixels(page: Page, side: str) -> np.ndarray:
+    """``[height, width, 3]``: what the canvas holds."""
+    got = page.evaluate(
+        """side => {
+            const canvas = document.getElementById(side);
+            const { width, height, data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            return { width, height, data: Array.from(data) };
+        }""",
+        side,
+    )
+    return np.array(got["data"], np.uint8).reshape(got["height"], got["width"], 4)[..., :3]

@@ -1,0 +1,263 @@
+"""What the pages look like in a real browser: exact frames, phones, less motion, no mouse, and who can read them."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from tests.labelling.at_the_page import (
+    PHONE,
+    frames,
+    lease_of,
+    pixels,
+    press,
+    swipe,
+    wait_for_pair,
+    wait_saved,
+    wait_until,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_phone_needs_no_keyboard(visit, desk):
+    page = visit(**PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    boxes = {side: page.locator(f"#{side}").bounding_box() for side in ("left", "right")}
+    assert boxes["right"]["y"] >= boxes["left"]["y"] + boxes["left"]["height"]  # stacked
+    assert boxes["left"]["width"] == boxes["right"]["width"]
+    for button in page.locator("button:visible, a:visible").all():
+        box = button.bounding_box()
+        assert min(box["width"], box["height"]) >= 44, button.evaluate("element => element.outerHTML")
+    for answer in (
+        "left",
+        "right",
+        "equal",
+        "incomparable",
+        "skip",
+        "flag",
+    ):  # all in reach of a thumb, without scrolling
+        box = page.locator(f"[data-answer={answer}]").bounding_box()
+        assert box["y"] + box["height"] <= 740
+    for by, answer in (((-140, 5), "left"), ((140, -5), "right")):
+        lease = lease_of(page)
+        swipe(page, (180, 200), by)
+        wait_for_pair(page, lease)
+        wait_until(lambda answer=answer: desk.answers and desk.answers[-1][1].answer == answer, page)
+    lease = lease_of(page)
+    for by in ((30, 0), (60, 120)):  # too short; rather a scroll
+        swipe(page, (180, 250), by)
+    page.evaluate("scrollTo(0, 0)")
+    page.touchscreen.tap(180, 200)
+    expect(page.locator("#pair")).to_have_attribute("data-playing", "false")
+    assert lease_of(page) == lease
+    page.locator("[data-answer=equal]").tap()
+    wait_for_pair(page, lease)
+    wait_saved(page)
+    assert [given.answer for _, given, _ in desk.answers] == ["left", "right", "equal"]
+
+
+def test_less_motion_starts_paused(visit, desk):
+    page = visit(reduced_motion="reduce")
+    page.wait_for_timeout(400)
+    assert frames(page) == [0, 0]
+    expect(page.locator("#hint")).to_be_visible()
+    expect(page.locator("#episode-canvas")).to_have_attribute("data-frame", "0")
+    expect(page.locator("[aria-label='Play the episode']")).to_be_visible()
+    press(page, "ArrowLeft")
+    page.wait_for_timeout(300)
+    assert frames(page) == [0, 0]
+    page.keyboard.press(" ")
+    wait_until(lambda: frames(page)[0] > 2, page)
+    expect(page.locator("#hint")).to_be_hidden()
+
+
+def test_every_frame_is_exact_and_both_clips_are_on_it(visit, desk):
+    page = visit()
+    page.keyboard.press(" ")
+    page.keyboard.press("r")
+    showing = desk.leases[lease_of(page)].showing
+    for k in range(showing.left.frames):
+        for side, film in (("left", showing.left), ("right", showing.right)):
+            wanted = desk.arrays[film.id][min(k, film.frames - 1)]  # the shorter one holds its last frame
+            np.testing.assert_array_equal(pixels(page, side), wanted, err_msg=f"frame {k} on the {side}")
+        assert page.locator("#frame").inner_text() == f"{k + 1} / {showing.left.frames}"
+        page.keyboard.press(".")
+    assert frames(page) == [0, 0]
+    page.keyboard.press(",")
+    assert frames(page) == [showing.left.frames - 1, showing.right.frames - 1]
+    assert showing.left.frames != showing.right.frames
+    page.locator("#scrub").fill("7")
+    assert frames(page) == [7, 7]
+
+
+def test_image_observations_grow_by_whole_pixels(visit):
+    for options in ({"viewport": {"width": 1234, "height": 777}}, {"device_scale_factor": 1.25}, PHONE):
+        page = visit(**options)
+        for side in ("left", "right"):
+            scale, ratio, rendering = page.locator(f"#{side}").evaluate(
+                """canvas => {
+                    const { width, height } = canvas.getBoundingClientRect();
+                    return [width * devicePixelRatio / canvas.width, width / height, getComputedStyle(canvas).imageRendering];
+                }"""
+            )
+            assert scale >= 2
+            assert scale == pytest.approx(round(scale), abs=1e-3)
+            assert ratio == pytest.approx(1, abs=0.02)
+            assert rendering == "pixelated"
+
+
+def test_clips_loop_on_one_clock_and_loops_are_counted(visit, desk):
+    page = visit()
+    page.keyboard.press("]")  # 1.5
+    page.keyboard.press("]")  # 2: 24 frames at 15 a second take 0.8 s, and the last stays 0.3 s
+    expect(page.locator("#speed")).to_have_text("2×")
+    seen = page.evaluate(
+        """async () => {
+            const seen = [];
+            const until = performance.now() + 2500;
+            while (performance.now() < until) {
+                await new Promise(requestAnimationFrame);
+                seen.push([+document.getElementById("left").dataset.frame, +document.getElementById("right").dataset.frame]);
+            }
+            return seen;
+        }"""
+    )
+    film = desk.leases[lease_of(page)].showing.right
+    assert all(right == min(left, film.frames - 1) for left, right in seen)
+    assert max(left for left, _ in seen) == 23
+    assert any(after[0] < before[0] for before, after in pairwise(seen))
+    press(page, "ArrowLeft")
+    press(page, "ArrowLeft")
+    wait_saved(page)
+    first, second = (given for _, given, _ in desk.answers)
+    assert 1 <= first.loops_left <= 4
+    assert 1 <= first.loops_right <= 4
+    assert first.view_ms >= 2000
+    assert (second.loops_left, second.loops_right) == (0, 0)
+
+
+def test_speed_has_ends_and_warns_of_flicker_once(visit):
+    page = visit()
+    for _ in range(9):
+        page.keyboard.press("[")
+    expect(page.locator("#speed")).to_have_text("0.25×")
+    expect(page.locator("#toast")).to_be_hidden()
+    for _ in range(12):
+        page.keyboard.press("]")
+    expect(page.locator("#speed")).to_have_text("4×")
+    expect(page.locator("#toast")).to_contain_text("flicker")
+    page.reload()
+    wait_for_pair(page)
+    page.keyboard.press("]")
+    page.wait_for_timeout(200)
+    expect(page.locator("#toast")).to_be_hidden()
+
+
+def test_everything_is_reached_with_tab_alone(visit, desk):
+    page = visit()
+    reached = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        where = page.evaluate(
+            "({ answer, action } = document.activeElement.dataset, answer ?? action ?? document.activeElement.id)"
+        )
+        reached.add(where)
+    assert reached >= {
+        "left",
+        "right",
+        "equal",
+        "incomparable",
+        "skip",
+        "flag",
+        "undo",
+        "pause",
+        "restart",
+        "help",
+        "scrub",
+        "episode-play",
+    }
+    page.locator("[data-answer=equal]").focus()
+    lease = lease_of(page)
+    page.keyboard.press(" ")  # presses the button that has the focus, and does not pause
+    wait_for_pair(page, lease)
+    wait_saved(page)
+    assert [given.answer for _, given, _ in desk.answers] == ["equal"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/", "/statistics"])
+def test_accessibility(visit, scheme, path):
+    from axe_playwright_python.sync_playwright import Axe
+
+    for options in ({}, PHONE):
+        page = visit(color_scheme=scheme, path=path if path != "/" else None, **options)
+        page.wait_for_selector("#people td" if path == "/statistics" else "#episode:not([hidden])")
+        for state in ("page", "help") if path == "/" else ("page",):
+            if state == "help":
+                page.locator("[data-action=help]").click()
+            found = Axe().run(page).response["violations"]
+            bad = [
+                (one["id"], [node["html"] for node in one["nodes"]])
+                for one in found
+                if one["impact"] in ("serious", "critical")
+            ]
+            assert not bad
+
+
+def test_the_next_pair_is_there_within_50_ms(visit):
+    page = visit()
+    page.wait_for_timeout(500)
+    page.evaluate(
+        """() => {
+            window.waits = [];
+            addEventListener("keydown", (event) => {
+                // The first frame after the one in which the pair was drawn: what was drawn is on screen by then.
+                requestAnimationFrame(() => window.waits.push(performance.now() - event.timeStamp));
+            });
+        }"""
+    )
+    for _ in range(20):
+        press(page, "ArrowLeft")
+        page.wait_for_timeout(250)
+    waits = page.evaluate("window.waits")
+    assert len(waits) == 20
+    assert sorted(waits)[10] < 50, waits
+
+
+def test_instructions_are_text(visit):
+    page = visit()
+    expect(page.locator("#instructions")).to_contain_text("<b>Colour does not matter.</b>")
+    assert page.locator("#instructions b").count() == 0
+
+
+def test_the_agent_plays_beside_the_clips(visit):
+    page = visit()
+    expect(page.locator("#episode-text")).to_have_text("After 12,288 environment steps, 90 steps long.")
+    canvas = page.locator("#episode-canvas")
+    before = canvas.get_attribute("data-frame")
+    wait_until(lambda: canvas.get_attribute("data-frame") != before, page)
+    page.locator("#episode-play").click()
+    page.wait_for_timeout(100)
+    still = canvas.get_attribute("data-frame")
+    page.wait_for_timeout(400)
+    assert canvas.get_attribute("data-frame") == still
+
+
+def test_statistics_and_the_owners_weights(visit, desk):
+    page = visit("ada", "/statistics")
+    row = page.locator("#people tr", has_text="hurried")
+    expect(row).to_contain_text("81 %")
+    weight = page.locator("[data-name=hurried]")
+    weight.fill("0.25")
+    weight.press("Enter")
+    expect(page.locator("#toast")).to_have_text("hurried's labels now count 0.25.")
+    assert desk.weights == {"hurried": 0.25}
+    weight.fill("3")
+    weight.press("Enter")
+    expect(page.locator("#toast")).to_contain_text("between 0")
+    assert desk.weights == {"hurried": 0.25}
+    other = visit("grace", "/statistics")
+    expect(other.locator("#people tr")).to_have_count(4)
+    assert other.locator("#people input").count() == 0
