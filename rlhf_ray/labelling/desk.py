@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -28,6 +29,9 @@ KEPT_BYTES = 256 << 20
 
 SHORTEST_CLIP = 1.5
 """Seconds that a clip takes at least at speed 1, so that one can see something: short ones are played slower than they were."""
+
+ANSWERED = ("label", "supersede", "skip", "flag")
+"""The kinds of events that answer a question."""
 
 UI = "1"
 """The version of the page, which is stored with each answer."""
@@ -140,6 +144,8 @@ class Desk:
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._situation = Situation()
         self._episode: tuple[Episode, float] | None = None
+        self._past: dict[str, list[tuple[str, Shown, Answer, str]]] = {}
+        """What people said of each pair before the page was restarted."""
         self._own: dict[str, deque[float]] = {}
         self._own_total: dict[str, int] = {}
         self._count: tuple[float, int] | None = None
@@ -170,9 +176,14 @@ class Desk:
                     height, width = side.observations.shape[2:4]
                     self._infos[name] = film_info(name, side.length + 1, height, width, pixelated=True)
                     self._keep(name, side.observations[i].copy())
+        if not self.queue.numbers:
+            await self._recall()
         returns = {name: float(value) for names, side in ((left, pairs.left), (right, pairs.right))
                    for name, value in zip(names, side.returns(), strict=True)}  # fmt: skip
         self.queue.add(number, zip(left, right, strict=True), returns)
+        for key in pairs.ids:
+            for annotator, shown, answer, event in self._past.pop(key, ()):
+                self.queue.answered(annotator, shown, answer, event)
 
     def tell(self, situation: Situation, episode: Episode | None = None) -> None:
         """How the training is doing, and the agent's latest episode where there is a new one."""
@@ -286,6 +297,17 @@ class Desk:
         self._stored()
 
     # Within.
+
+    async def _recall(self) -> None:
+        """Look up what people have answered before the page was started: they are not asked that again."""
+        rows = (await self.store.events()).to_pylist()
+        taken_back = {row["target"] for row in rows}
+        for row in rows:
+            if row["annotator_type"] != "human" or row["event_id"] in taken_back or row["kind"] not in ANSWERED:
+                continue
+            answer = json.loads(row["extra"] or "{}").get("answer", "equal")
+            shown = Shown(row["left_id"], row["right_id"], bool(row["presented_swapped"]))
+            self._past.setdefault(row["pair_id"], []).append((row["annotator"], shown, answer, row["event_id"]))
 
     async def _answer(self, annotator: str, given: Given, lease: Lease) -> None:
         shown = lease.shown

@@ -1,0 +1,284 @@
+"""The desk, with a real store: what is asked, shown, answered, taken back; what is on the disk when."""
+
+import asyncio
+import io
+import json
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rlhf_ray.comparisons import Pairs
+from rlhf_ray.films import film
+from rlhf_ray.fragments import Fragments
+from rlhf_ray.labelling.collect import LocalStore
+from rlhf_ray.labelling.desk import Desk, Given, Showing, Situation
+from rlhf_ray.labelling.questions import Answer, QuestionQueue
+from rlhf_ray.store import Event, PreferenceStore
+from tests.made_up import IMAGES, VECTORS, some_fragments
+
+SECRET = b"s" * 32
+
+
+def pairs_of(count: int, seed: int = 0, *, images: bool = False, films: bool = True) -> Pairs:
+    fragments = some_fragments(2 * count, 6, observations=IMAGES if images else VECTORS, seed=seed)
+    pairs = Pairs.of(fragments, np.arange(2 * count).reshape(count, 2), 3)
+    if images or not films:
+        return pairs
+    made = [film(name, np.full((7, 32, 48, 3), i, np.uint8), pixelated=False) for i, name in enumerate(fragments.ids())]
+    return Pairs(pairs.left, pairs.right, pairs.ids, 3, tuple(zip(made[::2], made[1::2], strict=True)))
+
+
+class Broken(LocalStore):
+    """A store whose disk takes nothing while ``broken``."""
+
+    broken = False
+    recorded = 0
+
+    async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
+        self.recorded += 1
+        if self.broken:
+            raise OSError("no space left on device")
+        return await super().record(events, clips)
+
+
+class Office:
+    """A desk, its store, and shorthands."""
+
+    def __init__(self, path: Path, **options: Any):
+        self.store = PreferenceStore(path)
+        self.local = Broken(self.store)
+        self.queue = QuestionQueue(seed=0, **options)
+        self.desk = Desk(self.local, self.queue, SECRET, fps=30, run_id="run")
+
+    async def give(self, who: str, shown: Showing, answer: Answer, event: str | None = None) -> str:
+        event = event or secrets.token_hex(16)
+        await self.desk.answer(who, Given(event, shown.lease, answer, view_ms=700, key="ArrowLeft"))
+        return event
+
+    def rows(self) -> list[dict[str, Any]]:
+        return PreferenceStore(self.store.path).events().to_pylist()  # from the disk
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Office:
+    return Office(tmp_path / "store")
+
+
+def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) -> None:
+    pairs = pairs_of(3)
+
+    async def session() -> tuple[Showing, str]:
+        await office.desk.ask(0, pairs)
+        shown = (await office.desk.next("ada", 1, []))[0]
+        return shown, await office.give("ada", shown, "left")
+
+    shown, event = asyncio.run(session())
+    row = office.rows()[0]
+    assert (row["event_id"], row["kind"], row["annotator"], row["annotator_type"]) == (event, "label", "ada", "human")
+    assert row["pair_id"] == pairs.ids[0]
+    swapped = row["presented_swapped"]
+    assert (shown.left.id, shown.right.id)[:: -1 if swapped else 1] == (row["left_id"], row["right_id"])
+    assert row["preference"] == (0.0 if swapped else 1.0)
+    assert (row["view_ms"], row["run_id"], row["reward_version"]) == (700, "run", 3)
+    assert json.loads(row["extra"])["answer"] == "left"
+    assert row["t_shown"] <= row["t_answered"]
+    assert len(PreferenceStore(office.store.path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"), [("incomparable", "skip"), ("skip", "skip"), ("flag", "flag"), ("equal", "label")]
+)
+def test_each_answer_is_stored_as_what_it_is(office: Office, answer: Answer, kind: str) -> None:
+    async def session() -> None:
+        await office.desk.ask(0, pairs_of(1))
+        await office.give("ada", (await office.desk.next("ada", 1, []))[0], answer)
+
+    asyncio.run(session())
+    assert [row["kind"] for row in office.rows()] == [kind]
+    assert office.queue.open() == int(answer == "skip")
+    assert len(office.store) == int(answer == "equal")
+
+
+def test_an_answer_sent_again_is_stored_once_also_while_the_first_is_under_way(office: Office) -> None:
+    async def session() -> None:
+        await office.desk.ask(0, pairs_of(1))
+        shown = (await office.desk.next("ada", 1, []))[0]
+        await asyncio.gather(*(office.give("ada", shown, "left", "e" * 32) for _ in range(5)))
+        await office.give("ada", shown, "left", "e" * 32)
+
+    asyncio.run(session())
+    assert len(office.rows()) == 1
+
+
+def test_what_the_disk_does_not_take_is_not_acknowledged_and_may_be_sent_again(office: Office) -> None:
+    async def session() -> None:
+        await office.desk.ask(0, pairs_of(1))
+        shown = (await office.desk.next("ada", 1, []))[0]
+        office.local.broken = True
+        with pytest.raises(OSError, match="no space"):
+            await office.give("ada", shown, "left", "e" * 32)
+        assert office.queue.open() == 1
+        office.local.broken = False
+        await office.give("ada", shown, "left", "e" * 32)
+
+    asyncio.run(session())
+    assert len(office.rows()) == 1
+
+
+def test_answers_that_come_together_are_stored_together(office: Office) -> None:
+    async def session() -> None:
+        await office.desk.ask(0, pairs_of(12))
+        shown = await office.desk.next("ada", 12, [])
+        office.local.recorded = 0
+        await asyncio.gather(*(office.give("ada", one, "left") for one in shown))
+
+    asyncio.run(session())
+    assert office.local.recorded <= 3
+    assert len(office.store) == 12
+
+
+def test_taking_back_shows_the_pair_again_and_the_store_forgets_nothing(office: Office) -> None:
+    async def session() -> None:
+        await office.desk.ask(0, pairs_of(2))
+        shown = (await office.desk.next("ada", 1, []))[0]
+        await office.give("ada", shown, "left")
+        again = await office.desk.undo("ada", "u" * 32)
+        assert again is not None
+        assert (again.left, again.right) == (shown.left, shown.right)
+        assert len(office.store) == 0
+        await office.give("ada", again, "right")
+        assert await office.desk.undo("bob", "v" * 32) is None
+
+    asyncio.run(session())
+    assert [row["kind"] for row in office.rows()] == ["label", "retract", "label"]
+    assert len(office.store) == 1
+
+
+def test_a_lease_from_before_a_restart_is_still_good(office: Office, tmp_path: Path) -> None:
+    async def before() -> Showing:
+        await office.desk.ask(0, pairs_of(1))
+        return (await office.desk.next("ada", 1, []))[0]
+
+    shown = asyncio.run(before())
+    restarted = Office(tmp_path / "store")
+    asyncio.run(restarted.give("ada", shown, "right"))
+    assert [row["kind"] for row in restarted.rows()] == ["label"]
+
+
+def test_a_restarted_page_asks_nobody_what_they_have_answered(office: Office, tmp_path: Path) -> None:
+    pairs = pairs_of(4)
+
+    async def before() -> None:
+        await office.desk.ask(0, pairs)
+        shown = await office.desk.next("ada", 3, [])
+        for one, answer in zip(shown, ("left", "incomparable", "skip"), strict=True):
+            await office.give("ada", one, answer)  # type: ignore[arg-type]
+
+    async def after() -> None:
+        restarted = Office(tmp_path / "store")
+        await restarted.desk.ask(0, pairs)
+        assert restarted.queue.done(0) == 2
+        assert {s.left.id for s in await restarted.desk.next("ada", 4, [])} <= {
+            *pairs.left.ids()[2:],
+            *pairs.right.ids()[2:],
+        }
+
+    asyncio.run(before())
+    asyncio.run(after())
+
+
+def test_somebody_elses_or_a_made_up_lease_is_refused(office: Office) -> None:
+    async def session() -> None:
+        await office.desk.ask(0, pairs_of(1))
+        shown = (await office.desk.next("ada", 1, []))[0]
+        with pytest.raises(ValueError, match="somebody else's"):
+            await office.give("bob", shown, "left")
+        with pytest.raises(ValueError, match="not one of"):
+            await office.desk.answer("ada", Given("e" * 32, "A" * 80, "left"))
+
+    asyncio.run(session())
+    assert office.rows() == []
+
+
+def test_images_are_shown_pixel_by_pixel(office: Office) -> None:
+    pairs = pairs_of(1, images=True)
+
+    async def session() -> tuple[Showing, bytes | None]:
+        await office.desk.ask(0, pairs)
+        shown = (await office.desk.next("ada", 1, []))[0]
+        assert await office.desk.film("0" * 64) is None
+        return shown, await office.desk.film(pairs.left.ids()[0])
+
+    shown, sheet = asyncio.run(session())
+    info = shown.left
+    assert (info.frames, info.columns, info.width, info.height, info.pixelated) == (7, 3, 20, 20, True)
+    assert sheet is not None
+    pixels = np.asarray(Image.open(io.BytesIO(sheet)).convert("RGB"))
+    for k in range(7):
+        x, y = k % 3 * 20, k // 3 * 20
+        np.testing.assert_array_equal(pixels[y : y + 20, x : x + 20], pairs.left.observations[0, k])
+
+
+def test_short_clips_are_played_slowly_enough_to_see_something(office: Office) -> None:
+    async def session() -> float:
+        await office.desk.ask(0, pairs_of(1))
+        return (await office.desk.next("ada", 1, []))[0].fps
+
+    assert asyncio.run(session()) == 6 / 1.5
+
+
+def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> None:
+    office = Office(tmp_path / "store", catch_share=1.0)
+
+    async def session() -> None:
+        await office.desk.ask(0, pairs_of(30))
+        for _ in range(20):
+            await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+
+    asyncio.run(session())
+    checks = [row for row in office.rows() if row["kind"] == "check"]
+    assert checks
+    assert all(json.loads(row["extra"])["catch"] in ("same", "repeat", "known") for row in checks)
+    assert len(office.store) == 20 - len(checks)
+
+
+def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:
+    async def reason(who: str) -> str | None:
+        office.desk._count = None
+        why: str | None = (await office.desk.progress(who))["reason"]
+        return why
+
+    async def session() -> None:
+        assert "waiting for the agent's first clips" in str(await reason("ada"))
+        await office.desk.ask(0, pairs_of(1))
+        assert await reason("ada") is None
+        shown = (await office.desk.next("ada", 1, []))[0]
+        assert "somebody else's screen" in str(await reason("bob"))
+        await office.give("ada", shown, "left")
+        office.desk.tell(Situation(wanted=1))
+        assert "All 1 labels are given" in str(await reason("ada"))
+        office.desk.tell(Situation(wanted=5, finished=True))
+        assert "Training has ended" in str(await reason("ada"))
+
+    asyncio.run(session())
+
+
+def test_statistics_and_weights_are_the_stores(office: Office) -> None:
+    async def session() -> dict[str, Any]:
+        await office.desk.ask(0, pairs_of(2))
+        await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+        before = office.desk.changes
+        await office.desk.weigh("ada", 0.5)
+        assert office.desk.changes == before + 1
+        with pytest.raises(ValueError, match="weight"):
+            await office.desk.weigh("ada", -1.0)
+        return await office.desk.statistics()
+
+    values = asyncio.run(session())
+    assert values["labels"] == 1
+    assert [(one["name"], one["labels"], one["weight"]) for one in values["annotators"]] == [("ada", 1, 0.5)]
