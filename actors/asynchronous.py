@@ -422,11 +422,25 @@ class AsynchronousPipeline(Pipeline):
 
         def finish() -> int:
             self._exploration = None
-            # Not before: a fragmenter that waited for them would do nothing else meanwhile.
-            self.fragmenter.add.remote(clips)
             return steps
 
-        self.stages["exploring"].start(clips, finish)
+        self._hand_over("exploring", clips, finish)
+
+    def _hand_over(self, stage: str, clips: Any, finish: Callable[[], int]) -> None:
+        """Have the fragmenter take ``clips`` once they are made: one that waited for them would do nothing else meanwhile."""
+
+        def take() -> int:
+            added = self.fragmenter.add.remote(clips)
+
+            def taken() -> int:
+                with contextlib.suppress(*LOST):
+                    ray.get(added)
+                return finish()
+
+            self.stages[stage].start(added, taken)
+            return 0
+
+        self.stages[stage].start(clips, take)
 
     def _check(self) -> None:
         """Look at what has arrived at the fragmenter, once per step of PPO."""

@@ -98,11 +98,9 @@ class PeoplesPipeline(AsynchronousPipeline):
 
         def finish() -> int:
             self._filming = None
-            # Not before: a fragmenter that waited for them would do nothing else meanwhile.
-            self.fragmenter.add.remote(clips)
             return 1
 
-        self.stages["filming"].start(clips, finish)
+        self._hand_over("filming", clips, finish)
 
     def _people(self) -> None:
         """Give the page questions that it has not, or wait for what people say to those it has."""

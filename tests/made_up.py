@@ -113,6 +113,17 @@ class Walk(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
         return np.array([self.steps, self.episode * self.numbered, self.position], np.float32)
 
 
+class Drawn(Walk):
+    """A walk that can be seen."""
+
+    render_mode = "rgb_array"
+
+    def render(self) -> Any:
+        frame = np.full((40, 60, 3), 128, np.uint8)
+        frame[:, int(np.clip(30 + 5 * self.position, 0, 59))] = 0
+        return frame
+
+
 class AlwaysUp:
     """A policy for `Walk` with one action, and a count of how often it was asked."""
 
