@@ -1,0 +1,1 @@
+"""The page at which people compare clips, and what stands behind it. Nothing here knows Ray."""

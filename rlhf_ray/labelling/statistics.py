@@ -1,0 +1,161 @@
+"""What the answers tell about those who gave them: agreement, catches, side bias, pace."""
+
+from __future__ import annotations
+
+import json
+import statistics as numbers
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import pyarrow as pa
+
+from rlhf_ray.store.schema import holding
+
+_COLUMNS = (
+    *("event_id", "kind", "target", "annotator", "annotator_type", "left_id", "right_id", "preference"),
+    *("presented_swapped", "view_ms", "extra"),
+)
+_Row = dict[str, Any]
+
+
+def statistics(
+    events: pa.Table, weights: Mapping[str, float], error_rates: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """All of it, as JSON takes it; None where there is nothing to tell from. Only answers that hold count.
+
+    Agreement is that of people: scripted teachers are in ``agreement_with_scripted`` alone. Whoever was left out (weight 0) is
+    compared with the others, but they are not compared with them. A pair is the same whichever clip comes first.
+
+    Args:
+        events: `PreferenceStore.events`.
+        weights: `PreferenceStore.weights`.
+        error_rates: `FitReport.error_rates`.
+
+    Returns:
+        ``labels``: how many hold. ``alpha``: Krippendorff's, nominal, over the pairs that several people labelled;
+        ``raw_agreement``: the share of two people's answers to one pair that are the same. ``annotators``: of each, by name,
+
+        - ``labels``, ``skips``, ``incomparable``, ``flags``, ``retracted``: how many;
+        - ``seconds_per_label``: the median of the time a pair was looked at;
+        - ``left_share``: of decided answers, the share for what was *shown* on the left;
+        - ``ties``: the share of labels that are ties;
+        - ``catches``: answers to catch pairs; ``catch_accuracy``: the share that is right where the answer is known;
+          ``self_consistency``: the share of repeated pairs that got the same answer again;
+        - ``agreement``, ``agreement_with_scripted``: the share of others' answers to the same pairs that are the same;
+        - ``weight``, ``error_rate``.
+    """
+    rows: list[_Row] = events.select(_COLUMNS).to_pylist()
+    by_id = {row["event_id"]: row for row in rows}
+    cancelled = {row["target"] for row in rows if row["target"] is not None}
+    retracted = {row["target"] for row in rows if row["kind"] == "retract"}
+    labels = [rows[row] for row in sorted(holding(events).values())]
+    pairs: dict[frozenset[str], dict[str, str]] = defaultdict(dict)  # what each annotator says of a pair
+    for label in labels:
+        pairs[_pair(label)][label["annotator"]] = _answer(label)
+    scripted = {row["annotator"] for row in rows if row["annotator_type"] == "scripted"}
+    left_out = {name for name, weight in weights.items() if weight == 0}
+    of_people = [
+        [answer for name, answer in said.items() if name not in scripted | left_out] for said in pairs.values()
+    ]
+
+    def of(name: str) -> dict[str, Any]:
+        own = [row for row in rows if row["annotator"] == name]
+        there = [row for row in own if row["event_id"] not in cancelled]
+        mine = [label for label in labels if label["annotator"] == name]
+        checks = [row for row in there if row["kind"] == "check"]
+        answers = [_answer(row) for row in mine]
+        shown = [
+            row["presented_swapped"] ^ (row["preference"] > 0.5) for row in mine + checks if row["preference"] != 0.5
+        ]
+        catches = [(row, json.loads(row["extra"] or "{}")) for row in checks]
+        skips = [json.loads(row["extra"] or "{}").get("answer") for row in there if row["kind"] == "skip"]
+        looked = [row["view_ms"] / 1000 for row in mine + checks if row["view_ms"] is not None]
+
+        def agreeing(others: Iterable[str]) -> float | None:
+            compared = set(others) - {name}
+            said = [all_said for all_said in pairs.values() if name in all_said]
+            return _share(one[name] == one[other] for one in said for other in compared & one.keys())
+
+        def first(row: _Row, extra: Mapping[str, Any]) -> str | None:
+            """What was said of a repeated pair before: the answer that was repeated, or what took its place."""
+            before = by_id.get(extra.get("repeats"))
+            if before is not None and before["event_id"] not in cancelled and before["preference"] is not None:
+                return _answer(before)
+            return pairs.get(_pair(row), {}).get(name)
+
+        repeats = [(_answer(row), first(row, extra)) for row, extra in catches if extra.get("catch") == "repeat"]
+        return {
+            "name": name,
+            "labels": len(mine),
+            "skips": sum(answer != "incomparable" for answer in skips),
+            "incomparable": skips.count("incomparable"),
+            "flags": sum(row["kind"] == "flag" for row in there),
+            "retracted": sum(row["event_id"] in retracted for row in own),
+            "seconds_per_label": numbers.median(looked) if looked else None,
+            "left_share": _share(shown),
+            "ties": _share(answer == TIE for answer in answers),
+            "catches": len(catches),
+            "catch_accuracy": _share(
+                _side(row["preference"]) == _side(extra["expected"])
+                for row, extra in catches
+                if extra.get("catch") != "repeat" and extra.get("expected") is not None
+            ),
+            "self_consistency": _share(again == before for again, before in repeats if before is not None),
+            "agreement": agreeing({row["annotator"] for row in labels} - scripted - left_out),
+            "agreement_with_scripted": agreeing(scripted),
+            "weight": weights.get(name, 1.0),
+            "error_rate": (error_rates or {}).get(name),
+        }
+
+    return {
+        "labels": len(labels),
+        "alpha": alpha(of_people),
+        "raw_agreement": _share(one == other for said in of_people for one, other in combinations(said, 2)),
+        "annotators": [of(name) for name in sorted({row["annotator"] for row in rows})],
+    }
+
+
+def alpha(units: Iterable[Sequence[str]]) -> float | None:
+    """Krippendorff's alpha for nominal data (Krippendorff 2011, "Computing Krippendorff's alpha-reliability", C).
+
+    Args:
+        units: what was said of each unit, by however many; units of which fewer than two spoke tell nothing.
+
+    Returns:
+        1 for perfect agreement, 0 for that of chance, below for less; None where nothing can be compared, or nothing differs.
+    """
+    values = Counter[str]()
+    observed = 0.0  # disagreement
+    for unit in units:
+        if len(unit) >= 2:
+            counts = Counter(unit)
+            values += counts
+            observed += (len(unit) ** 2 - sum(count**2 for count in counts.values())) / (len(unit) - 1)
+    n = values.total()
+    expected = n**2 - sum(count**2 for count in values.values())
+    return 1 - (n - 1) * observed / expected if expected else None
+
+
+TIE = "tie"
+
+
+def _side(preference: float) -> str:
+    return TIE if preference == 0.5 else "left" if preference > 0.5 else "right"
+
+
+def _answer(row: _Row) -> str:
+    """The id of the clip that was preferred, or `TIE`: the same however the pair is turned."""
+    side = _side(row["preference"])
+    return TIE if side == TIE else str(row[f"{side}_id"])
+
+
+def _pair(row: _Row) -> frozenset[str]:
+    return frozenset((row["left_id"], row["right_id"]))
+
+
+def _share(values: Iterable[bool]) -> float | None:
+    """The share of those that are so; None where there are none."""
+    taken = list(values)
+    return sum(taken) / len(taken) if taken else None
