@@ -92,3 +92,15 @@ def test_concatenate_joins_in_order_and_keeps_the_newest_reward_version() -> Non
 def test_ties_are_counted() -> None:
     pairs = some_comparisons(4).pairs
     assert Comparisons(pairs, np.array([0.5, 1, 0, 0.5], dtype=np.float32)).ties == 2
+
+
+def test_annotators_go_with_their_comparisons() -> None:
+    some = some_comparisons(3)
+    named = Comparisons(some.pairs, some.preferences, ("anna", "bert", "anna"))
+    assert named[np.array([2, 1])].annotators == ("anna", "bert")
+    assert named.keys == list(zip(some.pairs.ids, named.annotators, strict=True))
+    assert some.keys == [(name, "") for name in some.pairs.ids]
+    assert Comparisons.concatenate([some, named]).annotators == ("", "", "", "anna", "bert", "anna")
+    assert Comparisons.concatenate([some, some]).annotators == ()
+    with pytest.raises(ValueError, match="3 pairs need as many annotators, or none; got 2"):
+        Comparisons(some.pairs, some.preferences, ("anna", "bert"))

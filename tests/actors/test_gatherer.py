@@ -13,6 +13,7 @@ def test_the_oracle_answers_by_true_return() -> None:
     comparisons = SyntheticGatherer(PreferenceSettings(teacher="oracle"), seed=0).gather(PAIRS, 0)
     assert same_fragments(comparisons.pairs.left, PAIRS.left)
     assert comparisons.pairs.ids == PAIRS.ids
+    assert set(comparisons.annotators) == {"oracle"}
     better = PAIRS.left.returns() > PAIRS.right.returns()
     assert np.array_equal(comparisons.preferences, better.astype(np.float32))
 

@@ -1,12 +1,15 @@
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from actors.gatherer import SyntheticGatherer
 from actors.reward_trainer import RewardTrainerActor, StateLostError
 from rlhf_ray.comparisons import Changes, Comparisons
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
+from rlhf_ray.store import PreferenceStore
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
 FIRST, SECOND = some_comparisons(6, seed=1), some_comparisons(4, seed=2)
@@ -110,3 +113,19 @@ def test_changes_are_taken_in_and_where_everything_was_withdrawn_no_version_is_m
     assert state["ensemble"]["version"] == 1
     report, _ = actor.fit(5, 2, FIRST)
     assert (report.version, report.comparisons) == (2, 6)
+
+
+def test_a_trainer_restored_from_the_store_has_what_the_gatherer_gave_it_and_takes_it_once(tmp_path: Path) -> None:
+    store, gatherer = PreferenceStore(tmp_path), SyntheticGatherer(PreferenceSettings(), seed=0)
+    first, second = gatherer.gather(FIRST.pairs, 0), gatherer.gather(SECOND.pairs, 1)
+    undisturbed, restarted = _actor(), _actor()
+    _, state = undisturbed.fit(5, 1, first)
+    for answers in (first, second):
+        store.commit(answers, annotator=PreferenceSettings().teacher)
+    restarted.load_state(state, store.since(0))
+    stored = store.load()
+    assert stored is not None
+    report, _ = restarted.fit(5, 2, stored)
+    assert report.comparisons == 10
+    undisturbed.fit(5, 2, second)
+    assert _same(_version(restarted), _version(undisturbed))
