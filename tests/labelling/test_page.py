@@ -252,7 +252,7 @@ def test_when_there_is_nothing_the_page_says_why_and_goes_on_by_itself(visit, de
     page = visit(ready=False)
     expect(page.locator("#reason")).to_contain_text("the agent is recording new ones")
     page.keyboard.press("ArrowLeft")
-    page.locator("[data-answer=left]").click()
+    page.locator("[data-answer=left]").click(force=True)
     desk.open.append(3)
     wait_for_pair(page)
     page.keyboard.press("ArrowLeft")
