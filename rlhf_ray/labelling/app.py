@@ -89,7 +89,8 @@ def at_the_desk() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise HTTPException(400, str(error)) from error
+        # The last line alone: an error from another process may bring its whole traceback.
+        raise HTTPException(400, (str(error).strip().splitlines() or ["not possible"])[-1]) from error
     except OSError as error:
         raise HTTPException(503, "not saved; try again", {"retry-after": "2"}) from error
 
@@ -101,8 +102,10 @@ def the_desk(request: Request) -> Desk:
 
 
 def signed_in(request: Request) -> Person:
-    """Whose session this is. The guard lets nobody else in."""
-    person: Person = request.state.person
+    """Whose session this is. The guard lets nobody else in; whatever may be wrong with it, nothing here works without a person."""
+    person: Person | None = getattr(request.state, "person", None)
+    if person is None:
+        raise HTTPException(401, "this needs a session")
     return person
 
 
@@ -258,7 +261,8 @@ def create_app(desk: Desk, sessions: Sessions, *, hosts: Sequence[str] = (), tit
     app.add_exception_handler(RequestValidationError, explain)
     app.add_exception_handler(RefusedError, on_refusal)
     app.include_router(entrance)
-    app.include_router(api, dependencies=[Security(APIKeyCookie(name=sessions.cookie_name, auto_error=False))])
+    cookie = APIKeyCookie(name=sessions.cookie_name, auto_error=False)  # for the schema
+    app.include_router(api, dependencies=[Depends(signed_in), Security(cookie)])
     add_pages(app)
     return app
 

@@ -83,6 +83,7 @@ class FakeDesk:
     leases: dict[str, Leased] = field(default_factory=dict)
     sheets: dict[str, bytes] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
     doubled: int = 0
     calls: int = 0
 
@@ -101,11 +102,14 @@ class FakeDesk:
     def show(self, annotator: str, pair: int) -> Showing:
         films = self.make_film(2 * pair, 24), self.make_film(2 * pair + 1, 24 if pair % 3 else 18)
         showing = Showing(secrets.token_urlsafe(24), *films, fps=15.0, expires_in=LEASE_S)
+        self.known.add(showing.lease)
         self.leases[showing.lease] = Leased(annotator, showing, pair, time.monotonic() + LEASE_S)
         return showing
 
     async def next(self, annotator: str, count: int, holding: Sequence[str]) -> list[Showing]:
         self.calls += 1
+        if not set(holding) <= self.known:
+            raise ValueError("a lease of another run")
         await self.renew(annotator, holding)
         shown = [self.show(annotator, self.open.popleft()) for _ in range(min(count, len(self.open)))]
         held = [leased.pair for leased in self.leases.values()]
@@ -174,7 +178,7 @@ class FakeDesk:
             "env_steps": 12_288,
             "total_env_steps": 100_000,
             "finished": False,
-            "reason": None if self.open else "all clips so far are compared; the agent is recording new ones",
+            "reason": None if self.open else "All clips so far are compared: the agent is recording new ones.",
         }
 
     async def statistics(self) -> dict[str, Any]:
@@ -185,6 +189,7 @@ class FakeDesk:
                 "name": name,
                 "labels": labels,
                 "skips": labels // 20,
+                "incomparable": labels // 40,
                 "seconds_per_label": seconds,
                 "left_share": left,
                 "ties": 0.08,

@@ -347,6 +347,15 @@ def test_a_bad_lease_is_the_requests_fault(ada):
     assert (reply.status_code, reply.json()["detail"]) == (400, "this question is not on loan to you")
 
 
+def test_of_an_error_in_another_process_only_what_it_says_is_told(ada, desk, monkeypatch):
+    async def weigh(self, annotator, weight):
+        raise ValueError('remote::weigh()\n  File "/home/ada/secret.py", line 3\nValueError: no such weight')
+
+    monkeypatch.setattr(FakeDesk, "weigh", weigh)
+    reply = ada.post("/api/weights", json={"annotator": "ada", "weight": 1})
+    assert (reply.status_code, reply.json()["detail"]) == (400, "ValueError: no such weight")
+
+
 def test_a_lease_is_its_annotators(ada, grace):
     lease = ask(ada)[0]["lease"]
     assert grace.post("/api/answers", json=answer(lease)).status_code == 400

@@ -108,7 +108,7 @@ export class Outbox {
           continue;
         }
         const busy = error instanceof Refused && error.status === 429;
-        if (!busy) this._say(error instanceof Offline ? "offline" : "saving", error instanceof Refused ? error.message : "");
+        if (!busy) this._say(error instanceof Offline ? "offline" : "saving", error instanceof Refused && !failures ? error.message : "");
         await this._sleep(busy ? error.wait : RETRY_S[Math.min(failures++, RETRY_S.length - 1)]);
       }
     }

@@ -21,6 +21,5 @@ export function showProgress(progress) {
   if (queue != null) rows.push(["Waiting for you", grouped(queue)]);
   if (steps != null) rows.push(["Agent’s steps", total ? `${grouped(steps)} of ${grouped(total)}` : grouped(steps)]);
   byId("numbers").replaceChildren(...rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
-  const why = finished ? "Labelling is finished." : "Waiting for new clips.";
-  byId("reason").textContent = reason ? `${finished ? "Labelling is finished: " : "Nothing to compare now: "}${reason}.` : why;
+  byId("reason").textContent = reason || (finished ? "Labelling is finished. Thank you." : "Fetching the next clips …");
 }

@@ -44,6 +44,8 @@ export class Questions {
     this.current = null;
     /** @type {Question[]} */
     this._ahead = [];
+    /** Leases the server does not want to hear of. @type {Set<string>} */
+    this._forgotten = new Set();
     this._fetching = false;
     this._running = false;
     document.addEventListener("visibilitychange", () => this._visible());
@@ -88,7 +90,7 @@ export class Questions {
       const { questions, progress } = await call("POST", "api/questions", wish);
       this._onProgress(progress);
       // In order, each as soon as it is there: the first is not kept waiting by the films of the third.
-      const loading = questions.map((showing) => load(showing).catch((error) => this._lost(showing, error)));
+      const loading = questions.map((showing) => load(showing).catch((error) => this._lost(error)));
       for (const question of loading) {
         const loaded = await question;
         if (!loaded) continue;
@@ -97,6 +99,8 @@ export class Questions {
         if (this._running && !this.current) this._onReady();
       }
     } catch (error) {
+      // Leases of an earlier run: without them, the next try goes well. The one on screen may be answered all the same.
+      if (error instanceof Refused && error.status === 400) this._forgotten = new Set(this._leases());
       this._onTrouble(error instanceof Refused ? error.message : "The server is not to be reached; trying again.");
     } finally {
       this._fetching = false;
@@ -114,7 +118,8 @@ export class Questions {
 
   /** @returns {string[]} */
   _leases() {
-    return [this.current, ...this._ahead].flatMap((question) => (question ? [question.showing.lease] : []));
+    const leases = [this.current, ...this._ahead].flatMap((question) => (question ? [question.showing.lease] : []));
+    return leases.filter((lease) => !this._forgotten.has(lease));
   }
 
   /** @param {string[]} leases */
@@ -122,13 +127,10 @@ export class Questions {
     if (leases.length) call("POST", "api/leases/release", { leases }, { keepalive: true }).catch(() => {});
   }
 
-  /**
-   * @param {Showing} showing
-   * @param {unknown} error
-   */
-  _lost(showing, error) {
+  /** @param {unknown} error */
+  _lost(error) {
+    // Not given back: it would come again at once. When its lease runs out, somebody may have more luck.
     this._onTrouble(`A film could not be shown: ${error instanceof Error ? error.message : error}`);
-    this._giveBack([showing.lease]);
     return null;
   }
 

@@ -15,13 +15,15 @@ const percent = (value) => (typeof value === "number" && Number.isFinite(value) 
 const told = (value, odd) => typeof value === "number" && odd(value);
 
 /**
- * One column: its title, what it means, its text and whether that is something to look at.
- * @typedef {{title: string, means: string, text: (row: any) => string, odd?: (row: any) => boolean}} Column
+ * One column: its title, what it means, its text, whether that is something to look at, and whether it says nothing of somebody: a
+ * column that says nothing of anybody is left out.
+ * @typedef {{title: string, means: string, text: (row: any) => string, odd?: (row: any) => boolean, optional?: (row: any) => boolean}} Column
  */
 /** @type {Column[]} */
 const COLUMNS = [
   { title: "Labels", means: "answers that train", text: (row) => number(row.labels) },
-  { title: "Skips", means: "skipped or not comparable", text: (row) => number(row.skips) },
+  { title: "Skips", means: "pairs left to others", text: (row) => number(row.skips) },
+  { title: "Can’t compare", means: "pairs that cannot be compared", text: (row) => number(row.incomparable) },
   { title: "Seconds per label", means: "median time a pair was in sight", text: (row) => number(row.seconds_per_label, 1) },
   { title: "Ties", means: "share of “equal”", text: (row) => percent(row.ties) },
   {
@@ -33,7 +35,7 @@ const COLUMNS = [
   {
     title: "Right on checks",
     means: "accuracy on pairs whose answer is known",
-    text: (row) => (row.catches ? `${percent(row.catch_accuracy)} of ${number(row.catches)}` : percent(row.catch_accuracy)),
+    text: (row) => percent(row.catch_accuracy),
     odd: (row) => row.catches >= 5 && told(row.catch_accuracy, (share) => share < 0.7),
   },
   { title: "Same answer again", means: "when a pair came back with its sides changed", text: (row) => percent(row.self_consistency) },
@@ -43,7 +45,18 @@ const COLUMNS = [
     text: (row) => percent(row.agreement),
     odd: (row) => row.labels >= 30 && told(row.agreement, (share) => share < 0.6),
   },
-  { title: "Error rate", means: "as the reward model estimates it", text: (row) => percent(row.error_rate) },
+  {
+    title: "With the scripted teacher",
+    means: "agreement with a teacher function, where one has answered too",
+    text: (row) => percent(row.agreement_with_scripted),
+    optional: (row) => row.agreement_with_scripted == null,
+  },
+  {
+    title: "Error rate",
+    means: "as the reward model estimates it",
+    text: (row) => percent(row.error_rate),
+    optional: (row) => row.error_rate == null,
+  },
 ];
 
 /** @param {any} alpha Krippendorff's */
@@ -98,18 +111,19 @@ function show(statistics, owner) {
     figure("Krippendorff’s α", number(statistics.alpha, 2), inWords(statistics.alpha)),
     figure("Raw agreement", percent(statistics.raw_agreement), "the same answer on shared pairs"),
   );
-  const heads = COLUMNS.map(({ title, means }) => make("th", { scope: "col", title: means }, title));
-  byId("columns").replaceChildren(make("tr", {}, make("th", { scope: "col" }, "Name"), ...heads, make("th", { scope: "col" }, "Weight")));
   /** @type {any[]} */
   const rows = statistics.annotators ?? [];
+  const columns = COLUMNS.filter(({ optional }) => !optional || !rows.every(optional));
+  const heads = columns.map(({ title, means }) => make("th", { scope: "col", title: means }, title));
+  byId("columns").replaceChildren(make("tr", {}, make("th", { scope: "col" }, "Name"), ...heads, make("th", { scope: "col" }, "Weight")));
   byId("people").replaceChildren(
     ...rows.map((row) => {
-      const cells = COLUMNS.map(({ text, odd }) => make("td", odd?.(row) ? { class: "odd", title: "worth a look" } : {}, text(row)));
+      const cells = columns.map(({ text, odd }) => make("td", odd?.(row) ? { class: "odd", title: "worth a look" } : {}, text(row)));
       const weight = make("td", {}, owner ? weightOf(row) : number(row.weight ?? 1, 2));
-      return make("tr", {}, make("th", { scope: "row" }, String(row.name ?? "?")), ...cells, weight);
+      return make("tr", {}, make("th", { scope: "row" }, `${row.name ?? "?"}${row.weight === 0 ? " (left out)" : ""}`), ...cells, weight);
     }),
   );
-  const notes = COLUMNS.map(({ title, means }) => `${title}: ${means}.`).join(" ");
+  const notes = columns.map(({ title, means }) => `${title}: ${means}.`).join(" ");
   byId("notes").textContent = rows.length ? `${notes} What is marked with ! is worth a look.` : "Nobody has answered yet.";
 }
 
