@@ -50,6 +50,10 @@ class Snapshot:
         return tuple(self.labels["annotator"].to_pylist())
 
     @cached_property
+    def _ids(self) -> Array:
+        return np.array(self.ids, dtype=object)
+
+    @cached_property
     def _reward_versions(self) -> IntArray:
         return np.array(self.labels["reward_version"].to_pylist(), dtype=np.int64)
 
@@ -60,12 +64,12 @@ class Snapshot:
             DamagedClipError: a clip is damaged, which its first reading shows. The store's next snapshot is without it.
         """
         rows = np.arange(len(self))[index]
-        sides = np.concatenate([self.left[rows], self.right[rows]])
-        clips = gather(self.packs, sides[:, 0], sides[:, 1])
+        sides = np.concatenate([self.left.take(rows, 0), self.right.take(rows, 0)])
+        clips = gather(self.packs, *sides.T.copy())
         pairs = Pairs(
             clips[: len(rows)],
             clips[len(rows) :],
-            tuple(self.ids[row] for row in rows),
-            int(self._reward_versions[rows].max()),
+            tuple(self._ids.take(rows).tolist()),
+            int(self._reward_versions.take(rows).max()),
         )
-        return Comparisons(pairs, self.preferences[rows])
+        return Comparisons(pairs, self.preferences.take(rows))
