@@ -113,13 +113,34 @@ def finish(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0, said
 
 
-def progress(process: subprocess.Popen[str], run: Path) -> list[float]:
-    """When a run began, when each of its iterations was in its metrics, and when it ended."""
+def launch(run: Path, words: list[str]) -> subprocess.Popen[str]:
+    """Begin the run, or go on with it where there is something of it."""
+    begun = (run / "config.json").exists()
+    return start("train", *(["--resume", str(run)] if begun else ["Pendulum-v1", "--run-dir", str(run), *words]))
+
+
+def alive(process: subprocess.Popen[str], run: Path, words: list[str]) -> subprocess.Popen[str]:
+    """``process``; or another where Ray did not come up within the 30 s it gives itself, as may be on a busy machine.
+
+    Raises:
+        RuntimeError: the run failed for another reason.
+    """
+    if process.poll() in (None, 0):
+        return process
+    said, _ = process.communicate()
+    if "timed out during startup" not in said:
+        raise RuntimeError(said)
+    return launch(run, words)
+
+
+def progress(run: Path, words: list[str]) -> list[float]:
+    """Have the run go on to its end. When it began, when each of its iterations was in its metrics, and when it ended."""
+    process = launch(run, words)
     times = [time.monotonic()]
-    while process.poll() is None:
+    while process.poll() != 0:
         time.sleep(POLL_S)
+        process = alive(process, run, words)
         times += [time.monotonic()] * (iterations(run) + 1 - len(times))
-    finish(process)
     return [*times, time.monotonic()]
 
 
@@ -134,16 +155,17 @@ def moments(kills: int, draw: random.Random) -> list[float]:
     return [(part + draw.random()) * (ITERATIONS + 1) / kills for part in range(kills)]
 
 
-def wait_for(moment: float, process: subprocess.Popen[str], run: Path, undisturbed: list[float]) -> bool:
-    """Wait until the run is where ``moment`` says; whether it has not ended before."""
-    done = int(moment)
-    while iterations(run) < done and process.poll() is None:
+def run_to(moment: float, run: Path, words: list[str], undisturbed: list[float]) -> subprocess.Popen[str]:
+    """Have the run go on to ``moment``, or to its end where that came before."""
+    process, done = launch(run, words), int(moment)
+    while iterations(run) < done and process.poll() != 0:
         time.sleep(POLL_S)
-    rest = (moment - done) * (undisturbed[done + 1] - undisturbed[done])
-    deadline = time.monotonic() + rest
-    while time.monotonic() < deadline and process.poll() is None:
-        time.sleep(min(POLL_S, rest))
-    return process.poll() is None
+        process = alive(process, run, words)
+    deadline = time.monotonic() + (moment - done) * (undisturbed[done + 1] - undisturbed[done])
+    while time.monotonic() < deadline and process.poll() != 0:
+        time.sleep(POLL_S)
+        process = alive(process, run, words)
+    return process
 
 
 def left_behind(run: Path) -> dict[str, Any]:
@@ -189,32 +211,20 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         undisturbed, run = Path(folder) / "undisturbed", Path(folder) / "killed"
-        times = progress(start("train", "Pendulum-v1", "--run-dir", str(undisturbed), *words), undisturbed)
+        times = progress(undisturbed, words)
         assert len(times) == ITERATIONS + 2, f"{len(times) - 2} iterations"
-        process = start("train", "Pendulum-v1", "--run-dir", str(run), *words)
         kills: list[dict[str, float | None]] = []
         for moment in moments(chosen.kills, random.Random(chosen.seed)):
-            if not wait_for(moment, process, run, times):
+            process = run_to(moment, run, words, times)
+            if process.poll() == 0:
                 break
             kill_everything(process)
             checkpoint = last_checkpoint(run / "checkpoints")
-            kills.append(
-                {
-                    "moment": moment,
-                    "iterations": iterations(run),
-                    "checkpoint": None if checkpoint is None else int(checkpoint.name),
-                }
-            )
+            saved = None if checkpoint is None else int(checkpoint.name)
+            kills.append({"moment": moment, "iterations": iterations(run), "checkpoint": saved})
             print(kills[-1], flush=True)
-            process = start(
-                "train",
-                *(
-                    ["--resume", str(run)]
-                    if (run / "config.json").exists()
-                    else ["Pendulum-v1", "--run-dir", str(run), *words]
-                ),
-            )
-        finish(process)
+        else:
+            progress(run, words)
         differ = differences(left_behind(undisturbed), left_behind(run))
     outcome = {
         "command": shlex.join(["python", *sys.argv]),
