@@ -156,18 +156,25 @@ def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> Fragments:
         packs[used[0]].check(rows)
         return Fragments(**{name: array.take(rows, 0) for name, array in packs[used[0]].arrays.items()})
     order = which.argsort(kind="stable")
-    back, ends, in_order = order.argsort(), counts.cumsum()[used].tolist(), rows[order]
-    parts = []
-    for number, start, end in zip(used, [0, *ends], ends, strict=False):
-        packs[number].check(in_order[start:end])
-        parts.append((packs[number].arrays, in_order[start:end]))
+    ends, in_order = counts.cumsum()[used].tolist(), rows[order]
+    parts = [(packs[number], in_order[start:end]) for number, start, end in zip(used, [0, *ends], ends, strict=False)]
+    for pack, here in parts:
+        pack.check(here)
+    loose = {
+        name for name, array in parts[0][0].arrays.items() if len(rows) < FEW * len(used) or array[0].nbytes > LARGE
+    }
+    clips = [
+        (packs[number].arrays, slice(row, row + 1))
+        for number, row in zip(which.tolist(), rows.tolist(), strict=True)
+        if loose
+    ]
+    back = order.argsort()
     out = {}
-    for name, array in parts[0][0].items():
-        if len(rows) < FEW * len(used) or array[0].nbytes > LARGE:
-            clips = [arrays[name][row : row + 1] for arrays, here in parts for row in here.tolist()]
-            out[name] = np.concatenate([clips[position] for position in back.tolist()])
+    for name in COLUMNS:
+        if name in loose:
+            out[name] = np.concatenate([arrays[name][row] for arrays, row in clips])
         else:
-            out[name] = np.concatenate([arrays[name].take(here, 0) for arrays, here in parts]).take(back, 0)
+            out[name] = np.concatenate([pack.arrays[name].take(here, 0) for pack, here in parts]).take(back, 0)
     return Fragments(**out)
 
 

@@ -50,6 +50,15 @@ class Snapshot:
         return tuple(self.labels["annotator"].to_pylist())
 
     @cached_property
+    def _positions(self) -> IntArray:
+        return np.arange(len(self))
+
+    @cached_property
+    def _where(self) -> IntArray:
+        """``[2, 2, n]``: the pack and the row of the left clip and of the right one."""
+        return np.ascontiguousarray(np.stack([self.left, self.right]).transpose(2, 0, 1))
+
+    @cached_property
     def _ids(self) -> Array:
         return np.array(self.ids, dtype=object)
 
@@ -63,9 +72,8 @@ class Snapshot:
         Raises:
             DamagedClipError: a clip is damaged, which its first reading shows. The store's next snapshot is without it.
         """
-        rows = np.arange(len(self))[index]
-        sides = np.concatenate([self.left.take(rows, 0), self.right.take(rows, 0)])
-        clips = gather(self.packs, *sides.T.copy())
+        rows = self._positions[index]
+        clips = gather(self.packs, *self._where.take(rows, 2).reshape(2, -1))
         pairs = Pairs(
             clips[: len(rows)],
             clips[len(rows) :],
