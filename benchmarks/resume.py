@@ -1,8 +1,10 @@
 """Resume: a run that is killed with everything it started, again and again, and what it comes to in the end.
 
-One run is left alone. Another with the same settings and seed is killed (kill -9 of the run and all of Ray's processes) at
-moments drawn from a seed, each time resumed, and killed again. Labels, reward model, policy, metrics and the final evaluation
-have to be the same, bit for bit.
+One run is left alone. Another with the same settings and seed is killed (kill -9 of the run and all of Ray's processes), each time
+resumed, and killed again. The moments are drawn from a seed and spread over the whole run, one in each tenth of it: a moment is
+so many iterations, counted in the run's metrics, and then a part of the time that the undisturbed run took from there to the next.
+Before the first iteration everything starts and the first clips are labelled; after the last come the last checkpoint, the
+evaluation and the report. Labels, reward model, policy, metrics and the final evaluation have to be the same, bit for bit.
 
     python benchmarks/resume.py --kills 10
 
@@ -16,6 +18,7 @@ import json
 import os
 import platform
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,6 +31,7 @@ import numpy as np
 import psutil
 from safetensors.numpy import load_file
 
+from rlhf_ray.checkpoints import last_checkpoint
 from rlhf_ray.run_folder import RunFolder, read_metrics
 from rlhf_ray.settings import (
     Experiment,
@@ -42,6 +46,8 @@ from rlhf_ray.store import PreferenceStore
 RESULTS = Path(__file__).parent / "results"
 TIMES = {"seconds", "fit_seconds", "ppo_seconds", "sampling_seconds", "learning_seconds"}
 """Metrics that no two runs share."""
+ITERATIONS = 19
+POLL_S = 0.02
 
 
 def small(**changes: Any) -> Experiment:
@@ -107,6 +113,61 @@ def finish(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0, said
 
 
+def launch(run: Path, words: list[str]) -> subprocess.Popen[str]:
+    """Begin the run, or go on with it where there is something of it."""
+    begun = (run / "config.json").exists()
+    return start("train", *(["--resume", str(run)] if begun else ["Pendulum-v1", "--run-dir", str(run), *words]))
+
+
+def alive(process: subprocess.Popen[str], run: Path, words: list[str]) -> subprocess.Popen[str]:
+    """``process``; or another where Ray did not come up within the 30 s it gives itself, as may be on a busy machine.
+
+    Raises:
+        RuntimeError: the run failed for another reason.
+    """
+    if process.poll() in (None, 0):
+        return process
+    said, _ = process.communicate()
+    if "timed out during startup" not in said:
+        raise RuntimeError(said)
+    return launch(run, words)
+
+
+def progress(run: Path, words: list[str]) -> list[float]:
+    """Have the run go on to its end. When it began, when each of its iterations was in its metrics, and when it ended."""
+    process = launch(run, words)
+    times = [time.monotonic()]
+    while process.poll() != 0:
+        time.sleep(POLL_S)
+        process = alive(process, run, words)
+        times += [time.monotonic()] * (iterations(run) + 1 - len(times))
+    return [*times, time.monotonic()]
+
+
+def iterations(run: Path) -> int:
+    """How many iterations are in the metrics of ``run``."""
+    metrics = run / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def moments(kills: int, draw: random.Random) -> list[float]:
+    """Moments between 0, the beginning, and ``ITERATIONS + 1``, the end: one drawn in each of ``kills`` equal parts."""
+    return [(part + draw.random()) * (ITERATIONS + 1) / kills for part in range(kills)]
+
+
+def run_to(moment: float, run: Path, words: list[str], undisturbed: list[float]) -> subprocess.Popen[str]:
+    """Have the run go on to ``moment``, or to its end where that came before."""
+    process, done = launch(run, words), int(moment)
+    while iterations(run) < done and process.poll() != 0:
+        time.sleep(POLL_S)
+        process = alive(process, run, words)
+    deadline = time.monotonic() + (moment - done) * (undisturbed[done + 1] - undisturbed[done])
+    while time.monotonic() < deadline and process.poll() != 0:
+        time.sleep(POLL_S)
+        process = alive(process, run, words)
+    return process
+
+
 def left_behind(run: Path) -> dict[str, Any]:
     comparisons = PreferenceStore(run / "preferences").load()
     assert comparisons is not None
@@ -140,36 +201,38 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     chosen = parser.parse_args()
-    draw = random.Random(chosen.seed)
-    words = options(small())
+    words = options(
+        small(
+            total_env_steps=500 + ITERATIONS * 600,
+            preferences=PreferenceSettings(
+                comparisons=80, initial_comparisons=10, rounds=12, held_out_share=0.2, selection="disagreement"
+            ),
+        )
+    )
     with tempfile.TemporaryDirectory() as folder:
         undisturbed, run = Path(folder) / "undisturbed", Path(folder) / "killed"
-        started = time.monotonic()
-        finish(start("train", "Pendulum-v1", "--run-dir", str(undisturbed), *words))
-        whole = time.monotonic() - started
-        process = start("train", "Pendulum-v1", "--run-dir", str(run), *words)
-        kills: list[dict[str, float]] = []
-        while len(kills) < chosen.kills:
-            started = time.monotonic()
-            wait = draw.uniform(0, whole)
-            while time.monotonic() - started < wait and process.poll() is None:
-                time.sleep(0.02)
-            if process.poll() is not None:
+        times = progress(undisturbed, words)
+        assert len(times) == ITERATIONS + 2, f"{len(times) - 2} iterations"
+        kills: list[dict[str, float | None]] = []
+        for moment in moments(chosen.kills, random.Random(chosen.seed)):
+            process = run_to(moment, run, words, times)
+            if process.poll() == 0:
                 break
             kill_everything(process)
-            kills.append({"seconds": wait, "iterations": len(read_metrics(run / "metrics.jsonl"))})
-            resume = (
-                ["--resume", str(run)]
-                if (run / "config.json").exists()
-                else ["Pendulum-v1", "--run-dir", str(run), *words]
-            )
-            process = start("train", *resume)
-        finish(process)
+            checkpoint = last_checkpoint(run / "checkpoints")
+            saved = None if checkpoint is None else int(checkpoint.name)
+            kills.append({"moment": moment, "iterations": iterations(run), "checkpoint": saved})
+            print(kills[-1], flush=True)
+        else:
+            progress(run, words)
         differ = differences(left_behind(undisturbed), left_behind(run))
     outcome = {
+        "command": shlex.join(["python", *sys.argv]),
         "kills": kills,
         "differences": differ,
-        "seconds_undisturbed": whole,
+        "iterations": ITERATIONS,
+        "checkpoint_every": small().checkpoint_every,
+        "seconds_undisturbed": {"first_iteration": times[1] - times[0], "whole": times[-1] - times[0]},
         "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
     }
     RESULTS.mkdir(exist_ok=True)

@@ -70,7 +70,7 @@ class Comparisons:
             raise ValueError(
                 f"{len(self.pairs)} pairs need as many preferences; got an array of shape {self.preferences.shape}."
             )
-        if not bool(np.all((self.preferences >= 0) & (self.preferences <= 1))):
+        if not ((self.preferences >= 0) & (self.preferences <= 1)).all():
             raise ValueError("Preferences are probabilities that the left fragment is better: between 0 and 1.")
         if len(self.annotators) not in (0, len(self.pairs)):
             raise ValueError(f"{len(self.pairs)} pairs need as many annotators, or none; got {len(self.annotators)}.")

@@ -52,7 +52,7 @@ class Fragments:
 
     def __getitem__(self, index: IntArray | BoolArray | slice) -> Fragments:
         """The fragments at ``index`` (an integer or boolean array, or a slice): copies for arrays, views for slices."""
-        return Fragments(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        return Fragments(**{name: array[index] for name, array in vars(self).items()})
 
     @property
     def length(self) -> int:

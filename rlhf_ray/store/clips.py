@@ -38,18 +38,19 @@ class Rows:
         kind: shapes and dtypes; only rows that have them in common go into one pack.
         checksums: ``[n]`` uint32: CRC-32 of the id and the bytes of all arrays.
         fragments: the clips themselves.
+        arrays: theirs, by name.
     """
 
     def __init__(self, ids: Sequence[str], fragments: Fragments, checksums: Array | None = None):
         self.ids = list(ids)
         self.fragments = fragments
-        arrays = [getattr(fragments, name) for name in COLUMNS]
-        self.kind = repr([(array.dtype.str, array.shape[1:]) for array in arrays])
+        self.arrays = {name: getattr(fragments, name) for name in COLUMNS}
+        self.kind = repr([(array.dtype.str, array.shape[1:]) for array in self.arrays.values()])
         self.checksums = self.computed(np.arange(len(self.ids))) if checksums is None else checksums
 
     def computed(self, rows: IntArray) -> Array:
         """The checksums of ``rows``, from their bytes."""
-        arrays = [np.ascontiguousarray(getattr(self.fragments, name)) for name in COLUMNS]
+        arrays = [np.ascontiguousarray(array) for array in self.arrays.values()]
         found = np.empty(len(rows), dtype=np.uint32)
         for i, row in enumerate(rows):
             checksum = zlib.crc32(self.ids[row].encode())
@@ -77,7 +78,7 @@ class Rows:
 
     def write(self, sink: BinaryIO) -> None:
         """Write the rows as an Arrow IPC file."""
-        arrays = {column: getattr(self.fragments, name) for name, column in COLUMNS.items()}
+        arrays = {column: self.arrays[name] for name, column in COLUMNS.items()}
         tensors = {name: _tensors(array) if array.ndim > 1 else array for name, array in arrays.items()}
         table = pa.table({"clip_id": self.ids, "checksum": self.checksums} | tensors)
         with pa.ipc.new_file(sink, table.schema) as writer:
@@ -109,6 +110,7 @@ class Pack(Rows):
         if not whole:
             raise DamagedClipError(f"{name} is damaged: its ids and checksums are not those it was named after")
         self._sound = np.zeros(len(self.ids), dtype=bool)  # rows that were compared with their checksums
+        self._all_sound = False
         self.damaged = np.zeros(len(self.ids), dtype=bool)
         """``[n]`` bool: the rows that were found to be damaged so far."""
 
@@ -118,11 +120,12 @@ class Pack(Rows):
         Raises:
             DamagedClipError: some differ. They are marked in `damaged`.
         """
-        if self._sound[rows].all():
+        if self._all_sound or self._sound[rows].all():
             return
         new = np.unique(rows[~self._sound[rows]])
         self._sound[new] = self.computed(new) == self.checksums[new]
         self.damaged[new] = ~self._sound[new]
+        self._all_sound = bool(self._sound.all())
         if self.damaged[new].any():
             raise DamagedClipError(f"{self.name}: clip {self.ids[new[self.damaged[new]][0]]} is damaged")
 
@@ -141,31 +144,42 @@ def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> Fragments:
         DamagedClipError: one of them is damaged.
         ValueError: they are not all of one shape.
     """
-    order = np.argsort(which, kind="stable")
-    used, starts = np.unique(which[order], return_index=True)
+    counts = np.bincount(which)
+    used = counts.nonzero()[0].tolist()
     kinds = {packs[number].kind for number in used}
     if len(kinds) != 1:
         raise ValueError(
             f"The store holds clips of {len(kinds)} shapes (of several environments or fragment lengths), which cannot "
             "be in one batch: keep them in stores of their own."
         )
-    first = packs[used[0]].fragments
-    out = {name: np.empty((len(rows), *getattr(first, name).shape[1:]), getattr(first, name).dtype) for name in COLUMNS}
-    for number, positions in zip(used, np.split(order, starts[1:]), strict=True):
-        pack, here = packs[number], rows[positions]
+    if len(used) == 1:
+        packs[used[0]].check(rows)
+        return Fragments(**{name: array.take(rows, 0) for name, array in packs[used[0]].arrays.items()})
+    order = which.argsort(kind="stable")
+    ends, in_order = counts.cumsum()[used].tolist(), rows[order]
+    parts = [(packs[number], in_order[start:end]) for number, start, end in zip(used, [0, *ends], ends, strict=False)]
+    for pack, here in parts:
         pack.check(here)
-        for name, into in out.items():
-            source = getattr(pack.fragments, name)
-            if len(here) < FEW or into[0].nbytes > LARGE:
-                for position, row in zip(positions.tolist(), here.tolist(), strict=True):
-                    into[position] = source[row]
-            else:
-                into[positions] = source[here]
+    loose = {
+        name for name, array in parts[0][0].arrays.items() if len(rows) < FEW * len(used) or array[0].nbytes > LARGE
+    }
+    clips = [
+        (packs[number].arrays, slice(row, row + 1))
+        for number, row in zip(which.tolist(), rows.tolist(), strict=True)
+        if loose
+    ]
+    back = order.argsort()
+    out = {}
+    for name in COLUMNS:
+        if name in loose:
+            out[name] = np.concatenate([arrays[name][row] for arrays, row in clips])
+        else:
+            out[name] = np.concatenate([pack.arrays[name].take(here, 0) for pack, here in parts]).take(back, 0)
     return Fragments(**out)
 
 
 FEW, LARGE = 8, 4096
-"""Rows below which, and bytes of a row above which, Python's loop copies quicker than numpy, which copies twice."""
+"""Rows of a pack below which, and bytes of a row above which, going through them one by one is quicker than copying twice."""
 
 
 def _tensors(values: Array) -> pa.Array:

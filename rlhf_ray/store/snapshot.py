@@ -50,6 +50,23 @@ class Snapshot:
         return tuple(self.labels["annotator"].to_pylist())
 
     @cached_property
+    def _positions(self) -> IntArray:
+        return np.arange(len(self))
+
+    @cached_property
+    def _where(self) -> IntArray:
+        """``[2, 2, n]``: the pack and the row of the left clip and of the right one."""
+        return np.ascontiguousarray(np.stack([self.left, self.right]).transpose(2, 0, 1))
+
+    @cached_property
+    def _ids(self) -> Array:
+        return np.array(self.ids, dtype=object)
+
+    @cached_property
+    def _annotators(self) -> Array:
+        return np.array(self.annotators, dtype=object)
+
+    @cached_property
     def _reward_versions(self) -> IntArray:
         return np.array(self.labels["reward_version"].to_pylist(), dtype=np.int64)
 
@@ -59,13 +76,12 @@ class Snapshot:
         Raises:
             DamagedClipError: a clip is damaged, which its first reading shows. The store's next snapshot is without it.
         """
-        rows = np.arange(len(self))[index]
-        sides = np.concatenate([self.left[rows], self.right[rows]])
-        clips = gather(self.packs, sides[:, 0], sides[:, 1])
+        rows = self._positions[index]
+        clips = gather(self.packs, *self._where.take(rows, 2).reshape(2, -1))
         pairs = Pairs(
             clips[: len(rows)],
             clips[len(rows) :],
-            tuple(self.ids[row] for row in rows),
-            int(self._reward_versions[rows].max()),
+            tuple(self._ids.take(rows).tolist()),
+            int(self._reward_versions.take(rows).max()),
         )
-        return Comparisons(pairs, self.preferences[rows], tuple(self.annotators[row] for row in rows))
+        return Comparisons(pairs, self.preferences.take(rows), tuple(self._annotators.take(rows).tolist()))

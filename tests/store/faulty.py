@@ -5,13 +5,15 @@ from __future__ import annotations
 import builtins
 import os
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlhf_ray import flush
-from rlhf_ray.store import files
+from rlhf_ray import checkpoints, flush
+from rlhf_ray.store import files, store
 
 
 class PowerCutError(BaseException):
@@ -114,3 +116,75 @@ class _File:
             raise
         self._file.write(content)
         return len(content)
+
+
+class FaultyRun(FaultyDisk):
+    """A `FaultyDisk` that also holds what `save_checkpoint` writes, renames and deletes in folders below ``root``."""
+
+    def __init__(self, at: int, rng: random.Random, root: Path):
+        super().__init__(at, rng)
+        self._root = root
+        self._flushed = set[str]()
+        self._moved: list[tuple[Path, Path]] = []  # from, to: since the folder's last flush
+        self._removed: list[tuple[Path, bytes]] = []
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().install(monkeypatch)
+        monkeypatch.setattr(store, "os", self)
+        monkeypatch.setattr(checkpoints, "shutil", self)
+        for name in ("write_bytes", "write_text"):
+            monkeypatch.setattr(Path, name, self._writing(getattr(Path, name)))
+        monkeypatch.setattr(Path, "rename", lambda source, target: self.rename(source, target))
+
+    def _writing(self, write: Callable[[Path, Any], int]) -> Callable[[Path, Any], int]:
+        def counted(path: Path, content: Any) -> int:
+            try:
+                self.step()
+            except BaseException:
+                write(path, content[: self.rng.randrange(len(content) + 1)])
+                raise
+            return write(path, content)
+
+        return counted
+
+    def link(self, source: Path, target: Path) -> None:
+        self.step()
+        os.link(source, target)
+
+    def fsync(self, descriptor: int) -> None:
+        super().fsync(descriptor)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        self._flushed.add(str(path))
+        self._moved = [one for one in self._moved if one[1].parent != path]
+        self._removed = [one for one in self._removed if path not in one[0].parents]
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.step()
+        for path in [source, *source.rglob("*")]:
+            assert str(path) in self._flushed, "named before it was flushed"
+        os.rename(source, target)
+        self._moved.append((source, target))
+
+    def rmtree(self, folder: Path) -> None:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                self.step()
+                self._removed.append((path, path.read_bytes()))
+                os.unlink(path)
+        shutil.rmtree(folder)
+
+    def lose(self) -> None:
+        super().lose()
+        for source, target in reversed(self._moved):
+            if self.rng.random() < 0.5:
+                os.rename(target, source)
+        for path in sorted(self._root.rglob(".tmp-*/**/*")):
+            if path.is_file() and str(path) not in self._flushed:
+                if path.stat().st_nlink > 1:  # the content is also another file's, which is safe; the name is not
+                    path.unlink()
+                else:
+                    os.truncate(path, self.rng.randrange(path.stat().st_size + 1))
+        for path, content in self._removed:
+            if self.rng.random() < 0.5:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)

@@ -237,7 +237,8 @@ def test_a_snapshot_gathers_any_of_its_comparisons_in_any_order(tmp_path: Path) 
     assert snapshot.ids == everything.pairs.ids
     assert snapshot.annotators == ("oracle",) * 12
     assert np.array_equal(snapshot.preferences, everything.preferences)
-    for index in (np.array([11, 0, 5, 5]), slice(2, 9), np.arange(12) % 2 == 0):
+    one_file, many_of_each = np.array([1, 0, 3, 0]), np.arange(12).repeat(3)[::-1]
+    for index in (np.array([11, 0, 5, 5]), slice(2, 9), np.arange(12) % 2 == 0, one_file, many_of_each):
         assert same_comparisons(snapshot.gather(index), everything[index])
     assert snapshot.gather(np.array([0, 5])).pairs.reward_version == 1
 
