@@ -1,4 +1,4 @@
-"""The command line: `rlhf-ray train | evaluate | tune | store | doctor`."""
+"""The command line: `rlhf-ray train | evaluate | record | fit | tune | store | doctor`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray train PRESET [--SETTING VALUE …]   learn a reward from comparisons and train an agent on it
   rlhf-ray train --resume RUN                 go on with a run that was stopped or killed
   rlhf-ray evaluate RUN [--episodes N]        measure a run's saved policy on the true reward
+  rlhf-ray record RUN --out FILE              write down what a run's saved policy does
+  rlhf-ray fit STORE [--out FOLDER]           fit a reward model to stored labels
   rlhf-ray tune PRESET [--trials N …]         run the preset's search space
   rlhf-ray tune PRESET --resume FOLDER        go on with a sweep that was stopped or killed
   rlhf-ray store ACTION PATH …                look after a preference store; `rlhf-ray store` lists the actions
@@ -98,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     actions: dict[str, Callable[[list[str]], None]] = {
         "train": _train,
         "evaluate": _evaluate,
+        "record": _record,
+        "fit": _fit,
         "tune": _tune,
         "store": commands.run,
         "doctor": _doctor,
@@ -218,6 +222,18 @@ def _evaluate(words: list[str]) -> None:
             f"{experiment.environment}: true return {result.true_return_mean:.1f} ± {result.true_return_std:.1f} over "
             f"{result.episodes} episodes, after {values['env_steps']} steps and {values['comparisons']} comparisons"
         )
+
+
+def _record(words: list[str]) -> None:
+    from rlhf_ray.rllib.recording import run
+
+    run(words)
+
+
+def _fit(words: list[str]) -> None:
+    from rlhf_ray.reward.commands import run
+
+    run(words)
 
 
 def _tune(words: list[str]) -> None:

@@ -91,6 +91,12 @@ class RunFolder:
             raise SettingError(f"{folder.path} is no run folder (it has no config.json).")
         return folder
 
+    @staticmethod
+    def around(path: Path | str) -> RunFolder | None:
+        """The run folder that ``path`` is or lies in directly, as its store does; None where there is none."""
+        folders = (RunFolder(path), RunFolder(Path(path).absolute().parent))
+        return next((folder for folder in folders if folder.config.exists()), None)
+
     def experiment(self) -> Experiment:
         """The settings of the run."""
         return load_experiment(self.config)
