@@ -9,7 +9,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +20,7 @@ import tyro
 import tune_configs
 from rlhf_ray.progress import Progress
 from rlhf_ray.settings import Experiment, SettingError
+from rlhf_ray.start import Start
 from rlhf_ray.store import commands
 
 USAGE = """usage: rlhf-ray COMMAND …
@@ -48,6 +49,7 @@ class Train(Experiment):
     """Also train PPO on the true reward, with the same settings and steps, to compare with."""
     evaluation_episodes: int = 20
     """Episodes each agent is evaluated on at the end."""
+    start: Annotated[Start, tyro.conf.arg(name="")] = field(default_factory=Start)
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,9 @@ def _train(words: list[str]) -> None:
         resumed = RunFolder.open(words[1])
         if resumed.finished():
             raise SettingError(f"--resume is {words[1]}, and that run is complete: its report is {resumed.report}.")
-        defaults = Train(**_fields(resumed.experiment()), run_dir=resumed.path, **resumed.about()["options"])
+        options = resumed.about()["options"]
+        options["start"] = Start(**options.get("start", {}))
+        defaults = Train(**_fields(resumed.experiment()), run_dir=resumed.path, **options)
     else:
         defaults = Train(**_fields(preset(words[0])))
     command = _parse(
@@ -159,15 +163,21 @@ def _train(words: list[str]) -> None:
     experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
     if resumed is not None:
         _check_resumed(resumed.experiment(), experiment)
+        if command.start != defaults.start:
+            raise SettingError("--resume goes on with what the run began with; start a new run from something else.")
 
-    from rlhf_ray.rllib import PreferencePPOConfig
+    from rlhf_ray.rllib.new_run import new_run
     from rlhf_ray.rllib.training import quiet, start_ray, train
 
     quiet()
-    PreferencePPOConfig.from_experiment(experiment).check_environment()
-    options = {"reference": command.reference, "evaluation_episodes": command.evaluation_episodes}
-    new = command.run_dir or _new_folder(words[0], experiment.seed)
-    folder = resumed or RunFolder.create(new, experiment, options)
+    folder = resumed or new_run(
+        command.run_dir or _new_folder(words[0], experiment.seed),
+        experiment,
+        command.start,
+        options={"reference": command.reference, "evaluation_episodes": command.evaluation_episodes},
+        say=print,
+    )
+    experiment = folder.experiment() if resumed is None else experiment
     with Progress(experiment) as progress:
         progress.say("starting Ray")
         start_ray(cpus=2 + experiment.ppo.num_env_runners)
@@ -201,14 +211,15 @@ def _check_resumed(before: Experiment, now: Experiment) -> None:
 def _evaluate(words: list[str]) -> None:
     command = _parse(Evaluate, "rlhf-ray evaluate", words, None)
 
-    from rlhf_ray.rllib.evaluation import evaluate, load_policy
+    from rlhf_ray.rllib.evaluation import evaluate, newest_policy
     from rlhf_ray.rllib.training import quiet
     from rlhf_ray.run_folder import RunFolder
 
     quiet()
     folder = RunFolder.open(command.run)
-    experiment, metrics = folder.experiment(), folder.last_metrics()
-    policy = load_policy(folder.checkpoint())
+    experiment = folder.experiment()
+    policy, iteration = newest_policy(folder)
+    metrics = folder.metrics_at(iteration)
     result = evaluate(experiment.environment, policy.best, episodes=command.episodes, seed=experiment.seed)
     values = dataclasses.asdict(result) | {
         "env_steps": metrics.get("env_steps", 0),

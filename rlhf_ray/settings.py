@@ -189,7 +189,11 @@ class PreferenceSettings:
 
     def without_questions(self) -> PreferenceSettings:
         """These settings for a training on a reward model that is fitted already: nobody is asked anything."""
-        return dataclasses.replace(self, comparisons=0, initial_comparisons=0, rounds=0, minimum_comparisons=None)
+        return dataclasses.replace(self, **NO_QUESTIONS)
+
+
+NO_QUESTIONS: dict[str, Any] = {"comparisons": 0, "initial_comparisons": 0, "rounds": 0, "minimum_comparisons": None}
+"""What `PreferenceSettings.without_questions` sets."""
 
 
 @dataclass(frozen=True)

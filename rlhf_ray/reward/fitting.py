@@ -15,7 +15,9 @@ from rlhf_ray.settings import RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 
 PASSES = 100
-"""Passes over the labels unless told otherwise: see `default_updates`."""
+"""Passes over the labels unless told otherwise. About what the presets' first fits come to (Pendulum: 200 steps of 32 for 50
+labels). On Pendulum's 200 labels the held-out accuracy was 0.84 after 10 passes, 0.87 after 100 and 0.89 after 400, and the
+held-out loss 0.33, 0.33 and 0.83: more mostly make the reward surer of itself."""
 
 
 def fit(

@@ -35,7 +35,7 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: Any, **kwargs: Any) -> None:
         """Cut and send (called by RLlib in the env runner's process)."""
         config = env_runner.config
-        if config.in_evaluation:
+        if config.in_evaluation or not config.preference_settings.comparisons:  # nothing is asked about
             return
         failed = dropped = 0
         try:
