@@ -21,7 +21,7 @@ from actors.stages import Stage
 from rlhf_ray.comparisons import Pairs
 from rlhf_ray.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.reward.trainer import FitReport
-from rlhf_ray.schedules import labels_due
+from rlhf_ray.schedules import labels_due, rounds_covered
 
 logger = logging.getLogger(__name__)
 
@@ -379,7 +379,9 @@ class AsynchronousPipeline(Pipeline):
             more = self._open() > 0 or self._starved_at != self._advances
             if self.answered < self.preferences.first_fit_comparisons and more:
                 return
-            updates = self.reward_model.initial_updates
+            # For labels that were there before the first clips, with the gradient steps of the rounds they stand for.
+            due = rounds_covered(self.labels, self.answered)
+            updates = self.reward_model.initial_updates + due * self.reward_model.updates
         else:
             due = math.floor(self._progress * self.rounds) - self._fits
             late = (

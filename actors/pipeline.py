@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,13 @@ from actors.labelling_page import LabellingPage, PageSettings
 from actors.reward_trainer import RewardTrainerActor
 from actors.rollout_collector import PolicyFactory, RolloutCollector
 from rlhf_ray.arrays import Array
+from rlhf_ray.comparisons import Comparisons
 from rlhf_ray.envs.spaces import is_image
 from rlhf_ray.fragments import RANDOM_POLICY
 from rlhf_ray.labelling.desk import Situation
+from rlhf_ray.reward.fitting import check_clips
 from rlhf_ray.reward.trainer import FitReport
+from rlhf_ray.schedules import labels_per_round
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 
@@ -59,6 +62,42 @@ class RoundReport:
     answered: int
     comparisons: int
     fit: FitReport | None
+
+
+def check_horizon(lengths: Sequence[int], preferences: PreferenceSettings) -> None:
+    """Check that episodes of these lengths, from the shortest to the longest, may be trained on.
+
+    Raises:
+        SettingError: they differ, and `allow_variable_horizon` is off.
+    """
+    if len(lengths) > 1 and not preferences.allow_variable_horizon:
+        raise SettingError(
+            f"preferences.allow_variable_horizon is False, and episodes of {lengths[0]} to {lengths[-1]} steps were seen. When "
+            "an episode ends tells about the reward, so that an agent can learn the task from episode lengths instead of "
+            "comparisons. Use an environment whose episodes all have one length, or set "
+            "preferences.allow_variable_horizon to True to accept the leak."
+        )
+
+
+def check_labels(
+    labels: Comparisons,
+    fragments: FragmentSettings,
+    observation_space: gym.spaces.Box,
+    action_space: gym.Space[Any],
+    where: str,
+) -> None:
+    """Check that stored labels can be fitted together with those of a ring with these settings and spaces.
+
+    Raises:
+        SettingError: their clips are of another environment or length.
+    """
+    check_clips(labels, observation_space, action_space, where)
+    length = labels.pairs.left.length
+    if length != fragments.length:
+        raise SettingError(
+            f"fragments.length is {fragments.length}, and the clips in {where} have {length} steps: clips that a reward model is "
+            f"fitted to together have one length, so set fragments.length to {length}."
+        )
 
 
 class Pipeline:
@@ -111,7 +150,7 @@ class Pipeline:
 
         # A restarted store must find its folder.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        spaces = (observation_space, action_space)
+        spaces = self.spaces = (observation_space, action_space)
         self.collector = start(RolloutCollector, "collector", make_env, fragments, seed)
         self.fragmenter = start(Fragmenter, "fragmenter", fragments, preferences, reward_model, *spaces, seed)
         self.gatherer: ActorHandle[Any] | None = None
@@ -148,6 +187,28 @@ class Pipeline:
         """Film a policy for people, as the settings say. Its steps count."""
         raise NotImplementedError("Nobody is asked in this ring.")
 
+    @property
+    def labels(self) -> list[int]:
+        """The labels that fall due in the first round and in each later one."""
+        of = self.preferences
+        return labels_per_round(of.comparisons, of.initial_comparisons, of.schedule, self.rounds, of.steepness)
+
+    def adopt(self, store: Path | str) -> Comparisons:
+        """Begin with the labels in the preference store ``store``: they count as answered, and the first fit is to them too.
+
+        Returns:
+            The labels.
+
+        Raises:
+            SettingError: they cannot be fitted together with those of this ring.
+        """
+        labels = PreferenceStore(store, create=False).load()
+        if labels is None:
+            raise SettingError(f"Training is to start from the labels in {store}, and it holds none.")
+        check_labels(labels, self.fragments, *self.spaces, str(store))
+        self.import_store(store)
+        return labels
+
     def check_first_clips(self) -> None:
         """Check that the first clips can be compared.
 
@@ -179,22 +240,15 @@ class Pipeline:
         Raises:
             SettingError: episodes of different lengths were seen, and `allow_variable_horizon` is off.
         """
-        lengths = report["episode_lengths"]
-        if len(lengths) > 1 and not self.preferences.allow_variable_horizon:
-            raise SettingError(
-                f"preferences.allow_variable_horizon is False, and episodes of {lengths[0]} to {lengths[-1]} steps were seen. When "
-                "an episode ends tells about the reward, so that an agent can learn the task from episode lengths instead of "
-                "comparisons. Use an environment whose episodes all have one length, or set "
-                "preferences.allow_variable_horizon to True to accept the leak."
-            )
+        check_horizon(report["episode_lengths"], self.preferences)
         return report
 
     def copy_store(self, path: Path) -> None:
         """Copy the preference store into the folder ``path``."""
         ray.get(self.store.copy_to.remote(path))
 
-    def import_store(self, path: Path) -> None:
-        """Add the comparisons of the preference store in the folder ``path`` to this ring's."""
+    def import_store(self, path: Path | str) -> None:
+        """Add the comparisons of the preference store at ``path``, a folder or URL, to this ring's."""
         ray.get(self.store.import_from.remote(path))
 
     def state(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -10,8 +11,9 @@ import ray
 from actors.pipeline import Pipeline, RoundReport
 from actors.reward_trainer import StateLostError
 from actors.rollout_collector import PolicyFactory
+from rlhf_ray.comparisons import Comparisons
 from rlhf_ray.reward.trainer import FitReport
-from rlhf_ray.schedules import labels_per_round
+from rlhf_ray.schedules import rounds_covered
 
 
 class SynchronousPipeline(Pipeline):
@@ -19,17 +21,22 @@ class SynchronousPipeline(Pipeline):
 
     def __init__(self, **arguments: Any):
         super().__init__(**arguments)
-        of = self.preferences
-        self.labels = labels_per_round(of.comparisons, of.initial_comparisons, of.schedule, self.rounds, of.steepness)
         self._read = 0
         """Up to which event the store was read, where people are asked."""
         self.round_number = -1
         """The last round that was held; -1 before the first."""
+        self._adopted: Comparisons | None = None
+        """Labels that are there before the first round, until that is held."""
 
     @property
     def rounds_held(self) -> int:
         """Labelling rounds so far, the first included."""
         return self.round_number + 1
+
+    def adopt(self, store: Path | str) -> Comparisons:
+        """See `Pipeline.adopt`."""
+        self._adopted = super().adopt(store)
+        return self._adopted
 
     def begin(self, env_steps: int, stop: Callable[[], bool] = lambda: False) -> RoundReport:
         """Gather the first clips with ``env_steps`` random actions and hold the first round.
@@ -54,12 +61,8 @@ class SynchronousPipeline(Pipeline):
         steps, clips = self.fragments.filmed_env_steps, self.films_per_round
         films, shown = self._film(steps, clips, round_number, policy_version, make_policy, self.env_steps)
         self.env_steps += steps
-        ray.get(
-            [
-                self.fragmenter.add.remote(films),
-                self.page.tell.remote(self._situation(self.env_steps, "the next round"), shown),
-            ]
-        )
+        told = self.page.tell.remote(self._situation(self.env_steps, "the next round"), shown)
+        ray.get([self.fragmenter.add.remote(films), told])
 
     def hold_round(self, round_number: int, stop: Callable[[], bool] = lambda: False) -> RoundReport:
         """Ask for what is due by round ``round_number``, store the answers and fit the reward model to all.
@@ -68,29 +71,35 @@ class SynchronousPipeline(Pipeline):
             round_number: which round.
             stop: says whether to wait for people no longer; what they have answered until then counts.
         """
-        wanted = sum(self.labels[: round_number + 1]) - self.answered
-        answered, fit = 0, None
-        if wanted > 0:
+        wanted = max(0, sum(self.labels[: round_number + 1]) - self.answered)
+        updates = self.reward_model.initial_updates if self.version == 0 else self.reward_model.updates
+        answered, fit, missing, labels = 0, None, wanted, list[Any]()
+        if self._adopted is not None:
+            # With the gradient steps of the rounds that need not be held for them.
+            updates += rounds_covered(self.labels, len(self._adopted)) * self.reward_model.updates
+            missing -= len(self._adopted)
+            labels.append(ray.put(self._adopted))
+            self._adopted = None
+        if missing > 0:
             reward = None if self.version == 0 else ray.put(self.publish())
-            count, pairs = self.fragmenter.propose.options(num_returns=2).remote(wanted, round_number, reward)
-            asked = ray.get(count)
-            if asked and self.page is not None:
-                comparisons = self._ask_people(pairs, asked, round_number, stop)
-            elif asked and self.gatherer is not None:
-                comparisons = self.gatherer.gather.remote(pairs, round_number)
-                ray.get(self.store.commit.remote(comparisons, annotator=self.preferences.teacher))
-            if asked and (self.page is None or ray.get(self.store.__len__.remote())):
-                updates = self.reward_model.initial_updates if self.version == 0 else self.reward_model.updates
-                fit = self._fit(comparisons, updates)
-                # Counted by the trainer, whose state goes back with this one's: the store may hold some of them already, from
-                # a commit that was repeated or a run that is resumed at an earlier round.
-                answered = fit.comparisons - self.answered
+            count, pairs = self.fragmenter.propose.options(num_returns=2).remote(missing, round_number, reward)
+            if asked := ray.get(count):
+                labels += self._gather(pairs, asked, round_number, stop)
+        if labels:
+            fit = self._fit(updates, *labels)
+            # Counted by the trainer, whose state goes back with this one's: the store may hold some of them already, from
+            # a commit that was repeated or a run that is resumed at an earlier round.
+            answered = fit.comparisons - self.answered
         self.round_number = round_number
         self.answered += answered
         return RoundReport(round_number, wanted, answered, self.answered, fit)
 
-    def _ask_people(self, pairs: Any, count: int, round_number: int, stop: Callable[[], bool]) -> Any:
-        """Have people answer all of the pairs; the reference of what has changed in the store since the last round."""
+    def _gather(self, pairs: Any, count: int, round_number: int, stop: Callable[[], bool]) -> list[Any]:
+        """Have the pairs answered and the answers stored; the references of what there is to fit to."""
+        if self.gatherer is not None:
+            comparisons = self.gatherer.gather.remote(pairs, round_number)
+            ray.get(self.store.commit.remote(comparisons, annotator=self.preferences.teacher))
+            return [comparisons]
         assert self.page is not None
         ray.get(self.page.ask.remote(round_number, pairs))
         changes = 0
@@ -102,8 +111,8 @@ class SynchronousPipeline(Pipeline):
             elif progress.done[round_number] >= count:
                 break
         ray.get(self.page.tell.remote(self._situation(self.env_steps, "the agent to learn from this round")))
-        since, (self._read, _) = self._read, ray.get(self.store.position.remote())
-        return self.store.since.remote(since)
+        since, (self._read, held) = self._read, ray.get(self.store.position.remote())
+        return [self.store.since.remote(since)] if held else []
 
     def arrived(self) -> dict[str, Any]:
         """What has arrived at the fragmenter (`Pipeline.check_report`)."""
@@ -116,14 +125,14 @@ class SynchronousPipeline(Pipeline):
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Pipeline.load_state`."""
         super().load_state(state)
-        self.round_number = state["round_number"]
+        self.round_number, self._adopted = state["round_number"], None
 
-    def _fit(self, comparisons: Any, updates: int) -> FitReport:
+    def _fit(self, updates: int, *labels: Any) -> FitReport:
         """Fit; a trainer that was restarted is given its state back first."""
         fit = self.trainer.fit.options(num_returns=2)
-        refs = fit.remote(updates, self.version + 1, comparisons)
+        refs = fit.remote(updates, self.version + 1, *labels)
         try:
             return self._take_fit(*refs)
         except StateLostError:
             ray.get(self._restore_trainer())
-            return self._take_fit(*fit.remote(updates, self.version + 1, comparisons))
+            return self._take_fit(*fit.remote(updates, self.version + 1, *labels))

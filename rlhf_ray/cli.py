@@ -1,4 +1,4 @@
-"""The command line: `rlhf-ray train | evaluate | tune | store | doctor`."""
+"""The command line: `rlhf-ray train | evaluate | record | fit | tune | store | doctor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +20,7 @@ import tyro
 import tune_configs
 from rlhf_ray.progress import Progress
 from rlhf_ray.settings import Experiment, SettingError
+from rlhf_ray.start import Start
 from rlhf_ray.store import commands
 
 USAGE = """usage: rlhf-ray COMMAND …
@@ -27,6 +28,8 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray train PRESET [--SETTING VALUE …]   learn a reward from comparisons and train an agent on it
   rlhf-ray train --resume RUN                 go on with a run that was stopped or killed
   rlhf-ray evaluate RUN [--episodes N]        measure a run's saved policy on the true reward
+  rlhf-ray record RUN --out FILE              write down what a run's saved policy does
+  rlhf-ray fit STORE [--out FOLDER]           fit a reward model to stored labels
   rlhf-ray tune PRESET [--trials N …]         run the preset's search space
   rlhf-ray tune PRESET --resume FOLDER        go on with a sweep that was stopped or killed
   rlhf-ray store ACTION PATH …                look after a preference store; `rlhf-ray store` lists the actions
@@ -51,6 +54,7 @@ class Train(Experiment):
     wait_for_labels is set."""
     wait_for_labels: bool = False
     """With teacher=human: in each round, wait until people have answered all questions (preferences.mode=synchronous)."""
+    start: Annotated[Start, tyro.conf.arg(name="")] = field(default_factory=Start)
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     actions: dict[str, Callable[[list[str]], None]] = {
         "train": _train,
         "evaluate": _evaluate,
+        "record": _record,
+        "fit": _fit,
         "tune": _tune,
         "store": commands.run,
         "doctor": _doctor,
@@ -151,7 +157,9 @@ def _train(words: list[str]) -> None:
         resumed = RunFolder.open(words[1])
         if resumed.finished():
             raise SettingError(f"--resume is {words[1]}, and that run is complete: its report is {resumed.report}.")
-        defaults = Train(**_fields(resumed.experiment()), run_dir=resumed.path, **resumed.about()["options"])
+        options = resumed.about()["options"]
+        options["start"] = Start(**options.get("start", {}))
+        defaults = Train(**_fields(resumed.experiment()), run_dir=resumed.path, **options)
     else:
         defaults = Train(**_fields(preset(words[0])))
     command = _parse(
@@ -160,15 +168,21 @@ def _train(words: list[str]) -> None:
     experiment = _experiment(command)
     if resumed is not None:
         _check_resumed(resumed.experiment(), experiment)
+        if command.start != defaults.start:
+            raise SettingError("--resume goes on with what the run began with; start a new run from something else.")
 
-    from rlhf_ray.rllib import PreferencePPOConfig
+    from rlhf_ray.rllib.new_run import new_run
     from rlhf_ray.rllib.training import quiet, start_ray, train
 
     quiet()
-    PreferencePPOConfig.from_experiment(experiment).check_environment()
-    options = {"reference": command.reference, "evaluation_episodes": command.evaluation_episodes}
-    new = command.run_dir or _new_folder(words[0], experiment.seed)
-    folder = resumed or RunFolder.create(new, experiment, options)
+    folder = resumed or new_run(
+        command.run_dir or _new_folder(words[0], experiment.seed),
+        experiment,
+        command.start,
+        options={"reference": command.reference, "evaluation_episodes": command.evaluation_episodes},
+        say=print,
+    )
+    experiment = folder.experiment() if resumed is None else experiment
     with Progress(experiment) as progress:
         progress.say("starting Ray")
         start_ray(cpus=2 + experiment.ppo.num_env_runners)
@@ -217,14 +231,15 @@ def _check_resumed(before: Experiment, now: Experiment) -> None:
 def _evaluate(words: list[str]) -> None:
     command = _parse(Evaluate, "rlhf-ray evaluate", words, None)
 
-    from rlhf_ray.rllib.evaluation import evaluate, load_policy
+    from rlhf_ray.rllib.evaluation import evaluate, newest_policy
     from rlhf_ray.rllib.training import quiet
     from rlhf_ray.run_folder import RunFolder
 
     quiet()
     folder = RunFolder.open(command.run)
-    experiment, metrics = folder.experiment(), folder.last_metrics()
-    policy = load_policy(folder.checkpoint())
+    experiment = folder.experiment()
+    policy, iteration = newest_policy(folder)
+    metrics = folder.metrics_at(iteration)
     result = evaluate(experiment.environment, policy.best, episodes=command.episodes, seed=experiment.seed)
     values = dataclasses.asdict(result) | {
         "env_steps": metrics.get("env_steps", 0),
@@ -238,6 +253,18 @@ def _evaluate(words: list[str]) -> None:
             f"{experiment.environment}: true return {result.true_return_mean:.1f} ± {result.true_return_std:.1f} over "
             f"{result.episodes} episodes, after {values['env_steps']} steps and {values['comparisons']} comparisons"
         )
+
+
+def _record(words: list[str]) -> None:
+    from rlhf_ray.rllib.recording import run
+
+    run(words)
+
+
+def _fit(words: list[str]) -> None:
+    from rlhf_ray.reward.commands import run
+
+    run(words)
 
 
 def _tune(words: list[str]) -> None:

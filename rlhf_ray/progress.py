@@ -51,11 +51,12 @@ class Progress:
                 console=self.console,
             )
             preferences = self.experiment.preferences
-            totals = {
-                "env steps": self.experiment.total_env_steps,
-                "labels": preferences.comparisons,
-                "reward fits": min(preferences.rounds, self._iterations()) + 1,
-            }
+            totals = {"env steps": self.experiment.total_env_steps}
+            if preferences.comparisons:
+                totals |= {
+                    "labels": preferences.comparisons,
+                    "reward fits": min(preferences.rounds, self._iterations()) + 1,
+                }
             self._tasks = {name: self._bars.add_task(name, total=total, note="") for name, total in totals.items()}
             self._bars.start()
         return self
@@ -87,6 +88,7 @@ class Progress:
                 highlight=False,
                 soft_wrap=True,
             )
+        asks = self.experiment.preferences.comparisons > 0  # else the reward model is fitted already
         self._fits = metrics["reward_version"]
         returns = (
             f"true return {_number(metrics['true_return_mean'])}, learned {_number(metrics['learned_return_mean'])}"
@@ -95,15 +97,18 @@ class Progress:
         note = "" if accuracy is None else f"held-out accuracy {accuracy:.2f}"
         if self._bars is not None:
             self._bars.update(self._tasks["env steps"], completed=metrics["env_steps"], note=returns)
-            self._bars.update(self._tasks["labels"], completed=metrics["comparisons"])
-            self._bars.update(self._tasks["reward fits"], completed=self._fits)
-            if note:
+            if asks:
+                self._bars.update(self._tasks["labels"], completed=metrics["comparisons"])
+                self._bars.update(self._tasks["reward fits"], completed=self._fits)
+            if asks and note:
                 self._bars.update(self._tasks["reward fits"], note=note)
         elif time.monotonic() - self._last_line > self.LINE_EVERY:
             self._last_line = time.monotonic()
+            labels = (
+                f"labels {metrics['comparisons']}/{self.experiment.preferences.comparisons}, reward fits {self._fits}, "
+            )
             self.console.print(
-                f"env steps {metrics['env_steps']}/{self.experiment.total_env_steps}, "
-                f"labels {metrics['comparisons']}/{self.experiment.preferences.comparisons}, reward fits {self._fits}, {returns}"
+                f"env steps {metrics['env_steps']}/{self.experiment.total_env_steps}, {labels if asks else ''}{returns}"
                 + (f", {note}" if note else ""),
                 highlight=False,
                 soft_wrap=True,

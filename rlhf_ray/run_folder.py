@@ -7,6 +7,7 @@
     preferences/      the preference store                   result.json     the outcome
     reward_model/     safetensors and JSON                   report.html     one page about all of it
     checkpoints/      RLlib's checkpoints of the algorithm, the newest two
+    start/            copies of what the run started from: reward_model/, labels/ (a store), policy.safetensors
     labelling.json    where people label: their names and tokens, for the owner of the folder alone
 """
 
@@ -43,6 +44,7 @@ class RunFolder:
         self.preferences = self.path / "preferences"
         self.reward_model = self.path / "reward_model"
         self.checkpoints = self.path / "checkpoints"
+        self.start = self.path / "start"
         self.result = self.path / "result.json"
         self.report = self.path / "report.html"
         self.labelling = self.path / "labelling.json"
@@ -93,6 +95,12 @@ class RunFolder:
             raise SettingError(f"{folder.path} is no run folder (it has no config.json).")
         return folder
 
+    @staticmethod
+    def around(path: Path | str) -> RunFolder | None:
+        """The run folder that ``path`` is or lies in directly, as its store does; None where there is none."""
+        folders = (RunFolder(path), RunFolder(Path(path).absolute().parent))
+        return next((folder for folder in folders if folder.config.exists()), None)
+
     def experiment(self) -> Experiment:
         """The settings of the run."""
         return load_experiment(self.config)
@@ -105,13 +113,21 @@ class RunFolder:
         """
         checkpoint = last_checkpoint(self.checkpoints)
         if checkpoint is None:
-            raise SettingError(f"{self.path} holds no policy: the run ended before its first checkpoint.")
+            every = self.experiment().checkpoint_every
+            raise SettingError(
+                f"{self.path} holds no policy yet: a run writes its first checkpoint after checkpoint_every={every} iterations, or "
+                "when it ends."
+            )
         return checkpoint
 
     def about(self) -> dict[str, Any]:
         """What `create` and `finish` wrote: versions, machine, command, times."""
         values: dict[str, Any] = json.loads(self.run.read_text())
         return values
+
+    def metrics_at(self, iteration: int) -> dict[str, Any]:
+        """The metrics of one iteration; empty where there are none."""
+        return next((row for row in reversed(read_metrics(self.metrics)) if row["iteration"] == iteration), {})
 
     def finished(self) -> bool:
         """Whether the run came to its end."""

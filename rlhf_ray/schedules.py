@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 ScheduleName = Literal["constant", "hyperbolic", "inverse_quadratic"]
@@ -43,3 +44,15 @@ def labels_per_round(
         return [total]
     due = [labels_due(total, initial, schedule, i / rounds, steepness) for i in range(rounds + 1)]
     return [initial] + [after - before for before, after in itertools.pairwise(due)]
+
+
+def rounds_covered(labels: Sequence[int], given: int) -> int:
+    """Of the rounds after the first, how many ask for nothing any more where ``given`` labels are there already.
+
+    Args:
+        labels: of each round, from `labels_per_round`. Rounds that ask for nothing anyway do not count.
+        given: labels that are there before the first round.
+    """
+    due = itertools.accumulate(labels)
+    next(due)
+    return sum(asked > 0 and total <= given for asked, total in zip(labels[1:], due, strict=True))

@@ -109,7 +109,8 @@ class PreferenceSettings:
     """synchronous: collect, ask, fit and learn one after the other; the same seed gives the same run. asynchronous: each goes at
     its own pace, and PPO waits for none of them."""
     comparisons: int = 200
-    """Comparisons in all: the label budget. Met exactly; in the asynchronous mode a slow teacher may leave some unanswered."""
+    """Comparisons in all: the label budget. Met exactly; in the asynchronous mode a slow teacher may leave some unanswered.
+    0 where the reward model is fitted already and nothing is asked (see `without_questions`)."""
     initial_comparisons: int = 50
     """Comparisons among these that are asked about the random policy's fragments, before training."""
     rounds: int = 24
@@ -148,16 +149,17 @@ class PreferenceSettings:
     def __post_init__(self) -> None:
         _require_choices(self, "preferences")
         _require(
-            self.comparisons >= 1,
+            self.comparisons >= 0,
             "preferences.comparisons",
             self.comparisons,
-            "without comparisons there is no reward to learn from; set it to 1 or more",
+            "set it to 1 or more, or to 0 with a reward model that is fitted already",
         )
+        least = min(1, self.comparisons)
         _require(
-            1 <= self.initial_comparisons <= self.comparisons,
+            least <= self.initial_comparisons <= self.comparisons,
             "preferences.initial_comparisons",
             self.initial_comparisons,
-            f"it must be between 1 and preferences.comparisons={self.comparisons}",
+            f"it must be between {least} and preferences.comparisons={self.comparisons}",
         )
         _require(self.rounds >= 0, "preferences.rounds", self.rounds, "it must be 0 or more")
         if self.rounds == 0:
@@ -181,10 +183,10 @@ class PreferenceSettings:
         _require(self.rationality >= 0, "preferences.rationality", self.rationality, "it must be 0 or more")
         _require(self.answer_seconds >= 0, "preferences.answer_seconds", self.answer_seconds, "it must be 0 or more")
         _require(
-            1 <= self.first_fit_comparisons <= self.comparisons,
+            least <= self.first_fit_comparisons <= self.comparisons,
             "preferences.minimum_comparisons",
             self.minimum_comparisons,
-            f"it must be between 1 and preferences.comparisons={self.comparisons}",
+            f"it must be between {least} and preferences.comparisons={self.comparisons}",
         )
         _require(
             self.max_open_questions >= 1,
@@ -213,12 +215,22 @@ class PreferenceSettings:
     @property
     def people_share(self) -> float:
         """The share of the questions that people are asked."""
+        if self.comparisons == 0:
+            return 0.0
         return 1.0 if self.teacher == "human" else self.human_share
 
     @property
     def first_fit_comparisons(self) -> int:
         """Asynchronous: comparisons answered before the first fit."""
         return self.initial_comparisons if self.minimum_comparisons is None else self.minimum_comparisons
+
+    def without_questions(self) -> PreferenceSettings:
+        """These settings for a training on a reward model that is fitted already: nobody is asked anything."""
+        return dataclasses.replace(self, **NO_QUESTIONS)
+
+
+NO_QUESTIONS: dict[str, Any] = {"comparisons": 0, "initial_comparisons": 0, "rounds": 0, "minimum_comparisons": None}
+"""What `PreferenceSettings.without_questions` sets."""
 
 
 @dataclass(frozen=True)

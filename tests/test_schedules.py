@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_ray.arrays import FloatArray
-from rlhf_ray.schedules import ScheduleName, labels_due, labels_per_round, share_due
+from rlhf_ray.schedules import ScheduleName, labels_due, labels_per_round, rounds_covered, share_due
 
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 RATES: dict[ScheduleName, Callable[[FloatArray], FloatArray]] = {
@@ -87,3 +87,10 @@ def test_more_rounds_than_labels_leave_rounds_with_nothing_to_ask() -> None:
 def test_an_unknown_schedule_is_named_with_those_there_are() -> None:
     with pytest.raises(ValueError, match=r"preferences\.schedule is 'never'.*constant.*hyperbolic.*inverse_quadratic"):
         share_due("never", 0.5)  # type: ignore[arg-type]
+
+
+def test_labels_that_are_there_already_cover_the_rounds_that_would_ask_for_them() -> None:
+    labels = [6, 1, 0, 1, 2]
+    covered = {given: rounds_covered(labels, given) for given in (0, 6, 7, 8, 9, 10, 100)}
+    assert covered == {0: 0, 6: 0, 7: 1, 8: 2, 9: 2, 10: 3, 100: 3}
+    assert rounds_covered([10], 100) == 0

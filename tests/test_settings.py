@@ -35,7 +35,8 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("fragments", {"initial_env_steps": 49}, "fragments.initial_env_steps", "49", "at least 50"),
     ("fragments", {"exploration_env_steps": -1}, "fragments.exploration_env_steps", "-1", "0 or more"),
     ("fragments", {"random_action_share": -0.1}, "fragments.random_action_share", "-0.1", "between 0 and 1"),
-    ("preferences", {"comparisons": 0, "initial_comparisons": 0}, "preferences.comparisons", "0", "1 or more"),
+    ("preferences", {"comparisons": -1, "initial_comparisons": 0}, "preferences.comparisons", "-1", "1 or more"),
+    ("preferences", {"comparisons": 0}, "preferences.initial_comparisons", "50", "between 0 and"),
     ("preferences", {"initial_comparisons": 0}, "preferences.initial_comparisons", "0", "between 1 and"),
     ("preferences", {"initial_comparisons": 201}, "preferences.initial_comparisons", "201", "comparisons=200"),
     ("preferences", {"rounds": -1}, "preferences.rounds", "-1", "0 or more"),
@@ -189,3 +190,10 @@ def test_an_unknown_name_is_refused_with_those_there_are() -> None:
 def test_values_from_a_file_are_checked_too() -> None:
     with pytest.raises(SettingError, match=r"fragments\.pool is 0"):
         from_json(Experiment, {"fragments": {"pool": 0}})
+
+
+def test_without_questions_nothing_is_asked_and_all_else_stays() -> None:
+    settings = PreferenceSettings(mode="asynchronous", minimum_comparisons=5, held_out_share=0.3).without_questions()
+    assert (settings.comparisons, settings.initial_comparisons, settings.rounds) == (0, 0, 0)
+    assert settings.first_fit_comparisons == 0
+    assert (settings.mode, settings.held_out_share) == ("asynchronous", 0.3)

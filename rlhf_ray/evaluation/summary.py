@@ -130,7 +130,7 @@ def reading(run: Run) -> str:
 def _gain(run: Run, random: float, trained: float) -> str:
     comparisons, steps = run.outcome("comparisons"), run.outcome("env_steps")
     after = []
-    if comparisons is not None:
+    if comparisons:
         after.append(f"{number(comparisons)} comparisons")
     if steps is not None:
         after.append(f"{number(steps)} environment steps")

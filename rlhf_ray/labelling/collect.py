@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -28,6 +28,8 @@ AT_A_TIME = 20
 
 LOOK_EVERY = 0.5
 """Seconds between two looks at how many questions are open."""
+
+_T = TypeVar("_T")
 
 
 class LocalStore:
@@ -57,7 +59,7 @@ class LocalStore:
         """See `PreferenceStore.weigh`."""
         await self._do(self.store.weigh, annotator, weight)
 
-    async def _do(self, what: Callable[..., Any], *arguments: Any) -> Any:
+    async def _do(self, what: Callable[..., _T], *arguments: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(what, *arguments))
 
 

@@ -52,7 +52,9 @@ class Leases:
     def write(self, lease: Lease) -> str:
         """The lease as a text that nobody can guess or make."""
         shown = {name: value for name, value in dataclasses.asdict(lease.shown).items() if value not in (None, False)}
-        content = json.dumps([lease.annotator, math.floor(lease.at * 1000) / 1000, secrets.token_hex(4), shown], separators=(",", ":"))
+        content = json.dumps(
+            [lease.annotator, math.floor(lease.at * 1000) / 1000, secrets.token_hex(4), shown], separators=(",", ":")
+        )
         return base64.urlsafe_b64encode(self._signature(content.encode()) + content.encode()).decode()
 
     def read(self, text: str, annotator: str) -> Lease:

@@ -1,6 +1,7 @@
 """The reward model: networks, ensemble, preference likelihood, fitting, saving."""
 
 from rlhf_ray.reward.ensemble import RewardEnsemble
-from rlhf_ray.reward.trainer import RewardTrainer
+from rlhf_ray.reward.fitting import fit
+from rlhf_ray.reward.trainer import FitReport, RewardTrainer
 
-__all__ = ["RewardEnsemble", "RewardTrainer"]
+__all__ = ["FitReport", "RewardEnsemble", "RewardTrainer", "fit"]

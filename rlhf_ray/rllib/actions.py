@@ -28,6 +28,15 @@ def to_env_actions(actions: Array, space: gym.Space[Any]) -> Array:
     return clipped
 
 
+def to_policy_actions(actions: Array, space: gym.Space[Any]) -> Array:
+    """The inverse of `to_env_actions`: the environment's actions ``[..., *action_shape]`` as a policy emits them."""
+    if not isinstance(space, gym.spaces.Box) or not _bounded(space):
+        return to_env_actions(actions, space)
+    clipped = np.clip(np.asarray(actions, dtype=np.float32), space.low, space.high)
+    scaled: Array = (clipped - space.low) / np.maximum(space.high - space.low, 1e-8) * 2.0 - 1.0
+    return scaled.astype(np.float32)
+
+
 def to_env_actions_tensor(actions: torch.Tensor, space: gym.Space[Any]) -> torch.Tensor:
     """`to_env_actions` for tensors."""
     if not isinstance(space, gym.spaces.Box) or not _bounded(space):

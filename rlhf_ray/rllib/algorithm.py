@@ -18,8 +18,9 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LI
 from ray.tune import PlacementGroupFactory
 
 from actors.asynchronous import AsynchronousPipeline
+from actors.fixed_reward import FixedReward
 from actors.people import PeoplesPipeline
-from actors.pipeline import CPUS, RoundReport
+from actors.pipeline import CPUS, RoundReport, check_horizon
 from actors.synchronous import SynchronousPipeline
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferencePPOConfig
@@ -27,6 +28,7 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.rllib.rollouts import learn_while_sampling
 from rlhf_ray.rllib.seeding import begin_anew
+from rlhf_ray.rllib.starting import fitted_reward, policy_weights
 from rlhf_ray.settings import PreferenceSettings
 
 PREFERENCES = "preferences"
@@ -60,8 +62,10 @@ class PreferencePPO(PPO):  # type: ignore[misc]
 
     @classmethod
     def default_resource_request(cls, config: Any) -> PlacementGroupFactory:
-        """RLlib's bundles and one for the ring's actors."""
+        """RLlib's bundles and one for the ring's actors, where it has any."""
         request = super().default_resource_request(config)
+        if not cls.get_default_config().update_from_dict(config).preference_settings.comparisons:
+            return request
         ring = {"CPU": float(math.ceil(round(sum(CPUS.values()), 6)))}
         return PlacementGroupFactory([*request.bundles, ring], strategy=request.strategy)
 
@@ -72,13 +76,34 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         name = f"ring-{uuid.uuid4().hex[:12]}"
         self.config = settings.with_reward_module(observation_space, action_space, name)
         fragments, preferences = self.config.fragment_settings, self.config.preference_settings
+        fixed = preferences.comparisons == 0
         between = fragments.between_rounds_env_steps(preferences.asks_people)
         budget = self.config.total_env_steps - preferences.rounds * between
-        initial = self.config.fragment_settings.initial_env_steps
+        initial = 0 if fixed else fragments.initial_env_steps
         self._iterations = (budget - initial) // self.config.most_iteration_env_steps
         # What does not fill an iteration goes to the first clips, so that the steps add up to the budget.
         self._initial_env_steps = initial + (budget - initial) % self.config.most_iteration_env_steps
-        self.ring = ring_of(preferences)(
+        self.ring = self._fixed_reward() if fixed else self._pipeline(name, observation_space, action_space)
+        self._spaces = (observation_space, action_space)
+        self._begun = False
+        self._stop: Callable[[], bool] = lambda: False
+        self._rounds_seen = 0
+        super().setup(config)
+        if self.config.policy_from is not None:
+            self.learner_group.set_weights({DEFAULT_MODULE_ID: policy_weights(self.config.policy_from)})
+            self.env_runner_group.sync_weights(
+                from_worker_or_learner_group=self.learner_group, policies=[DEFAULT_MODULE_ID], inference_only=True
+            )
+
+    def _fixed_reward(self) -> FixedReward:
+        given = self.config.reward_from
+        return FixedReward(None if given is None else fitted_reward(given).state())
+
+    def _pipeline(
+        self, name: str, observation_space: Any, action_space: Any
+    ) -> SynchronousPipeline | AsynchronousPipeline:
+        preferences = self.config.preference_settings
+        ring = ring_of(preferences)(
             name=name,
             fragments=self.config.fragment_settings,
             preferences=self.config.preference_settings,
@@ -93,11 +118,9 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             total_env_steps=self.config.total_env_steps,
             page=self.config.make_page(name),
         )
-        self._spaces = (observation_space, action_space)
-        self._begun = False
-        self._stop: Callable[[], bool] = lambda: False
-        self._rounds_seen = 0
-        super().setup(config)
+        if self.config.labels_from is not None:
+            ring.adopt(self.config.labels_from)
+        return ring
 
     def _store_path(self) -> Path | str:
         """What the settings name; else a folder beside Tune's checkpoints of the trial, which a restored trial finds again."""
@@ -143,7 +166,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             report = self.ring.begin(self._initial_env_steps, stop)
             self._begun = report is not None
             if report is not None:
-                self._publish(report)
+                self._hand_over(report)
         return self._begun
 
     def training_step(self) -> None:
@@ -155,6 +178,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         started = time.perf_counter()
         self._iterate()
         arrived = self.ring.arrived()
+        if isinstance(self.ring, FixedReward):
+            check_horizon(self._episode_lengths(), self.config.preference_settings)
         self.metrics.log_dict(
             {
                 "env_steps": self.env_steps,
@@ -200,15 +225,15 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         super().set_state(state)
         if PREFERENCES in state:
             self._begun, self._rounds_seen = state[PREFERENCES]["begun"], state[PREFERENCES]["rounds_seen"]
-            if self._begun:
+            if self._begun or isinstance(self.ring, FixedReward):
                 self.ring.load_state(state[PREFERENCES]["ring"])
                 if self.ring.version:  # the ring may have been ahead of the learner
-                    self.learner_group.set_weights({REWARD_MODULE_ID: module_state(self.ring.publish())})
+                    self._publish()
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What a checkpoint rebuilds the algorithm with: the configuration, without the folder of this one's store."""
+        """What a checkpoint rebuilds the algorithm with: the configuration, without the folders of what the checkpoint holds."""
         config = self.config.copy(copy_frozen=False)
-        config.store = None
+        config.store = config.reward_from = config.policy_from = config.labels_from = None
         return (config.get_state(),), {}
 
     def cleanup(self) -> None:
@@ -225,7 +250,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         """
         sampled = self._sampled
         for _ in range(ATTEMPTS):
-            if isinstance(self.ring, SynchronousPipeline):
+            if self.config.preference_settings.mode == "synchronous":
                 if self.training_iteration and self.training_iteration % self.config.checkpoint_every == 0:
                     begin_anew(self, [self.config.seed or 0, self.training_iteration])
                 super().training_step()
@@ -265,25 +290,38 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             self.ring.advance(self._progress, self.env_steps, self._stop)
             report = self.ring.news()
         else:
-            report = self.ring.hold_round(due, self._stop) if new else None
+            report = (
+                self.ring.hold_round(due, self._stop) if new and isinstance(self.ring, SynchronousPipeline) else None
+            )
         if report is not None:
-            self._publish(report)
+            self._hand_over(report)
 
-    def _publish(self, report: RoundReport) -> None:
-        """Give the learner the version that a fit made, and log what the round came to."""
-        if report.fit is not None:
-            self.learner_group.set_weights({REWARD_MODULE_ID: module_state(self.ring.publish())})
+    def _hand_over(self, report: RoundReport) -> None:
+        """Give the learner the version that a fit made, or the one there is, and log what the round came to."""
+        if report.fit is not None or isinstance(self.ring, FixedReward):
+            self._publish()
         self._log_round(report)
+
+    def _publish(self) -> None:
+        """Give the learner the ring's version of the reward model."""
+        self.learner_group.set_weights({REWARD_MODULE_ID: module_state(self.ring.publish())})
+
+    def _episode_lengths(self) -> list[int]:
+        """The shortest and the longest episode of late, where there were any; one number where they are the same."""
+        ends = [self.metrics.peek((ENV_RUNNER_RESULTS, f"episode_len_{end}"), default=None) for end in ("min", "max")]
+        return sorted({int(length) for length in ends if length is not None})
 
     def _explore(self, round_number: int) -> None:
         """Gather exploratory clips, where the settings ask for them and the budget leaves room."""
         steps = self.config.fragment_settings.exploration_env_steps
-        if steps and self._room_for(steps):
+        if steps and not isinstance(self.ring, FixedReward) and self._room_for(steps):
             self.ring.explore(round_number, self.training_iteration, self._policy())
 
     def _film(self, round_number: int) -> None:
         """Film the policy, where people are asked and the budget leaves room."""
-        if self.ring.page is not None and self._room_for(self.config.fragment_settings.filmed_env_steps):
+        steps = self.config.fragment_settings.filmed_env_steps
+        if self.config.preference_settings.asks_people and self._room_for(steps):
+            assert not isinstance(self.ring, FixedReward)
             self.ring.film(round_number, self.training_iteration, self._policy())
 
     def _room_for(self, steps: int) -> bool:

@@ -36,9 +36,11 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: Any, **kwargs: Any) -> None:
         """Cut and send (called by RLlib in the env runner's process)."""
         config = env_runner.config
-        people = config.preference_settings.asks_people
-        if config.in_evaluation or (people and not is_image(env_runner.env.single_observation_space)):
-            return  # of what is no image people see what the collector films
+        preferences = config.preference_settings
+        if config.in_evaluation or not preferences.comparisons:  # nothing is asked about
+            return
+        if preferences.asks_people and not is_image(env_runner.env.single_observation_space):
+            return  # people see what the collector films
         failed = dropped = 0
         try:
             if self._sent is not None and not ray.wait([self._sent], timeout=0)[0]:

@@ -25,7 +25,9 @@ from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.clip_cutter import ClipCutter
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
 from rlhf_ray.rllib.policy import policy_spec
+from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
 from rlhf_ray.settings import (
+    NO_QUESTIONS,
     Experiment,
     FragmentSettings,
     LabellingSettings,
@@ -36,6 +38,7 @@ from rlhf_ray.settings import (
     from_json,
     to_json,
 )
+from rlhf_ray.store.commands import store_of
 
 _S = TypeVar("_S", FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings)
 
@@ -70,6 +73,9 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         self.total_env_steps: int = Experiment().total_env_steps
         self.checkpoint_every: int = Experiment().checkpoint_every
         self.store: str | None = None
+        self.reward_from: str | None = None
+        self.policy_from: str | None = None
+        self.labels_from: str | None = None
         self.ring_name: str | None = None
         """Set by each `PreferencePPO` for its own actors."""
         self.callbacks_class = ClipCutter
@@ -131,7 +137,7 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         if checkpoint_every is not None:
             self.checkpoint_every = checkpoint_every
         if store is not None:
-            self.store = str(store) if "://" in str(store) else str(Path(store).absolute())
+            self.store = _absolute(store)
         self.preferences_config = _merged(PreferenceSettings, self.preferences_config, settings)
         return self
 
@@ -151,6 +157,33 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         if sessions is not None:
             self.sessions = str(Path(sessions).absolute())
         self.labelling_config = _merged(LabellingSettings, self.labelling_config, settings)
+        return self
+
+    def start_from(
+        self,
+        *,
+        reward_model: Path | str | None = None,
+        policy: Path | str | None = None,
+        labels: Path | str | None = None,
+    ) -> Self:
+        """Set where training starts, other than from nothing.
+
+        Args:
+            reward_model: folder of a reward model that is fitted already, or a run's. Training is on that alone: nothing is
+                asked, labelled or fitted, no clips are gathered, and `PreferenceSettings.without_questions` is set.
+            policy: weights that the policy begins with: a run's folder, an RLlib checkpoint of `PreferencePPO` or a
+                ``.safetensors`` file of them. Optimiser and counters begin anew.
+            labels: folder or URL of a preference store, or a run's folder. Its labels are copied, count as answered, and the
+                first fit is to them too.
+        """
+        if reward_model is not None:
+            self.reward_from = _absolute(reward_model)
+            self.reward_model_config = to_json(fitted_reward(reward_model).settings)
+            self.preferences_config = {**self.preferences_config, **NO_QUESTIONS}
+        if policy is not None:
+            self.policy_from = _absolute(policy)
+        if labels is not None:
+            self.labels_from = store_of(_absolute(labels))
         return self
 
     @property
@@ -209,6 +242,16 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
             return
         fragments, preferences = self.fragment_settings, self.preference_settings
         _ = self.reward_model_settings
+        if self.reward_from is not None and preferences.comparisons:
+            raise SettingError(
+                f"preferences.comparisons is {preferences.comparisons}, and training is on the reward model in {self.reward_from}, "
+                "which is fitted already: leave one of them out."
+            )
+        if self.labels_from is not None and not preferences.comparisons:
+            raise SettingError(
+                f"Training is to start from the labels in {self.labels_from}, and to ask for and fit to none "
+                "(preferences.comparisons is 0): leave the labels out, or fit a reward model to them first (`rlhf-ray fit`)."
+            )
         rollout = self.get_rollout_fragment_length()
         if rollout < fragments.length:
             raise SettingError(
@@ -238,7 +281,7 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
 
         Raises:
             SettingError: the environment is unknown or has unsupported spaces or episodes shorter than a fragment, or a network
-            does not fit its observations.
+            does not fit its observations, or what training starts from does not fit all that.
         """
         if self.env is None:
             raise SettingError("No environment is set; name one with environment('Pendulum-v1').")
@@ -256,10 +299,20 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
                 "fragments never cross an episode, so make them shorter."
             )
         RewardEnsemble(observation_space, action_space, self.reward_model_settings)
+        if self.reward_from is not None:
+            check_reward(
+                fitted_reward(self.reward_from),
+                observation_space,
+                action_space,
+                self.reward_model_settings,
+                self.reward_from,
+            )
         if isinstance(self.rl_module_spec, RLModuleSpec):
             spec = copy.copy(self.rl_module_spec)
             spec.observation_space, spec.action_space = observation_space, action_space
-            spec.build()
+            module = spec.build()
+            if self.policy_from is not None:
+                check_policy(policy_weights(self.policy_from), module.get_state(), self.policy_from)
         return observation_space, action_space
 
     def make_page(self, run_id: str) -> PageSettings | None:
@@ -347,6 +400,11 @@ def register_environment(config: PPOConfig, name: str) -> None:
         tune.register_env(name, envs.EnvCreator(name))
     if envs.is_natively_vectorised(name):
         config.env_runners(gym_env_vectorize_mode="vector_entry_point")
+
+
+def _absolute(path: Path | str) -> str:
+    """The folder by its whole name; a URL as it is."""
+    return str(path) if "://" in str(path) else str(Path(path).absolute())
 
 
 def _merged(kind: type[_S], current: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

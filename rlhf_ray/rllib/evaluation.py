@@ -20,6 +20,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from rlhf_ray import envs
 from rlhf_ray.arrays import Array, FloatArray
 from rlhf_ray.rllib.policy import CollectorPolicy
+from rlhf_ray.run_folder import RunFolder
 
 ActBest = Callable[[Array], Array]
 """From observations ``[n, …]`` to actions ``[n, …]``."""
@@ -80,6 +81,21 @@ def play(env: VectorEnv[Any, Any, Any], act: ActBest | None, quota: Array, seed:
             returns.append(float(running[i]))
             played[i] += 1
     return np.array(returns)
+
+
+def newest_policy(folder: RunFolder) -> tuple[CollectorPolicy, int]:
+    """The policy in a run's newest whole checkpoint, and the iteration it is from. The run may be going on.
+
+    Raises:
+        SettingError: there is none yet.
+    """
+    while True:
+        checkpoint = folder.checkpoint()
+        try:
+            return load_policy(checkpoint), int(checkpoint.name)
+        except (OSError, ValueError):
+            if checkpoint.exists():  # else the run has replaced it by a newer one meanwhile
+                raise
 
 
 def load_policy(checkpoint: Path) -> CollectorPolicy:

@@ -31,6 +31,7 @@ from rlhf_ray.health import Health
 from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate, load_policy
+from rlhf_ray.rllib.new_run import sources
 from rlhf_ray.rllib.reference import train_reference
 from rlhf_ray.run_folder import MetricsWriter, RunFolder, plain, read_metrics
 from rlhf_ray.settings import Experiment, SettingError
@@ -157,7 +158,7 @@ def _train(
 ) -> dict[str, Any]:
     """Train until the budget is spent or ``interrupted``, and write metrics, checkpoints and reward model."""
     config = PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences)
-    config.labelling(sessions=folder.labelling)
+    config.labelling(sessions=folder.labelling).start_from(**sources(folder))
     health = Health(config.check_environment()[1])
     algorithm: PreferencePPO = config.build_algo()
     try:
@@ -195,7 +196,7 @@ def _train(
             Path(algorithm.logdir).rmdir()  # RLlib's own folder under ~/ray_results, which stayed empty
     return {
         "env_steps": metrics.get("env_steps", 0),
-        "comparisons": len(PreferenceStore(folder.preferences)),
+        "comparisons": len(PreferenceStore(folder.preferences)) if folder.preferences.exists() else 0,
         "held_out_accuracy": next((accuracy for accuracy in reversed(accuracies) if accuracy is not None), None),
         "train_seconds": time.perf_counter() - started,
         "interrupted": not finished,

@@ -126,14 +126,14 @@ def run(words: list[str]) -> None:
         raise SettingError(str(error)) from error
 
 
-def _store_of(path: str) -> str:
+def store_of(path: str) -> str:
     """Where the store is: ``path``, or a folder in it if that is a run's."""
     inside = Path(path) / "preferences"
     return str(inside) if (inside / "store.json").exists() else path
 
 
 def _open(path: str) -> PreferenceStore:
-    return PreferenceStore(_store_of(path), create=False)
+    return PreferenceStore(store_of(path), create=False)
 
 
 def _info(command: Info) -> None:
@@ -210,13 +210,13 @@ def _weigh(command: Weigh) -> None:
 def _merge(command: Merge) -> None:
     for other in command.others:
         _open(other)  # all of them, before anything is made
-    store = PreferenceStore(_store_of(command.path))
+    store = PreferenceStore(store_of(command.path))
     for other in command.others:
-        print(f"{command.path}: {store.import_from(_store_of(other))} new comparisons from {other}")
+        print(f"{command.path}: {store.import_from(store_of(other))} new comparisons from {other}")
 
 
 def _import(command: Import) -> None:
     if not command.file.is_file():
         raise SettingError(f"{command.file} is no file.")
-    count = exchange.import_file(PreferenceStore(_store_of(command.path)), command.file)
+    count = exchange.import_file(PreferenceStore(store_of(command.path)), command.file)
     print(f"{command.path}: {count} new comparisons from {command.file}")

@@ -1,0 +1,156 @@
+"""Demonstrations: what somebody or something did in an environment, step by step, in one file.
+
+The file is numpy's ``.npz`` with one flat array per name, over the steps of all episodes one after the other, with D4RL's names::
+
+    observations  actions  next_observations  rewards  terminals  timeouts
+
+The first two are enough to imitate. A folder that imitation saved trajectories to is read too.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pyarrow as pa
+
+from rlhf_ray.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.fragments import Trajectory
+from rlhf_ray.settings import SettingError
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """``n`` steps of whole episodes, one after the other; None for what nobody wrote down.
+
+    Attributes:
+        observations: ``[n, *observation_shape]``, before each step.
+        actions: ``[n, *action_shape]``, as given to the environment.
+        next_observations: ``[n, *observation_shape]``, after each step.
+        rewards: ``[n]``, the true ones.
+        terminals: ``[n]`` bool: whether the step ended its episode.
+        timeouts: ``[n]`` bool: whether the episode was cut off after the step.
+    """
+
+    observations: Array
+    actions: Array
+    next_observations: Array | None = None
+    rewards: FloatArray | None = None
+    terminals: BoolArray | None = None
+    timeouts: BoolArray | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(value) for name, value in vars(self).items() if value is not None}
+        if len(set(lengths.values())) != 1 or not len(self.actions):
+            raise ValueError(f"demonstrations need as many of each, at least one; got {lengths}")
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def save(self, file: Path | str) -> None:
+        """Write them to the ``.npz`` file ``file``."""
+        file = Path(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("wb") as sink:  # given a name, numpy would add an ending to it
+            np.savez_compressed(sink, **{name: value for name, value in vars(self).items() if value is not None})
+
+    @staticmethod
+    def load(path: Path | str) -> Demonstrations:
+        """The demonstrations in the ``.npz`` file, or in imitation's folder, ``path``. Nothing in it is run.
+
+        Raises:
+            SettingError: there are none; says what is missing.
+        """
+        path = Path(path)
+        try:
+            if path.is_dir():
+                return _of_imitation(path)
+            with np.load(path, allow_pickle=False) as arrays:
+                return Demonstrations(**{name: arrays[name] for name in _NAMES if name in arrays})
+        except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
+            raise SettingError(
+                f"{path} holds no demonstrations ({error}): it should be a .npz with the arrays observations and actions, as "
+                "`rlhf-ray record` writes it, or a folder that imitation saved trajectories to."
+            ) from error
+
+    def check(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], where: str) -> None:
+        """Check that they are from an environment with these spaces.
+
+        Raises:
+            SettingError: they are not; names the shapes.
+        """
+        shapes = self.observations.shape[1:], self.actions.shape[1:]
+        if shapes != (observation_space.shape, action_space.shape):
+            raise SettingError(
+                f"The demonstrations in {where} have observations of shape {shapes[0]} and actions of shape {shapes[1]}; the "
+                f"environment has {observation_space} and {action_space}. Use the environment that they are from."
+            )
+        if isinstance(action_space, gym.spaces.Discrete):
+            last = int(action_space.start) + int(action_space.n) - 1
+            first, least, most = int(action_space.start), int(np.min(self.actions)), int(np.max(self.actions))
+            if not first <= least <= most <= last:
+                raise SettingError(
+                    f"The demonstrations in {where} have actions from {least} to {most}; the environment has {first} to {last}."
+                )
+        for name in ("observations", "actions"):
+            values = getattr(self, name)
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise SettingError(f"The demonstrations in {where} have {name} that are not finite; leave those out.")
+
+    def trajectories(self) -> list[Trajectory]:
+        """The episodes, to cut fragments from (`rlhf_ray.fragments.cut_fragments`); the last one may be unfinished.
+
+        Where next observations or rewards are not known, an episode's last step is left out, and rewards are NaN.
+
+        Raises:
+            SettingError: nothing tells where episodes end.
+        """
+        if self.terminals is None and self.timeouts is None:
+            raise SettingError(
+                "The demonstrations do not tell where episodes end: they need terminals, timeouts or both."
+            )
+        terminals, timeouts = (
+            np.zeros(len(self), bool) if e is None else e.astype(bool) for e in (self.terminals, self.timeouts)
+        )
+        rewards = np.full(len(self), np.nan) if self.rewards is None else self.rewards.astype(np.float64)
+        ends = np.flatnonzero(terminals | timeouts) + 1
+        found = []
+        for begin, end in zip([0, *ends], [*ends, len(self)], strict=True):
+            observations, last = self.observations[begin:end], end
+            if self.next_observations is not None:
+                observations = np.concatenate([observations, self.next_observations[end - 1 : end]])
+            else:
+                last -= 1
+            if last > begin:
+                whole = bool(last == end and terminals[end - 1])
+                found.append(Trajectory(observations, self.actions[begin:last], rewards[begin:last], whole))
+        return found
+
+
+_NAMES = ("observations", "actions", "next_observations", "rewards", "terminals", "timeouts")
+
+
+def _of_imitation(folder: Path) -> Demonstrations:
+    """What imitation saved: a Hugging Face dataset with one row per episode."""
+    files = json.loads((folder / "state.json").read_text())["_data_files"]
+    columns: dict[str, list[Any]] = {name: [] for name in ("obs", "acts", "rews", "terminal")}
+    for file in files:
+        with pa.memory_map(str(folder / file["filename"])) as content:
+            table = pa.ipc.open_stream(content).read_all()
+        for name, values in columns.items():
+            values += [np.array(value) for value in table[name].to_pylist()] if name in table.column_names else []
+    ends = [np.arange(len(actions)) == len(actions) - 1 for actions in columns["acts"]]
+    terminal = columns["terminal"]
+    return Demonstrations(
+        observations=np.concatenate([observations[:-1] for observations in columns["obs"]]),
+        actions=np.concatenate(columns["acts"]),
+        next_observations=np.concatenate([observations[1:] for observations in columns["obs"]]),
+        rewards=np.concatenate(columns["rews"]) if columns["rews"] else None,
+        terminals=np.concatenate([last & over for last, over in zip(ends, terminal, strict=True)]),
+        timeouts=np.concatenate([last & ~over for last, over in zip(ends, terminal, strict=True)]),
+    )

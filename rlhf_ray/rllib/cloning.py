@@ -1,0 +1,76 @@
+"""Behavioural cloning: a policy learns to do what demonstrations show, before anything else teaches it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from ray.rllib.core.columns import Columns
+from torch import Tensor
+
+from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.rllib.actions import to_policy_actions
+
+LEAST_LOG_STD = math.log(0.2)
+"""For continuous actions: the spread (of actions scaled to [-1, 1]) does not fall below this. Demonstrations that never vary are
+likeliest without any, and would leave PPO nothing to try out."""
+
+CHUNK = 4096
+"""Steps per forward pass where gradients are not needed."""
+
+
+@dataclass(frozen=True)
+class CloningReport:
+    """What cloning came to: the mean log-likelihood of a demonstrated action before and after, and gradient steps."""
+
+    steps: int
+    before: float
+    after: float
+    gradient_steps: int
+
+
+def clone(
+    module: Any, demonstrations: Demonstrations, *, epochs: int, minibatch_size: int, learning_rate: float, seed: int
+) -> CloningReport:
+    """Fit a policy to demonstrations, by the likelihood of their actions (with Adam). Its value function stays as it is.
+
+    Args:
+        module: the policy, an `ActorCritic` or another RLModule for torch; changed in place.
+        demonstrations: of its environment (`Demonstrations.check`).
+        epochs: passes over all steps.
+        minibatch_size: steps per gradient step.
+        learning_rate: of Adam.
+        seed: of the order.
+    """
+    observations = torch.as_tensor(demonstrations.observations.astype(module.observation_space.dtype, copy=False))
+    actions = torch.as_tensor(to_policy_actions(demonstrations.actions, module.action_space))
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate)
+
+    def log_likelihood(index: Tensor) -> Tensor:
+        outputs = module.forward_train({Columns.OBS: observations[index]})
+        distribution = module.get_train_action_dist_cls().from_logits(outputs[Columns.ACTION_DIST_INPUTS])
+        likelihood: Tensor = distribution.logp(actions[index])
+        return likelihood
+
+    def mean() -> float:
+        with torch.no_grad():
+            return float(torch.cat([log_likelihood(part) for part in _split(torch.arange(len(actions)), CHUNK)]).mean())
+
+    before, taken = mean(), 0
+    for _ in range(epochs):
+        for batch in _split(torch.randperm(len(actions), generator=generator), minibatch_size):
+            optimizer.zero_grad(set_to_none=True)
+            (-log_likelihood(batch).mean()).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            taken += 1
+            if hasattr(module, "log_std"):
+                module.log_std.data.clamp_(min=LEAST_LOG_STD)
+    return CloningReport(len(actions), before, mean(), taken)
+
+
+def _split(index: Tensor, size: int) -> tuple[Tensor, ...]:
+    parts: tuple[Tensor, ...] = torch.split(index, size)
+    return parts

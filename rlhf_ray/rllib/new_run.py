@@ -1,0 +1,131 @@
+"""New run folders, with copies of all that the run starts from."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+
+from actors.pipeline import check_labels
+from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.rllib.cloning import clone
+from rlhf_ray.rllib.config import PreferencePPOConfig
+from rlhf_ray.rllib.policy import policy_spec
+from rlhf_ray.rllib.starting import fitted_reward, policy_weights
+from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.settings import Experiment, SettingError
+from rlhf_ray.start import Start
+from rlhf_ray.store import PreferenceStore
+
+
+def new_run(
+    path: Path | str,
+    experiment: Experiment,
+    start: Start | None = None,
+    *,
+    options: dict[str, Any] | None = None,
+    say: Callable[[str], None] = lambda what: None,
+) -> RunFolder:
+    """Make the folder of a run that starts from what ``start`` names; `rlhf_ray.rllib.training.train` runs it.
+
+    The experiment in the folder is the one to train: with a fitted reward model, one that asks nothing.
+
+    Args:
+        path: of the folder, which must be empty or not there.
+        experiment: the settings.
+        start: what to start from; nothing unless given.
+        options: what else the run was asked to do, for when it is resumed.
+        say: is told what is being done.
+
+    Raises:
+        SettingError: something does not fit. Nothing has been made then.
+    """
+    start = start or Start()
+    if start.reward_from is not None:
+        reward = fitted_reward(start.reward_from)
+        experiment = dataclasses.replace(
+            experiment, preferences=experiment.preferences.without_questions(), reward_model=reward.settings
+        )
+    elif experiment.preferences.comparisons == 0:
+        raise SettingError(
+            "preferences.comparisons is 0; set it to 1 or more, or name a fitted reward model (--reward-from)."
+        )
+    config = PreferencePPOConfig.from_experiment(experiment)
+    config.start_from(reward_model=start.reward_from, policy=start.policy_from, labels=start.labels)
+    spaces = config.check_environment()
+    if config.labels_from is not None:
+        _check_labels(config.labels_from, experiment, spaces)
+    demonstrations = None
+    if start.demonstrations is not None:
+        demonstrations = Demonstrations.load(start.demonstrations)
+        demonstrations.check(*spaces, start.demonstrations)
+    folder = RunFolder.create(path, experiment, (options or {}) | {"start": dataclasses.asdict(start)})
+    if not start.parts:
+        return folder
+    new = folder.path / ".tmp-start"
+    new.mkdir()
+    if start.reward_from is not None:
+        reward.save(new / "reward_model")
+    if config.labels_from is not None:
+        PreferenceStore(config.labels_from, create=False).copy_to(new / "labels")
+    if start.policy_from is not None or demonstrations is not None:
+        policy = _policy(experiment, spaces)
+        if start.policy_from is not None:
+            policy.set_state(policy_weights(start.policy_from))
+        if demonstrations is not None:
+            say(f"imitating {len(demonstrations)} demonstrated steps")
+            report = clone(
+                policy,
+                demonstrations,
+                epochs=start.cloning_epochs,
+                minibatch_size=experiment.ppo.minibatch_size,
+                learning_rate=experiment.ppo.learning_rate,
+                seed=experiment.seed,
+            )
+            say(f"log-likelihood of a demonstrated action: {report.before:.2f} before, {report.after:.2f} after")
+        save_file({name: np.ascontiguousarray(value) for name, value in policy.get_state().items()}, new / _POLICY)
+    new.rename(folder.start)
+    return folder
+
+
+def sources(folder: RunFolder) -> dict[str, Path]:
+    """What the run in ``folder`` starts from, as `PreferencePPOConfig.start_from` takes it.
+
+    Raises:
+        SettingError: the folder lacks it.
+    """
+    start = Start(**folder.about()["options"].get("start", {}))
+    found = {name: folder.start / (_POLICY if name == "policy" else name) for name in start.parts}
+    for path in found.values():
+        if not path.exists():
+            raise SettingError(f"{path} is missing, which the run starts from: begin a new run.")
+    return found
+
+
+_POLICY = "policy.safetensors"
+
+
+def _policy(experiment: Experiment, spaces: tuple[gym.spaces.Box, gym.Space[Any]]) -> Any:
+    spec = copy.copy(policy_spec(experiment.ppo))
+    spec.observation_space, spec.action_space = spaces
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(experiment.seed)
+        return spec.build()
+
+
+def _check_labels(store: str, experiment: Experiment, spaces: tuple[gym.spaces.Box, gym.Space[Any]]) -> None:
+    """Look at the first of the labels: at all of them when they are fitted to."""
+    try:
+        snapshot = PreferenceStore(store, create=False).snapshot()
+    except ValueError as error:
+        raise SettingError(str(error)) from error
+    if not len(snapshot):
+        raise SettingError(f"--labels is {store}, and that holds no label.")
+    check_labels(snapshot.gather(slice(1)), experiment.fragments, *spaces, store)

@@ -1,0 +1,73 @@
+"""`rlhf-ray record`: write down what a run's policy does, as demonstrations."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from rlhf_ray import envs
+from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.rllib.evaluation import SEED_OFFSET, ActBest, newest_policy
+from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.settings import SettingError
+
+
+@dataclass(frozen=True)
+class Record:
+    """Write down what a run's saved policy does, acting deterministically: demonstrations, or a dataset to label."""
+
+    run: tyro.conf.Positional[Path]
+    """The run folder. The run may be going on."""
+    out: Path
+    """The file, a .npz: one flat array each for observations, actions, next_observations, rewards, terminals and timeouts."""
+    episodes: int = 20
+    """Episodes to play."""
+    seed: int = 0
+    """Seed of the episodes' beginnings."""
+
+
+def run(words: list[str]) -> None:
+    """Run the command."""
+    command = tyro.cli(Record, prog="rlhf-ray record", args=words)
+    if command.episodes < 1:
+        raise SettingError(f"--episodes is {command.episodes}; it must be 1 or more.")
+    folder = RunFolder.open(command.run)
+    policy, iteration = newest_policy(folder)
+    demonstrations = record(folder.experiment().environment, policy.best, episodes=command.episodes, seed=command.seed)
+    demonstrations.save(command.out)
+    assert demonstrations.rewards is not None
+    print(
+        f"{command.out}: {len(demonstrations)} steps in {command.episodes} episodes of the policy of iteration {iteration}, mean "
+        f"true return {demonstrations.rewards.sum() / command.episodes:.1f}"
+    )
+
+
+def record(environment: str, act: ActBest, *, episodes: int, seed: int) -> Demonstrations:
+    """Play whole episodes and write them down.
+
+    Args:
+        environment: a name that `rlhf_ray.envs.make_env` takes.
+        act: the policy.
+        episodes: how many, at least one.
+        seed: of their beginnings, which no training meets.
+    """
+    env = envs.make_env(environment)
+    steps: dict[str, list[Any]] = defaultdict(list)
+    for episode in range(episodes):
+        observation, _ = env.reset(seed=SEED_OFFSET + 1000 * seed + episode)
+        over = False
+        while not over:
+            action = act(np.asarray(observation)[None])[0]
+            steps["observations"].append(np.array(observation))  # copies: some environments reuse their arrays
+            observation, reward, terminated, truncated, _ = env.step(action)
+            over = terminated or truncated
+            told = {"next_observations": np.array(observation), "actions": action, "rewards": float(reward)}
+            for name, value in (told | {"terminals": bool(terminated), "timeouts": bool(truncated)}).items():
+                steps[name].append(value)
+    env.close()  # type: ignore[no-untyped-call]
+    return Demonstrations(**{name: np.stack(values) for name, values in steps.items()})

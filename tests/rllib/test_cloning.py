@@ -1,0 +1,79 @@
+"""Behavioural cloning: policies that learn from demonstrations, without Ray."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.rllib.actions import to_env_actions, to_policy_actions
+from rlhf_ray.rllib.cloning import LEAST_LOG_STD, clone
+from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
+from rlhf_ray.settings import PPOSettings
+
+SEEN = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOUNDED = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+
+
+def policy(action_space: gym.Space[Any], observation_space: gym.spaces.Box = SEEN, **settings: Any) -> Any:
+    spec = policy_spec(PPOSettings(**({"hidden": (32,)} | settings)))
+    spec.observation_space, spec.action_space = observation_space, action_space
+    torch.manual_seed(0)
+    return spec.build()
+
+
+def seen(n: int) -> Any:
+    return np.random.default_rng(0).uniform(-1, 1, (n, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("space", [BOUNDED, gym.spaces.Box(-np.inf, np.inf, (2,)), gym.spaces.Discrete(3)])
+def test_actions_go_to_the_policys_scale_and_back(space: gym.Space[Any]) -> None:
+    space.seed(0)
+    actions = np.stack([space.sample() for _ in range(20)])
+    np.testing.assert_allclose(to_env_actions(to_policy_actions(actions, space), space), actions, rtol=1e-5, atol=1e-5)
+    if space is BOUNDED:
+        assert to_policy_actions(np.array([[2.0, 0.0], [9.0, -9.0]]), space).tolist() == [[1.0, -1.0], [1.0, -1.0]]
+
+
+def test_a_policy_of_continuous_actions_does_what_was_shown_and_keeps_something_to_try_out() -> None:
+    module, observations = policy(BOUNDED), seen(512)
+    actions = np.stack([1.5 * observations[:, 0], 5 + 4 * observations[:, 1]], 1)
+    before = {name: value.copy() for name, value in module.get_state().items()}
+    report = clone(
+        module, Demonstrations(observations, actions), epochs=60, minibatch_size=64, learning_rate=3e-3, seed=1
+    )
+    assert (report.steps, report.gradient_steps) == (512, 60 * 8)
+    assert report.after > report.before + 1
+    error = np.abs(CollectorPolicy(module).best(observations) - actions) / [4.0, 10.0]  # shares of the range
+    assert error.mean() < 0.03
+    np.testing.assert_allclose(module.log_std.detach().numpy(), LEAST_LOG_STD, atol=1e-5)
+    for name, value in module.get_state().items():
+        assert np.array_equal(value, before[name]) == name.startswith("critic"), name
+
+
+def test_a_policy_of_discrete_actions_too_and_the_same_seed_gives_the_same() -> None:
+    observations = seen(300)
+    demonstrations = Demonstrations(observations, (observations[:, 0] > 0) + 0)
+    states = []
+    for _ in range(2):
+        module = policy(gym.spaces.Discrete(3))
+        report = clone(module, demonstrations, epochs=40, minibatch_size=50, learning_rate=1e-2, seed=1)
+        states.append(module.get_state())
+    assert report.before == pytest.approx(math.log(1 / 3), abs=0.1)
+    assert np.mean(CollectorPolicy(module).best(observations) == demonstrations.actions) > 0.97
+    for name, value in states[0].items():
+        np.testing.assert_array_equal(value, states[1][name])
+
+
+def test_images_are_taken_as_they_are() -> None:
+    space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    images = np.zeros((24, 36, 36, 3), np.uint8)
+    images[12:] = 200
+    module = policy(gym.spaces.Discrete(2), space)
+    clone(module, Demonstrations(images, np.arange(24) // 12), epochs=15, minibatch_size=12, learning_rate=1e-3, seed=0)
+    assert CollectorPolicy(module).best(images).tolist() == [0] * 12 + [1] * 12

@@ -1,0 +1,326 @@
+"""Ways to begin a run, each from files to files: stored labels, a fitted reward, a policy, demonstrations."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+from safetensors.numpy import load_file
+
+from rlhf_ray import cli
+from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.rllib.new_run import new_run
+from rlhf_ray.rllib.starting import policy_weights
+from rlhf_ray.rllib.training import Outcome, train
+from rlhf_ray.run_folder import RunFolder, read_metrics
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    PPOSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+    SettingError,
+)
+from rlhf_ray.start import Start
+from rlhf_ray.store import PreferenceStore
+
+
+def small(**changes: Any) -> Experiment:
+    """Pendulum for three iterations, with labels in two rounds after the first."""
+    values: dict[str, Any] = {
+        "total_env_steps": 500 + 3 * 800,
+        "seed": 3,
+        "checkpoint_every": 1,
+        "fragments": FragmentSettings(length=10, initial_env_steps=500, pool=60),
+        "preferences": PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=2, held_out_share=0.2),
+        "reward_model": RewardModelSettings(hidden=(16,), initial_updates=20, updates=5),
+        "ppo": PPOSettings(num_envs=4, rollout_length=200, minibatch_size=200, epochs=2, hidden=(16,)),
+    }
+    return Experiment(**(values | changes))
+
+
+def asking(**changes: Any) -> PreferenceSettings:
+    return dataclasses.replace(small().preferences, **changes)
+
+
+def go(path: Path, experiment: Experiment, start: Start, **options: Any) -> tuple[RunFolder, Outcome]:
+    folder = new_run(path, experiment, start)
+    return folder, train(folder.experiment(), folder, evaluation_episodes=2, **options)
+
+
+def fails_with(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    with pytest.raises(SystemExit) as error:
+        cli.main([str(word) for word in words])
+    assert error.value.code == 2
+    printed = capsys.readouterr()
+    return printed.out + printed.err
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[int, Any]:
+    """What `rlhf-ray evaluate` said of `base` after each of its iterations, while it was going on."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def base(ray_session: None, tmp_path_factory: pytest.TempPathFactory, seen: dict[int, Any]) -> RunFolder:
+    """A run that began from nothing."""
+    path = tmp_path_factory.mktemp("base") / "run"
+
+    def evaluate(metrics: dict[str, Any]) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            printed: list[str] = []
+            patch.setattr("builtins.print", lambda *words, **options: printed.append(" ".join(map(str, words))))
+            try:
+                cli.main(["evaluate", str(path), "--episodes", "2", "--json"])
+            except SystemExit as end:
+                printed.append(str(end.code))
+        seen[metrics["iteration"]] = printed
+
+    return go(path, small(), Start(), observe=evaluate)[0]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_going_on_is_evaluated_at_its_newest_whole_checkpoint(base: RunFolder, seen: Any) -> None:
+    message, code = seen[1]  # before the first checkpoint
+    assert "holds no policy yet" in message
+    assert "checkpoint_every=1 " in message
+    assert code == "2"
+    for iteration in (2, 3):
+        values = json.loads(seen[iteration][0])
+        row = base.metrics_at(iteration - 1)
+        assert (values["env_steps"], values["comparisons"]) == (row["env_steps"], row["comparisons"])
+        assert values["episodes"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_a_run_starts_from_stored_labels_and_asks_only_for_what_is_missing(
+    base: RunFolder, tmp_path: Path, mode: Any
+) -> None:
+    given = PreferenceStore(base.preferences).load()
+    assert given is not None
+    experiment = small(seed=4, preferences=asking(comparisons=36, initial_comparisons=32, mode=mode))
+    folder, outcome = go(tmp_path / "run", experiment, Start(labels=str(base.path)))
+    stored = PreferenceStore(folder.preferences).load()
+    assert stored is not None
+    assert stored.pairs.ids[:30] == given.pairs.ids
+    rows = read_metrics(folder.metrics)
+    assert rows[0]["comparisons"] >= 32
+    assert outcome.comparisons == len(stored) == 36
+    assert rows[0]["gradient_steps"] == 20
+    assert RewardEnsemble.load(folder.reward_model).version > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_where_all_labels_are_there_none_is_asked_and_the_fit_takes_the_steps_of_all_rounds(
+    base: RunFolder, tmp_path: Path, mode: Any
+) -> None:
+    experiment = small(seed=4, preferences=asking(mode=mode))
+    folder, outcome = go(tmp_path / "run", experiment, Start(labels=str(base.preferences)))
+    assert outcome.comparisons == 30
+    given = PreferenceStore(base.preferences).events()
+    assert PreferenceStore(folder.preferences).events()["event_id"] == given["event_id"]
+    rows = read_metrics(folder.metrics)
+    assert [row["reward_version"] for row in rows] == [1, 1, 1]
+    assert rows[0]["gradient_steps"] == 20 + 2 * 5
+    assert outcome.env_steps == 2_900
+
+
+@pytest.mark.slow
+def test_a_run_starts_again_without_what_it_began_from_and_comes_to_the_same(base: RunFolder, tmp_path: Path) -> None:
+    sources = tmp_path / "sources"
+    shutil.copytree(base.path, sources)
+    start = Start(labels=str(sources), policy_from=str(sources))
+    experiment = small(seed=5, preferences=asking(comparisons=40))
+    folder = new_run(tmp_path / "first", experiment, start)
+    shutil.copytree(folder.path, tmp_path / "again")
+    shutil.rmtree(sources)
+    runs = [folder, RunFolder.open(tmp_path / "again")]
+    for run, resume in zip(runs, (False, True), strict=True):  # as after a kill before the first checkpoint
+        train(run.experiment(), run, resume=resume, evaluation_episodes=2)
+    first, again = (load_file(run.reward_model / "reward.safetensors") for run in runs)
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, again[name])
+    policies = [policy_weights(run.path) for run in runs]
+    for name, value in policies[0].items():
+        np.testing.assert_array_equal(value, policies[1][name])
+    shutil.rmtree(runs[1].start)
+    with pytest.raises(SettingError, match="begin a new run"):
+        train(runs[1].experiment(), runs[1], resume=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runners", [0, 1])
+def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(base: RunFolder, tmp_path: Path, runners: int) -> None:
+    source = tmp_path / "fitted"
+    shutil.copytree(base.reward_model, source)
+    experiment = small(
+        seed=6,
+        preferences=asking(mode="asynchronous" if runners else "synchronous"),
+        reward_model=RewardModelSettings(),
+        ppo=dataclasses.replace(small().ppo, num_env_runners=runners),
+    )
+    actors: set[str] = set()
+
+    def look(metrics: dict[str, Any]) -> None:
+        actors.update(name for name in ray.util.list_named_actors() if name.startswith("ring-"))
+        if metrics["iteration"] == 1:
+            shutil.rmtree(source)  # and the rest is done without it
+
+    folder, outcome = go(tmp_path / "run", experiment, Start(reward_from=str(source)), observe=look)
+    assert not actors
+    assert (outcome.comparisons, outcome.env_steps, outcome.held_out_accuracy) == (0, 2_400, None)
+    assert not folder.preferences.exists()
+    fitted, used = (load_file(run.reward_model / "reward.safetensors") for run in (base, folder))
+    for name, value in fitted.items():
+        np.testing.assert_array_equal(value, used[name])
+    rows = read_metrics(folder.metrics)
+    assert {row["learner_reward_version"] for row in rows} == {int(fitted["version"])}
+    assert all(row["clips_failed"] == 0 for row in rows)
+    assert folder.report.exists()
+    assert folder.experiment().reward_model == small().reward_model
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_checkpoint_with_a_fitted_reward_is_moved_and_goes_on(tmp_path: Path) -> None:
+    reward = RewardEnsemble(
+        *PreferencePPOConfig().environment("Pendulum-v1").check_environment(), RewardModelSettings()
+    )
+    reward.version += 7
+    reward.save(tmp_path / "reward")
+    config = PreferencePPOConfig.from_experiment(small()).start_from(reward_model=tmp_path / "reward")
+    assert PreferencePPO.default_resource_request(config).bundles == [{"CPU": 1.0}]
+    algorithm = config.build_algo()
+    try:
+        result = algorithm.train()
+        assert result["preferences"]["comparisons"] == 0
+        assert result["preferences"]["env_steps"] == 800
+        algorithm.save_to_path(str(tmp_path / "checkpoint"))
+    finally:
+        algorithm.stop()
+    shutil.rmtree(tmp_path / "reward")
+    shutil.move(tmp_path / "checkpoint", tmp_path / "moved")
+    restored = PreferencePPO.from_checkpoint(str(tmp_path / "moved"))
+    try:
+        result = restored.train()
+        assert result["learners"]["default_policy"]["reward_version"] == 7
+        for name, value in reward.state().items():
+            np.testing.assert_array_equal(restored.reward_model().state()[name], value)
+    finally:
+        restored.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_fitted_reward_does_not_hide_that_episodes_have_different_lengths(tmp_path: Path) -> None:
+    config = PreferencePPOConfig.from_experiment(small(environment="CartPole-v1"))
+    RewardEnsemble(*config.check_environment(), RewardModelSettings()).save(tmp_path / "reward")
+    algorithm = config.start_from(reward_model=tmp_path / "reward").build_algo()
+    try:
+        with pytest.raises(SettingError, match=r"allow_variable_horizon is False, and episodes of \d+ to \d+ steps"):
+            algorithm.train()
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.slow
+def test_a_policy_is_recorded_cloned_and_trained_on(
+    base: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demos = tmp_path / "demos.npz"
+    cli.main(["record", str(base.path), "--episodes", "3", "--out", str(demos)])
+    assert "600 steps in 3 episodes of the policy of iteration 3" in capsys.readouterr().out
+    recorded = Demonstrations.load(demos)
+    assert [len(episode) for episode in recorded.trajectories()] == [200, 200, 200]
+    assert recorded.timeouts is not None
+    assert recorded.timeouts.sum() == 3
+    folder = new_run(tmp_path / "run", small(seed=7), Start(demonstrations=str(demos), cloning_epochs=5), say=print)
+    assert "imitating 600 demonstrated steps" in capsys.readouterr().out
+    cloned = load_file(folder.start / "policy.safetensors")
+    config = PreferencePPOConfig.from_experiment(folder.experiment()).preferences(store=tmp_path / "store")
+    algorithm = config.start_from(policy=folder.start / "policy.safetensors").build_algo()
+    try:
+        for weights in (
+            algorithm.learner_group.get_weights()["default_policy"],
+            algorithm.env_runner.module.get_state(),
+        ):
+            for name, value in weights.items():
+                np.testing.assert_array_equal(np.asarray(value), cloned[name])
+        assert algorithm.training_iteration == 0
+        assert algorithm.env_steps == 0
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.slow
+def test_a_policy_goes_on_from_a_run_or_a_checkpoint(base: RunFolder, tmp_path: Path) -> None:
+    trained = policy_weights(base.checkpoint())
+    for i, source in enumerate((base.path, base.checkpoint())):
+        folder = new_run(tmp_path / str(i), small(seed=8), Start(policy_from=str(source)))
+        for name, value in load_file(folder.start / "policy.safetensors").items():
+            np.testing.assert_array_equal(value, trained[name])
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_is_said_before_anything_is_made(
+    base: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "other.npz", observations=np.zeros((9, 2)), actions=np.zeros(9, np.int64))
+    PreferenceStore(tmp_path / "empty")
+    run = base.path
+    cases: list[tuple[str, list[str], list[str]]] = [
+        ("MountainCar-v0", ["--reward-from", str(run)], ["reward model in", "Discrete(3)", "Box(-2.0, 2.0, (1,)"]),
+        (
+            "MountainCar-v0",
+            ["--policy-from", str(run)],
+            ["policy in", "actor.0.weight has the shape", "(16, 3)", "ppo.hidden"],
+        ),
+        (
+            "MountainCar-v0",
+            ["--labels", str(run), "--fragments.length", "10"],
+            ["clips in", "shape (3,)", "Discrete(3)"],
+        ),
+        ("pendulum", ["--demonstrations", str(tmp_path / "other.npz")], ["demonstrations in", "shape (2,)"]),
+        ("pendulum", ["--demonstrations", str(tmp_path / "no.npz")], ["no.npz holds no demonstrations"]),
+        ("pendulum", ["--reward-from", str(tmp_path / "empty")], ["holds no reward model"]),
+        ("pendulum", ["--policy-from", str(tmp_path / "empty")], ["neither a run's folder nor a checkpoint"]),
+        ("pendulum", ["--policy-from", str(run)], ["actor.0.weight has the shape (16, 3)", "(64, 3)"]),
+        ("pendulum", ["--labels", str(tmp_path / "empty")], ["holds no label"]),
+        ("pendulum", ["--labels", str(tmp_path / "nothing")], ["no preference store"]),
+        ("pendulum", ["--labels", str(run), "--fragments.length", "25"], ["fragments.length is 25", "have 10 steps"]),
+        ("pendulum", ["--labels", str(run), "--reward-from", str(run)], ["leave one of them out"]),
+    ]
+    for name, words, messages in cases:
+        printed = fails_with(capsys, "train", name, *words, "--run-dir", tmp_path / "new")
+        for message in messages:
+            assert message in printed, (words, printed)
+        assert not (tmp_path / "new").exists()
+
+
+def test_a_run_goes_on_only_with_what_it_began_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = new_run(tmp_path / "run", small(), options={"reference": False, "evaluation_episodes": 2})
+    assert "goes on with what the run began with" in fails_with(
+        capsys, "train", "--resume", folder.path, "--policy-from", folder.path
+    )
+
+
+def test_a_fitted_reward_and_questions_do_not_go_together(tmp_path: Path) -> None:
+    config = PreferencePPOConfig.from_experiment(small())
+    RewardEnsemble(*config.check_environment(), RewardModelSettings()).save(tmp_path)
+    with pytest.raises(SettingError, match=r"preferences\.comparisons is 5, and training is on the reward model"):
+        config.start_from(reward_model=tmp_path).preferences(comparisons=5, initial_comparisons=5).validate()
+    config = PreferencePPOConfig.from_experiment(small()).start_from(reward_model=tmp_path, labels=tmp_path)
+    with pytest.raises(SettingError, match="ask for and fit to none"):
+        config.validate()
+    config = PreferencePPOConfig.from_experiment(small()).start_from(reward_model=tmp_path).reward_model(hidden=(3,))
+    with pytest.raises(SettingError, match="is fitted already, and reward_model has settings other"):
+        config.check_environment()

@@ -1,0 +1,122 @@
+"""Demonstrations: files written and read, by this and by another project, and what they may not be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.settings import SettingError
+from tests.made_up import CHOICES, FORCES, VECTORS
+
+
+def made_up(lengths: tuple[int, ...] = (4, 3), terminal: tuple[bool, ...] = (False, True), **without: None) -> Any:
+    """Episodes of these lengths; whether each ended by itself. An observation tells its episode and step."""
+    number = np.repeat(np.arange(len(lengths)), lengths)
+    step = np.concatenate([np.arange(length) for length in lengths])
+    last = np.concatenate([np.arange(length) == length - 1 for length in lengths])
+    observations = np.stack([number, step, np.zeros(len(step))], 1).astype(np.float32)
+    terminals = last & np.array(terminal)[number]
+    values: dict[str, Any] = {
+        "observations": observations,
+        "actions": np.stack([step, -step], 1).astype(np.float32) / 10,
+        "next_observations": observations + np.array([0, 1, 0], np.float32),
+        "rewards": step.astype(np.float64),
+        "terminals": terminals,
+        "timeouts": last & ~terminals,
+    }
+    return Demonstrations(**(values | without))
+
+
+def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
+    demonstrations = made_up()
+    demonstrations.save(tmp_path / "new" / "demos.npz")
+    loaded = Demonstrations.load(tmp_path / "new" / "demos.npz")
+    for name, value in vars(demonstrations).items():
+        np.testing.assert_array_equal(getattr(loaded, name), value)
+        assert getattr(loaded, name).dtype == value.dtype
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["demos.npz"]
+
+
+def test_observations_and_actions_are_enough_and_other_arrays_are_left_alone(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", observations=np.zeros((5, 3)), actions=np.zeros((5, 2)), qpos=np.zeros(9))
+    loaded = Demonstrations.load(tmp_path / "d.npz")
+    assert len(loaded) == 5
+    assert loaded.rewards is loaded.terminals is None
+    with pytest.raises(SettingError, match="terminals, timeouts"):
+        loaded.trajectories()
+
+
+def test_episodes_become_trajectories() -> None:
+    first, second = made_up().trajectories()
+    assert (len(first), first.terminated, len(second), second.terminated) == (4, False, 3, True)
+    np.testing.assert_array_equal(second.observations[:, 1], [0, 1, 2, 3])
+    np.testing.assert_array_equal(second.observations[:, 0], 1)
+    np.testing.assert_array_equal(first.rewards, [0, 1, 2, 3])
+
+
+def test_without_next_observations_the_last_step_is_left_out_and_no_episode_ends_by_itself() -> None:
+    first, second = made_up(next_observations=None, rewards=None).trajectories()
+    assert [len(trajectory.observations) for trajectory in (first, second)] == [4, 3]
+    assert [len(trajectory.actions) for trajectory in (first, second)] == [3, 2]
+    assert not second.terminated
+    assert np.isnan(first.rewards).all()
+
+
+def test_an_unfinished_last_episode_is_one_too() -> None:
+    whole = made_up((4, 3), (True, True))
+    cut = Demonstrations(**{name: value[:6] for name, value in vars(whole).items()})
+    assert [(len(t), t.terminated) for t in cut.trajectories()] == [(4, True), (2, False)]
+
+
+def test_what_is_no_file_of_demonstrations_is_an_error_that_says_what_it_should_be(tmp_path: Path) -> None:
+    np.savez(tmp_path / "lacking.npz", observations=np.zeros((5, 3)))
+    np.savez(tmp_path / "uneven.npz", observations=np.zeros((5, 3)), actions=np.zeros((4, 2)))
+    np.savez(tmp_path / "empty.npz", observations=np.zeros((0, 3)), actions=np.zeros((0, 2)))
+    np.savez(tmp_path / "objects.npz", observations=np.array([{}]), actions=np.array([{}]))
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "text.npz").write_text("no")
+    (tmp_path / "folder").mkdir()
+    files = ("lacking.npz", "uneven.npz", "empty.npz", "objects.npz", "one.npy", "text.npz", "folder", "nothing")
+    for name in files:
+        with pytest.raises(SettingError, match=rf"{name} holds no demonstrations .* with the arrays"):
+            Demonstrations.load(tmp_path / name)
+
+
+def test_those_of_another_environment_are_refused() -> None:
+    made_up().check(VECTORS, FORCES, "d.npz")
+    with pytest.raises(SettingError, match=r"d\.npz have observations of shape \(3,\) and actions of shape \(2,\)"):
+        made_up().check(VECTORS, CHOICES, "d.npz")
+    with pytest.raises(SettingError, match="observations that are not finite"):
+        made_up(observations=np.full((7, 3), np.nan)).check(VECTORS, FORCES, "d.npz")
+    choices = Demonstrations(np.zeros((3, 3), np.float32), np.array([0, 3, 4]))
+    with pytest.raises(SettingError, match="actions from 0 to 4; the environment has 0 to 3"):
+        choices.check(VECTORS, CHOICES, "d.npz")
+    choices.check(VECTORS, gym.spaces.Discrete(5), "d.npz")
+
+
+def test_trajectories_that_imitation_saved_are_read(tmp_path: Path) -> None:
+    serialize, types = pytest.importorskip("imitation.data.serialize"), pytest.importorskip("imitation.data.types")
+    rng = np.random.default_rng(0)
+    episodes = [
+        types.TrajectoryWithRew(
+            obs=rng.normal(size=(n + 1, 3)).astype(np.float32),
+            acts=rng.normal(size=(n, 2)).astype(np.float32),
+            rews=rng.normal(size=n),
+            infos=None,
+            terminal=over,
+        )
+        for n, over in ((4, False), (3, True))
+    ]
+    serialize.save(tmp_path / "theirs", episodes)
+    loaded = Demonstrations.load(tmp_path / "theirs")
+    loaded.check(VECTORS, FORCES, "theirs")
+    for ours, theirs in zip(loaded.trajectories(), episodes, strict=True):
+        np.testing.assert_allclose(ours.observations, theirs.obs)
+        np.testing.assert_allclose(ours.actions, theirs.acts)
+        np.testing.assert_allclose(ours.rewards, theirs.rews)
+        assert ours.terminated == theirs.terminal
