@@ -109,13 +109,25 @@ class AsynchronousPipeline(Pipeline):
         """
         self._collect_first(env_steps)
         self._now = env_steps
+        self.start()
+        self.wait_for_version(stop)
+        return self.news()
+
+    def start(self) -> None:
+        """Begin to turn, with the labels that the store holds."""
         self._adopt_stored()
         self._thread.start()
+
+    def wait_for_version(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the first version of the reward model, or until ``stop`` says not to.
+
+        Raises:
+            Exception: whatever went wrong in the ring.
+        """
         with self._changed:
             while self.version == 0 and not stop():
                 self._changed.wait(LOOK_EVERY)
                 self._raise_failure()
-        return self.news()
 
     @property
     def rounds_held(self) -> int:
@@ -222,8 +234,7 @@ class AsynchronousPipeline(Pipeline):
             _Questions(q["number"], ray.put(_pairs_from_plain(q["pairs"])), q["count"], q["stored"], q["stored"])
             for q in state["questions"]
         )
-        self._adopt_stored()
-        self._thread.start()
+        self.start()
 
     def close(self) -> None:
         """Store the answers that were given, then end the thread and the actors."""
@@ -349,8 +360,7 @@ class AsynchronousPipeline(Pipeline):
         """Have a version made, where gradient steps are due and there are new labels."""
         due = 0
         if self.version == 0:
-            more = self._open() > 0 or self._starved_at != self._advances
-            if self.answered < self.preferences.first_fit_comparisons and more:
+            if self.answered < self.preferences.first_fit_comparisons and self._answers_to_come():
                 return
             updates = self.reward_model.initial_updates
         else:
@@ -422,6 +432,10 @@ class AsynchronousPipeline(Pipeline):
     def _open(self) -> int:
         """Questions whose answers are not stored yet."""
         return sum(q.count - q.stored for q in self._questions)
+
+    def _answers_to_come(self) -> bool:
+        """Before the first fit: whether there will be more answers without PPO going on."""
+        return self._open() > 0 or self._starved_at != self._advances
 
     def _all_stored(self) -> bool:
         """Whether nothing is left to store, or nothing can be."""

@@ -53,7 +53,7 @@ class Pipeline:
         name: of this ring: its actors are named ``NAME/fragmenter`` and so on, in the caller's Ray namespace.
         fragments, preferences, reward_model: the settings.
         observation_space, action_space: the environment's.
-        make_env: makes the environment, for the collector.
+        make_env: makes the environment, for the collector; None: there is no collector, and clips come from elsewhere.
         store: folder of the preference store, on this process's node; or its URL.
         seed: of everything random in the ring.
         rollouts: stretches the collector's steps are shared by.
@@ -68,7 +68,7 @@ class Pipeline:
         reward_model: RewardModelSettings,
         observation_space: gym.spaces.Box,
         action_space: gym.Space[Any],
-        make_env: Callable[[], gym.Env[Any, Any]],
+        make_env: Callable[[], gym.Env[Any, Any]] | None,
         store: Path | str,
         seed: int,
         rollouts: int,
@@ -92,7 +92,7 @@ class Pipeline:
         # A restarted store must find its folder.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         spaces = (observation_space, action_space)
-        self.collector = start(RolloutCollector, "collector", make_env, fragments, seed)
+        self.collector: Any = make_env and start(RolloutCollector, "collector", make_env, fragments, seed)
         self.fragmenter = start(Fragmenter, "fragmenter", fragments, preferences, reward_model, *spaces, seed)
         self.gatherer = start(SyntheticGatherer, "gatherer", preferences, seed)
         self.store = start(PreferenceStore, "store", store, scheduling_strategy=here)
@@ -176,7 +176,8 @@ class Pipeline:
     def close(self) -> None:
         """End the actors."""
         for actor in (self.collector, self.fragmenter, self.gatherer, self.store, self.trainer):
-            ray.kill(actor)
+            if actor is not None:
+                ray.kill(actor)
 
     def _collect(
         self, env_steps: int, round_number: int, policy_version: int, make_policy: PolicyFactory | None
