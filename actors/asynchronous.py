@@ -427,7 +427,8 @@ class AsynchronousPipeline(Pipeline):
     def _due(self) -> int:
         """Labels due by now, in all."""
         of = self.preferences
-        return labels_due(of.comparisons, of.initial_comparisons, of.schedule, self._progress, of.steepness)
+        due = labels_due(of.comparisons, of.initial_comparisons, of.schedule, self._progress, of.steepness)
+        return max(due, of.first_fit_comparisons)  # which PPO waits for before it makes any progress
 
     def _open(self) -> int:
         """Questions whose answers are not stored yet."""
