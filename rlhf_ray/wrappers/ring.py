@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import ray
+
 from actors.asynchronous import AsynchronousPipeline
+from actors.fragmenter import Clips
 from rlhf_ray.settings import SettingError
 
 
@@ -22,7 +25,27 @@ class WrapperRing(AsynchronousPipeline):
         self.waited_for = False
         """Whether somebody waits for the first version, so that no more clips come before it."""
         self._looked_at = 0
+        self._sent: Any = None
+        """What is ready when the fragmenter has taken the clips sent last."""
         super().__init__(make_env=None, rollouts=1, spread=0, **arguments)
+
+    def take(self, clips: Clips, wait: bool) -> bool:
+        """Send clips to the fragmenter. Unless told to ``wait``, drop them while it has not taken the last ones.
+
+        Returns:
+            Whether they were sent.
+        """
+        if self._sent is not None and not wait and not ray.wait([self._sent], timeout=0)[0]:
+            return False
+        if self._sent is not None:
+            ray.get(self._sent)  # raises what went wrong
+        self._sent = self.fragmenter.add.remote(clips)
+        return True
+
+    def close(self) -> None:
+        """See `AsynchronousPipeline.close`; where Ray was shut down before, there is nothing left to end."""
+        if ray.is_initialized():
+            super().close()
 
     def check_report(self, report: dict[str, Any]) -> dict[str, Any]:
         """See `Pipeline.check_report`; and there must be something to ask about.

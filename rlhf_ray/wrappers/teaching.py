@@ -11,7 +11,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import ray
 import torch
 
 from actors.cluster import hold_ray, release_ray
@@ -74,7 +73,6 @@ class Teaching:
         self._predictor: Predictor | None = None
         self._windows = 0
         self._begun = False
-        self._sent: Any = None
         if isinstance(reward_model, Path | str):
             self._fix(Path(reward_model))
             return
@@ -169,7 +167,8 @@ class Teaching:
         if self.ring is None:
             return
         if self.ring.asks:
-            self._send(Clips(source, self._windows, *self._cut(trajectories), lengths))
+            clips = Clips(source, self._windows, *self._cut(trajectories), lengths)
+            self.clips_dropped += not self.ring.take(clips, wait=self.gathering)
             self._windows += 1
         initial = self.fragments.initial_env_steps
         progress = (self.env_steps - initial) / (self.total_env_steps - initial)
@@ -187,15 +186,6 @@ class Teaching:
             rng=np.random.default_rng([self.seed, 4, self._windows]),
         )
         return fragments, sum(len(trajectory) < length for trajectory in trajectories)
-
-    def _send(self, clips: Clips) -> None:
-        assert self.ring is not None
-        if self._sent is not None and not self.gathering and not ray.wait([self._sent], timeout=0)[0]:
-            self.clips_dropped += 1
-            return
-        if self._sent is not None:
-            ray.get(self._sent)  # raises what went wrong
-        self._sent = self.ring.fragmenter.add.remote(clips)
 
     def wait(self) -> None:
         """Wait for the first version of the reward.
@@ -280,8 +270,7 @@ class Teaching:
                 if self._own_folder is not None:
                     whatever_happens.callback(self._own_folder.cleanup)
                 whatever_happens.callback(release_ray)
-                if ray.is_initialized():
-                    self.ring.close()
+                self.ring.close()
 
     def check_open(self) -> None:
         """Raise where this was closed already."""

@@ -109,9 +109,7 @@ def test_with_every_autoreset_mode_each_trajectory_is_a_stretch_of_one_episode(m
 
 
 def test_true_returns_are_those_of_gymnasium() -> None:
-    envs = gym.wrappers.vector.RecordEpisodeStatistics(
-        SyncVectorEnv([lambda: Walk((3, 5)), lambda: Walk((4, 2))])
-    )
+    envs = gym.wrappers.vector.RecordEpisodeStatistics(SyncVectorEnv([lambda: Walk((3, 5)), lambda: Walk((4, 2))]))
     recorder = Recorder(2, AutoresetMode.NEXT_STEP)
     envs.reset(seed=0)
     recorder.begin()
