@@ -147,9 +147,10 @@ class Taught:
         return np.where(real, learned, 0.0), real, real, episodes
 
     def _count(self, steps: int) -> None:
+        before, total = self._teaching.env_steps, self._teaching.total_env_steps
         self._teaching.env_steps += steps
         self._since += 1
-        if self._since >= self._window:
+        if self._since >= self._window or before < total <= self._teaching.env_steps:
             self._since = 0
             self._teaching.send(self._recorder, self._source)
 

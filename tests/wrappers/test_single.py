@@ -72,7 +72,8 @@ class Views(gym.Env[Any, Any]):
 
 
 def test_the_reward_is_learned_once_it_can_be_and_the_true_one_is_always_in_info(in_process: SimpleNamespace) -> None:
-    with make() as env:
+    good = RewardModelSettings(hidden=(32,), learning_rate=1e-2, initial_updates=100, updates=50)
+    with make(reward_model=good) as env:
         taken = act(env, 4_000)
     learned = [info["reward_is_learned"] for *_, info in taken]
     first = learned.index(True)
@@ -126,9 +127,8 @@ def test_what_is_asked_about_is_what_the_agent_did(in_process: SimpleNamespace) 
         moved = np.diff(fragments.observations[:, :, 2], axis=1)
         assert np.abs(moved - fragments.actions[:, :, 0]).max() < 0.6  # the noise's deviation is 0.1
         assert np.allclose(fragments.rewards, -np.abs(fragments.observations[:, 1:, 2]))
-        assert np.array_equal(
-            fragments.terminated, np.isin(steps[:, -1], (20, 7)) & (steps[:, -1] == 20 - 13 * (episodes[:, 0] % 2))
-        )
+        lengths = np.where(episodes[:, 0] % 2 == 0, 20, 7)
+        assert np.array_equal(fragments.terminated, steps[:, -1] == lengths)
     assert sum(fragments.terminated.sum() for fragments in clips) > 10
     assert [fragments.policy_versions[0] for fragments in clips] == list(range(6))
 
@@ -146,6 +146,13 @@ def test_memory_is_bounded_and_clips_nobody_takes_are_dropped_and_counted(in_pro
         assert env.status()["clips_dropped"] == 3
         assert env.status()["env_steps"] == 3 * WINDOW
         assert len(in_process.rings[0].advances) == 3
+
+
+def test_the_last_step_of_the_budget_is_told_however_the_windows_fall(in_process: SimpleNamespace) -> None:
+    with make(total_env_steps=WINDOW + 17) as env:
+        act(env, WINDOW + 40)
+        assert in_process.rings[0].advances[-1] == (1.0, WINDOW + 17)
+        assert env.status()["comparisons"] == 30
 
 
 def test_waiting_takes_random_actions_first_and_the_agent_never_sees_another_reward(
@@ -208,7 +215,7 @@ def test_while_paused_steps_neither_count_nor_give_clips(in_process: SimpleNames
         act(env, WINDOW)
         (clips,) = in_process.rings[0].clips
         assert clips.fragments is not None
-        assert len(env.true_returns) == (10 * (10 == 20) + 2 * WINDOW // 20 + WINDOW // 20)
+        assert len(env.true_returns) == 3 * WINDOW // 20  # episodes end all the same
 
 
 def test_what_goes_wrong_in_the_ring_is_raised_in_step(in_process: SimpleNamespace) -> None:
@@ -321,7 +328,7 @@ def test_a_fixed_reward_needs_neither_labels_nor_ray(in_process: SimpleNamespace
             assert (tmp_path / "again" / "reward_model").exists()
     assert len(in_process.rings) == rings
     with pytest.raises(SettingError, match="made for"):
-        HumanPreferencesEnv(gym.make("Pendulum-v1"), total_env_steps=1_000, reward_model=tmp_path / "saved")
+        HumanPreferencesEnv(gym.make("CartPole-v1"), total_env_steps=1_000, reward_model=tmp_path / "saved")
 
 
 def test_preferences_are_collected_without_fitting_and_fitted_to_without_collecting(
@@ -358,7 +365,6 @@ def test_people_need_a_folder_and_only_labels_with_one_survive_it(in_process: Si
     assert Path(folder).exists()
     env.close()
     assert not Path(folder).exists()
-    human = PREFERENCES
     object.__setattr__(human := PreferenceSettings(), "teacher", "human")
     with pytest.raises(SettingError, match="must not be lost"):
         make(preferences=human)
