@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import tempfile
 import uuid
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,7 @@ class Teaching:
         except BaseException:
             release_ray()
             raise
+        self._end = weakref.finalize(self, _end, self.ring, self._own_folder)  # also where nobody closes it
 
     def _check(self, preferences: PreferenceSettings, folder: Path | str | None) -> None:
         of = self.fragments
@@ -266,11 +267,7 @@ class Teaching:
             return
         self.closed = True
         if self.ring is not None:
-            with contextlib.ExitStack() as whatever_happens:
-                if self._own_folder is not None:
-                    whatever_happens.callback(self._own_folder.cleanup)
-                whatever_happens.callback(release_ray)
-                self.ring.close()
+            self._end()
 
     def check_open(self) -> None:
         """Raise where this was closed already."""
@@ -291,6 +288,16 @@ class Teaching:
         if news is not None:
             self.last_fit = news.fit
             logger.info("Reward version %d, fitted to %d comparisons.", self.version, news.comparisons)
+
+
+def _end(ring: WrapperRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
+    """End what a `Teaching` started."""
+    try:
+        ring.close()
+    finally:
+        release_ray()
+        if own_folder is not None:
+            own_folder.cleanup()
 
 
 def _kind(space: gym.Space[Any]) -> tuple[Any, ...]:
