@@ -113,13 +113,25 @@ class AsynchronousPipeline(Pipeline):
         """
         self._collect_first(env_steps)
         self._now = env_steps
+        self.start()
+        self.wait_for_version(stop)
+        return self.news()
+
+    def start(self) -> None:
+        """Begin to turn, with the labels that the store holds."""
         self._adopt_stored()
         self._thread.start()
+
+    def wait_for_version(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the first version of the reward model, or until ``stop`` says not to.
+
+        Raises:
+            Exception: whatever went wrong in the ring.
+        """
         with self._changed:
             while self.version == 0 and not stop():
                 self._changed.wait(LOOK_EVERY)
                 self._raise_failure()
-        return self.news()
 
     @property
     def rounds_held(self) -> int:
@@ -233,8 +245,7 @@ class AsynchronousPipeline(Pipeline):
             )
             for q in state["questions"]
         )
-        self._adopt_stored()
-        self._thread.start()
+        self.start()
 
     def close(self) -> None:
         """Store the answers that were given, then end the thread and the actors."""
@@ -376,8 +387,7 @@ class AsynchronousPipeline(Pipeline):
         """Have a version made, where gradient steps are due and there are new labels."""
         due = 0
         if self.version == 0:
-            more = self._open() > 0 or self._starved_at != self._advances
-            if self.answered < self.preferences.first_fit_comparisons and more:
+            if self.answered < self.preferences.first_fit_comparisons and self._answers_to_come():
                 return
             # For labels that were there before the first clips, with the gradient steps of the rounds they stand for.
             due = rounds_covered(self.labels, self.answered)
@@ -460,11 +470,16 @@ class AsynchronousPipeline(Pipeline):
     def _due(self) -> int:
         """Labels due by now, in all."""
         of = self.preferences
-        return labels_due(of.comparisons, of.initial_comparisons, of.schedule, self._progress, of.steepness)
+        due = labels_due(of.comparisons, of.initial_comparisons, of.schedule, self._progress, of.steepness)
+        return max(due, of.first_fit_comparisons)  # which PPO waits for before it makes any progress
 
     def _open(self, people: bool | None = None) -> int:
         """Questions whose answers are not stored yet: all, or those that people are asked, or those they are not."""
         return sum(q.count - q.stored for q in self._questions if people in (None, q.people))
+
+    def _answers_to_come(self) -> bool:
+        """Before the first fit: whether there will be more answers without PPO going on."""
+        return self._open() > 0 or self._starved_at != self._advances
 
     def _all_stored(self) -> bool:
         """Whether nothing is left to store, or nothing can be."""

@@ -107,12 +107,12 @@ class Pipeline:
         name: of this ring: its actors are named ``NAME/fragmenter`` and so on, in the caller's Ray namespace.
         fragments, preferences, reward_model: the settings.
         observation_space, action_space: the environment's.
-        make_env: makes the environment, for the collector.
+        make_env: makes the environment, for the collector; None: there is no collector, and clips come from elsewhere.
         store: folder of the preference store, on this process's node; or its URL.
         seed: of everything random in the ring.
         rollouts: stretches the collector's steps are shared by.
         spread: how many rounds the training has room for.
-        total_env_steps: of the training.
+        total_env_steps: of the training, which people are told.
         page: makes the labelling page; None where nobody is asked.
     """
 
@@ -124,12 +124,12 @@ class Pipeline:
         reward_model: RewardModelSettings,
         observation_space: gym.spaces.Box,
         action_space: gym.Space[Any],
-        make_env: Callable[[], gym.Env[Any, Any]],
+        make_env: Callable[[], gym.Env[Any, Any]] | None,
         store: Path | str,
         seed: int,
         rollouts: int,
         spread: int,
-        total_env_steps: int,
+        total_env_steps: int | None = None,
         page: PageSettings | None = None,
     ):
         self.fragments, self.preferences, self.reward_model = fragments, preferences, reward_model
@@ -151,7 +151,7 @@ class Pipeline:
         # A restarted store must find its folder.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         spaces = self.spaces = (observation_space, action_space)
-        self.collector = start(RolloutCollector, "collector", make_env, fragments, seed)
+        self.collector: Any = make_env and start(RolloutCollector, "collector", make_env, fragments, seed)
         self.fragmenter = start(Fragmenter, "fragmenter", fragments, preferences, reward_model, *spaces, seed)
         self.gatherer: ActorHandle[Any] | None = None
         if preferences.teacher != "human":

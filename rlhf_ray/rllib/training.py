@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 import threading
 import time
@@ -15,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -25,6 +23,7 @@ from ray.rllib.utils.metrics import (
     TIMERS,
 )
 
+from actors.cluster import start_ray as start_ray  # where callers look for it
 from rlhf_ray.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.evaluation.report import write_report
 from rlhf_ray.health import Health
@@ -64,38 +63,6 @@ def quiet() -> None:
     for name in ("ray.rllib", "ray._common.deprecation"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env-v0.*")
-
-
-def start_ray(cpus: int) -> None:
-    """Connect to the cluster that ``RAY_ADDRESS`` names, or start Ray on this machine; nothing where Ray runs already.
-
-    Args:
-        cpus: CPUs that the run claims. A machine with fewer is told it has as many: its processes then share them.
-    """
-    if ray.is_initialized():
-        return
-    runtime_env = {"env_vars": {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]}}
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR")
-        return
-    # At Ray's own niceness of 15 the ring's actors, which the run waits for, get next to nothing on a busy machine.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    for attempts_left in (2, 1, 0):
-        try:
-            ray.init(
-                address="local",
-                num_cpus=max(cpus, os.cpu_count() or 1),
-                include_dashboard=False,
-                runtime_env=runtime_env,
-                log_to_driver=False,
-                logging_level="ERROR",
-            )
-            return
-        except Exception as error:
-            # Ray gives its own processes a fixed 30 s to start, which a busy machine may exceed.
-            if not attempts_left or "timed out during startup" not in str(error):
-                raise
-            ray.shutdown()
 
 
 def train(

@@ -1,0 +1,78 @@
+"""One version of the reward, for the few steps of one call of ``step``: the ensemble's forward pass without torch's overhead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlhf_ray.arrays import Array, FloatArray
+from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.settings import Activation
+
+_ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
+    "relu": lambda x: np.maximum(x, 0.0),
+    "leaky_relu": lambda x: np.maximum(x, 0.01 * x),
+    "tanh": np.tanh,
+}
+
+
+class Predictor:
+    """What `RewardEnsemble.predict` does, for a handful of steps at a time: by numpy, which takes a tenth of the time.
+
+    Networks with convolutions, whose time is not overhead, are left to torch.
+
+    Args:
+        ensemble: the version. Later changes of it do not count.
+    """
+
+    def __init__(self, ensemble: RewardEnsemble):
+        networks = ensemble.networks
+        self._settings = ensemble.settings
+        self._ensemble = None if networks.convolutions is None else ensemble
+        state = ensemble.state()
+        self._mean, self._std = state["reward_mean"][:, None], state["reward_std"][:, None]
+        self._activate = _ACTIVATIONS[ensemble.settings.activation]
+        names = sorted((name for name in state if name.endswith(".weight") and "head" in name), key=_layer)
+        self._layers = [(state[name], state[name.replace(".weight", ".bias")]) for name in names]
+        self._observation_scale = networks.scale_observation
+        encode, space = networks.encode_action, ensemble.action_space
+        self._choices = np.eye(encode.size, dtype=np.float32) if isinstance(space, gym.spaces.Discrete) else None
+        self._low, self._scale = encode.low.numpy().copy(), encode.scale.numpy().copy()
+
+    def predict(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
+        """The reward of each of ``n`` steps, ``[n]`` float32 (arguments as of `RewardEnsemble.predict`)."""
+        if self._ensemble is not None:
+            return self._ensemble.predict(observations, actions, next_observations, terminated)
+        parts = []
+        if self._settings.use_state:
+            parts.append(self._vector(observations))
+        if self._settings.use_next_state:
+            parts.append(self._vector(next_observations))
+        if self._settings.use_action:
+            parts.append(self._encoded(actions))
+        if self._settings.use_done:
+            parts.append(np.asarray(terminated, np.float32)[:, None])
+        values: Any = np.concatenate(parts, 1)
+        for weight, bias in self._layers[:-1]:
+            values = self._activate(values @ weight + bias)
+        weight, bias = self._layers[-1]
+        raw = (values @ weight + bias)[..., 0]
+        rewards: FloatArray = ((raw - self._mean) / self._std).mean(0)
+        return rewards
+
+    def _vector(self, observations: Array) -> Any:
+        flat = observations.reshape(len(observations), -1)
+        return flat.astype(np.float32) * np.float32(self._observation_scale)
+
+    def _encoded(self, actions: Array) -> Any:
+        if self._choices is not None:
+            return self._choices[actions.astype(np.int64) - int(self._low[0])]
+        return ((actions.astype(np.float32) - self._low) / self._scale).reshape(len(actions), -1)
+
+
+def _layer(name: str) -> int:
+    """The position of the layer that the parameter called ``name`` belongs to."""
+    return int(name.split(".")[-2])

@@ -1,0 +1,79 @@
+"""The asynchronous ring for clips that somebody else's training makes: it takes no environment steps of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+
+from actors.asynchronous import AsynchronousPipeline
+from actors.fragmenter import Clips
+from rlhf_ray.settings import SettingError
+
+
+class WrapperRing(AsynchronousPipeline):
+    """Turns as the asynchronous ring does, and asks nothing before the first clips are there.
+
+    Args:
+        asks: whether questions are asked; else it fits to what the store holds.
+        fits: whether the reward model is fitted; else it only collects preferences.
+        **arguments: of `AsynchronousPipeline`, but for those of the collector.
+    """
+
+    def __init__(self, *, asks: bool, fits: bool, **arguments: Any):
+        self.asks, self.fits = asks, fits
+        self.waited_for = False
+        """Whether somebody waits for the first version, so that no more clips come before it."""
+        self._looked_at = 0
+        self._sent: Any = None
+        """What is ready when the fragmenter has taken the clips sent last."""
+        super().__init__(make_env=None, rollouts=1, spread=0, **arguments)
+
+    def take(self, clips: Clips, wait: bool) -> bool:
+        """Send clips to the fragmenter. Unless told to ``wait``, drop them while it has not taken the last ones.
+
+        Returns:
+            Whether they were sent.
+        """
+        if self._sent is not None and not wait and not ray.wait([self._sent], timeout=0)[0]:
+            return False
+        if self._sent is not None:
+            ray.get(self._sent)  # raises what went wrong
+        self._sent = self.fragmenter.add.remote(clips)
+        return True
+
+    def close(self) -> None:
+        """See `AsynchronousPipeline.close`; where Ray was shut down before, there is nothing left to end."""
+        if ray.is_initialized():
+            super().close()
+
+    def check_report(self, report: dict[str, Any]) -> dict[str, Any]:
+        """See `Pipeline.check_report`; and there must be something to ask about.
+
+        Raises:
+            SettingError: the first clips cannot be compared.
+        """
+        if self.asks and report["pool"] < 2 and self._looked_at >= self.fragments.initial_env_steps:
+            raise SettingError(
+                f"fragments.length is {self.fragments.length}, and {self._looked_at} environment steps held no two stretches of "
+                f"that length within episodes (episodes had {report['episode_lengths'] or 'no end'} steps): shorten it."
+            )
+        return super().check_report(report)
+
+    def _ask(self) -> None:
+        if self.asks and self._now >= self.fragments.initial_env_steps:
+            super()._ask()
+
+    def _fit(self) -> None:
+        if self.fits:
+            super()._fit()
+        else:
+            self._unfitted.clear()  # they are stored, and would fill the object store
+
+    def _check(self) -> None:
+        if self._checked_at != self._advances:
+            self._looked_at = self._now  # a report asked for earlier may lack the clips of these steps
+        super()._check()
+
+    def _answers_to_come(self) -> bool:
+        return self.asks and (not self.waited_for or super()._answers_to_come())

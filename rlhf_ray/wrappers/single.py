@@ -1,0 +1,193 @@
+"""HumanPreferencesEnv: one environment whose reward is learned from preferences, for whatever library trains the agent."""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlhf_ray.arrays import Array
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.wrappers.recorder import Recorder
+from rlhf_ray.wrappers.taught import Taught, Transform, action_dtype, seen_space
+from rlhf_ray.wrappers.teaching import Teaching
+
+
+class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
+    """Replaces the reward of ``env`` by one that is learned from comparisons of clips, while your agent trains in it.
+
+    Clips are cut from what the agent does; a teacher (a scripted one that knows the true reward, unless the settings say
+    otherwise) is asked which of two is better; a reward model is fitted to the answers. All of that happens in Ray actors
+    beside the training, which never waits for it (but see ``wait``). With Stable-Baselines3::
+
+        import gymnasium as gym
+        from stable_baselines3 import PPO
+        from stable_baselines3.common.vec_env import DummyVecEnv
+        from rlhf_ray.settings import FragmentSettings, PreferenceSettings
+        from rlhf_ray.wrappers import HumanPreferencesEnv
+
+        env = HumanPreferencesEnv(
+            gym.make("Pendulum-v1"),
+            total_env_steps=100_000,
+            fragments=FragmentSettings(length=10),
+            preferences=PreferenceSettings(comparisons=200, initial_comparisons=50),
+            wait=True,
+        )
+        with env:
+            agent = PPO("MlpPolicy", DummyVecEnv([lambda: env]))
+            agent.learn(98_000)  # the first 2,000 steps are random ones: fragments.initial_env_steps
+            env.save("taught")
+
+    Four environments: ``DummyVecEnv([lambda: env] + [lambda: env.share(gym.make("Pendulum-v1")) for _ in range(3)])``; they
+    share the ring, the reward and the budget. They have to be in one process: `SubprocVecEnv` and the like cannot hold them. (For
+    `gymnasium.vector` environments there is `HumanPreferencesVectorEnv`.)
+
+    **What step returns.** The learned reward of the newest version, whose mean is 0 and standard deviation 1 over the compared
+    clips. Before the first version 0.0. ``info["true_reward"]`` is always the environment's own reward,
+    ``info["reward_is_learned"]`` says whether the reward returned is learned, and at the end of an episode ``info["episode"]``
+    has its true return ``r``, length ``l`` and seconds ``t``, as of `gymnasium.wrappers.RecordEpisodeStatistics` (where the
+    wrapped environment has written that itself, it is left as it is). ``env.true_returns`` holds the last 100. A Monitor
+    *around* this wrapper would overwrite ``info["episode"]`` with learned returns, and Stable-Baselines3 puts one there if
+    handed the environment itself: hand it a ``DummyVecEnv`` as above, or put your own Monitor inside.
+
+    **When something goes wrong** in an actor it is restarted, and nothing is lost; what cannot be repaired, or a setting
+    that turns out not to fit the environment, is raised in ``step``.
+
+    **Other uses.** Only collect preferences: ``fit=False, folder="labels"``. Only fit to those there are:
+    ``ask=False, folder="labels"`` (or `load`), then `wait_for_reward`. A reward that stays as it is: ``reward_model="taught"``,
+    which needs no Ray. Evaluation: `use_true_reward` with `pause`, or a plain environment.
+
+    Args:
+        env: the environment. Its episodes must all have one length (or see `PreferenceSettings.allow_variable_horizon`).
+            Observations: vectors, or uint8 images (height, width, channels); anything else with ``observation_transform``.
+            Actions: Discrete or Box.
+        total_env_steps: steps the agent is going to take, over all environments that share the ring. Labels and fits are spread
+            over them. Steps beyond are rewarded by what was learned till then.
+        fragments: how clips are cut. ``initial_env_steps`` are the steps before the first question; ``exploration_env_steps``
+            must be 0.
+        preferences: how many comparisons are asked for, when, and who answers. ``mode`` is not looked at: it is asynchronous.
+        reward_model: the settings of the reward networks; or a folder, with a saved reward model or written by `save`: then that
+            is the reward, nothing is asked or fitted, and no other setting counts.
+        folder: keeps the preferences in ``FOLDER/preferences``, each on the disk as soon as it is given; those it holds already
+            count and are fitted to. None: a temporary folder, gone with `close`; `save` keeps a copy.
+        observation_transform: what of an observation the teacher and the reward model get: ``lambda observation:
+            observation["pov"]``. The agent gets the whole.
+        ask: whether to ask.
+        fit: whether to fit.
+        wait: whether the first ``reset`` takes ``fragments.initial_env_steps`` random actions, to make the first clips, and
+            waits for the first version of the reward, so that the agent learns from nothing else. Otherwise its own first steps
+            make them.
+        seed: of random actions, of which clips are asked about, and of the reward networks. When a label arrives depends on
+            time all the same, so that two runs differ.
+
+    Raises:
+        SettingError: a setting does not fit the others, or the environment.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        total_env_steps: int,
+        fragments: FragmentSettings | None = None,
+        preferences: PreferenceSettings | None = None,
+        reward_model: RewardModelSettings | Path | str | None = None,
+        folder: Path | str | None = None,
+        observation_transform: Transform | None = None,
+        ask: bool = True,
+        fit: bool = True,
+        wait: bool = False,
+        seed: int = 0,
+    ):
+        teaching = Teaching(
+            _space(env, observation_transform),
+            env.action_space,
+            total_env_steps=total_env_steps,
+            fragments=fragments,
+            preferences=preferences,
+            reward_model=reward_model,
+            folder=folder,
+            ask=ask,
+            fit=fit,
+            seed=seed,
+        )
+        self._attach(env, teaching, observation_transform, wait)
+
+    def share(self, env: gym.Env[Any, Any]) -> HumanPreferencesEnv:
+        """``env``, another of the same kind, with the same reward, asked about in the same ring.
+
+        The ring ends when all are closed.
+
+        Raises:
+            ValueError: its spaces are other ones.
+        """
+        self._teaching.check_open()
+        if (env.observation_space, env.action_space) != (self.env.observation_space, self.env.action_space):
+            raise ValueError(
+                f"{env} has other spaces than {self.env}; only environments of one kind can share a reward."
+            )
+        other = HumanPreferencesEnv.__new__(HumanPreferencesEnv)
+        other._attach(env, self._teaching, self._transform, self._wait)
+        return other
+
+    def _attach(self, env: gym.Env[Any, Any], teaching: Teaching, transform: Transform | None, wait: bool) -> None:
+        gym.Wrapper.__init__(self, env)
+        self._transform = transform
+        self._join(teaching, Recorder(1), wait)
+        self._space = teaching.spaces[0]
+        self._action_dtype = action_dtype(env.action_space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As of the environment. The first one may wait; see ``wait``."""
+        self._before_reset()
+        return self._reset(seed=seed, options=options)
+
+    def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**arguments)
+        self._last = self._see(observation)
+        self._recorder.begin()
+        self._started = time.perf_counter()
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """As of the environment, but for the reward; see the class.
+
+        Raises:
+            Exception: whatever went wrong in the ring.
+        """
+        given = np.array(action, self._action_dtype)[None]  # before the step: some environments change it
+        observation, true, terminated, truncated, info = self.env.step(action)
+        before, self._last = self._last, self._see(observation)
+        true = float(true)
+        rewards, learned, _, episodes = self._take(
+            before, given, np.array([true]), np.array([terminated]), np.array([truncated]), self._last
+        )
+        info = info | {"true_reward": true, "reward_is_learned": bool(learned[0])}
+        if episodes is not None:
+            _, returns, lengths = episodes
+            seconds = round(time.perf_counter() - self._started, 6)
+            info.setdefault("episode", {"r": float(returns[0]), "l": int(lengths[0]), "t": seconds})
+        return observation, float(rewards[0]), terminated, truncated, info
+
+    def _see(self, observation: Any) -> Array:
+        """What the reward model sees, with an axis in front: a copy, since some environments reuse their arrays."""
+        seen = observation if self._transform is None else self._transform(observation)
+        return np.array(seen, self._space.dtype)[None]
+
+    def _act_randomly(self, env_steps: int) -> None:
+        actions = copy.deepcopy(self.env.action_space)  # the agent may draw from the environment's own
+        actions.seed(self._teaching.seed)
+        self._reset(seed=self._teaching.seed)
+        for _ in range(env_steps):
+            if self._recorder.over[0]:
+                self._reset()
+            self.step(actions.sample())
+
+
+def _space(env: gym.Env[Any, Any], transform: Transform | None) -> gym.spaces.Box:
+    seen = None if transform is None else np.asarray(transform(env.observation_space.sample()))
+    return seen_space(env.observation_space, seen, env.action_space, env.spec.id if env.spec else str(env))

@@ -1,0 +1,306 @@
+"""Teaching: what the environments that one agent acts in share: the ring, the newest version of the reward, the counters."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import uuid
+import weakref
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from actors.cluster import hold_ray, release_ray
+from actors.fragmenter import Clips
+from rlhf_ray.arrays import Array, FloatArray
+from rlhf_ray.fragments import RANDOM_POLICY, cut_fragments
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.predictor import Predictor
+from rlhf_ray.reward.trainer import FitReport
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
+from rlhf_ray.wrappers.recorder import Recorder
+from rlhf_ray.wrappers.ring import WrapperRing
+from rlhf_ray.wrappers.saved import find_folder, read_state, whole_folder, write_state
+
+WINDOW = 500
+"""Environment steps that an environment's fragments are cut from together. At the end of each, the ring is told how far the agent
+is, and what went wrong in it is raised."""
+
+logger = logging.getLogger(__name__)
+
+
+class Teaching:
+    """A ring, and the newest version of the reward that it made; or a fixed reward and no ring.
+
+    Args:
+        observation_space, action_space: of one environment, the first as the reward model sees it.
+        total_env_steps, fragments, preferences, reward_model, folder, ask, fit, seed: see `HumanPreferencesEnv`.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.spaces.Box,
+        action_space: gym.Space[Any],
+        *,
+        total_env_steps: int,
+        fragments: FragmentSettings | None,
+        preferences: PreferenceSettings | None,
+        reward_model: RewardModelSettings | Path | str | None,
+        folder: Path | str | None,
+        ask: bool,
+        fit: bool,
+        seed: int,
+    ):
+        self.spaces = (observation_space, action_space)
+        self.total_env_steps, self.seed = total_env_steps, seed
+        self.fragments = fragments or FragmentSettings()
+        self.env_steps = 0
+        """Steps taken in all environments."""
+        self.clips_dropped = 0
+        """Windows whose clips were dropped, because those of an earlier one were still on their way."""
+        self.gathering = False
+        """Whether the steps are random ones, to make the first clips."""
+        self.version = 0
+        """The version of the reward in use; 0 before the first one."""
+        self.last_fit: FitReport | None = None
+        self.ring: WrapperRing | None = None
+        self.users = 0
+        """Environments that are not closed yet."""
+        self.closed = False
+        self._predictor: Predictor | None = None
+        self._windows = 0
+        self._begun = False
+        if isinstance(reward_model, Path | str):
+            self._fix(Path(reward_model))
+            return
+        preferences = preferences or PreferenceSettings()
+        self._check(preferences, folder)
+        with torch.random.fork_rng(devices=[]):  # making one must not change what the agent draws next
+            self.ensemble = RewardEnsemble(*self.spaces, reward_model or RewardModelSettings())
+        self._own_folder = tempfile.TemporaryDirectory(prefix="rlhf_ray-") if folder is None else None
+        store = Path(folder or self._own_folder.name)  # type: ignore[union-attr]
+        hold_ray(cpus=2)
+        try:
+            self.ring = WrapperRing(
+                asks=ask,
+                fits=fit,
+                name=f"ring-{uuid.uuid4().hex[:12]}",
+                fragments=self.fragments,
+                preferences=preferences,
+                reward_model=self.ensemble.settings,
+                observation_space=observation_space,
+                action_space=action_space,
+                store=store.absolute() / "preferences",
+                seed=seed,
+            )
+        except BaseException:
+            release_ray()
+            raise
+        self._end = weakref.finalize(self, _end, self.ring, self._own_folder)  # also where nobody closes it
+
+    def _check(self, preferences: PreferenceSettings, folder: Path | str | None) -> None:
+        of = self.fragments
+        if of.exploration_env_steps:
+            raise SettingError(
+                f"fragments.exploration_env_steps is {of.exploration_env_steps}; a wrapper does not know the agent's policy, "
+                "which exploration mixes random actions into: set it to 0."
+            )
+        if self.total_env_steps <= of.initial_env_steps:
+            raise SettingError(
+                f"total_env_steps is {self.total_env_steps}; the first clips alone take fragments.initial_env_steps="
+                f"{of.initial_env_steps}: set it to the steps that the agent is going to train for."
+            )
+        if folder is None and preferences.teacher not in ("oracle", "stochastic"):
+            raise SettingError(
+                f"folder is None and preferences.teacher is {preferences.teacher!r}; what people answer must not be lost with a "
+                "temporary folder: name one to keep it in."
+            )
+
+    def _fix(self, path: Path) -> None:
+        """Use the reward model saved at ``path``, or in the folder that `save` wrote there, for good."""
+        path = find_folder(path)
+        inner = path / "reward_model"
+        self.ensemble = RewardEnsemble.load(inner if inner.exists() else path)
+        known = (self.ensemble.observation_space, self.ensemble.action_space)
+        if [_kind(space) for space in known] != [_kind(space) for space in self.spaces]:
+            raise SettingError(f"reward_model is {path}, made for {known[0]} and {known[1]}; these are {self.spaces}.")
+        self._use_version(self.ensemble.state())
+
+    def rewards(
+        self, observations: Array, actions: Array, next_observations: Array, terminated: Array
+    ) -> FloatArray | None:
+        """The learned reward of ``n`` steps, ``[n]`` float32; None while there is none."""
+        if self.ring is not None and self.ring.version != self.version:
+            self._use_version(self.ring.publish())
+        if self._predictor is None:
+            return None
+        return self._predictor.predict(observations, actions, next_observations, terminated)
+
+    def begin(self) -> None:
+        """Let the ring turn, if it does not yet."""
+        self.check_open()
+        if self.ring is not None and not self._begun:
+            self.ring.start()
+            self._begun = True
+
+    @property
+    def records(self) -> bool:
+        """Whether clips of the steps are wanted."""
+        return self.ring is not None and self.ring.asks
+
+    @property
+    def random_steps_wanted(self) -> int:
+        """Random environment steps missing before the first questions; 0 where the labels for the first fit are there."""
+        if self.ring is None or not self.ring.asks or self.version or self.ring.answered >= self._first_fit:
+            return 0
+        return max(0, self.fragments.initial_env_steps - self.env_steps)
+
+    def send(self, recorder: Recorder, source: int) -> None:
+        """Cut fragments from what ``recorder`` holds, hand them to the ring, and tell it how far the agent is.
+
+        Raises:
+            Exception: whatever went wrong in the ring since the last call.
+        """
+        trajectories, lengths = recorder.take()
+        if self.ring is None:
+            return
+        if self.ring.asks:
+            clips = Clips(source, self._windows, *self._cut(trajectories), lengths)
+            self.clips_dropped += not self.ring.take(clips, wait=self.gathering)
+            self._windows += 1
+        initial = self.fragments.initial_env_steps
+        progress = (self.env_steps - initial) / (self.total_env_steps - initial)
+        self.ring.advance(min(max(progress, 0.0), 1.0), self.env_steps)
+
+    def _cut(self, trajectories: list[Any]) -> tuple[Any, int]:
+        """Fragments, so many that a step is in two of them on average; and how many trajectories were too short."""
+        length = self.fragments.length
+        fragments = cut_fragments(
+            trajectories,
+            length=length,
+            count=min(self.fragments.pool, max(2, 2 * sum(map(len, trajectories)) // length)),
+            start_share=self.fragments.start_share,
+            policy_version=RANDOM_POLICY if self.gathering else self._windows,
+            rng=np.random.default_rng([self.seed, 4, self._windows]),
+        )
+        return fragments, sum(len(trajectory) < length for trajectory in trajectories)
+
+    def wait(self) -> None:
+        """Wait for the first version of the reward.
+
+        Raises:
+            RuntimeError: there will be none.
+        """
+        self.begin()
+        if self.ring is None or self.version:
+            return
+        if not self.ring.fits or (not self.ring.asks and self.ring.answered == 0):
+            raise RuntimeError(
+                "There is no reward to wait for: with fit=False none is fitted, and with ask=False there must be preferences, "
+                "in the folder or by load()."
+            )
+        logger.info("Waiting for the first version of the reward.")
+        self.ring.waited_for = True
+        self.ring.wait_for_version()
+        self.ring.waited_for = False
+        self._use_version(self.ring.publish())
+
+    def save(self, path: Path) -> None:
+        """See `HumanPreferencesEnv.save`."""
+        self.check_open()
+        state: dict[str, Any] = {"env_steps": self.env_steps, "windows": self._windows, "ring": None}
+        if self.ring is not None:
+            self.begin()
+            state["ring"] = self.ring.state()
+            if state["ring"]["trainer"] is not None:
+                self._use_version(state["ring"]["trainer"]["ensemble"])
+        with whole_folder(path.absolute()) as folder:
+            write_state(state, folder)
+            if self.ring is not None:
+                self.ring.copy_store(folder / "preferences")
+            if self.version:
+                self.ensemble.save(folder / "reward_model")
+
+    def load(self, path: Path) -> None:
+        """See `HumanPreferencesEnv.load`."""
+        self.check_open()
+        if self.ring is None:
+            raise RuntimeError(f"The reward is fixed: nothing can be loaded. Give reward_model={str(path)!r} instead.")
+        if self._begun:
+            raise RuntimeError("load() comes before the first reset(); make a new environment and load into that.")
+        path = find_folder(path.absolute())
+        if (path / "store.json").exists():
+            self.ring.import_store(path)
+            return
+        state = read_state(path)
+        if state["ring"] is None:
+            raise ValueError(
+                f"{path} holds a fixed reward and no preferences; give it as reward_model={str(path)!r} instead."
+            )
+        self.ring.import_store(path / "preferences")
+        self.env_steps, self._windows = state["env_steps"], state["windows"]
+        self.ring.load_state(state["ring"])
+        self._begun = True
+        if self.ring.version:
+            self._use_version(self.ring.publish())
+
+    def status(self) -> dict[str, Any]:
+        """See `HumanPreferencesEnv.status`."""
+        status: dict[str, Any] = {
+            "env_steps": self.env_steps,
+            "comparisons": 0 if self.ring is None else self.ring.answered,
+            "reward_version": self.version,
+            "clips_dropped": self.clips_dropped,
+        }
+        if self.last_fit is not None:
+            status["held_out_accuracy"] = self.last_fit.held_out_accuracy
+            status["train_accuracy"] = self.last_fit.train_accuracy
+        return status
+
+    def leave(self) -> None:
+        """An environment was closed; with the last one the ring ends, and Ray if it was started here."""
+        self.users -= 1
+        if self.users > 0 or self.closed:
+            return
+        self.closed = True
+        if self.ring is not None:
+            self._end()
+
+    def check_open(self) -> None:
+        """Raise where this was closed already."""
+        if self.closed:
+            raise RuntimeError("This environment was closed; make a new one.")
+
+    @property
+    def _first_fit(self) -> int:
+        assert self.ring is not None
+        return self.ring.preferences.first_fit_comparisons
+
+    def _use_version(self, state: dict[str, Array]) -> None:
+        """Reward by this version of the reward model, which is whole: weights, normalisers and number."""
+        self.ensemble.load_state(state)
+        self._predictor = Predictor(self.ensemble)
+        self.version = int(self.ensemble.version)
+        news = self.ring.news() if self.ring is not None else None
+        if news is not None:
+            self.last_fit = news.fit
+            logger.info("Reward version %d, fitted to %d comparisons.", self.version, news.comparisons)
+
+
+def _end(ring: WrapperRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
+    """End what a `Teaching` started."""
+    try:
+        ring.close()
+    finally:
+        release_ray()
+        if own_folder is not None:
+            own_folder.cleanup()
+
+
+def _kind(space: gym.Space[Any]) -> tuple[Any, ...]:
+    """What of a space the reward model depends on, but for the bounds."""
+    size = int(space.n) if isinstance(space, gym.spaces.Discrete) else 0
+    return type(space), space.shape, space.dtype, size

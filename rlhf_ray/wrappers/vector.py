@@ -1,0 +1,163 @@
+"""HumanPreferencesVectorEnv: the same for gymnasium's vector environments."""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from rlhf_ray.arrays import Array
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
+from rlhf_ray.wrappers.recorder import Recorder
+from rlhf_ray.wrappers.taught import Taught, Transform, action_dtype, seen_space
+from rlhf_ray.wrappers.teaching import Teaching
+
+
+class HumanPreferencesVectorEnv(Taught, VectorWrapper):
+    """Replaces the rewards of a `gymnasium.vector` environment by learned ones; all its copies share one ring.
+
+    Arguments, methods and what happens when are those of `HumanPreferencesEnv`, but for these::
+
+        envs = HumanPreferencesVectorEnv(gym.make_vec("Pendulum-v1", num_envs=8), total_env_steps=100_000, wait=True)
+
+    - ``observation_transform`` is given the batch of observations that the environment returns: the same ``lambda observation:
+      observation["pov"]`` picks the batch of images.
+    - ``infos["true_reward"]`` and ``infos["reward_is_learned"]`` are arrays ``[num_envs]`` with their masks
+      ``infos["_true_reward"]`` and ``infos["_reward_is_learned"]``. Where episodes ended, ``infos["episode"]`` has the arrays
+      ``r`` (true returns), ``l`` and ``t``, and ``infos["_episode"]`` says whose ended, as of
+      `gymnasium.wrappers.vector.RecordEpisodeStatistics`.
+    - Every way of beginning the next episodes works: `AutoresetMode.NEXT_STEP` (the step that resets is none: its reward is
+      0.0, it does not count, and its mask is False), ``SAME_STEP`` (which has to put the last observations into
+      ``infos["final_obs"]``, as gymnasium's do) and ``DISABLED``. Clips never cross the end of an episode.
+
+    Args:
+        env: the vector environment, with ``metadata["autoreset_mode"]``.
+        total_env_steps: steps over all copies.
+        fragments, preferences, reward_model, folder, observation_transform, ask, fit, wait, seed: see `HumanPreferencesEnv`.
+
+    Raises:
+        SettingError: a setting does not fit the others, or the environment.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        *,
+        total_env_steps: int,
+        fragments: FragmentSettings | None = None,
+        preferences: PreferenceSettings | None = None,
+        reward_model: RewardModelSettings | Path | str | None = None,
+        folder: Path | str | None = None,
+        observation_transform: Transform | None = None,
+        ask: bool = True,
+        fit: bool = True,
+        wait: bool = False,
+        seed: int = 0,
+    ):
+        self._open = False  # until it is whole: gymnasium closes what it deletes
+        mode = env.metadata.get("autoreset_mode")
+        if not isinstance(mode, AutoresetMode):
+            raise SettingError(
+                f"metadata['autoreset_mode'] of {env} is {mode!r}; set it to the gymnasium.vector.AutoresetMode by which it "
+                "begins the next episodes."
+            )
+        self._space = _space(env, observation_transform)
+        teaching = Teaching(
+            self._space,
+            env.single_action_space,
+            total_env_steps=total_env_steps,
+            fragments=fragments,
+            preferences=preferences,
+            reward_model=reward_model,
+            folder=folder,
+            ask=ask,
+            fit=fit,
+            seed=seed,
+        )
+        VectorWrapper.__init__(self, env)
+        self._transform = observation_transform
+        self._join(teaching, Recorder(env.num_envs, mode), wait)
+        self._action_dtype = action_dtype(env.single_action_space)
+        self._started = np.zeros(env.num_envs)
+
+    def reset(
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """As of the environment, ``options["reset_mask"]`` included. The first one may wait; see ``wait``."""
+        self._before_reset()
+        return self._reset(seed=seed, options=options)
+
+    def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        mask = (arguments.get("options") or {}).get("reset_mask")
+        which = np.ones(self.num_envs, bool) if mask is None else np.array(mask, bool)
+        observations, infos = self.env.reset(**arguments)
+        self._last = self._see(observations)
+        self._recorder.begin(which)
+        self._started[which] = time.perf_counter()
+        return observations, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """As of the environment, but for the rewards; see the class.
+
+        Raises:
+            Exception: whatever went wrong in the ring.
+        """
+        given = np.array(actions, self._action_dtype)
+        observations, true, terminated, truncated, infos = self.env.step(actions)
+        before, self._last = self._last, self._see(observations)
+        true, terminated, truncated = np.array(true, np.float64), np.asarray(terminated), np.asarray(truncated)
+        ended = terminated | truncated
+        after = self._final(infos, ended) if self._recorder.autoreset is AutoresetMode.SAME_STEP else self._last
+        rewards, learned, real, episodes = self._take(before, given, true, terminated, truncated, after)
+        infos = infos | {
+            "true_reward": true,
+            "_true_reward": real,
+            "reward_is_learned": learned,
+            "_reward_is_learned": np.ones(self.num_envs, bool),
+        }
+        if episodes is not None:
+            which, returns, lengths = episodes
+            seconds = np.where(which, np.round(time.perf_counter() - self._started, 6), 0.0)
+            if "episode" not in infos:
+                infos |= {"episode": {"r": returns, "l": lengths, "t": seconds}, "_episode": which}
+            self._started[which] = time.perf_counter()
+        return observations, rewards.copy(), terminated, truncated, infos
+
+    def _see(self, observations: Any) -> Array:
+        """What the reward model sees: a copy, since some environments reuse their arrays."""
+        seen = observations if self._transform is None else self._transform(observations)
+        return np.array(seen, self._space.dtype)
+
+    def _final(self, infos: dict[str, Any], ended: Array) -> Array:
+        """What the reward model sees after the step, before episodes that ended were begun anew."""
+        if not ended.any():
+            return self._last
+        final = self._last.copy()
+        space = self.env.single_observation_space
+        for i in np.flatnonzero(ended):
+            batch = concatenate(space, [infos["final_obs"][i]], create_empty_array(space, 1))
+            final[i] = self._see(batch)[0]
+        return final
+
+    def _act_randomly(self, env_steps: int) -> None:
+        actions = copy.deepcopy(self.env.action_space)  # the agent may draw from the environment's own
+        actions.seed(self._teaching.seed)
+        self._reset(seed=self._teaching.seed)
+        until = self._teaching.env_steps + env_steps
+        while self._teaching.env_steps < until:
+            if self._recorder.autoreset is AutoresetMode.DISABLED and self._recorder.over.any():
+                self._reset(options={"reset_mask": self._recorder.over.copy()})
+            self.step(actions.sample())
+
+
+def _space(env: VectorEnv[Any, Any, Any], transform: Transform | None) -> gym.spaces.Box:
+    seen = None if transform is None else np.asarray(transform(env.observation_space.sample()))[0]
+    return seen_space(
+        env.single_observation_space, seen, env.single_action_space, env.spec.id if env.spec else str(env)
+    )

@@ -1,0 +1,386 @@
+"""`HumanPreferencesEnv`, without Ray."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.fragments import RANDOM_POLICY
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
+from rlhf_ray.store import PreferenceStore
+from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
+from rlhf_ray.wrappers.teaching import WINDOW
+from tests.made_up import Walk
+
+FRAGMENTS = FragmentSettings(length=5, initial_env_steps=400, pool=200)
+PREFERENCES = PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=4)
+REWARD_MODEL = RewardModelSettings(hidden=(8,), batch_size=8, initial_updates=20, updates=5)
+
+
+def make(env: gym.Env[Any, Any] | None = None, **arguments: Any) -> HumanPreferencesEnv:
+    defaults: dict[str, Any] = {
+        "total_env_steps": 4_000,
+        "fragments": FRAGMENTS,
+        "preferences": PREFERENCES,
+        "reward_model": REWARD_MODEL,
+    }
+    return HumanPreferencesEnv(Walk((20,), numbered=False) if env is None else env, **(defaults | arguments))
+
+
+def act(env: HumanPreferencesEnv, steps: int, seed: int = 0) -> list[Any]:
+    """What ``steps`` steps with made-up actions gave, from a reset on."""
+    rng = np.random.default_rng(seed)
+    env.reset(seed=seed)
+    taken = []
+    for _ in range(steps):
+        taken.append(env.step(rng.uniform(-1, 1, 1).astype(np.float32)))
+        if taken[-1][2] or taken[-1][3]:
+            env.reset()
+    return taken
+
+
+class Views(gym.Env[Any, Any]):
+    """Images and a number in a Dict. The true reward is how bright the image is."""
+
+    observation_space = gym.spaces.Dict(
+        pov=gym.spaces.Box(0, 255, (20, 20, 3), np.uint8), compass=gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    )
+    action_space: Any = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        observation = self._observation()
+        return observation, float(observation["pov"].mean()) / 255, False, self.steps >= 12, {}
+
+    def _observation(self) -> Any:
+        brightness = self.np_random.integers(0, 256)
+        return {"pov": np.full((20, 20, 3), brightness, np.uint8), "compass": np.zeros(1, np.float32)}
+
+
+def test_the_reward_is_learned_once_it_can_be_and_the_true_one_is_always_in_info(in_process: SimpleNamespace) -> None:
+    good = RewardModelSettings(hidden=(32,), learning_rate=1e-2, initial_updates=100, updates=50)
+    with make(reward_model=good) as env:
+        taken = act(env, 4_000)
+    learned = [info["reward_is_learned"] for *_, info in taken]
+    first = learned.index(True)
+    assert WINDOW <= first <= 2 * WINDOW
+    assert all(learned[first:])
+    assert {reward for _, reward, *_ in taken[:first]} == {0.0}
+    assert all(info["true_reward"] == -abs(observation[2]) for observation, *_, info in taken)
+    assert in_process.rings[0].answered == 30
+    rewards, true = np.array([(step[1], step[4]["true_reward"]) for step in taken[-1_000:]]).T
+    assert np.corrcoef(rewards, true)[0, 1] > 0.5
+    assert not np.allclose(rewards, true)
+    assert all(type(reward) is float for _, reward, *_ in taken)
+
+
+def test_episode_statistics_are_of_the_true_reward(in_process: SimpleNamespace) -> None:
+    with make() as env:
+        taken = act(env, 100)
+        true = np.array([info["true_reward"] for *_, info in taken]).reshape(5, 20).sum(1)
+        episodes = [info["episode"] for *_, info in taken if "episode" in info]
+        assert np.allclose([episode["r"] for episode in episodes], true)
+        assert {episode["l"] for episode in episodes} == {20}
+        assert np.allclose(env.true_returns, true)
+    inner = gym.wrappers.RecordEpisodeStatistics(Walk((20,), numbered=False))
+    with make(inner) as env:
+        assert np.allclose(act(env, 20)[-1][4]["episode"]["r"], inner.return_queue[-1])
+
+
+def test_what_is_asked_about_is_what_the_agent_did(in_process: SimpleNamespace) -> None:
+    """Also by an environment that returns the same array each time, and one whose actions it changes afterwards."""
+
+    class Reusing(gym.Wrapper[Any, Any, Any, Any]):
+        def reset(self, **arguments: Any) -> Any:
+            observation, info = self.env.reset(**arguments)
+            self.array = observation.copy()
+            return self.array, info
+
+        def step(self, action: Any) -> Any:
+            observation, *rest = self.env.step(action.copy())
+            self.array[:] = observation
+            action[:] = np.nan
+            return self.array, *rest
+
+    with make(Reusing(Walk((20, 7), terminates=True)), preferences=_variable()) as env:
+        act(env, 3_000)
+    clips = [clips.fragments for clips in in_process.rings[0].clips]
+    assert len(clips) == 3_000 // WINDOW
+    for fragments in clips:
+        steps, episodes = fragments.observations[:, :, 0], fragments.observations[:, :, 1]
+        assert np.array_equal(steps, fragments.starts[:, None] + np.arange(6))
+        assert (episodes == episodes[:, :1]).all()
+        moved = np.diff(fragments.observations[:, :, 2], axis=1)
+        assert np.abs(moved - fragments.actions[:, :, 0]).max() < 0.6  # the noise's deviation is 0.1
+        assert np.allclose(fragments.rewards, -np.abs(fragments.observations[:, 1:, 2]))
+        lengths = np.where(episodes[:, 0] % 2 == 0, 20, 7)
+        assert np.array_equal(fragments.terminated, steps[:, -1] == lengths)
+    assert sum(fragments.terminated.sum() for fragments in clips) > 10
+    assert [fragments.policy_versions[0] for fragments in clips] == list(range(6))
+
+
+def _variable() -> PreferenceSettings:
+    return PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=4, allow_variable_horizon=True)
+
+
+def test_memory_is_bounded_and_clips_nobody_takes_are_dropped_and_counted(in_process: SimpleNamespace) -> None:
+    with make() as env:
+        env.reset()
+        in_process.rings[0].busy = True
+        act(env, 3 * WINDOW)
+        assert len(env._recorder) == 0
+        assert env.status()["clips_dropped"] == 3
+        assert env.status()["env_steps"] == 3 * WINDOW
+        assert len(in_process.rings[0].advances) == 3
+
+
+def test_the_last_step_of_the_budget_is_told_however_the_windows_fall(in_process: SimpleNamespace) -> None:
+    with make(total_env_steps=WINDOW + 17) as env:
+        act(env, WINDOW + 40)
+        assert in_process.rings[0].advances[-1] == (1.0, WINDOW + 17)
+        assert env.status()["comparisons"] == 30
+
+
+def test_waiting_takes_random_actions_first_and_the_agent_never_sees_another_reward(
+    in_process: SimpleNamespace,
+) -> None:
+    with make(wait=True) as env:
+        taken = act(env, 1_000)
+        assert all(info["reward_is_learned"] for *_, info in taken)
+        assert env.status()["env_steps"] == 1_400
+        assert env.status()["reward_version"] >= 1
+        env.reset()
+        assert env.status()["env_steps"] == 1_400  # only once
+        clips = in_process.rings[0].clips
+        assert {version for c in clips[:1] for version in c.fragments.policy_versions} == {RANDOM_POLICY}
+        assert RANDOM_POLICY not in clips[1].fragments.policy_versions
+        assert in_process.rings[0].advances[0] == (0.0, 400)
+
+
+def test_a_dict_space_works_from_end_to_end_by_its_transform(in_process: SimpleNamespace) -> None:
+    arguments: dict[str, Any] = {"observation_transform": lambda observation: observation["pov"]}
+    with make(Views(), wait=True, **arguments) as env:
+        env.reset()
+        taken = [env.step(0) for _ in range(12)]
+        assert set(taken[0][0]) == {"pov", "compass"}  # the agent gets the whole
+        assert in_process.rings[0].clips[0].fragments.observations.shape[1:] == (6, 20, 20, 3)
+        assert in_process.rings[0].clips[0].fragments.observations.dtype == np.uint8
+        assert taken[-1][4]["reward_is_learned"]
+        assert len({reward for _, reward, *_ in taken}) > 1
+    with pytest.raises(SettingError, match="observation_transform"):
+        make(Views())
+    with pytest.raises(SettingError, match=r"This is what observation_transform gives"):
+        make(Views(), observation_transform=lambda observation: observation["pov"][:, 0])
+    assert in_process.held == 0
+
+
+def test_switching_the_reward_is_idempotent_and_survives_new_versions(in_process: SimpleNamespace) -> None:
+    with make(wait=True) as env:
+        env.use_learned_reward()
+        assert act(env, 1)[0][4]["reward_is_learned"]
+        for _ in range(2):
+            env.use_true_reward()
+        versions = env.status()["reward_version"]
+        taken = act(env, 2_000)
+        assert in_process.rings[0].version > versions
+        assert all(reward == info["true_reward"] for _, reward, *_, info in taken)
+        assert not any(info["reward_is_learned"] for *_, info in taken)
+        env.use_learned_reward()
+        assert act(env, 1)[0][4]["reward_is_learned"]
+        assert env.status()["reward_version"] == in_process.rings[0].version
+
+
+def test_while_paused_steps_neither_count_nor_give_clips(in_process: SimpleNamespace) -> None:
+    with make() as env:
+        act(env, 10)
+        for _ in range(2):
+            env.pause()
+        act(env, 2 * WINDOW)
+        assert env.status()["env_steps"] == 10
+        env.resume()
+        act(env, WINDOW)
+        (clips,) = in_process.rings[0].clips
+        assert clips.fragments is not None
+        assert len(env.true_returns) == 3 * WINDOW // 20  # episodes end all the same
+
+
+def test_what_goes_wrong_in_the_ring_is_raised_in_step(in_process: SimpleNamespace) -> None:
+    with make() as env:
+        act(env, 10)
+        in_process.rings[0].failure = OSError("the disk is gone")
+        with pytest.raises(OSError, match="the disk is gone"):
+            act(env, WINDOW)
+
+
+def test_environments_that_share_a_ring_have_one_budget_one_reward_and_one_end(in_process: SimpleNamespace) -> None:
+    first = make(wait=True)
+    second = first.share(Walk((20,), numbered=False))
+    for env in (first, second):
+        assert all(info["reward_is_learned"] for *_, info in act(env, WINDOW))
+    assert len(in_process.rings) == 1
+    assert second.status()["env_steps"] == 400 + 2 * WINDOW
+    assert {clips.source for clips in in_process.rings[0].clips} == {0, 1}
+    second.use_true_reward()
+    assert act(first, 1)[0][4]["reward_is_learned"]
+    first.close()
+    first.close()
+    assert (in_process.rings[0].closed, in_process.held) == (0, 1)
+    act(second, WINDOW)
+    second.close()
+    assert (in_process.rings[0].closed, in_process.held) == (1, 0)
+    with pytest.raises(RuntimeError, match="closed"):
+        act(second, 1)
+    with pytest.raises(ValueError, match="other spaces"):
+        make().share(Views())
+
+
+def test_the_same_seed_makes_the_same_run_and_leaves_other_generators_alone(in_process: SimpleNamespace) -> None:
+    def run(seed: int) -> list[float]:
+        torch.manual_seed(7)
+        env = make(seed=seed, wait=True)
+        env.action_space.seed(5)
+        with env:
+            rewards = [reward for _, reward, *_ in act(env, 100)]
+            assert env.action_space.sample() == pytest.approx(drawn)
+        return rewards
+
+    space = Walk().action_space
+    space.seed(5)
+    drawn = space.sample()
+    assert run(0) == run(0) != run(1)
+
+
+def test_settings_that_do_not_fit_are_refused_before_anything_is_started(in_process: SimpleNamespace) -> None:
+    with pytest.raises(SettingError, match="exploration_env_steps"):
+        make(fragments=FragmentSettings(exploration_env_steps=10))
+    with pytest.raises(SettingError, match="total_env_steps"):
+        make(total_env_steps=400)
+    with pytest.raises(SettingError, match="FlattenObservation"):
+        make(gym.wrappers.ReshapeObservation(Walk(), (3, 1)))
+    assert in_process.rings == []
+
+
+def test_saved_and_loaded_it_goes_on_where_it_was(in_process: SimpleNamespace, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    with make(wait=True) as env:
+        act(env, 1_600)
+        env.save(saved)
+        env.save(saved)  # over itself
+        before = env.status()
+        expected = [reward for _, reward, *_ in act(env, 50, seed=1)]
+    with make(wait=True) as env:
+        env.load(saved)
+        assert [reward for _, reward, *_ in act(env, 50, seed=1)] == expected  # the normalisers too
+        env.reset()
+        now = env.status()
+        assert now["env_steps"] == before["env_steps"] + 50
+        assert (now["comparisons"], now["reward_version"]) == (before["comparisons"], before["reward_version"])
+        with pytest.raises(RuntimeError, match="before the first reset"):
+            env.load(saved)
+        act(env, 2_000)
+        assert env.status()["comparisons"] == 30
+        assert in_process.rings[-1].clips[0].policy_version > 0
+    assert len(PreferenceStore(saved / "preferences")) == before["comparisons"]
+    assert int(RewardEnsemble.load(saved / "reward_model").version) == before["reward_version"]
+    assert not [file for file in saved.rglob("*") if file.suffix in (".pkl", ".pt")]
+
+
+def test_saved_before_the_first_version_it_goes_on_too(in_process: SimpleNamespace, tmp_path: Path) -> None:
+    with make() as env:
+        act(env, 100)
+        env.save(tmp_path / "saved")
+        assert not (tmp_path / "saved" / "reward_model").exists()
+    with make() as env:
+        env.load(tmp_path / "saved")
+        assert env.status()["env_steps"] == 100
+        assert act(env, 1_000)[-1][4]["reward_is_learned"]
+
+
+def test_a_fixed_reward_needs_neither_labels_nor_ray(in_process: SimpleNamespace, tmp_path: Path) -> None:
+    with make(wait=True) as env:
+        act(env, 100)
+        env.save(tmp_path / "saved")
+        expected = [reward for _, reward, *_ in act(env, 50)]
+    rings = len(in_process.rings)
+    for path in (tmp_path / "saved", str(tmp_path / "saved" / "reward_model")):
+        with HumanPreferencesEnv(Walk((20,), numbered=False), total_env_steps=1_000, reward_model=path) as env:
+            assert [reward for _, reward, *_ in act(env, 50)] == expected
+            act(env, 2 * WINDOW)
+            env.wait_for_reward()
+            assert env.status()["reward_version"] == 1
+            with pytest.raises(RuntimeError, match="The reward is fixed"):
+                env.load(tmp_path / "saved")
+            env.save(tmp_path / "again")
+            assert (tmp_path / "again" / "reward_model").exists()
+    assert len(in_process.rings) == rings
+    with pytest.raises(SettingError, match="made for"):
+        HumanPreferencesEnv(gym.make("CartPole-v1"), total_env_steps=1_000, reward_model=tmp_path / "saved")
+
+
+def test_preferences_are_collected_without_fitting_and_fitted_to_without_collecting(
+    in_process: SimpleNamespace, tmp_path: Path
+) -> None:
+    with make(fit=False, folder=tmp_path / "labels") as env:
+        taken = act(env, 4_000)
+        assert not any(info["reward_is_learned"] for *_, info in taken)
+        assert env.status()["comparisons"] == 30
+        with pytest.raises(RuntimeError, match="no reward to wait for"):
+            env.wait_for_reward()
+    store = tmp_path / "labels" / "preferences"
+    assert len(PreferenceStore(store)) == 30
+    with make(ask=False) as env:
+        env.load(store)
+        env.wait_for_reward()
+        env.save(tmp_path / "fitted")
+        assert env.status()["env_steps"] == 0
+    assert RewardEnsemble.load(tmp_path / "fitted" / "reward_model").version == 1
+    with make(ask=False, folder=tmp_path / "labels") as env:
+        env.reset()
+        env.wait_for_reward()
+        act(env, WINDOW)
+        assert in_process.rings[-1].clips == []
+    with make(ask=False) as env, pytest.raises(RuntimeError, match="no reward to wait for"):
+        env.wait_for_reward()
+    assert len(PreferenceStore(store)) == 30
+
+
+def test_people_need_a_folder_and_only_labels_with_one_survive_it(in_process: SimpleNamespace, tmp_path: Path) -> None:
+    env = make(wait=True)
+    env.reset()
+    folder = in_process.rings[0].store.path
+    assert Path(folder).exists()
+    env.close()
+    assert not Path(folder).exists()
+    object.__setattr__(human := PreferenceSettings(), "teacher", "human")
+    with pytest.raises(SettingError, match="must not be lost"):
+        make(preferences=human)
+
+
+@pytest.mark.parametrize("kind", [HumanPreferencesEnv, HumanPreferencesVectorEnv])
+def test_every_argument_is_documented_under_its_name(kind: Any) -> None:
+    arguments = set(inspect.signature(kind).parameters)
+    section = inspect.getdoc(kind).split("Args:")[1].split("Raises:")[0]
+    named = {name for line in re.findall(r"^    (\w[\w, ]*):", section, re.MULTILINE) for name in line.split(", ")}
+    assert named == arguments
+
+
+def test_the_wrapper_is_an_environment_as_gymnasium_has_them(in_process: SimpleNamespace) -> None:
+    from gymnasium.utils.env_checker import check_env
+
+    with make(gym.make("Pendulum-v1")) as env:
+        check_env(env, skip_render_check=True, skip_close_check=True)
+        assert env.spec is not None

@@ -1,0 +1,147 @@
+"""`HumanPreferencesVectorEnv`, without Ray."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rlhf_ray.settings import SettingError
+from rlhf_ray.wrappers import HumanPreferencesVectorEnv
+from tests.made_up import Walk
+from tests.wrappers.test_single import FRAGMENTS, REWARD_MODEL, Views, _variable
+
+LENGTHS = [(20, 7), (9, 16), (30, 1)]
+
+
+def make(mode: AutoresetMode, envs: Any = None, **arguments: Any) -> HumanPreferencesVectorEnv:
+    if envs is None:
+        copies = [lambda of=of: Walk(of, terminates=True) for of in LENGTHS]  # type: ignore[misc]
+        envs = SyncVectorEnv(copies, autoreset_mode=mode, copy=False)
+    defaults: dict[str, Any] = {
+        "total_env_steps": 2_500,
+        "fragments": FRAGMENTS,
+        "preferences": _variable(),
+        "reward_model": REWARD_MODEL,
+    }
+    return HumanPreferencesVectorEnv(envs, **(defaults | arguments))
+
+
+def act(envs: HumanPreferencesVectorEnv, steps: int) -> list[Any]:
+    """What ``steps`` steps of all copies gave, from a reset on; copies, since the environment reuses its arrays."""
+    envs.action_space.seed(0)
+    envs.reset(seed=0)
+    taken = []
+    for _ in range(steps):
+        observations, *rest = envs.step(envs.action_space.sample())
+        taken.append((np.array(observations), *rest))
+        ended = rest[1] | rest[2]
+        if envs.metadata["autoreset_mode"] is AutoresetMode.DISABLED and ended.any():
+            envs.reset(options={"reset_mask": ended})
+    return taken
+
+
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_clips_never_cross_an_episode_and_rewards_are_learned(
+    in_process: SimpleNamespace, mode: AutoresetMode, wait: bool
+) -> None:
+    with make(mode, wait=wait) as envs:
+        taken = act(envs, 1_000)
+        steps = envs.status()["env_steps"] - 400 * wait
+    assert sum(info["_true_reward"].sum() for *_, info in taken) == pytest.approx(steps, abs=2)
+    assert taken[-1][4]["reward_is_learned"].any()
+    assert len({float(reward) for _, rewards, *_ in taken[-50:] for reward in rewards}) > 50
+    assert in_process.rings[0].answered == 30
+    fragments = [clips.fragments for clips in in_process.rings[0].clips if clips.fragments is not None]
+    assert len(fragments) >= 5
+    for some in fragments:
+        numbers, episodes = some.observations[:, :, 0], some.observations[:, :, 1]
+        assert np.array_equal(numbers, some.starts[:, None] + np.arange(6))
+        assert (episodes == episodes[:, :1]).all()
+        assert np.allclose(some.rewards, -np.abs(some.observations[:, 1:, 2]))
+    assert any(some.terminated.any() for some in fragments)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_infos_follow_gymnasiums_convention(in_process: SimpleNamespace, mode: AutoresetMode) -> None:
+    with make(mode) as envs:
+        taken = act(envs, 100)
+    assert all(rewards.tolist() == [0.0] * 3 for _, rewards, *_ in taken)
+    returns, ended = np.zeros(3), [0, 0, 0]
+    for _, _, terminated, truncated, infos in taken:
+        real, done = infos["_true_reward"], terminated | truncated
+        assert real.dtype == infos["reward_is_learned"].dtype == infos["_reward_is_learned"].dtype == bool
+        returns += infos["true_reward"] * real
+        assert ("episode" in infos) == done.any()
+        if done.any():
+            assert np.array_equal(infos["_episode"], done)
+            assert np.allclose(infos["episode"]["r"], returns * done)
+            for i in np.flatnonzero(done):
+                assert infos["episode"]["l"][i] == LENGTHS[i][ended[i] % 2]
+                ended[i] += 1
+        returns[done] = 0.0
+    assert min(ended) >= 6
+    if mode is AutoresetMode.NEXT_STEP:  # in the other modes gymnasium 1.2's own leaves steps out
+        copies = [lambda of=of: Walk(of, terminates=True) for of in LENGTHS]  # type: ignore[misc]
+        plain = gym.wrappers.vector.RecordEpisodeStatistics(SyncVectorEnv(copies, autoreset_mode=mode))
+        plain.action_space.seed(0)
+        plain.reset(seed=0)
+        for *_, infos in taken:
+            expected = plain.step(plain.action_space.sample())[4]
+            for name in ("r", "l") if "episode" in expected else ():
+                assert np.allclose(infos["episode"][name], expected["episode"][name])
+
+
+def test_the_step_that_resets_is_none(in_process: SimpleNamespace) -> None:
+    with make(AutoresetMode.NEXT_STEP, wait=True) as envs:
+        before = np.zeros(3, bool)
+        for _, rewards, terminated, truncated, infos in act(envs, 200):
+            assert np.array_equal(infos["_true_reward"], ~before)
+            assert (rewards[before] == 0.0).all()
+            assert (rewards[~before] != 0.0).all()
+            before = terminated | truncated
+
+
+def test_the_true_reward_is_the_environments_own_array(in_process: SimpleNamespace) -> None:
+    with make(AutoresetMode.SAME_STEP, wait=True) as envs:
+        envs.use_true_reward()
+        for _, rewards, *_, infos in act(envs, 50):
+            assert np.array_equal(rewards, infos["true_reward"])
+            assert not infos["reward_is_learned"].any()
+            rewards += 1.0  # the caller's own
+            assert not np.array_equal(rewards, infos["true_reward"])
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_dict_space_works_from_end_to_end(in_process: SimpleNamespace, mode: AutoresetMode) -> None:
+    pictures = SyncVectorEnv([Views, Views], autoreset_mode=mode)
+    with make(mode, pictures, observation_transform=lambda observation: observation["pov"], wait=True) as envs:
+        envs.reset(seed=0)
+        for _ in range(12):
+            observations, rewards, *_, infos = envs.step(np.zeros(2, int))
+        assert observations["pov"].shape == (2, 20, 20, 3)
+        assert infos["reward_is_learned"].all()
+        assert rewards[0] != rewards[1]
+    with pytest.raises(SettingError, match="observation_transform"):
+        make(mode, pictures)
+
+
+def test_how_episodes_are_begun_has_to_be_known(in_process: SimpleNamespace) -> None:
+    envs = SyncVectorEnv([Walk])
+    envs.metadata = {}
+    with pytest.raises(SettingError, match="autoreset_mode"):
+        make(AutoresetMode.NEXT_STEP, envs)
+    assert in_process.rings == []
+
+
+def test_closing_twice_ends_the_ring_once(in_process: SimpleNamespace) -> None:
+    envs = make(AutoresetMode.NEXT_STEP)
+    envs.reset()
+    envs.close()
+    envs.close()
+    assert (in_process.rings[0].closed, in_process.held) == (1, 0)

@@ -1,0 +1,120 @@
+"""The wrappers with their real actors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import ray
+
+from examples import sb3_pendulum
+from rlhf_ray.settings import PreferenceSettings, SettingError
+from rlhf_ray.store import PreferenceStore
+from rlhf_ray.wrappers import HumanPreferencesVectorEnv
+from rlhf_ray.wrappers.teaching import WINDOW
+from tests.made_up import Walk
+from tests.wrappers.test_single import FRAGMENTS, REWARD_MODEL, act, make
+
+pytestmark = [pytest.mark.slow]
+
+
+def _until(condition: Callable[[], bool], env: Any, within_s: float = 60.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        act(env, WINDOW)
+        time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_file(tmp_path: Path) -> None:
+    with make(folder=tmp_path) as env:
+        started = time.monotonic()
+        act(env, WINDOW)  # nothing is waited for
+        quick = time.monotonic() - started
+        _until(lambda: env.status()["reward_version"] >= 1, env)
+        assert act(env, 1)[0][4]["reward_is_learned"]
+        ring = env._teaching.ring
+        assert ring is not None
+        process = ray.get(ring.trainer.__ray_call__.remote(lambda self: os.getpid()))
+        os.kill(process, signal.SIGKILL)
+        _until(lambda: env.status()["comparisons"] == 30, env)
+        _until(lambda: env.status()["reward_version"] >= 2, env)
+        env.save(tmp_path / "saved")
+        before = env.status()
+        expected = [reward for _, reward, *_ in act(env, 5, seed=3)]
+        assert quick < 10.0
+    assert ray.is_initialized()  # it was here before
+    with make() as env:
+        env.load(tmp_path / "saved")
+        assert [reward for _, reward, *_ in act(env, 5, seed=3)] == expected
+        assert env.status()["comparisons"] == before["comparisons"] == 30
+    assert len(PreferenceStore(tmp_path / "saved" / "preferences")) == 30
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_vector_environment_waits_for_its_first_reward_and_only_collects_where_told() -> None:
+    copies = [lambda: Walk((20,), numbered=False)] * 4
+    settings: dict[str, Any] = {"fragments": FRAGMENTS, "reward_model": REWARD_MODEL, "total_env_steps": 4_000}
+    many = PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=4, minimum_comparisons=20)
+    with HumanPreferencesVectorEnv(gym.vector.SyncVectorEnv(copies), wait=True, preferences=many, **settings) as envs:
+        envs.reset(seed=0)
+        *_, infos = envs.step(envs.action_space.sample())
+        assert infos["reward_is_learned"].all()
+        assert envs.status()["comparisons"] >= 20
+    with make(fit=False) as env:
+        _until(lambda: env.status()["comparisons"] >= 10, env)
+        assert env.status()["reward_version"] == 0
+        assert env._teaching.ring is not None
+        _until(lambda: not env._teaching.ring._unfitted, env)  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_settings_that_the_environment_shows_to_be_wrong_are_raised_in_step() -> None:
+    with (
+        make(Walk((20, 7), terminates=True)) as env,
+        pytest.raises(SettingError, match="allow_variable_horizon is False"),
+    ):
+        _until(lambda: False, env)
+    with make(Walk((4,))) as env, pytest.raises(SettingError, match=r"fragments\.length is 5"):
+        _until(lambda: False, env)
+    with make(Walk((4,)), wait=True) as env, pytest.raises(SettingError, match=r"fragments\.length is 5"):
+        env.reset()
+
+
+ALONE = """
+import ray
+from tests.made_up import Walk
+from tests.wrappers.test_single import act, make
+
+first, second = make(), make()
+act(first, 100)
+first.close()
+assert ray.is_initialized()
+act(second, 100)
+second.close()
+second.close()
+assert not ray.is_initialized()
+"""
+
+
+def test_ray_is_started_and_ended_with_those_that_need_it() -> None:
+    subprocess.run([sys.executable, "-c", ALONE], check=True, timeout=300)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_stable_baselines_learns_pendulum_from_comparisons() -> None:
+    before, after, status = sb3_pendulum.learn(60_000, envs=4, seed=0)
+    assert status["comparisons"] == 200
+    assert before < -900.0
+    assert after > -700.0
+    assert np.isfinite(after)
