@@ -1,4 +1,4 @@
-"""The command line: `rlhf-ray train | evaluate | record | fit | tune | store | doctor`."""
+"""The command line: `rlhf-ray train | evaluate | record | label | fit | tune | store | doctor`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray train --resume RUN                 go on with a run that was stopped or killed
   rlhf-ray evaluate RUN [--episodes N]        measure a run's saved policy on the true reward
   rlhf-ray record RUN --out FILE              write down what a run's saved policy does
+  rlhf-ray label SOURCE --store STORE         have people compare clips, without training
   rlhf-ray fit STORE [--out FOLDER]           fit a reward model to stored labels
   rlhf-ray tune PRESET [--trials N …]         run the preset's search space
   rlhf-ray tune PRESET --resume FOLDER        go on with a sweep that was stopped or killed
@@ -109,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "evaluate": _evaluate,
         "record": _record,
         "fit": _fit,
+        "label": _label,
         "tune": _tune,
         "store": commands.run,
         "doctor": _doctor,
@@ -291,6 +293,14 @@ def _tune(words: list[str]) -> None:
         return
     folder = (command.run_dir or _new_folder(f"tune-{name}", command.seed)).absolute()
     sweep(config, folder, trials=command.trials, concurrent=command.concurrent)
+
+
+def _label(words: list[str]) -> None:
+    from rlhf_ray.rllib import label
+    from rlhf_ray.rllib.training import quiet
+
+    quiet()
+    label.run(words, preset)
 
 
 def _doctor(words: list[str]) -> None:

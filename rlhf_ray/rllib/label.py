@@ -1,0 +1,214 @@
+"""`rlhf-ray label`: collect labels without training, about clips of a policy, of random actions, or recorded ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from actors.fragmenter import Clips, Fragmenter
+from actors.rollout_collector import RolloutCollector
+from rlhf_ray.comparisons import Pairs
+from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.envs.spaces import is_image
+from rlhf_ray.films import Camera, Episode
+from rlhf_ray.fragments import RANDOM_POLICY, Fragments, cut_fragments
+from rlhf_ray.labelling.collect import collect
+from rlhf_ray.rllib.config import PreferencePPOConfig
+from rlhf_ray.rllib.evaluation import newest_policy
+from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.settings import Experiment, LabellingSettings, SettingError
+from rlhf_ray.store import PreferenceStore
+
+USAGE = """usage: rlhf-ray label SOURCE --store STORE [--comparisons N] [--OPTION VALUE …]
+
+SOURCE is where the clips come from:
+  a run's folder            what its policy does
+  a preset, an environment  what random actions do
+  a .npz                    recorded steps, as `rlhf-ray record` writes them (images; --environment names theirs)
+  a preference store        the clips in it, in new pairs (images; --environment names theirs)
+
+`rlhf-ray label SOURCE --help` explains every option."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """Have people compare clips. Every answer is in the store, on the disk, before the page acknowledges it; Ctrl-C ends it."""
+
+    store: str
+    """Folder or URL of the preference store: a new one, or one to add to."""
+    comparisons: int = 100
+    """Comparisons that the store shall hold in the end."""
+    environment: str | None = None
+    """The environment that recorded clips are from. Other sources tell it."""
+    length: int | None = None
+    """Steps per clip; as the run or the preset has it unless given."""
+    seed: int = 0
+    """Seed of clips and pairs."""
+    labelling: LabellingSettings = field(default_factory=LabellingSettings)
+
+
+def run(words: list[str], preset: Callable[[str], Experiment]) -> None:
+    """Run the command.
+
+    Args:
+        words: of the command line.
+        preset: the experiment of a name.
+    """
+    if not words or words[0].startswith("-"):
+        print(USAGE)
+        sys.exit(0 if words and words[0] in ("-h", "--help") else 2)
+    command = tyro.cli(Annotated[Label, tyro.conf.arg(name="")], prog=f"rlhf-ray label {words[0]}", args=words[1:])
+    held = label(
+        words[0],
+        command.store,
+        comparisons=command.comparisons,
+        experiment=_experiment(words[0], command.environment, preset),
+        length=command.length,
+        seed=command.seed,
+        labelling=command.labelling,
+        invite=lambda links: print(*(f"label as {name}: {link}" for name, link in links.items()), sep="\n", flush=True),
+    )
+    print(f"{command.store}: {held} comparisons")
+
+
+def label(
+    source: str,
+    store: Path | str,
+    *,
+    comparisons: int,
+    experiment: Experiment,
+    length: int | None = None,
+    seed: int = 0,
+    labelling: LabellingSettings | None = None,
+    invite: Callable[[dict[str, str]], None] = lambda links: print(*links.values(), sep="\n"),
+    stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Have people compare clips from ``source`` until ``store`` holds ``comparisons`` comparisons.
+
+    Args:
+        source: a run's folder, an environment's name, a ``.npz`` of recorded steps, or a preference store.
+        store: folder or URL; a new store, or one to add to.
+        comparisons: that the store shall hold in the end.
+        experiment: the environment and the settings of fragments.
+        length: steps per clip, other than the experiment's.
+        seed: of clips and pairs.
+        labelling: settings of the page.
+        invite: is told each person's link.
+        stop: says whether to stop earlier.
+
+    Returns:
+        How many comparisons the store holds.
+
+    Raises:
+        SettingError: there are no clips in ``source`` that people could be shown.
+    """
+    config = PreferencePPOConfig.from_experiment(experiment)
+    config.fragments(random_action_share=0.0)
+    if length is not None:
+        config.fragments(length=length)
+    clips = _Clips(source, config, seed)
+    return collect(
+        clips.propose,
+        store,
+        labelling or LabellingSettings(),
+        comparisons=comparisons,
+        fps=clips.fps,
+        title=experiment.environment,
+        episode=clips.episode,
+        invite=invite,
+        stop=stop,
+    )
+
+
+class _Clips:
+    """Where the clips come from, and pairs of them."""
+
+    def __init__(self, source: str, config: PreferencePPOConfig, seed: int):
+        self.settings, self.seed = config.fragment_settings, seed
+        self.spaces = config.check_environment()
+        self.images = is_image(self.spaces[0])
+        self.fragmenter = Fragmenter(
+            self.settings, config.preference_settings, config.reward_model_settings, *self.spaces, seed
+        )
+        env = config.make_env(film=True)
+        try:
+            self.fps = Camera(env()).fps
+        except ValueError as error:
+            raise SettingError(str(error)) from error
+        self.episode: Episode | None = None
+        self.collector: RolloutCollector | None = None
+        self.policy: Any = None
+        self.version = RANDOM_POLICY
+        path = Path(source)
+        if path.is_file() or (path / "store.json").exists():
+            self._take_recorded(path)
+            return
+        if (path / "config.json").exists():
+            self.policy, self.version = newest_policy(RunFolder(path))
+        self.collector = RolloutCollector(env, self.settings, seed)
+        self.episode = self._film(0, 2)[1]
+
+    def propose(self, count: int, number: int) -> Pairs | None:
+        """At most ``count`` pairs for asking ``number``; None when there are no more."""
+        wanted = math.ceil(1.5 * count)
+        if self.collector is not None and self.images:
+            steps = wanted * self.settings.length
+            clips = self.collector.collect(steps, 1, number + 1, self.version, self._maker())
+            self.fragmenter.add(dataclasses.replace(clips, source=number))
+        elif self.collector is not None:
+            self.fragmenter.add(dataclasses.replace(self._film(number + 1, wanted)[0], source=number))
+        return self.fragmenter.propose(count, number, None)[1]
+
+    def _film(self, number: int, clips: int) -> tuple[Clips, Episode | None]:
+        assert self.collector is not None
+        steps = max(self.settings.filmed_env_steps, clips * (self.settings.length + 1))
+        return self.collector.film(steps, clips, number, 0, self.version, self._maker(), episode=number == 0)
+
+    def _maker(self) -> Callable[[], Any] | None:
+        return None if self.policy is None else lambda: self.policy
+
+    def _take_recorded(self, path: Path) -> None:
+        if not self.images:
+            raise SettingError(
+                f"{path} holds observations that are no images, and nothing to show of them. Label what a policy does instead "
+                "(rlhf-ray label RUN …), which is drawn."
+            )
+        fragments: Fragments | None
+        if path.is_file():
+            demonstrations = Demonstrations.load(path)
+            demonstrations.check(*self.spaces, str(path))
+            of = self.settings
+            fragments = cut_fragments(
+                demonstrations.trajectories(),
+                length=of.length,
+                count=of.pool,
+                start_share=of.start_share,
+                policy_version=RANDOM_POLICY,
+                rng=np.random.default_rng(self.seed),
+            )
+        else:
+            kept = PreferenceStore(path, create=False)
+            names = {name for side in ("left_id", "right_id") for name in kept.events()[side].to_pylist() if name}
+            fragments = kept.clips(sorted(names))[1]
+        if fragments is None or len(fragments) < 2:
+            raise SettingError(f"{path} holds no two clips of {self.settings.length} steps.")
+        self.fragmenter.add(Clips(-1, RANDOM_POLICY, fragments, 0, ()))
+
+
+def _experiment(source: str, environment: str | None, preset: Callable[[str], Experiment]) -> Experiment:
+    path = Path(source)
+    if (path / "config.json").exists():
+        return RunFolder.open(path).experiment()
+    if path.exists():
+        if environment is None:
+            raise SettingError(f"{source} does not tell which environment it is of: name it with --environment.")
+        return preset(environment)
+    return preset(source)
