@@ -410,7 +410,7 @@ class AsynchronousPipeline(Pipeline):
 
         def finish() -> int:
             try:
-                self._news = self._take_fit(*refs)
+                fit = self._take_fit(*refs)
             except StateLostError:
                 restored = self._restore_trainer()
                 self.stages["fitting"].start(restored, lambda: int(bool(ray.get(restored))))
@@ -419,6 +419,9 @@ class AsynchronousPipeline(Pipeline):
                 self._unfitted = [self._all_labels()]
                 return 0
             self._unfitted = self._unfitted[len(labels) :]
+            if fit.gradient_steps == 0:  # everything was taken back, so that there is no version to be made
+                return 0
+            self._news = fit
             self._fits += due
             self._published_at = self._now
             self._changed.notify_all()

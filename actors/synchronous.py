@@ -90,6 +90,7 @@ class SynchronousPipeline(Pipeline):
             # Counted by the trainer, whose state goes back with this one's: the store may hold some of them already, from
             # a commit that was repeated or a run that is resumed at an earlier round.
             answered = fit.comparisons - self.answered
+            fit = fit if fit.gradient_steps else None  # everything was taken back, so that no version was made
         self.round_number = round_number
         self.answered += answered
         return RoundReport(round_number, wanted, answered, self.answered, fit)
