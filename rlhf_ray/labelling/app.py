@@ -95,13 +95,13 @@ def at_the_desk() -> Iterator[None]:
         raise HTTPException(503, "not saved; try again", {"retry-after": "2"}) from error
 
 
-def the_desk(request: Request) -> Desk:
+async def the_desk(request: Request) -> Desk:
     """The desk of this app."""
     desk: Desk = request.app.state.desk
     return desk
 
 
-def signed_in(request: Request) -> Person:
+async def signed_in(request: Request) -> Person:
     """Whose session this is. The guard lets nobody else in; whatever may be wrong with it, nothing here works without a person."""
     person: Person | None = getattr(request.state, "person", None)
     if person is None:
@@ -109,9 +109,9 @@ def signed_in(request: Request) -> Person:
     return person
 
 
-def answering(request: Request) -> Person:
+async def answering(request: Request) -> Person:
     """The same, for what may not come faster than anybody can see."""
-    person = signed_in(request)
+    person = await signed_in(request)
     if seconds := request.app.state.answers.wait(person.name):
         raise too_fast(seconds)
     return person

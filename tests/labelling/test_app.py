@@ -1,5 +1,7 @@
+import asyncio
 import json
 import re
+from functools import partial
 
 import pytest
 from fastapi.testclient import TestClient
@@ -21,6 +23,13 @@ HOSTILE = (
     "http://[",
     "",
 )
+
+
+@pytest.fixture
+def no_time(monkeypatch):
+    """For the limits no time passes: what they let through does not depend on how busy this machine is."""
+    for module in ("app", "guard"):
+        monkeypatch.setattr(f"rlhf_ray.labelling.{module}.Limiter", partial(Limiter, clock=lambda: 0.0))
 
 
 @pytest.fixture
@@ -112,7 +121,7 @@ def test_leaving_ends_the_session(ada):
     assert ada.get("/api/me").status_code == 401
 
 
-def test_guessing_tokens_gets_slow(stranger, sessions):
+def test_guessing_tokens_gets_slow(no_time, stranger, sessions):
     tried = [stranger.post("/api/session", json={"token": f"guess {k}"}) for k in range(12)]
     assert [reply.status_code for reply in tried] == [401] * 10 + [429] * 2
     assert int(tried[-1].headers["retry-after"]) >= 1
@@ -249,6 +258,54 @@ def test_large_bodies_are_cut_off_however_they_come(ada):
     )
 
 
+def drive(app, sessions, receive):
+    """Send a POST of ada's to the app by hand, with what `receive` gives; the messages that come back."""
+    cookie = f"{sessions.cookie_name}={sessions.cookie(sessions.people['ada'])}"
+    headers = {"host": "localhost", "content-type": "application/json", "cookie": cookie}
+    path = "/api/questions"
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+    }
+    scope |= {
+        "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
+        "scheme": "http",
+        "http_version": "1.1",
+    }
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app(scope | {"server": ("localhost", 80), "client": ("127.0.0.1", 1)}, receive, send))
+    return sent
+
+
+def test_a_body_that_never_comes_is_not_waited_for(app, sessions, desk, monkeypatch):
+    monkeypatch.setattr("rlhf_ray.labelling.guard.BODY_WITHIN_S", 0.05)
+
+    async def receive():
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    assert drive(app, sessions, receive)[0]["status"] == 408
+    assert desk.calls == 0
+
+
+def test_a_client_that_goes_away_is_let_go(app, sessions, desk):
+    messages = [{"type": "http.request", "body": b'{"cou', "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive():
+        return messages.pop(0)
+
+    assert drive(app, sessions, receive) == []
+    assert desk.calls == 0
+
+
 def test_small_chunks_are_put_together(ada):
     pieces = iter([b'{"count"', b": 2}"])
     reply = ada.post("/api/questions", content=pieces, headers={"content-type": "application/json; charset=utf-8"})
@@ -382,11 +439,17 @@ def test_instructions_travel_as_text(ada, stranger):
     assert "alert" not in stranger.get("/").text
 
 
-def test_answers_have_a_speed_limit_for_each_session(ada, grace):
+def test_answers_have_a_speed_limit_for_each_session(no_time, ada, grace):
     replies = [ada.post("/api/answers", json=answer("x")).status_code for _ in range(25)]
     assert replies[:20] == [400] * 20
     assert replies[-1] == 429
     assert grace.post("/api/answers", json=answer("x")).status_code == 400
+
+
+def test_all_calls_have_one_too(no_time, ada, grace):
+    codes = [ada.get("/api/me").status_code for _ in range(202)]
+    assert codes == [200] * 200 + [429] * 2
+    assert grace.get("/api/me").status_code == 200
 
 
 def test_the_limiter_fills_again_and_forgets():

@@ -206,6 +206,17 @@ def test_accessibility(visit, scheme, path):
             assert not bad
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility_while_there_is_nothing_to_label(visit, desk, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    desk.open.clear()
+    page = visit(ready=False, color_scheme=scheme)
+    page.wait_for_selector("#episode:not([hidden])")
+    found = Axe().run(page).response["violations"]
+    assert not [one["id"] for one in found if one["impact"] in ("serious", "critical")]
+
+
 def test_the_next_pair_is_there_within_50_ms(visit):
     page = visit()
     page.wait_for_timeout(500)

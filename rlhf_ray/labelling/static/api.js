@@ -35,7 +35,7 @@ export async function call(method, path, body, options = {}) {
   if (method !== "GET") Object.assign(init, { body: JSON.stringify(body ?? {}) });
   let response;
   try {
-    response = await fetch(path, { ...init, signal: AbortSignal.timeout(15000) });
+    response = await fetch(path, { ...init, signal: AbortSignal.timeout(30000) });
     if (response.ok) return await response.json();
   } catch (error) {
     throw new Offline(String(error));
