@@ -27,7 +27,7 @@ from tests.wrappers.test_single import FRAGMENTS, REWARD_MODEL, act, make
 pytestmark = [pytest.mark.slow]
 
 
-def _until(condition: Callable[[], bool], env: Any, within_s: float = 60.0) -> None:
+def _until(condition: Callable[[], bool], env: Any, within_s: float = 300.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
