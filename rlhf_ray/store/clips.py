@@ -165,7 +165,7 @@ def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> list[Fragm
         pack.check(here)
     few = rows.size < FEW * len(used)
     back = order.argsort().reshape(rows.shape)
-    columns: dict[str, Sequence[Array]] = {}
+    columns: dict[str, list[Array] | Array] = {}
     clips = [
         [(packs[number].arrays, slice(row, row + 1)) for number, row in zip(*batch, strict=True)]
         for batch in zip(which.tolist(), rows.tolist(), strict=True)
