@@ -90,7 +90,7 @@ def main() -> None:
             experiment,
             RunFolder.create(Path(folder) / "run", experiment),
             evaluation_episodes=1,
-            observe=lambda metrics: rows.append(spent + Counter({"wall": time.perf_counter()})),  # type: ignore[dict-item]
+            observe=lambda metrics: rows.append(spent + Counter({"wall": time.perf_counter()})),
         )
     first, last = rows[WARM_UP - 1], rows[-1]
     iterations = len(rows) - WARM_UP

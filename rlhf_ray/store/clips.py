@@ -137,14 +137,16 @@ class Pack(Rows):
         return np.flatnonzero(~self.damaged)
 
 
-def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> Fragments:
-    """Clip ``rows[i]`` of pack ``packs[which[i]]`` for each ``i``, copied.
+def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> list[Fragments]:
+    """Clip ``rows[i, j]`` of pack ``packs[which[i, j]]`` as clip ``j`` of batch ``i``, copied.
+
+    Batches have arrays of their own, or both sides of a minibatch of images would outgrow what malloc gives out again.
 
     Raises:
         DamagedClipError: one of them is damaged.
         ValueError: they are not all of one shape.
     """
-    counts = np.bincount(which)
+    counts = np.bincount(which.ravel())
     used = counts.nonzero()[0].tolist()
     kinds = {packs[number].kind for number in used}
     if len(kinds) != 1:
@@ -152,30 +154,28 @@ def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> Fragments:
             f"The store holds clips of {len(kinds)} shapes (of several environments or fragment lengths), which cannot "
             "be in one batch: keep them in stores of their own."
         )
+    arrays = packs[used[0]].arrays
     if len(used) == 1:
-        packs[used[0]].check(rows)
-        return Fragments(**{name: array.take(rows, 0) for name, array in packs[used[0]].arrays.items()})
-    order = which.argsort(kind="stable")
-    ends, in_order = counts.cumsum()[used].tolist(), rows[order]
+        packs[used[0]].check(rows.ravel())
+        return [Fragments(**{name: array.take(batch, 0) for name, array in arrays.items()}) for batch in rows]
+    order = which.ravel().argsort(kind="stable")
+    ends, in_order = counts.cumsum()[used].tolist(), rows.ravel()[order]
     parts = [(packs[number], in_order[start:end]) for number, start, end in zip(used, [0, *ends], ends, strict=False)]
     for pack, here in parts:
         pack.check(here)
-    loose = {
-        name for name, array in parts[0][0].arrays.items() if len(rows) < FEW * len(used) or array[0].nbytes > LARGE
-    }
+    few = rows.size < FEW * len(used)
+    back = order.argsort().reshape(rows.shape)
+    columns: dict[str, list[Array] | Array] = {}
     clips = [
-        (packs[number].arrays, slice(row, row + 1))
-        for number, row in zip(which.tolist(), rows.tolist(), strict=True)
-        if loose
+        [(packs[number].arrays, slice(row, row + 1)) for number, row in zip(*batch, strict=True)]
+        for batch in zip(which.tolist(), rows.tolist(), strict=True)
     ]
-    back = order.argsort()
-    out = {}
-    for name in COLUMNS:
-        if name in loose:
-            out[name] = np.concatenate([arrays[name][row] for arrays, row in clips])
+    for name, array in arrays.items():
+        if few or array[0].nbytes > LARGE:
+            columns[name] = [np.concatenate([of[name][row] for of, row in batch]) for batch in clips]
         else:
-            out[name] = np.concatenate([pack.arrays[name].take(here, 0) for pack, here in parts]).take(back, 0)
-    return Fragments(**out)
+            columns[name] = np.concatenate([pack.arrays[name].take(here, 0) for pack, here in parts]).take(back, 0)
+    return [Fragments(**{name: column[i] for name, column in columns.items()}) for i in range(len(rows))]
 
 
 FEW, LARGE = 8, 4096

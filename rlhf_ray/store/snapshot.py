@@ -77,10 +77,10 @@ class Snapshot:
             DamagedClipError: a clip is damaged, which its first reading shows. The store's next snapshot is without it.
         """
         rows = self._positions[index]
-        clips = gather(self.packs, *self._where.take(rows, 2).reshape(2, -1))
+        left, right = gather(self.packs, *self._where.take(rows, 2))
         pairs = Pairs(
-            clips[: len(rows)],
-            clips[len(rows) :],
+            left,
+            right,
             tuple(self._ids.take(rows).tolist()),
             int(self._reward_versions.take(rows).max()),
         )
