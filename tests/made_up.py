@@ -114,11 +114,19 @@ class Walk(gym.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]):
 
 
 class Drawn(Walk):
-    """A walk that can be seen."""
+    """A walk that can be seen: the dark column is where it is."""
 
     render_mode = "rgb_array"
+    drawn = 0
+    """Frames drawn so far."""
+    steps_in_all = 0
+
+    def step(self, action: npt.NDArray[np.float32]) -> Any:
+        self.steps_in_all += 1
+        return super().step(action)
 
     def render(self) -> Any:
+        self.drawn += 1
         frame = np.full((40, 60, 3), 128, np.uint8)
         frame[:, int(np.clip(30 + 5 * self.position, 0, 59))] = 0
         return frame

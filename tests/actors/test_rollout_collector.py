@@ -1,3 +1,5 @@
+import io
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -5,12 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from actors.fragmenter import Clips
 from actors.rollout_collector import RolloutCollector
 from rlhf_ray.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.settings import FragmentSettings
-from tests.made_up import AlwaysUp, Walk, same_fragments
+from tests.made_up import AlwaysUp, Drawn, Walk, same_fragments
 
 
 class Counting(gym.Wrapper[Any, Any, Any, Any]):
@@ -168,3 +171,43 @@ def test_an_environment_that_uses_its_observation_array_again_is_recorded_right(
 
 def test_no_more_fragments_are_cut_than_the_pool_has_room_for() -> None:
     assert len(_fragments(_collector(Walk((50,)), pool=7).collect(100, 1, 0))) == 7
+
+
+class TestFilming:
+    def film(self, steps: int = 100, clips: int = 6, lengths: tuple[int, ...] = (20,), **options: Any) -> Any:
+        collector = RolloutCollector(partial(Drawn, lengths), FragmentSettings(length=5), 0)
+        return collector, collector.film(steps, clips, 1, 700, 3, **options)
+
+    def test_each_clip_has_the_film_of_its_own_frames(self) -> None:
+        _, (clips, _) = self.film()
+        assert clips.fragments is not None
+        assert len(clips.films) == len(clips.fragments) >= 3
+        assert [film.info.id for film in clips.films] == clips.fragments.ids()
+        for fragment, film in zip(clips.fragments.observations, clips.films, strict=True):
+            sheet = np.asarray(Image.open(io.BytesIO(film.sheet)).convert("L"))
+            for k, observation in enumerate(fragment):
+                row, column = divmod(k, film.info.columns)
+                frame = sheet[row * 40 : row * 40 + 40, column * 60 : column * 60 + 60]
+                seen = int(frame.mean(0).argmin())  # the dark column stands where the walk is
+                assert abs(seen - int(np.clip(30 + 5 * observation[2], 0, 59))) <= 1
+
+    def test_clips_never_cross_an_episode_and_steps_are_exact(self) -> None:
+        collector, (clips, episode) = self.film(steps=103, lengths=(20, 13))
+        assert collector.env.steps_in_all == 103
+        assert clips.fragments is not None
+        steps = clips.fragments.observations[:, :, 0]
+        assert (np.diff(steps, axis=1) == 1).all()
+        assert (clips.fragments.starts == steps[:, 0]).all()
+        assert (episode.steps, episode.ended, episode.policy_version, episode.env_steps) == (20, True, 3, 700)
+
+    def test_only_what_is_shown_is_drawn(self) -> None:
+        collector, _ = self.film(steps=200, clips=4, episode=False)
+        assert collector.env.drawn <= 4 * 6 + 12  # and of clips that an episode's end cut short
+
+    def test_the_policy_acts_alone_and_the_same_number_films_the_same(self) -> None:
+        _, (one, _) = self.film(make_policy=partial(AlwaysUp, 1.0))
+        _, (other, _) = self.film(make_policy=partial(AlwaysUp, 1.0))
+        assert one.fragments is not None
+        assert other.fragments is not None
+        assert (one.fragments.actions == 1.0).all()
+        assert one.fragments.ids() == other.fragments.ids()

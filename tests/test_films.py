@@ -1,0 +1,80 @@
+"""Films: sprite sheets that hold each frame, and cameras."""
+
+import io
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from PIL import Image
+
+from rlhf_ray import envs
+from rlhf_ray.films import Camera, camera_options, film, film_info, picture
+from tests.made_up import Drawn
+
+
+def frame_of(made: Any, k: int) -> Any:
+    sheet = np.asarray(Image.open(io.BytesIO(made.sheet)).convert("RGB"))
+    row, column = divmod(k, made.info.columns)
+    of = made.info
+    return sheet[row * of.height : (row + 1) * of.height, column * of.width : (column + 1) * of.width]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 26])
+def test_each_frame_of_an_image_is_there_pixel_by_pixel(count: int) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (count, 20, 30, 3), np.uint8)
+    made = film("a" * 64, frames, pixelated=True)
+    assert (made.info.frames, made.info.width, made.info.height) == (count, 30, 20)
+    for k in range(count):
+        np.testing.assert_array_equal(frame_of(made, k), frames[k])
+
+
+@pytest.mark.parametrize(("size", "shown"), [((500, 500), (250, 250)), ((400, 600), (200, 300)), ((64, 64), (64, 64))])
+def test_rendered_frames_are_brought_near_to_256_pixels(size: tuple[int, int], shown: tuple[int, int]) -> None:
+    frames = [np.full((*size, 3), shade, np.uint8) for shade in (0, 128, 255)]
+    made = film("a" * 64, frames, pixelated=False)
+    assert (made.info.height, made.info.width) == shown
+    for k, frame in enumerate(frames):
+        assert abs(int(frame_of(made, k).mean()) - int(frame.mean())) <= 2
+
+
+def test_how_a_film_is_laid_out_is_known_before_it_is_made() -> None:
+    frames = np.zeros((9, 20, 30, 3), np.uint8)
+    assert film("a" * 64, frames, pixelated=True).info == film_info("a" * 64, 9, 20, 30, pixelated=True)
+
+
+def test_what_fits_into_no_picture_is_refused() -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        film_info("a" * 64, 10_000, 210, 160, pixelated=True)
+
+
+@pytest.mark.parametrize(("channels", "shown"), [(1, [0, 0, 0]), (4, [3, 3, 3]), (3, [0, 1, 2]), (6, [3, 4, 5])])
+def test_the_newest_of_stacked_images_is_shown(channels: int, shown: list[int]) -> None:
+    observation = np.broadcast_to(np.arange(channels, dtype=np.uint8), (16, 16, channels))
+    assert picture(observation)[0, 0].tolist() == shown
+
+
+@pytest.mark.parametrize(
+    "name", ["Pendulum-v1", "rlhf_ray/CartPoleFixed-v0", "rlhf_ray/MovingDot-v0", "HalfCheetah-v5"]
+)
+def test_environments_are_filmed_without_a_screen(name: str) -> None:
+    env: gym.Env[Any, Any] = envs.make_env(name, **camera_options(envs.make_env(name)))
+    observation, _ = env.reset(seed=0)
+    camera = Camera(env)
+    first = camera.frame(observation)
+    assert first.dtype == np.uint8
+    assert first.shape[2] == 3
+    assert first.std() > 0
+    for _ in range(10):
+        observation = env.step(env.action_space.sample())[0]
+    assert not np.array_equal(camera.frame(observation), first)
+    assert camera.fps > 0
+    assert camera.pixelated == (name == "rlhf_ray/MovingDot-v0")
+    env.close()  # type: ignore[no-untyped-call]
+
+
+def test_what_cannot_be_seen_is_refused_with_what_to_do() -> None:
+    blind = Drawn()
+    blind.render_mode = None  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="render_mode='rgb_array'"):
+        Camera(blind)
