@@ -1,9 +1,11 @@
-"""What a teacher costs PPO: steps per second in the asynchronous mode, with answers that take 0, 1 and 10 s, and without any.
+"""What a teacher costs PPO: steps per second with slow and quick teachers and with people at the page, and without any.
 
-All are built in one process and one Ray session and then train in turn, a few iterations at a time, in an order drawn anew for each
-turn. Before each, what the rings still had to do from the turn before is waited for, but for slow answers. "Off" has its
-comparisons and its reward model before it begins and asks for no more. The others are asked for the preset's comparisons over
-its budget, and fit the reward model as they come. Counted is the wall time of a turn; the first are not.
+All are asynchronous, are built in one process and one Ray session, and then train in turn, a few iterations at a time, in an order
+drawn anew for each turn. Before each, what the rings still had to do from the turn before is waited for, but for slow answers. "Off"
+has its comparisons and its reward model before it begins and asks for no more. The others are asked for the preset's comparisons
+over its budget, and fit the reward model as they come: of scripted teachers who take 0, 1 and 10 s for each answer, and, "people",
+of somebody who answers over HTTP once a second during that arm's turns, with the page, its films and its store at work. Counted is
+the wall time of a turn; the first are not.
 
     python benchmarks/labelling.py pendulum
 
@@ -17,12 +19,15 @@ import dataclasses
 import json
 import platform
 import random
+import secrets
 import statistics
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -40,22 +45,54 @@ WARM_UP = 1
 """Turns of each arm that are not counted: torch's first optimiser step loads a second's worth of modules."""
 
 
-def arm(experiment: Experiment, answer_seconds: float | None) -> PreferencePPO:
-    """The preset with a teacher of that speed; with None, with no labelling beyond the first comparisons."""
+class Person:
+    """Answers once a second, while it is their turn."""
+
+    def __init__(self, link: str):
+        base, token = link.split("/#token=")
+        self.client = httpx.Client(base_url=base, headers={"origin": base}, timeout=60)
+        self.client.post("/api/session", json={"token": token}).raise_for_status()
+        self.turn = threading.Event()
+        self.answers = 0
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            self.turn.wait()
+            questions = self.client.post("/api/questions", json={"count": 1, "holding": []}).json()["questions"]
+            for question in questions:
+                for side in ("left", "right"):
+                    self.client.get(f"/api/films/{question[side]['id']}")
+                answer = {"event_id": secrets.token_hex(16), "lease": question["lease"], "answer": "left"}
+                self.client.post("/api/answers", json=answer).raise_for_status()
+                self.answers += 1
+            time.sleep(1.0)
+
+
+def arm(experiment: Experiment, answer_seconds: float | None, people: dict[str, Person] | None = None) -> PreferencePPO:
+    """The preset with a teacher of that speed, or with people; with None, with no labelling beyond the first comparisons."""
     of = dataclasses.replace(experiment.preferences, mode="asynchronous")
-    if answer_seconds is None:
+    if people is not None:
+        of = dataclasses.replace(of, teacher="human", minimum_comparisons=2)
+        labelling = dataclasses.replace(experiment.labelling, port=0)
+        experiment = dataclasses.replace(experiment, labelling=labelling)
+    elif answer_seconds is None:
         of = dataclasses.replace(of, comparisons=50, initial_comparisons=50, rounds=0)
     else:
         of = dataclasses.replace(of, answer_seconds=answer_seconds, minimum_comparisons=2)
     config = PreferencePPOConfig.from_experiment(dataclasses.replace(experiment, preferences=of))
     algorithm: PreferencePPO = config.build_algo()
+    if people is not None:
+        people["people"] = Person(*algorithm.ring.links.values())
+        people["people"].turn.set()
     algorithm.begin()
     return algorithm
 
 
 def busy(algorithm: PreferencePPO) -> bool:
     """Whether anything but a teacher is at work in its ring."""
-    return any(stage.call is not None for name, stage in algorithm.ring.stages.items() if name != "answering")
+    slow = ("answering", "people")
+    return any(stage.call is not None for name, stage in algorithm.ring.stages.items() if name not in slow)
 
 
 def main() -> None:
@@ -67,7 +104,10 @@ def main() -> None:
     experiment: Experiment = tune_configs.load(options.preset).experiment
     quiet()
     start_ray(cpus=8)
+    people: dict[str, Person] = {}
     arms = {"off": arm(experiment, None)} | {f"{seconds:g} s": arm(experiment, seconds) for seconds in ANSWER_SECONDS}
+    arms["people"] = arm(experiment, None, people)
+    people["people"].turn.clear()
     spent: dict[str, list[float]] = {name: [] for name in arms}
     order, draw = list(arms), random.Random(0)
     for turn in range(WARM_UP + options.turns):
@@ -75,6 +115,8 @@ def main() -> None:
         for name in order:
             while any(busy(algorithm) for algorithm in arms.values()):
                 time.sleep(0.05)
+            for who, person in people.items():
+                person.turn.set() if who == name else person.turn.clear()
             started = time.perf_counter()
             for _ in range(ITERATIONS):
                 arms[name].train()
