@@ -41,7 +41,7 @@ def test_actions_go_to_the_policys_scale_and_back(space: gym.Space[Any]) -> None
 
 
 def test_a_policy_of_continuous_actions_does_what_was_shown_and_keeps_something_to_try_out() -> None:
-    module, observations = policy(BOUNDED), seen(512)
+    module, observations = policy(BOUNDED, initial_log_std=-1.2), seen(512)
     actions = np.stack([1.5 * observations[:, 0], 5 + 4 * observations[:, 1]], 1)
     before = {name: value.copy() for name, value in module.get_state().items()}
     report = clone(
