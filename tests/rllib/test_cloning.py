@@ -70,6 +70,13 @@ def test_a_policy_of_discrete_actions_too_and_the_same_seed_gives_the_same() -> 
         np.testing.assert_array_equal(value, states[1][name])
 
 
+def test_unless_told_otherwise_it_takes_enough_gradient_steps() -> None:
+    few, module = Demonstrations(seen(60), np.zeros(60, np.int64)), policy(gym.spaces.Discrete(3))
+    assert clone(module, few, minibatch_size=20).gradient_steps == 1500
+    many = Demonstrations(seen(800), np.zeros(800, np.int64))
+    assert clone(module, many, minibatch_size=20).gradient_steps == 50 * 40
+
+
 def test_images_are_taken_as_they_are() -> None:
     space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
     images = np.zeros((24, 36, 36, 3), np.uint8)
