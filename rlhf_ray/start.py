@@ -21,11 +21,11 @@ class Start:
     demonstrations: str | None = None
     """Have the policy imitate these before it trains: a .npz with the arrays observations and actions (`rlhf-ray record` writes
     such), or a folder that imitation saved trajectories to."""
-    cloning_epochs: int = 50
-    """Passes over the demonstrations."""
+    cloning_epochs: int | None = None
+    """Passes over the demonstrations; unless given, 50 or as many as make 1,500 gradient steps."""
 
     def __post_init__(self) -> None:
-        if self.cloning_epochs < 1:
+        if self.cloning_epochs is not None and self.cloning_epochs < 1:
             raise SettingError(f"--cloning-epochs is {self.cloning_epochs}; it must be 1 or more.")
         if self.reward_from is not None and self.labels is not None:
             raise SettingError(

@@ -17,6 +17,10 @@ LEAST_LOG_STD = math.log(0.2)
 """For continuous actions: the spread (of actions scaled to [-1, 1]) does not fall below this. Demonstrations that never vary are
 likeliest without any, and would leave PPO nothing to try out."""
 
+EPOCHS, LEAST_STEPS = 50, 1500
+"""Passes unless told otherwise, and gradient steps that they come to at least. On Pendulum 50 passes over 20 episodes (1,600 steps)
+made a policy as good as the one that was recorded; over 5 episodes (400 steps) they were too few."""
+
 CHUNK = 4096
 """Steps per forward pass where gradients are not needed."""
 
@@ -32,14 +36,20 @@ class CloningReport:
 
 
 def clone(
-    module: Any, demonstrations: Demonstrations, *, epochs: int, minibatch_size: int, learning_rate: float, seed: int
+    module: Any,
+    demonstrations: Demonstrations,
+    *,
+    epochs: int | None = None,
+    minibatch_size: int = 128,
+    learning_rate: float = 1e-3,
+    seed: int = 0,
 ) -> CloningReport:
     """Fit a policy to demonstrations, by the likelihood of their actions (with Adam). Its value function stays as it is.
 
     Args:
         module: the policy, an `ActorCritic` or another RLModule for torch; changed in place.
         demonstrations: of its environment (`Demonstrations.check`).
-        epochs: passes over all steps.
+        epochs: passes over all steps; unless given `EPOCHS`, or as many as come to `LEAST_STEPS`.
         minibatch_size: steps per gradient step.
         learning_rate: of Adam.
         seed: of the order.
@@ -59,6 +69,8 @@ def clone(
         with torch.no_grad():
             return float(torch.cat([log_likelihood(part) for part in _split(torch.arange(len(actions)), CHUNK)]).mean())
 
+    if epochs is None:
+        epochs = max(EPOCHS, math.ceil(LEAST_STEPS / math.ceil(len(actions) / minibatch_size)))
     before, taken = mean(), 0
     for _ in range(epochs):
         for batch in _split(torch.randperm(len(actions), generator=generator), minibatch_size):

@@ -102,5 +102,5 @@ def load_policy(checkpoint: Path) -> CollectorPolicy:
     """The policy in an algorithm's checkpoint, without building the algorithm. Needs no running Ray."""
     path = checkpoint / COMPONENT_LEARNER_GROUP / COMPONENT_LEARNER / COMPONENT_RL_MODULE / DEFAULT_MODULE_ID
     if not path.is_dir():
-        raise ValueError(f"{checkpoint} holds no policy: the run ended before its first checkpoint.")
+        raise ValueError(f"{checkpoint} is no checkpoint with a policy.")
     return CollectorPolicy(RLModule.from_checkpoint(path))

@@ -78,7 +78,7 @@ def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], wher
         SettingError: names the first that is missing, too much or of another shape.
     """
     given, wanted = ({name: np.shape(value) for name, value in of.items()} for of in (weights, expected))
-    for name in sorted(given.keys() | wanted.keys()):
+    for name in [*wanted, *given]:
         if given.get(name) != wanted.get(name):
             has, needs = (_shape(of.get(name)) for of in (given, wanted))
             raise SettingError(

@@ -41,7 +41,7 @@ def test_actions_go_to_the_policys_scale_and_back(space: gym.Space[Any]) -> None
 
 
 def test_a_policy_of_continuous_actions_does_what_was_shown_and_keeps_something_to_try_out() -> None:
-    module, observations = policy(BOUNDED), seen(512)
+    module, observations = policy(BOUNDED, initial_log_std=-1.2), seen(512)
     actions = np.stack([1.5 * observations[:, 0], 5 + 4 * observations[:, 1]], 1)
     before = {name: value.copy() for name, value in module.get_state().items()}
     report = clone(
@@ -68,6 +68,13 @@ def test_a_policy_of_discrete_actions_too_and_the_same_seed_gives_the_same() -> 
     assert np.mean(CollectorPolicy(module).best(observations) == demonstrations.actions) > 0.97
     for name, value in states[0].items():
         np.testing.assert_array_equal(value, states[1][name])
+
+
+def test_unless_told_otherwise_it_takes_enough_gradient_steps() -> None:
+    few, module = Demonstrations(seen(60), np.zeros(60, np.int64)), policy(gym.spaces.Discrete(3))
+    assert clone(module, few, minibatch_size=20).gradient_steps == 1500
+    many = Demonstrations(seen(800), np.zeros(800, np.int64))
+    assert clone(module, many, minibatch_size=20).gradient_steps == 50 * 40
 
 
 def test_images_are_taken_as_they_are() -> None:
