@@ -151,7 +151,7 @@ def check(run: Path, acknowledged: set[str], versions: dict[int, State], reached
     saved = RewardEnsemble.load(checkpoint / "reward_model")
     assert same(saved.state(), versions[int(saved.version)])
     assert same(state["ensemble"], saved.state())
-    assert check_store(checkpoint / "preferences", set(state["ids"])) <= set(
+    assert check_store(checkpoint / "preferences", {pair for pair, _ in state["keys"]}) <= set(
         PreferenceStore(run / "preferences").snapshot().ids
     )
     assert int(checkpoint.name) >= reached
