@@ -10,6 +10,7 @@ from typing import Any
 import ray
 
 from actors.asynchronous import LOST, STORE_AGAIN_AFTER, AsynchronousPipeline, Questions
+from actors.pipeline import OPEN_PER_PERSON
 from actors.rollout_collector import PolicyFactory
 from rlhf_ray.labelling.desk import Situation
 
@@ -80,8 +81,9 @@ class PeoplesPipeline(AsynchronousPipeline):
                 True: for_people - self._people_done,
                 False: due - for_people - (self.answered - self._people_done),
             }
+        limits = {False: of.max_open_questions, True: min(of.max_open_questions, OPEN_PER_PERSON * len(self.links))}
         for people, count in missing.items():
-            count = min(count, of.max_open_questions) - self._open(people)
+            count = min(count, limits[people]) - self._open(people)
             if count > 0:
                 return people, count
         return False, 0

@@ -35,10 +35,16 @@ CPUS = {"fragmenter": 0.1, "gatherer": 0.1, "page": 0.0, "store": 0.0, "collecto
 works hard, so that together they claim one. The store claims none, to fit on the node it has to be on however full that is."""
 
 
-FIRST_FILMS = 60
+FIRST_FILMS = 36
 """Clips that are filmed before the first question, at most: people wait for them."""
 
-FEWEST_FILMS = 4
+FILMS_KEPT = 36
+"""Newest filmed clips that pairs are chosen from. Few, since few are made: more would be mostly of policies long gone."""
+
+OPEN_PER_PERSON = 8
+"""Questions open at a time for each person, of which the page holds some: later ones are about what the agent does by then."""
+
+FEWEST_FILMS = 6
 """Clips filmed of each later policy, at least."""
 
 EPISODE_EVERY = 10.0
@@ -152,7 +158,12 @@ class Pipeline:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         spaces = self.spaces = (observation_space, action_space)
         self.collector: Any = make_env and start(RolloutCollector, "collector", make_env, fragments, seed)
-        self.fragmenter = start(Fragmenter, "fragmenter", fragments, preferences, reward_model, *spaces, seed)
+        if page is not None:
+            reward_model = reward_model.for_people()
+        pool = fragments
+        if page is not None and not self.images:
+            pool = dataclasses.replace(fragments, pool=min(fragments.pool, FILMS_KEPT))
+        self.fragmenter = start(Fragmenter, "fragmenter", pool, preferences, reward_model, *spaces, seed)
         self.gatherer: ActorHandle[Any] | None = None
         if preferences.teacher != "human":
             self.gatherer = start(SyntheticGatherer, "gatherer", preferences, seed)

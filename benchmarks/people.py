@@ -111,7 +111,8 @@ def main() -> None:
     parser.add_argument("--mistakes", type=float, default=0.1, help="share of answers that are turned round")
     parser.add_argument("--runs", type=Path, default=Path("runs/people"), help="where the run folders go")
     options = parser.parse_args()
-    settings = ["--preferences.comparisons", "150", "--preferences.initial-comparisons", "40"]
+    settings = ["--total-env-steps", "200000"]  # PPO waits for nobody: time for 150 labels at one a second
+    settings += ["--preferences.comparisons", "150", "--preferences.initial-comparisons", "40"]
     options.runs.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     for seed in options.seeds:

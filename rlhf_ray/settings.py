@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -267,8 +267,9 @@ class RewardModelSettings:
     """Gradient steps of each later fit, which starts from the fitted networks and sees all comparisons so far."""
     window: int | None = None
     """Newest comparisons that a fit sees (first in, first out; all stay in the store); None: all."""
-    label_noise: float = 0.0
-    """Share of answers (0 to below 1) assumed to be given at random: 0.1 in Christiano et al. (2017, section 2.2.3)."""
+    label_noise: float | None = None
+    """Share of answers (0 to below 1) assumed to be given at random. None: 0.1 where people are asked while it trains
+    (Christiano et al. 2017, section 2.2.3), else 0."""
     annotator_errors: bool = False
     """Whether to estimate how often each annotator answers the opposite, after each fit, and to use that in place of label_noise:
     for several people of whom some are less careful. Needs some hundred answers to tell them apart."""
@@ -295,9 +296,9 @@ class RewardModelSettings:
         )
         _require(self.learning_rate > 0, "reward_model.learning_rate", self.learning_rate, "it must be above 0")
         _require(self.weight_decay >= 0, "reward_model.weight_decay", self.weight_decay, "it must be 0 or more")
-        _require(
-            0 <= self.label_noise < 1, "reward_model.label_noise", self.label_noise, "it must be at least 0 and below 1"
-        )
+        noise = self.label_noise
+        valid = noise is None or 0 <= noise < 1
+        _require(valid, "reward_model.label_noise", noise, "it must be at least 0 and below 1, or None for the default")
         _require(
             not (self.annotator_errors and self.label_noise),
             "reward_model.label_noise",
@@ -305,6 +306,16 @@ class RewardModelSettings:
             "reward_model.annotator_errors takes its place: leave out one of them",
         )
         _require(0 < self.discount <= 1, "reward_model.discount", self.discount, "it must be above 0 and at most 1")
+
+    def for_people(self) -> RewardModelSettings:
+        """The same with the noise that answers of people are assumed to have, where none is set."""
+        if self.label_noise is not None or self.annotator_errors:
+            return self
+        return replace(self, label_noise=PEOPLES_NOISE)
+
+
+PEOPLES_NOISE = 0.1
+"""What `RewardModelSettings.label_noise` is for people unless it is set."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ the disk. The thousand cuts, and how many fell where:
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import random
 import shutil
@@ -29,7 +30,10 @@ from rlhf_ray.store import PreferenceStore, store, upkeep
 from tests.made_up import FORCES, VECTORS, same_comparisons, some_comparisons
 from tests.store.faulty import FaultyRun, PowerCutError
 
-BATCHES = [some_comparisons(n, 2, seed=seed) for seed, n in enumerate((2, 1, 3, 1, 2, 1))]
+BATCHES = [
+    dataclasses.replace(some_comparisons(n, 2, seed=seed), annotators=("oracle",) * n)
+    for seed, n in enumerate((2, 1, 3, 1, 2, 1))
+]
 KINDS = ("commit", "compaction", "fit", "checkpoint")
 SETTINGS = RewardModelSettings(hidden=(4,), ensemble_size=2)
 

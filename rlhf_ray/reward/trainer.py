@@ -177,7 +177,7 @@ class RewardTrainer:
                 if self.keys
                 else "There are no comparisons to fit the reward model to; add some first."
             )
-        noise: float | Tensor = self.settings.label_noise
+        noise: float | Tensor = self.settings.label_noise or 0.0
         if self.settings.annotator_errors:
             noise = torch.tensor([2 * self.error_rates.get(annotator, PRIOR) for _, annotator in self.keys])
         data = self._data.counting(weights, noise)
