@@ -110,7 +110,11 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             spread=max(0, self._iterations - 1),
         )
         if self.config.labels_from is not None:
-            ring.adopt(self.config.labels_from)
+            try:
+                ring.adopt(self.config.labels_from)
+            except Exception:
+                ring.close()  # nobody else would: there is no algorithm yet
+                raise
         return ring
 
     def _store_path(self) -> Path | str:
