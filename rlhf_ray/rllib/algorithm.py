@@ -119,7 +119,11 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             page=self.config.make_page(name),
         )
         if self.config.labels_from is not None:
-            ring.adopt(self.config.labels_from)
+            try:
+                ring.adopt(self.config.labels_from)
+            except Exception:
+                ring.close()  # nobody else would: there is no algorithm yet
+                raise
         return ring
 
     def _store_path(self) -> Path | str:
