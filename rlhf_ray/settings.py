@@ -123,7 +123,7 @@ class PreferenceSettings:
     """Which pairs to ask about: random ones, or those the ensemble disagrees about most."""
     oversampling: int = 10
     """With selection=disagreement: candidate pairs drawn for each pair asked about."""
-    teacher: TeacherName | Literal["human"] = "oracle"
+    teacher: Literal[TeacherName, "human"] = "oracle"
     """Who answers: oracle (always right), stochastic (right with a probability that grows with the difference), or human: people
     at the labelling page."""
     human_share: float = 0.0
