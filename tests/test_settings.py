@@ -9,6 +9,7 @@ import pytest
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
+    LabellingSettings,
     PPOSettings,
     PreferenceSettings,
     RewardModelSettings,
@@ -155,9 +156,38 @@ def _other(kind: type[Any], name: str, value: Any) -> Any:
 def test_every_setting_survives_json(group: str) -> None:
     kind = GROUPS[group]
     for field in dataclasses.fields(kind):
-        changed = kind(**{field.name: _other(kind, field.name, getattr(kind(), field.name))})
+        needs = {"mode": "asynchronous"} if field.name == "human_share" else {}
+        changed = kind(**needs, **{field.name: _other(kind, field.name, getattr(kind(), field.name))})
         assert changed != kind()
         assert from_json(kind, json.loads(json.dumps(to_json(changed)))) == changed
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "remedy"),
+    [
+        ("annotators", (), "at least one person"),
+        ("annotators", ("ada", "ada"), "each once"),
+        ("annotators", (" ada",), "printable"),
+        ("port", 70_000, "between 0 and 65535"),
+        ("lease_seconds", 1.0, "5 seconds or more"),
+        ("overlap_share", 1.5, "between 0 and 1"),
+        ("catch_share", 0.6, "between 0 and 0.5"),
+    ],
+)
+def test_wrong_settings_of_the_page_are_refused(setting: str, value: Any, remedy: str) -> None:
+    with pytest.raises(SettingError, match=f"labelling.{setting} is .*{remedy}"):
+        LabellingSettings(**{setting: value})
+
+
+def test_who_is_asked_and_what_noise_that_means() -> None:
+    assert PreferenceSettings(teacher="human").people_share == 1.0
+    assert PreferenceSettings(mode="asynchronous", human_share=0.3).people_share == 0.3
+    assert not PreferenceSettings(teacher="human").without_questions().asks_people
+    assert RewardModelSettings().for_people().label_noise == 0.1
+    assert RewardModelSettings(label_noise=0.3).for_people().label_noise == 0.3
+    assert RewardModelSettings(annotator_errors=True).for_people().label_noise is None
+    with pytest.raises(SettingError, match="human_share is 0.3; .*mode=asynchronous only"):
+        PreferenceSettings(human_share=0.3)
 
 
 def test_an_experiment_survives_a_file(tmp_path: Path) -> None:
