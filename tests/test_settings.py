@@ -186,7 +186,7 @@ def test_who_is_asked_and_what_noise_that_means() -> None:
     assert RewardModelSettings().for_people().label_noise == 0.1
     assert RewardModelSettings(label_noise=0.3).for_people().label_noise == 0.3
     assert RewardModelSettings(annotator_errors=True).for_people().label_noise is None
-    with pytest.raises(SettingError, match="human_share is 0.3; .*mode=asynchronous only"):
+    with pytest.raises(SettingError, match=r"human_share is 0.3; .*mode=asynchronous only"):
         PreferenceSettings(human_share=0.3)
 
 
