@@ -1,11 +1,11 @@
 """What a teacher costs PPO: steps per second with slow and quick teachers and with people at the page, and without any.
 
 All are asynchronous, are built in one process and one Ray session, and then train in turn, a few iterations at a time, in an
-order drawn anew for each turn. Before each, what the rings still had to do from the turn before is waited for, but for slow answers.
-"Off" has its comparisons and its reward model before it begins and asks for no more. The others are asked for the preset's
-comparisons over its budget, and fit the reward model as they come: of scripted teachers who take 0, 1 and 10 s for each answer,
-and, "people", of somebody who answers over HTTP once a second during that arm's turns, with the page, its films and its store at
-work. Counted is the wall time of a turn; the first are not.
+order drawn anew for each turn. Before each, what the rings still had to do from the turn before is waited for, but for slow
+answers. "Off" has its comparisons and its reward model before it begins and asks for no more. The others are asked for the
+preset's comparisons over its budget, and fit the reward model as they come: of scripted teachers who take 0, 1 and 10 s for each
+answer, and, "people", of somebody who answers over HTTP once a second during that arm's turns, with the page, its films and its
+store at work. Counted is the wall time of a turn; the first are not.
 
     python benchmarks/labelling.py pendulum
 
