@@ -110,7 +110,7 @@ assert not ray.is_initialized()
 
 
 def test_ray_is_started_and_ended_with_those_that_need_it() -> None:
-    subprocess.run([sys.executable, "-c", ALONE], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", ALONE], check=True, timeout=800)
 
 
 @pytest.mark.usefixtures("ray_session")
