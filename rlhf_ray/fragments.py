@@ -102,6 +102,7 @@ class Trajectory:
         rewards: ``[steps]``, the true rewards.
         terminated: whether the last step ended the episode.
         start: the number of steps the episode had taken before this stretch.
+        frames: ``steps + 1`` pictures for people, None where none was drawn; empty where none is.
     """
 
     observations: npt.NDArray[np.generic]
@@ -109,6 +110,7 @@ class Trajectory:
     rewards: FloatArray
     terminated: bool
     start: int = 0
+    frames: Sequence[npt.NDArray[np.generic] | None] = ()
 
     def __len__(self) -> int:
         return len(self.rewards)

@@ -16,7 +16,7 @@ _NO_STEP = -2
 
 @dataclass(frozen=True)
 class _Row:
-    """One step of every copy. ``numbers``: how many steps the episode had taken before, or `_NO_STEP`."""
+    """One step of every copy. ``numbers``: how many steps the episode had taken before, or `_NO_STEP`; ``frames``: pictures."""
 
     observations: Array
     actions: Array
@@ -24,6 +24,7 @@ class _Row:
     terminated: BoolArray
     next_observations: Array
     numbers: IntArray
+    frames: tuple[Array | None, Array | None]
 
 
 class Recorder:
@@ -63,6 +64,7 @@ class Recorder:
         truncated: BoolArray,
         next_observations: Array,
         keep: bool = True,
+        frames: tuple[Array | None, Array | None] = (None, None),
     ) -> tuple[BoolArray, tuple[BoolArray, FloatArray, IntArray] | None]:
         """All copies took a step. The arrays are kept, not copied.
 
@@ -74,6 +76,7 @@ class Recorder:
             truncated: ``[copies]``.
             next_observations: after the step, before any reset.
             keep: whether trajectories are wanted of it; false only counts.
+            frames: of a single copy, pictures for people before and after the step, as far as they were drawn.
 
         Returns:
             Which of the steps are steps (`AutoresetMode.NEXT_STEP` resets in the place of one), and, where episodes ended, which,
@@ -82,7 +85,7 @@ class Recorder:
         real = ~self.over
         numbers = np.where(real, self.lengths, _NO_STEP)
         if keep:
-            self._rows.append(_Row(observations, actions, rewards, terminated, next_observations, numbers))
+            self._rows.append(_Row(observations, actions, rewards, terminated, next_observations, numbers, frames))
         self.returns += np.where(real, rewards, 0.0)
         self.lengths += real
         ended = real & (terminated | truncated)
@@ -124,4 +127,5 @@ def _trajectory(rows: list[_Row], copy: int) -> Trajectory:
         rewards=np.array([row.rewards[copy] for row in rows], np.float64),
         terminated=bool(rows[-1].terminated[copy]),
         start=int(rows[0].numbers[copy]),
+        frames=[row.frames[0] for row in rows] + [rows[-1].frames[1]],
     )

@@ -8,6 +8,7 @@ import ray
 
 from actors.asynchronous import AsynchronousPipeline
 from actors.fragmenter import Clips
+from actors.people import PeoplesPipeline
 from rlhf_ray.settings import SettingError
 
 
@@ -77,3 +78,7 @@ class WrapperRing(AsynchronousPipeline):
 
     def _answers_to_come(self) -> bool:
         return self.asks and (not self.waited_for or super()._answers_to_come())
+
+
+class PeoplesWrapperRing(WrapperRing, PeoplesPipeline):
+    """The same, asking people. They are shown what the wrapper drew, or the observations where those are images."""

@@ -11,7 +11,9 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.arrays import Array
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.envs.spaces import is_image
+from rlhf_ray.films import Camera
+from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.taught import Taught, Transform, action_dtype, seen_space
 from rlhf_ray.wrappers.teaching import Teaching
@@ -81,6 +83,9 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         wait: whether the first ``reset`` takes ``fragments.initial_env_steps`` random actions, to make the first clips, and
             waits for the first version of the reward, so that the agent learns from nothing else. Otherwise its own first steps
             make them.
+        labelling: with ``preferences.teacher="human"``: the settings of the page where people compare clips; `links` says where it
+            is. They are shown observations that are images as they are; of other environments stretches are drawn as the agent
+            acts, for which ``env`` has to be made with ``render_mode="rgb_array"``.
         seed: of random actions, of which clips are asked about, and of the reward networks. When a label arrives depends on
             time all the same, so that two runs differ.
 
@@ -101,8 +106,11 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         ask: bool = True,
         fit: bool = True,
         wait: bool = False,
+        labelling: LabellingSettings | None = None,
         seed: int = 0,
     ):
+        if preferences is not None and preferences.asks_people and ask:
+            _check_shown(env, observation_transform)
         teaching = Teaching(
             _space(env, observation_transform),
             env.action_space,
@@ -114,6 +122,9 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
             ask=ask,
             fit=fit,
             seed=seed,
+            labelling=labelling,
+            title=env.spec.id if env.spec else str(env),
+            fps=float(env.metadata.get("render_fps") or 15),
         )
         self._attach(env, teaching, observation_transform, wait)
 
@@ -140,6 +151,9 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         self._join(teaching, Recorder(1), wait)
         self._space = teaching.spaces[0]
         self._action_dtype = action_dtype(env.action_space)
+        self._drawing = np.random.default_rng([teaching.seed, 6, self._source])
+        self._first_drawn = 0
+        self._frame: Array | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """As of the environment. The first one may wait; see ``wait``."""
@@ -150,6 +164,8 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         observation, info = self.env.reset(**arguments)
         self._last = self._see(observation)
         self._recorder.begin()
+        self._first_drawn = int(self._drawing.integers(self._drawn_every - self._teaching.fragments.length))
+        self._frame = self._draw()
         self._started = time.perf_counter()
         return observation, info
 
@@ -163,8 +179,15 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         observation, true, terminated, truncated, info = self.env.step(action)
         before, self._last = self._last, self._see(observation)
         true = float(true)
+        frame, self._frame = self._frame, self._draw(1)
         rewards, learned, _, episodes = self._take(
-            before, given, np.array([true]), np.array([terminated]), np.array([truncated]), self._last
+            before,
+            given,
+            np.array([true]),
+            np.array([terminated]),
+            np.array([truncated]),
+            self._last,
+            (frame, self._frame),
         )
         info = info | {"true_reward": true, "reward_is_learned": bool(learned[0])}
         if episodes is not None:
@@ -172,6 +195,20 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
             seconds = round(time.perf_counter() - self._started, 6)
             info.setdefault("episode", {"r": float(returns[0]), "l": int(lengths[0]), "t": seconds})
         return observation, float(rewards[0]), terminated, truncated, info
+
+    @property
+    def _drawn_every(self) -> int:
+        """Steps from the beginning of one stretch that is drawn to that of the next: drawing takes longer than most steps."""
+        return (2 if self._teaching.gathering else 8) * (self._teaching.fragments.length + 1)
+
+    def _draw(self, taken: int = 0) -> Array | None:
+        """A picture of the environment, if now is a time that people may be shown; ``taken`` steps are not recorded yet."""
+        if not self._teaching.films or self._paused:
+            return None
+        t = int(self._recorder.lengths[0]) + taken - self._first_drawn
+        if t < 0 or t % self._drawn_every > self._teaching.fragments.length:
+            return None
+        return np.asarray(self.env.render())
 
     def _see(self, observation: Any) -> Array:
         """What the reward model sees, with an axis in front: a copy, since some environments reuse their arrays."""
@@ -191,3 +228,13 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
 def _space(env: gym.Env[Any, Any], transform: Transform | None) -> gym.spaces.Box:
     seen = None if transform is None else np.asarray(transform(env.observation_space.sample()))
     return seen_space(env.observation_space, seen, env.action_space, env.spec.id if env.spec else str(env))
+
+
+def _check_shown(env: gym.Env[Any, Any], transform: Transform | None) -> None:
+    """Check that people can be shown the environment."""
+    if is_image(_space(env, transform)):
+        return
+    try:
+        Camera(env)
+    except ValueError as error:
+        raise SettingError(f"preferences.teacher is 'human', and {error}") from error

@@ -94,6 +94,11 @@ class Taught:
         """
         self._teaching.load(Path(path))
 
+    @property
+    def links(self) -> dict[str, str]:
+        """Where each person labels, with ``preferences.teacher="human"``: their links by name."""
+        return self._teaching.links
+
     def status(self) -> dict[str, Any]:
         """How far it is.
 
@@ -126,7 +131,14 @@ class Taught:
             self.wait_for_reward()
 
     def _take(
-        self, before: Array, actions: Array, true: FloatArray, terminated: BoolArray, truncated: BoolArray, after: Array
+        self,
+        before: Array,
+        actions: Array,
+        true: FloatArray,
+        terminated: BoolArray,
+        truncated: BoolArray,
+        after: Array,
+        frames: tuple[Array | None, Array | None] = (None, None),
     ) -> tuple[FloatArray, BoolArray, BoolArray, Any]:
         """Record a step of every copy (arguments as of `Recorder.add`).
 
@@ -137,7 +149,7 @@ class Taught:
         teaching.check_open()
         learned = None if self._true else teaching.rewards(before, actions, after, terminated)
         keep = not self._paused and teaching.records
-        real, episodes = self._recorder.add(before, actions, true, terminated, truncated, after, keep)
+        real, episodes = self._recorder.add(before, actions, true, terminated, truncated, after, keep, frames)
         if episodes is not None:
             self.true_returns.extend(episodes[1][episodes[0]].tolist())
         if not self._paused:

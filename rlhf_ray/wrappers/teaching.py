@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import tempfile
 import uuid
@@ -15,14 +16,17 @@ import torch
 
 from actors.cluster import hold_ray, release_ray
 from actors.fragmenter import Clips
+from actors.labelling_page import PageSettings
 from rlhf_ray.arrays import Array, FloatArray
-from rlhf_ray.fragments import RANDOM_POLICY, cut_fragments
+from rlhf_ray.films import Film, film
+from rlhf_ray.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
+from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.reward.trainer import FitReport
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
+from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.wrappers.recorder import Recorder
-from rlhf_ray.wrappers.ring import WrapperRing
+from rlhf_ray.wrappers.ring import PeoplesWrapperRing, WrapperRing
 from rlhf_ray.wrappers.saved import find_folder, read_state, whole_folder, write_state
 
 WINDOW = 500
@@ -37,7 +41,9 @@ class Teaching:
 
     Args:
         observation_space, action_space: of one environment, the first as the reward model sees it.
-        total_env_steps, fragments, preferences, reward_model, folder, ask, fit, seed: see `HumanPreferencesEnv`.
+        total_env_steps, fragments, preferences, reward_model, folder, ask, fit, seed, labelling: see `HumanPreferencesEnv`.
+        title: what is trained, for people.
+        fps: frames per second of the environment at its own pace.
     """
 
     def __init__(
@@ -53,6 +59,9 @@ class Teaching:
         ask: bool,
         fit: bool,
         seed: int,
+        labelling: LabellingSettings | None = None,
+        title: str = "clips",
+        fps: float = 15.0,
     ):
         self.spaces = (observation_space, action_space)
         self.total_env_steps, self.seed = total_env_steps, seed
@@ -76,7 +85,7 @@ class Teaching:
         if isinstance(reward_model, Path | str):
             self._fix(Path(reward_model))
             return
-        preferences = preferences or PreferenceSettings()
+        preferences = dataclasses.replace(preferences or PreferenceSettings(), mode="asynchronous")
         self._check(preferences, folder)
         with torch.random.fork_rng(devices=[]):  # making one must not change what the agent draws next
             self.ensemble = RewardEnsemble(*self.spaces, reward_model or RewardModelSettings())
@@ -84,7 +93,11 @@ class Teaching:
         store = Path(folder or self._own_folder.name)  # type: ignore[union-attr]
         hold_ray(cpus=2)
         try:
-            self.ring = WrapperRing(
+            kind, page = WrapperRing, None
+            if ask and preferences.asks_people:
+                kind = PeoplesWrapperRing
+                page = _page(labelling or LabellingSettings(), store / "labelling.json", title, fps, seed)
+            self.ring = kind(
                 asks=ask,
                 fits=fit,
                 name=f"ring-{uuid.uuid4().hex[:12]}",
@@ -95,10 +108,14 @@ class Teaching:
                 action_space=action_space,
                 store=store.absolute() / "preferences",
                 seed=seed,
+                total_env_steps=total_env_steps,
+                page=page,
             )
         except BaseException:
             release_ray()
             raise
+        for name, link in self.links.items():
+            logger.warning("%s labels at %s", name, link)
         self._end = weakref.finalize(self, _end, self.ring, self._own_folder)  # also where nobody closes it
 
     def _check(self, preferences: PreferenceSettings, folder: Path | str | None) -> None:
@@ -168,7 +185,8 @@ class Teaching:
         if self.ring is None:
             return
         if self.ring.asks:
-            clips = Clips(source, self._windows, *self._cut(trajectories), lengths)
+            cut = self._cut_filmed(trajectories) if self.films else (*self._cut(trajectories), ())
+            clips = Clips(source, self._windows, cut[0], cut[1], lengths, cut[2])
             self.clips_dropped += not self.ring.take(clips, wait=self.gathering)
             self._windows += 1
         initial = self.fragments.initial_env_steps
@@ -187,6 +205,38 @@ class Teaching:
             rng=np.random.default_rng([self.seed, 4, self._windows]),
         )
         return fragments, sum(len(trajectory) < length for trajectory in trajectories)
+
+    def _cut_filmed(self, trajectories: list[Trajectory]) -> tuple[Fragments | None, int, tuple[Film, ...]]:
+        """The fragments that were drawn from beginning to end, and their films."""
+        length = self.fragments.length
+        version = RANDOM_POLICY if self.gathering else self._windows
+        cuts: list[tuple[Trajectory, int]] = []
+        for trajectory in trajectories:
+            start = 0
+            while start + length < len(trajectory.frames):
+                drawn = all(frame is not None for frame in trajectory.frames[start : start + length + 1])
+                if drawn:
+                    cuts.append((trajectory, start))
+                start += length + 1 if drawn else 1
+        too_short = sum(len(trajectory) < length for trajectory in trajectories)
+        if not cuts:
+            return None, too_short, ()
+        fragments = Fragments.concatenate([of.window(start, length, version) for of, start in cuts])
+        films = tuple(
+            film(name, [frame for frame in of.frames[start : start + length + 1] if frame is not None], pixelated=False)
+            for name, (of, start) in zip(fragments.ids(), cuts, strict=True)
+        )
+        return fragments, too_short, films
+
+    @property
+    def films(self) -> bool:
+        """Whether what people are shown has to be drawn: they are asked, and observations are no images."""
+        return isinstance(self.ring, PeoplesWrapperRing) and self.ring.asks and not self.ring.images
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Where each person labels."""
+        return {} if self.ring is None else self.ring.links
 
     def wait(self) -> None:
         """Wait for the first version of the reward.
@@ -288,6 +338,17 @@ class Teaching:
         if news is not None:
             self.last_fit = news.fit
             logger.info("Reward version %d, fitted to %d comparisons.", self.version, news.comparisons)
+
+
+def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed: int) -> PageSettings:
+    """The labelling page's settings; ``file`` keeps the links as they are when training is continued."""
+    if file.exists():
+        sessions = Sessions.load(file)
+    else:
+        sessions = Sessions.create(settings.annotators)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        sessions.save(file)
+    return PageSettings(settings, sessions, title, fps, title, seed)
 
 
 def _end(ring: WrapperRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:

@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from rlhf_ray.arrays import Array
+from rlhf_ray.envs.spaces import is_image
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.taught import Taught, Transform, action_dtype, seen_space
@@ -68,6 +69,11 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
                 "begins the next episodes."
             )
         self._space = _space(env, observation_transform)
+        if preferences is not None and preferences.asks_people and ask and not is_image(self._space):
+            raise SettingError(
+                "preferences.teacher is 'human', and of copies that are stepped together only observations that are images can be "
+                "shown to people: use HumanPreferencesEnv, and its share() for more copies."
+            )
         teaching = Teaching(
             self._space,
             env.single_action_space,

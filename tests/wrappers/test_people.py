@@ -1,0 +1,65 @@
+"""People compare clips of what somebody else's library does in a wrapped environment."""
+
+import threading
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings, SettingError
+from rlhf_ray.store import PreferenceStore
+from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
+from tests.labelling.person import Person
+from tests.made_up import Drawn, Walk
+
+PEOPLE = PreferenceSettings(mode="asynchronous", teacher="human", comparisons=12, initial_comparisons=6, rounds=2)
+PAGE = LabellingSettings(annotators=("ada",), port=0, catch_share=0.0, overlap_share=0.0)
+FRAGMENTS = FragmentSettings(length=5, initial_env_steps=200)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(tmp_path: Path) -> None:
+    drawn = Drawn((20,), numbered=False)
+    env = HumanPreferencesEnv(
+        drawn,
+        total_env_steps=20_000,
+        fragments=FRAGMENTS,
+        preferences=PEOPLE,
+        reward_model=RewardModelSettings(hidden=(8,), batch_size=4, initial_updates=10, updates=5),
+        folder=tmp_path,
+        labelling=PAGE,
+    )
+    with env:
+        person, stopped = Person(env.links["ada"], tmp_path / "preferences"), threading.Event()
+        thread = person.start(stopped.is_set)
+        env.action_space.seed(0)
+        env.reset(seed=0)
+        steps, deadline = 0, time.monotonic() + 200
+        while env.status()["comparisons"] < 12 or env.status()["reward_version"] < 1:
+            assert time.monotonic() < deadline, env.status()
+            *_, terminated, truncated, info = env.step(env.action_space.sample())
+            steps += 1
+            if terminated or truncated:
+                env.reset()
+            time.sleep(0.002)
+        assert info["true_reward"] <= 0
+        assert drawn.drawn < 0.4 * steps  # but for the first clips, only some stretches are drawn
+        stopped.set()
+        thread.join(30)
+    stored = PreferenceStore(tmp_path / "preferences").load()
+    assert stored is not None
+    assert set(stored.annotators) == {"ada"}
+    assert ((stored.pairs.left.returns() > stored.pairs.right.returns()) == (stored.preferences == 1)).all()
+    steps_of = stored.pairs.left.observations[:, :, 0]
+    assert (np.diff(steps_of, axis=1) == 1).all()
+
+
+def test_what_cannot_be_shown_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="render_mode='rgb_array'"):
+        HumanPreferencesEnv(Walk(), total_env_steps=1000, preferences=PEOPLE, folder=tmp_path)
+    copies = gym.vector.SyncVectorEnv([Walk, Walk])
+    with pytest.raises(SettingError, match="share\\(\\)"):
+        HumanPreferencesVectorEnv(copies, total_env_steps=1000, preferences=PEOPLE, folder=tmp_path)
