@@ -15,6 +15,7 @@ from matplotlib.image import imsave
 
 from rlhf_ray.arrays import Array, FloatArray, IntArray
 from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.films import picture
 from rlhf_ray.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.reward import RewardEnsemble
 
@@ -213,14 +214,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 def _film_strip(observations: Array) -> tuple[Frame, ...]:
     """Frames of ``[steps, height, width, channels]`` uint8 observations, spread evenly from the first to the last."""
     steps = np.linspace(0, len(observations) - 1, min(FRAMES, len(observations))).round().astype(int)
-    return tuple(Frame(int(step), _png(_picture(observations[step]))) for step in steps)
-
-
-def _picture(observation: Array) -> Array:
-    """``[height, width, 3]``: the colours of an image, or the newest of those that are stacked along its channels."""
-    channels = observation.shape[-1]
-    newest = observation[..., -3:] if channels % 3 == 0 else observation[..., -1:]
-    return np.broadcast_to(newest, (*observation.shape[:2], 3))
+    return tuple(Frame(int(step), _png(picture(observations[step]))) for step in steps)
 
 
 def _png(picture: Array) -> str:
