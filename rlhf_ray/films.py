@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,17 +160,19 @@ class Camera:
 
 
 def camera_options(env: gym.Env[Any, Any]) -> dict[str, Any]:
-    """The options to make another environment like ``env`` with, so that a `Camera` can film it.
-
-    Sets what rendering libraries read from this process's environment, where there is no screen.
-    """
+    """The options to make another environment like ``env`` with, so that a `Camera` can film it."""
     if is_image(env.observation_space):
         return {}
-    if not os.environ.get("DISPLAY"):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame
-        os.environ.setdefault("MUJOCO_GL", "egl")  # without it, MuJoCo ends the process
-    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     options: dict[str, Any] = {"render_mode": "rgb_array"}
     if env.spec is not None and str(env.spec.entry_point).startswith("gymnasium.envs.mujoco"):
         options |= {"width": RENDERED_SIDE, "height": RENDERED_SIDE}  # half the time that its 480 pixels take
     return options
+
+
+def without_a_screen(make: Callable[..., gym.Env[Any, Any]], *arguments: Any) -> gym.Env[Any, Any]:
+    """``make(*arguments)``, in a process whose libraries are told to draw without a screen where there is none."""
+    if not os.environ.get("DISPLAY"):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame
+        os.environ.setdefault("MUJOCO_GL", "egl")  # without it, MuJoCo raises or ends the process
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    return make(*arguments)

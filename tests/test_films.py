@@ -1,6 +1,7 @@
 """Films: sprite sheets that hold each frame, and cameras."""
 
 import io
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -9,7 +10,7 @@ import pytest
 from PIL import Image
 
 from rlhf_ray import envs
-from rlhf_ray.films import Camera, camera_options, film, film_info, picture
+from rlhf_ray.films import Camera, camera_options, film, film_info, picture, without_a_screen
 from tests.made_up import Drawn
 
 
@@ -58,7 +59,8 @@ def test_the_newest_of_stacked_images_is_shown(channels: int, shown: list[int]) 
     "name", ["Pendulum-v1", "rlhf_ray/CartPoleFixed-v0", "rlhf_ray/MovingDot-v0", "HalfCheetah-v5"]
 )
 def test_environments_are_filmed_without_a_screen(name: str) -> None:
-    env: gym.Env[Any, Any] = envs.make_env(name, **camera_options(envs.make_env(name)))
+    options = camera_options(envs.make_env(name))
+    env: gym.Env[Any, Any] = without_a_screen(partial(envs.make_env, name, **options))
     observation, _ = env.reset(seed=0)
     camera = Camera(env)
     first = camera.frame(observation)

@@ -19,7 +19,7 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 from actors.labelling_page import PageSettings
 from rlhf_ray import envs
 from rlhf_ray.envs.spaces import check_spaces
-from rlhf_ray.films import Camera, camera_options
+from rlhf_ray.films import Camera, camera_options, without_a_screen
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.clip_cutter import ClipCutter
@@ -224,12 +224,13 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
     def make_env(self, *, film: bool = False) -> Callable[[], gym.Env[Any, Any]]:
         """A function that makes one copy of the environment, for the rollout collector; with ``film``, one that can be filmed."""
         env, env_config = self.env, dict(self.env_config)
-        if film:
-            plain = self.make_env()()
-            env_config |= camera_options(plain)
-            plain.close()  # type: ignore[no-untyped-call]
         creator = _global_registry.get(ENV_CREATOR, env) if isinstance(env, str) else env
-        return functools.partial(creator, env_config)
+        if not film:
+            return functools.partial(creator, env_config)
+        plain = creator(env_config)
+        env_config |= camera_options(plain)
+        plain.close()
+        return functools.partial(without_a_screen, creator, env_config)
 
     def validate(self) -> None:
         """Check every setting.
