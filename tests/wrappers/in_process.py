@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from actors.fragmenter import Clips, Fragmenter
 from actors.gatherer import SyntheticGatherer
@@ -22,6 +22,8 @@ class InProcessRing:
     made: list[InProcessRing]
     """All so far; a fixture empties it."""
 
+    links: ClassVar[dict[str, str]] = {}
+
     def __init__(
         self,
         *,
@@ -35,6 +37,8 @@ class InProcessRing:
         action_space: Any,
         store: Path,
         seed: int,
+        total_env_steps: int | None = None,
+        page: object = None,
     ):
         self.asks, self.fits, self.waited_for = asks, fits, False
         self.fragments, self.preferences, self.reward_model = fragments, preferences, reward_model

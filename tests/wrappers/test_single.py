@@ -19,7 +19,7 @@ from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelS
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
 from rlhf_ray.wrappers.teaching import WINDOW
-from tests.made_up import Walk
+from tests.made_up import Drawn, Walk
 
 FRAGMENTS = FragmentSettings(length=5, initial_env_steps=400, pool=200)
 PREFERENCES = PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=4)
@@ -365,9 +365,8 @@ def test_people_need_a_folder_and_only_labels_with_one_survive_it(in_process: Si
     assert Path(folder).exists()
     env.close()
     assert not Path(folder).exists()
-    object.__setattr__(human := PreferenceSettings(), "teacher", "human")
     with pytest.raises(SettingError, match="must not be lost"):
-        make(preferences=human)
+        make(Drawn(), preferences=PreferenceSettings(teacher="human"))
 
 
 @pytest.mark.parametrize("kind", [HumanPreferencesEnv, HumanPreferencesVectorEnv])
