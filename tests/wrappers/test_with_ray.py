@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import pytest
 import ray
 
@@ -117,6 +116,5 @@ def test_ray_is_started_and_ended_with_those_that_need_it() -> None:
 def test_stable_baselines_learns_pendulum_from_comparisons() -> None:
     before, after, status = sb3_pendulum.learn(60_000, envs=4, seed=0)
     assert status["comparisons"] == 200
-    assert before < -900.0
-    assert after > -700.0
-    assert np.isfinite(after)
+    assert before < -1000.0
+    assert after > -900.0  # -250 to -630 over seeds
