@@ -3,7 +3,7 @@
     python examples/sb3_pendulum.py [--envs 4] [--steps 100000] [--seed 0]
 
 A scripted teacher, who knows the true reward, answers in the place of a person. Takes some minutes. What is printed is the true
-return, which the agent never sees: a random policy has about -1200, PPO on the true reward gets to about -200.
+return, which the agent never sees: a random policy has about -1200.
 """
 
 from __future__ import annotations
