@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -109,8 +110,9 @@ class Pack(Rows):
                 raise DamagedClipError(f"{name} cannot be read: {error}") from error
         if not whole:
             raise DamagedClipError(f"{name} is damaged: its ids and checksums are not those it was named after")
+        self.sound = False
+        """Whether every row was found to be as it was written."""
         self._sound = np.zeros(len(self.ids), dtype=bool)  # rows that were compared with their checksums
-        self._all_sound = False
         self.damaged = np.zeros(len(self.ids), dtype=bool)
         """``[n]`` bool: the rows that were found to be damaged so far."""
 
@@ -120,12 +122,12 @@ class Pack(Rows):
         Raises:
             DamagedClipError: some differ. They are marked in `damaged`.
         """
-        if self._all_sound or self._sound[rows].all():
+        if self.sound or self._sound[rows].all():
             return
         new = np.unique(rows[~self._sound[rows]])
         self._sound[new] = self.computed(new) == self.checksums[new]
         self.damaged[new] = ~self._sound[new]
-        self._all_sound = bool(self._sound.all())
+        self.sound = bool(self._sound.all())
         if self.damaged[new].any():
             raise DamagedClipError(f"{self.name}: clip {self.ids[new[self.damaged[new]][0]]} is damaged")
 
@@ -137,49 +139,77 @@ class Pack(Rows):
         return np.flatnonzero(~self.damaged)
 
 
-def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> list[Fragments]:
-    """Clip ``rows[i, j]`` of pack ``packs[which[i, j]]`` as clip ``j`` of batch ``i``, copied.
-
-    Batches have arrays of their own, or both sides of a minibatch of images would outgrow what malloc gives out again.
+def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> Fragments:
+    """Row ``rows[i]`` of pack ``packs[which[i]]`` as clip ``i``, copied.
 
     Raises:
         DamagedClipError: one of them is damaged.
         ValueError: they are not all of one shape.
     """
-    counts = np.bincount(which.ravel())
-    used = counts.nonzero()[0].tolist()
+    _check(packs, which, rows)
+    return Fragments(**_one_by_one(packs, which, rows, COLUMNS))
+
+
+SMALL = 1024
+"""Bytes of a row up to which an array is kept in one piece in memory: finding such rows in many packs costs more than copying."""
+
+
+class Joined:
+    """Packs that are gathered from again and again. Their small arrays are joined in memory; clips of images stay on disk."""
+
+    def __init__(self, packs: Sequence[Pack]):
+        self._packs = packs
+        self._first = np.cumsum([0, *(len(pack.ids) for pack in packs)])
+        self._one_kind = len({pack.kind for pack in packs}) == 1
+        self._sound = False
+        self._small: dict[str, Array] = {}
+        if self._one_kind:
+            for name, array in packs[0].arrays.items():
+                if array.dtype.itemsize * math.prod(array.shape[1:]) <= SMALL:
+                    self._small[name] = np.concatenate([pack.arrays[name] for pack in packs])
+        self._large = [name for name in COLUMNS if name not in self._small]
+
+    def positions(self, where: IntArray) -> IntArray:
+        """The positions of clips in the joined packs, from the number of a pack and the row in it (the last axis)."""
+        found: IntArray = self._first[where[..., 0]] + where[..., 1]
+        return found
+
+    def gather(self, positions: IntArray) -> Fragments:
+        """The clips at ``positions``, copied.
+
+        Raises:
+            DamagedClipError: one of them is damaged.
+            ValueError: they are not all of one shape.
+        """
+        large: dict[str, Array] = {}
+        if self._large or not self._sound:
+            which = self._first.searchsorted(positions, "right") - 1
+            rows = positions - self._first[which]
+            if not self._sound:
+                _check(self._packs, which, rows)
+                self._sound = self._one_kind and all(pack.sound for pack in self._packs)
+            large = _one_by_one(self._packs, which, rows, self._large)
+        return Fragments(**{name: array.take(positions, 0) for name, array in self._small.items()}, **large)
+
+
+def _check(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> None:
+    used = np.unique(which).tolist()
     kinds = {packs[number].kind for number in used}
     if len(kinds) != 1:
         raise ValueError(
             f"The store holds clips of {len(kinds)} shapes (of several environments or fragment lengths), which cannot "
             "be in one batch: keep them in stores of their own."
         )
-    arrays = packs[used[0]].arrays
-    if len(used) == 1:
-        packs[used[0]].check(rows.ravel())
-        return [Fragments(**{name: array.take(batch, 0) for name, array in arrays.items()}) for batch in rows]
-    order = which.ravel().argsort(kind="stable")
-    ends, in_order = counts.cumsum()[used].tolist(), rows.ravel()[order]
-    parts = [(packs[number], in_order[start:end]) for number, start, end in zip(used, [0, *ends], ends, strict=False)]
-    for pack, here in parts:
-        pack.check(here)
-    few = rows.size < FEW * len(used)
-    back = order.argsort().reshape(rows.shape)
-    columns: dict[str, list[Array] | Array] = {}
+    for number in used:
+        if not packs[number].sound:
+            packs[number].check(rows[which == number])
+
+
+def _one_by_one(packs: Sequence[Pack], which: IntArray, rows: IntArray, names: Iterable[str]) -> dict[str, Array]:
     clips = [
-        [(packs[number].arrays, slice(row, row + 1)) for number, row in zip(*batch, strict=True)]
-        for batch in zip(which.tolist(), rows.tolist(), strict=True)
+        (packs[number].arrays, slice(row, row + 1)) for number, row in zip(which.tolist(), rows.tolist(), strict=True)
     ]
-    for name, array in arrays.items():
-        if few or array[0].nbytes > LARGE:
-            columns[name] = [np.concatenate([of[name][row] for of, row in batch]) for batch in clips]
-        else:
-            columns[name] = np.concatenate([pack.arrays[name].take(here, 0) for pack, here in parts]).take(back, 0)
-    return [Fragments(**{name: column[i] for name, column in columns.items()}) for i in range(len(rows))]
-
-
-FEW, LARGE = 8, 4096
-"""Rows of a pack below which, and bytes of a row above which, going through them one by one is quicker than copying twice."""
+    return {name: np.concatenate([arrays[name][row] for arrays, row in clips]) for name in names}
 
 
 def _tensors(values: Array) -> pa.Array:

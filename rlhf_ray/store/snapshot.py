@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from rlhf_ray.arrays import Array, FloatArray, IntArray
 from rlhf_ray.comparisons import Comparisons, Pairs
-from rlhf_ray.store.clips import Pack, gather
+from rlhf_ray.store.clips import Joined, Pack
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,12 @@ class Snapshot:
         return np.arange(len(self))
 
     @cached_property
-    def _where(self) -> IntArray:
-        """``[2, 2, n]``: the pack and the row of the left clip and of the right one."""
-        return np.ascontiguousarray(np.stack([self.left, self.right]).transpose(2, 0, 1))
+    def _clips(self) -> Joined:
+        return Joined(self.packs)
+
+    @cached_property
+    def _sides(self) -> tuple[IntArray, IntArray]:
+        return self._clips.positions(self.left), self._clips.positions(self.right)
 
     @cached_property
     def _ids(self) -> Array:
@@ -77,7 +80,7 @@ class Snapshot:
             DamagedClipError: a clip is damaged, which its first reading shows. The store's next snapshot is without it.
         """
         rows = self._positions[index]
-        left, right = gather(self.packs, *self._where.take(rows, 2))
+        left, right = (self._clips.gather(side.take(rows)) for side in self._sides)
         pairs = Pairs(
             left,
             right,

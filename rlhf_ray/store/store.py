@@ -271,7 +271,7 @@ class PreferenceStore:
             if len(there) == 0:
                 return there, None
             try:
-                return there, gather(list(self._contents.packs.values()), *where[there].T[:, None])[0]
+                return there, gather(list(self._contents.packs.values()), *where[there].T)
             except DamagedClipError:  # which is therefore left out the next time
                 continue
 
