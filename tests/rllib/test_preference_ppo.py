@@ -161,7 +161,7 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
         assert again["round_number"] == state["round_number"]
         assert again["answered"] == state["answered"]
         assert again["env_steps"] == state["env_steps"]
-        assert again["trainer"]["ids"] == state["trainer"]["ids"]
+        assert again["trainer"]["keys"] == state["trainer"]["keys"]
         np.testing.assert_array_equal(again["trainer"]["generator"], state["trainer"]["generator"])
         for parameter, moments in state["trainer"]["optimizer"].items():
             for name, value in moments.items():
