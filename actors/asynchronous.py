@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -49,6 +49,7 @@ class Questions:
         answered, stored: how many of them, from the first, have been; of people's questions, how many in whatever order.
         people: whether people are asked.
         posted: whether the labelling page has them.
+        asked_at: when they were asked, by `time.monotonic`.
     """
 
     number: int
@@ -58,6 +59,7 @@ class Questions:
     stored: int = 0
     people: bool = False
     posted: bool = False
+    asked_at: float = field(default_factory=time.monotonic)
 
 
 class AsynchronousPipeline(Pipeline):
@@ -76,6 +78,8 @@ class AsynchronousPipeline(Pipeline):
         """Questions that went with the node they were on. They are replaced by new ones."""
         self.failed_commits = 0
         """Times that answers could not be stored. They are kept, and stored when it is possible again."""
+        self.label_seconds = 0.0
+        """From asking to storing, of the labels that were stored last."""
         self._store_again_at = 0.0
         self._progress, self._now, self._advances = 0.0, 0, 0
         self._asked, self._fits = 0, 0
@@ -197,6 +201,7 @@ class AsynchronousPipeline(Pipeline):
             return values | {
                 "labels_due": float(self._due()),
                 "reward_age": float(self.reward_age),
+                "label_seconds": self.label_seconds,
                 "explorations_dropped": float(self.dropped_explorations),
                 "questions_lost": float(self.lost_questions),
                 "commits_failed": float(self.failed_commits),
@@ -372,6 +377,7 @@ class AsynchronousPipeline(Pipeline):
             else:
                 # Counted by the store: what was committed again, after a restart, counts once.
                 self.answered = ray.get(stored)
+                self.label_seconds = time.monotonic() - questions.asked_at
                 self._take_stored(answers)
             if questions.stored == questions.count:
                 self._questions.remove(questions)

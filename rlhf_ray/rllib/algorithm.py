@@ -25,14 +25,13 @@ from actors.synchronous import SynchronousPipeline
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
+from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
+from rlhf_ray.rllib.metrics import Gauges
 from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.rllib.rollouts import learn_while_sampling
 from rlhf_ray.rllib.seeding import begin_anew
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
 from rlhf_ray.settings import PreferenceSettings
-
-PREFERENCES = "preferences"
-"""Key of the ring's metrics in results, of its state in checkpoints, and name of the store's folder."""
 
 ATTEMPTS = 30
 """Iterations without a single step before a run gives up: env runners restart within a few, unless the environment is at fault."""
@@ -88,6 +87,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         self._begun = False
         self._stop: Callable[[], bool] = lambda: False
         self._rounds_seen = 0
+        self._gauges = Gauges(self._run_name())
         super().setup(config)
         if self.config.policy_from is not None:
             self.learner_group.set_weights({DEFAULT_MODULE_ID: policy_weights(self.config.policy_from)})
@@ -133,6 +133,10 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         if self._storage is not None and isinstance(self._storage.storage_filesystem, pyarrow.fs.LocalFileSystem):
             return Path(self._storage.trial_fs_path).absolute() / PREFERENCES
         return Path(self.logdir).absolute() / PREFERENCES
+
+    def _run_name(self) -> str:
+        """The name of the run's or trial's folder."""
+        return str(self._store_path()).rstrip("/").split("/")[-2:][0]
 
     @property
     def env_steps(self) -> int:
@@ -201,6 +205,11 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         )
         if isinstance(self.ring, AsynchronousPipeline):
             self.metrics.log_dict(self.ring.report(), key=(PREFERENCES, "stages"), window=1)
+
+    def log_result(self, result: dict[str, Any]) -> None:
+        """Log what an iteration came to, to Prometheus too (called by Ray)."""
+        super().log_result(result)
+        self._gauges.set(result)
 
     def save_to_path(self, path: Any = None, **arguments: Any) -> str:
         """RLlib's checkpoint, and in it the preference store (``preferences``) and the reward model (``reward_model``)."""

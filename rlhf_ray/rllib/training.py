@@ -14,25 +14,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.utils.metrics import (
-    ENV_RUNNER_RESULTS,
-    ENV_RUNNER_SAMPLING_TIMER,
-    LEARNER_RESULTS,
-    LEARNER_UPDATE_TIMER,
-    TIMERS,
-)
-
 from actors.cluster import start_ray as start_ray  # where callers look for it
 from rlhf_ray.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.evaluation.report import write_report
 from rlhf_ray.health import Health
-from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
+from rlhf_ray.rllib.algorithm import PreferencePPO
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate, load_policy
+from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
 from rlhf_ray.rllib.new_run import sources
 from rlhf_ray.rllib.reference import train_reference
-from rlhf_ray.run_folder import MetricsWriter, RunFolder, plain, read_metrics
+from rlhf_ray.run_folder import MetricsWriter, RunFolder, read_metrics
 from rlhf_ray.settings import Experiment, SettingError
 from rlhf_ray.store import PreferenceStore
 
@@ -142,7 +134,7 @@ def _train(
             health.watch(row)
         ready = algorithm.begin(interrupted)
         while ready and not algorithm.finished and not interrupted():
-            metrics = flat_metrics(algorithm.train(), time.perf_counter() - started)
+            metrics = flat_metrics(algorithm.train()) | {"seconds": time.perf_counter() - started}
             accuracies.append(metrics.get("held_out_accuracy"))
             raised = [asdict(alarm) for alarm in health.watch(metrics)]
             metrics |= {"alarms": health.active, "raised": raised}
@@ -201,81 +193,6 @@ def normalised(random: TrueReturn, trained: TrueReturn, reference: TrueReturn) -
     """Where ``trained`` stands between ``random`` (0) and ``reference`` (1); None where these two do not differ."""
     span = reference.true_return_mean - random.true_return_mean
     return (trained.true_return_mean - random.true_return_mean) / span if span else None
-
-
-def flat_metrics(result: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """The metrics of one iteration, from RLlib's nested result, as plain numbers with one name each."""
-    runners, learner = result[ENV_RUNNER_RESULTS], result[LEARNER_RESULTS][DEFAULT_MODULE_ID]
-    ring = dict(result[PREFERENCES])
-    held, stages = ring.pop("round", {}), ring.pop("stages", {})
-    length = runners.get("episode_len_mean")
-    metrics = {
-        "iteration": result["training_iteration"],
-        "seconds": seconds,
-        "true_return_mean": runners.get("episode_return_mean"),
-        "learned_return_mean": None if length is None else learner["learned_reward_mean"] * length,
-        "episode_length_mean": length,
-        "learned_reward_mean": learner["learned_reward_mean"],
-        "policy_entropy": learner["entropy"],
-        "value_explained_variance": learner["vf_explained_var"],
-        "clips_failed": runners.get("clips_failed", 0),
-        "clips_dropped": runners.get("clips_dropped", 0),
-        "ppo_seconds": ring["ppo_seconds"],
-        "sampling_seconds": result[TIMERS][ENV_RUNNER_SAMPLING_TIMER],  # of this and, ever less, of earlier iterations
-        "learning_seconds": result[TIMERS][LEARNER_UPDATE_TIMER],
-        **stages,
-        **{
-            name: ring[name]
-            for name in (
-                "env_steps",
-                "comparisons",
-                "reward_version",
-                "rounds",
-                "too_short",
-                "distinct_clips",
-                "clips_policy_version",
-            )
-        },
-        "learner_reward_version": learner["reward_version"],
-    }
-    if result["training_iteration"] == held.get("iteration"):  # a round was held before this iteration
-        metrics |= {name: held[name] for name in ("round", "wanted", "answered")}
-        if held["gradient_steps"]:
-            rates = [name for name in held if name.startswith("error_rate/")]
-            metrics |= {name: held[name] for name in (*_OF_FIT, *rates)}
-    whole = (
-        "iteration",
-        "env_steps",
-        "comparisons",
-        "reward_version",
-        "learner_reward_version",
-        "clips_policy_version",
-        "rounds",
-        "too_short",
-        "round",
-        "wanted",
-        "answered",
-    )
-    return {
-        name: int(value) if name in whole and value is not None else value for name, value in plain(metrics).items()
-    }
-
-
-_OF_FIT = (
-    "ties",
-    "held_out",
-    "train_loss",
-    "train_accuracy",
-    "held_out_loss",
-    "held_out_accuracy",
-    "reward_mean",
-    "reward_std",
-    "disagreement",
-    "left_share",
-    "gradient_steps",
-    "fit_seconds",
-)
-"""What an iteration's metrics say of the fit before it, where there was one."""
 
 
 @contextlib.contextmanager

@@ -1,0 +1,158 @@
+"""A run's metrics as gauges, and the Grafana dashboard of them."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_ray.rllib.metrics import Gauges, flat_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULT: dict[str, Any] = {
+    "training_iteration": 3,
+    "env_runners": {"episode_return_mean": -500.0, "episode_len_mean": 200.0},
+    "learners": {
+        "default_policy": {"learned_reward_mean": 0.5, "entropy": 1.0, "vf_explained_var": 0.1, "reward_version": 2.0}
+    },
+    "timers": {"env_runner_sampling_timer": 0.1, "learner_update_timer": 0.2},
+    "preferences": {
+        "env_steps": 4800.0,
+        "comparisons": 60.0,
+        "reward_version": 2.0,
+        "rounds": 2.0,
+        "too_short": 0.0,
+        "distinct_clips": 1.0,
+        "clips_policy_version": 2.0,
+        "ppo_seconds": 0.4,
+        "stages": {
+            "fitting_rate": 20.0,
+            "fitting_idle": 0.9,
+            "fitting_queue": 1.0,
+            "labels_due": 64.0,
+            "reward_age": 1600.0,
+            "label_seconds": 2.5,
+            "explorations_dropped": 0.0,
+            "questions_lost": 0.0,
+            "commits_failed": 0.0,
+        },
+        "round": {
+            "iteration": 3.0,
+            "round": 2.0,
+            "wanted": 5.0,
+            "answered": 5.0,
+            "gradient_steps": 20.0,
+            "ties": 0.0,
+            "held_out": 6.0,
+            "train_loss": 0.5,
+            "train_accuracy": 0.8,
+            "held_out_loss": 0.6,
+            "held_out_accuracy": 0.7,
+            "reward_mean": 0.0,
+            "reward_std": 1.0,
+            "disagreement": 0.1,
+            "left_share": 0.5,
+            "fit_seconds": 0.3,
+            "error_rate/ada": 0.125,
+        },
+    },
+}
+
+
+class Told(Gauges):
+    """Writes down what would be shown."""
+
+    def __init__(self) -> None:
+        super().__init__("run")
+        self.told: dict[tuple[str, str], float] = {}
+
+    def _set(self, name: str, value: float, **tags: str) -> None:
+        self.told[name, tags.get("stage", "")] = value
+
+
+def test_metrics_are_flat_and_name_each_annotators_error_rate() -> None:
+    metrics = flat_metrics(RESULT)
+    assert metrics["learned_return_mean"] == 100.0
+    assert metrics["env_steps"] == 4800
+    assert isinstance(metrics["env_steps"], int)
+    assert metrics["error_rate/ada"] == 0.125
+    assert metrics["held_out_accuracy"] == 0.7
+
+
+def test_a_fit_of_an_earlier_iteration_is_not_told_again() -> None:
+    metrics = flat_metrics(RESULT | {"training_iteration": 4})
+    assert "held_out_accuracy" not in metrics
+    assert "error_rate/ada" not in metrics
+
+
+def test_stages_share_gauges_and_people_are_left_out() -> None:
+    gauges = Told()
+    gauges.set(RESULT)
+    assert gauges.told["stage_rate", "fitting"] == 20.0
+    assert gauges.told["stage_queue", "fitting"] == 1.0
+    assert gauges.told["label_seconds", ""] == 2.5
+    assert not any("ada" in name for name, _ in gauges.told)
+
+
+def test_what_is_unknown_yet_is_not_shown() -> None:
+    gauges = Told()
+    gauges.set(RESULT | {"env_runners": {}})
+    assert ("true_return_mean", "") not in gauges.told
+
+
+def test_the_dashboard_shows_gauges_that_there_are() -> None:
+    dashboard = json.loads((ROOT / "deploy" / "grafana.json").read_text())
+    gauges = Told()
+    gauges.set(RESULT)
+    shown = set(re.findall(r"ray_rlhf_(\w+)", json.dumps(dashboard)))
+    assert shown <= {name for name, _ in gauges.told}
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
+
+
+SHOW = """
+import json, sys
+import ray
+from rlhf_ray.rllib.metrics import Gauges
+ray.init(address="local", num_cpus=1, include_dashboard=False, _metrics_export_port=int(sys.argv[1]), _temp_dir=sys.argv[2])
+gauges = Gauges("this run")
+gauges.set(json.loads(sys.argv[3]))
+sys.stdin.read()
+ray.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_prometheus_can_read_them_from_ray() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    folder = tempfile.mkdtemp(prefix="rlhf", dir="/tmp")  # Ray's sockets need a short path
+    command = [sys.executable, "-c", SHOW, str(port), folder, json.dumps(RESULT)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
+    try:
+        deadline, lines = time.monotonic() + 120, list[str]()
+        while not lines and time.monotonic() < deadline:
+            time.sleep(1.0)
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+                    lines = [
+                        line for line in page.read().decode().splitlines() if line.startswith("ray_rlhf_env_steps")
+                    ]
+            except OSError:
+                continue
+        assert lines
+        assert 'run="this run"' in lines[0]
+        assert lines[0].endswith(" 4800.0")
+    finally:
+        process.communicate()
+        shutil.rmtree(folder, ignore_errors=True)
+    assert process.returncode == 0
