@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from actors.asynchronous import LOST, STORE_AGAIN_AFTER, AsynchronousPipeline, Questions
-from actors.pipeline import OPEN_PER_PERSON
+from actors.pipeline import EPISODE_EVERY, FEWEST_FILMS, OPEN_PER_PERSON
 from actors.rollout_collector import PolicyFactory
 from rlhf_ray.labelling.desk import Situation
 
@@ -33,6 +33,8 @@ class PeoplesPipeline(AsynchronousPipeline):
         self._told: Situation | None = None
         self._people_done = 0
         """Questions that people have answered."""
+        self._asked_since_film = 0
+        """Questions that the page was given since clips were filmed last."""
 
     def state(self) -> dict[str, Any]:
         """See `Pipeline.state`."""
@@ -44,10 +46,17 @@ class PeoplesPipeline(AsynchronousPipeline):
         super().load_state(state)
 
     def film(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
-        """Have a policy filmed for people, as the settings say. The steps count from now on."""
+        """Have a policy filmed for people, where they have use for it: drawing takes time that the training would have.
+
+        They have for clips when some of the last ones were asked about, and every so often for an episode. The steps count from
+        now on.
+        """
         with self._changed:
-            if self._filming is None:
+            episode = time.monotonic() - self._filmed_at >= EPISODE_EVERY
+            clips = not self.images and self._asked_since_film >= FEWEST_FILMS // 2
+            if self._filming is None and (episode or clips):
                 self._filming = (round_number, policy_version, make_policy)
+                self._asked_since_film = 0
                 self.env_steps += self.fragments.filmed_env_steps
 
     def _starts(self) -> dict[str, Callable[[], None]]:
@@ -122,6 +131,7 @@ class PeoplesPipeline(AsynchronousPipeline):
             try:
                 ray.get(posted)
                 questions.posted = True
+                self._asked_since_film += questions.count
             except LOST:
                 self.lost_questions += questions.count
                 self._questions.remove(questions)
@@ -145,6 +155,8 @@ class PeoplesPipeline(AsynchronousPipeline):
             for q in [q for q in self._questions if q.people]:
                 q.posted = q.posted and q.number not in progress.unknown
                 if q.number in progress.done:
+                    if progress.done[q.number] > q.answered:
+                        self.label_seconds = time.monotonic() - q.asked_at
                     self._people_done += progress.done[q.number] - q.answered
                     q.answered = q.stored = progress.done[q.number]
                 if q.stored == q.count:

@@ -64,8 +64,9 @@ class FragmentSettings:
     random_action_share: float = 0.3
     """In those steps, the share (0 to 1) at which a random action replaces the policy's."""
     film_env_steps: int = 200
-    """Where people are asked: environment steps that the newest policy takes before each later round to be filmed. What is not
-    an image itself is rendered there and nowhere else. They count towards total_env_steps."""
+    """Where people are asked: environment steps that the newest policy takes before a later round to be filmed; in asynchronous
+    mode, before those rounds only when people have use for new films. What is not an image itself is rendered there and nowhere
+    else. They count towards total_env_steps."""
 
     def __post_init__(self) -> None:
         _require(self.length >= 1, "fragments.length", self.length, "a fragment has at least 1 step")
