@@ -12,11 +12,11 @@ from typing import Any
 import gymnasium as gym
 import ray
 from ray.actor import ActorHandle
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.fragmenter import Fragmenter
 from actors.gatherer import SyntheticGatherer
 from actors.labelling_page import LabellingPage, PageSettings
+from actors.placement import CPUS, of_ring
 from actors.reward_trainer import RewardTrainerActor
 from actors.rollout_collector import PolicyFactory, RolloutCollector
 from rlhf_ray.arrays import Array
@@ -29,11 +29,6 @@ from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.schedules import labels_per_round
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
-
-CPUS = {"fragmenter": 0.1, "gatherer": 0.1, "page": 0.0, "store": 0.0, "collector": 0.2, "reward_trainer": 0.5}
-"""CPUs each actor claims. In the synchronous ring one of them works at a time, in the asynchronous one only the reward trainer
-works hard, so that together they claim one. The store claims none, to fit on the node it has to be on however full that is."""
-
 
 FIRST_FILMS = 36
 """Clips that are filmed before the first question, at most: people wait for them."""
@@ -144,18 +139,17 @@ class Pipeline:
         self.rounds = min(preferences.rounds, spread)
         """Labelling rounds after the first."""
 
-        def start(kind: type, role: str, *arguments: Any, **options: Any) -> ActorHandle[Any]:
-            options |= {
+        def start(kind: type, role: str, *arguments: Any) -> ActorHandle[Any]:
+            options: dict[str, Any] = {
                 "name": f"{name}/{role}",
                 "num_cpus": CPUS[role],
+                "scheduling_strategy": of_ring(role),
                 "max_restarts": -1,
                 "max_task_retries": -1,
                 "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
             }
             return ray.remote(**options)(kind).remote(*arguments)
 
-        # A restarted store must find its folder.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         spaces = self.spaces = (observation_space, action_space)
         self.collector: Any = make_env and start(RolloutCollector, "collector", make_env, fragments, seed)
         if page is not None:
@@ -167,14 +161,13 @@ class Pipeline:
         self.gatherer: ActorHandle[Any] | None = None
         if preferences.teacher != "human":
             self.gatherer = start(SyntheticGatherer, "gatherer", preferences, seed)
-        self.store = start(PreferenceStore, "store", store, scheduling_strategy=here)
+        self.store = start(PreferenceStore, "store", store)
         self.trainer = start(RewardTrainerActor, "reward_trainer", reward_model, preferences, *spaces, seed)
         self.page: ActorHandle[Any] | None = None
         self.links: dict[str, str] = {}
         """Where each person labels."""
         if page is not None:
-            near = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-            self.page = start(LabellingPage, "page", page, f"{name}/store", scheduling_strategy=near)
+            self.page = start(LabellingPage, "page", page, f"{name}/store")
             self.links = ray.get(self.page.start.remote())
 
         self.env_steps = 0

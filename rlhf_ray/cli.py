@@ -187,7 +187,7 @@ def _train(words: list[str]) -> None:
     experiment = folder.experiment() if resumed is None else experiment
     with Progress(experiment) as progress:
         progress.say("starting Ray")
-        start_ray(cpus=2 + experiment.ppo.num_env_runners)
+        start_ray(cpus=2 + experiment.ppo.num_env_runners + experiment.ppo.num_learners)
         progress.say("starting actors, gathering the first clips" if resumed is None else "starting actors")
         outcome = train(
             experiment,
@@ -286,7 +286,7 @@ def _tune(words: list[str]) -> None:
     quiet()
     random.seed(command.seed)
     np.random.seed(command.seed)
-    start_ray(cpus=2 + experiment.ppo.num_env_runners)
+    start_ray(cpus=2 + experiment.ppo.num_env_runners + experiment.ppo.num_learners)
     config = module.search_space(PreferencePPOConfig.from_experiment(experiment))
     if command.resume is not None:
         go_on(command.resume.absolute(), config)

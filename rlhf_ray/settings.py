@@ -330,7 +330,11 @@ class PPOSettings:
     num_envs: int = 16
     """Environment copies each runner steps together."""
     num_env_runners: int = 0
-    """Ray actors that collect rollouts; 0 collects in the learner's own process."""
+    """Ray actors that collect rollouts, spread over the cluster; 0 collects in the run's own process."""
+    num_learners: int = 0
+    """Ray actors that learn together, each from its share of every minibatch; 0 learns in the run's own process."""
+    gpus_per_learner: float = 0.0
+    """GPUs of each learner, or of the run's own process where that learns; a share below 1 leaves the rest to others."""
     rollout_length: int = 128
     """Steps of each environment copy per iteration."""
     minibatch_size: int = 256
@@ -365,7 +369,15 @@ class PPOSettings:
         for name in ("num_envs", "rollout_length", "minibatch_size", "epochs"):
             value = getattr(self, name)
             _require(value >= 1, f"ppo.{name}", value, "it must be 1 or more")
-        _require(self.num_env_runners >= 0, "ppo.num_env_runners", self.num_env_runners, "it must be 0 or more")
+        for name in ("num_env_runners", "num_learners", "gpus_per_learner"):
+            _require(getattr(self, name) >= 0, f"ppo.{name}", getattr(self, name), "it must be 0 or more")
+        for name, value in (("minibatch_size", self.minibatch_size), ("rollout_length", self.iteration_env_steps)):
+            _require(
+                value % max(1, self.num_learners) == 0,
+                f"ppo.{name}",
+                getattr(self, name),
+                f"ppo.num_learners={self.num_learners} learners cannot share {value} steps evenly: make it a multiple",
+            )
         _require(self.learning_rate > 0, "ppo.learning_rate", self.learning_rate, "it must be above 0")
         _require(
             self.minibatch_size <= self.iteration_env_steps,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
+import ray
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPO
@@ -20,7 +22,8 @@ from ray.tune import PlacementGroupFactory
 from actors.asynchronous import AsynchronousPipeline
 from actors.fixed_reward import FixedReward
 from actors.people import PeoplesPipeline
-from actors.pipeline import CPUS, RoundReport, check_horizon
+from actors.pipeline import RoundReport, check_horizon
+from actors.placement import NODES_WITHIN, await_room, ring_bundle
 from actors.synchronous import SynchronousPipeline
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferencePPOConfig
@@ -30,6 +33,7 @@ from rlhf_ray.rllib.metrics import Gauges
 from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.rllib.rollouts import learn_while_sampling
 from rlhf_ray.rllib.seeding import begin_anew
+from rlhf_ray.rllib.spreading import spread_env_runners
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
 from rlhf_ray.settings import PreferenceSettings
 
@@ -65,13 +69,15 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         request = super().default_resource_request(config)
         if not cls.get_default_config().update_from_dict(config).preference_settings.comparisons:
             return request
-        ring = {"CPU": float(math.ceil(round(sum(CPUS.values()), 6)))}
-        return PlacementGroupFactory([*request.bundles, ring], strategy=request.strategy)
+        return PlacementGroupFactory([*request.bundles, ring_bundle()], strategy=request.strategy)
 
     def setup(self, config: Any) -> None:
         """Check the environment, start the ring, build PPO (called by Ray)."""
         settings = self.config
         observation_space, action_space = settings.check_environment()
+        if ray.util.get_current_placement_group() is None:  # or it has one, made for its resource request
+            _, *bundles = self.default_resource_request(settings.to_dict()).bundles  # all but this process
+            await_room(bundles, nodes_within=NODES_WITHIN if os.environ.get("RAY_ADDRESS") else 0.0)
         name = f"ring-{uuid.uuid4().hex[:12]}"
         self.config = settings.with_reward_module(observation_space, action_space, name)
         fragments, preferences = self.config.fragment_settings, self.config.preference_settings
@@ -88,7 +94,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         self._stop: Callable[[], bool] = lambda: False
         self._rounds_seen = 0
         self._gauges = Gauges(self._run_name())
-        super().setup(config)
+        with spread_env_runners():
+            super().setup(config)
         if self.config.policy_from is not None:
             self.learner_group.set_weights({DEFAULT_MODULE_ID: policy_weights(self.config.policy_from)})
             self.env_runner_group.sync_weights(

@@ -378,12 +378,14 @@ def apply_ppo(config: PPOConfig, settings: PPOSettings, total_env_steps: int | N
         num_envs_per_env_runner=settings.num_envs,
         rollout_fragment_length="auto",
     )
+    config.learners(num_learners=settings.num_learners, num_gpus_per_learner=settings.gpus_per_learner)
+    learners = max(1, settings.num_learners)
     config.training(
         lr=rate,
         gamma=settings.gamma,
         lambda_=settings.gae_lambda,
-        train_batch_size_per_learner=settings.iteration_env_steps,
-        minibatch_size=settings.minibatch_size,
+        train_batch_size_per_learner=settings.iteration_env_steps // learners,
+        minibatch_size=settings.minibatch_size // learners,  # of each learner
         num_epochs=settings.epochs,
         clip_param=settings.clip,
         entropy_coeff=settings.entropy_coefficient,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -67,15 +68,16 @@ class NormalisedReward(ConnectorV2):  # type: ignore[misc]
 def train_reference(experiment: Experiment, interrupted: Callable[[], bool] = lambda: False) -> CollectorPolicy | None:
     """Train the reference of ``experiment``; its policy, or None where it was ``interrupted``.
 
-    It takes at most one iteration less than the budget.
+    It takes at most one iteration less than the budget, and learns in this process.
     """
-    algorithm = ReferencePPOConfig.from_experiment(experiment).build_algo()
+    alone = dataclasses.replace(experiment, ppo=dataclasses.replace(experiment.ppo, num_learners=0))
+    algorithm = ReferencePPOConfig.from_experiment(alone).build_algo()
     try:
         for _ in range(experiment.total_env_steps // experiment.ppo.iteration_env_steps):
             if interrupted():
                 return None
             algorithm.train()
-        module = algorithm.learner_group._learner.module[DEFAULT_MODULE_ID].unwrapped()
+        module = algorithm.learner_group._learner.module[DEFAULT_MODULE_ID].unwrapped().cpu()
         return CollectorPolicy(module)
     finally:
         algorithm.stop()

@@ -1,9 +1,15 @@
-"""Rollouts ahead: env runners that sample the next batch while the learner learns from the last."""
+"""Rollouts ahead: env runners that sample the next batch while the learner learns from the last.
+
+What moves between processes is references: an env runner keeps its rollout in its node's object store, and the learner that learns
+from it fetches it from there, once. This process sees frames only where it is the learner.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+import ray
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.core import ALL_MODULES
 from ray.rllib.utils.metrics import (
@@ -39,9 +45,12 @@ def learn_while_sampling(algorithm: PPO, more: bool) -> None:
     if more:
         _start(runners)
     with metrics.log_time((TIMERS, LEARNER_UPDATE_TIMER)):
+        data = _data(algorithm, [reference for _, (reference, _) in rollouts])
+        if data is None:
+            return
         trained = (LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME)
         results = learners.update(
-            episodes=[episode for _, (episodes, _) in rollouts for episode in episodes],
+            **data,
             timesteps={
                 NUM_ENV_STEPS_SAMPLED_LIFETIME: metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME)),
                 NUM_MODULE_STEPS_TRAINED_LIFETIME: metrics.peek(trained, default=0),
@@ -60,4 +69,28 @@ def learn_while_sampling(algorithm: PPO, more: bool) -> None:
 
 
 def _start(runners: Any) -> None:
-    runners.foreach_env_runner_async(lambda runner: (runner.sample(), runner.get_metrics()), tag=TAG)
+    runners.foreach_env_runner_async(_sample, tag=TAG)
+
+
+def _sample(runner: Any) -> tuple[Any, Any]:
+    """A rollout's reference, and the metrics of it (called in the env runner)."""
+    return ray.put(runner.sample()), runner.get_metrics()
+
+
+def _data(algorithm: PPO, references: list[Any]) -> dict[str, Any] | None:
+    """The rollouts as the learners take them; None where too few are left for them."""
+    config = algorithm.config
+    if config.num_learners == 0:
+        episodes = []
+        for reference in references:
+            with contextlib.suppress(ray.exceptions.ObjectLostError):  # its node, or its env runner, is gone
+                episodes += ray.get(reference)
+        return {"episodes": episodes} if episodes else None
+    if len(references) < config.num_learners:
+        return None
+    if config.num_learners == 1:
+        return {"episodes_refs": references}
+    # As many minibatches for each learner, whatever its share: they wait for each other at every one.
+    steps = config.total_train_batch_size * len(references) // config.num_env_runners // config.num_learners
+    minibatches = max(1, config.num_epochs * steps // config.minibatch_size)
+    return {"episodes_refs": references, "num_total_minibatches": minibatches}

@@ -1,0 +1,83 @@
+"""What a run needs of a cluster, what is missing, and waiting for it."""
+
+import threading
+import time
+
+import pytest
+import ray
+
+from actors.placement import CPUS, await_room, missing, ring_bundle
+from rlhf_ray.settings import SettingError
+
+
+def test_the_rings_bundle_holds_its_actors() -> None:
+    assert ring_bundle()["CPU"] >= sum(CPUS.values())
+    assert ring_bundle()["CPU"] < sum(CPUS.values()) + 1
+
+
+@pytest.mark.parametrize(
+    ("bundles", "nodes"),
+    [
+        ([], []),
+        ([{"CPU": 1.0}], [{"CPU": 1.0}]),
+        ([{"CPU": 1.0}] * 3, [{"CPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}]),
+        ([{"CPU": 1.0}, {"CPU": 3.0}], [{"CPU": 1.0}, {"CPU": 3.0}]),
+        ([{"CPU": 1.0, "GPU": 0.5}] * 2, [{"CPU": 2.0, "GPU": 1.0}]),
+        ([{"CPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}], [{"CPU": 1.0, "GPU": 1.0}, {"CPU": 2.0}]),
+    ],
+)
+def test_nothing_is_missing_where_everything_fits(
+    bundles: list[dict[str, float]], nodes: list[dict[str, float]]
+) -> None:
+    assert missing(bundles, nodes) is None
+
+
+@pytest.mark.parametrize(
+    ("bundles", "nodes", "words"),
+    [
+        ([{"CPU": 1.0}] * 3, [{"CPU": 2.0}], ["3 CPU in 3 pieces", "2 CPU on 1 nodes", "1 pieces find no node"]),
+        ([{"CPU": 3.0}], [{"CPU": 2.0}, {"CPU": 2.0}], ["4 CPU on 2 nodes", "(3 CPU)"]),
+        ([{"CPU": 1.0, "GPU": 1.0}], [{"CPU": 8.0}], ["1 GPU", "0 GPU", "(1 CPU + 1 GPU)"]),
+        ([{"GPU": 1.0}] * 2, [{"GPU": 1.0, "CPU": 4.0}], ["2 GPU", "1 pieces"]),
+        ([{"CPU": 1.0}], [], ["0 CPU on 0 nodes"]),
+    ],
+)
+def test_what_is_missing_is_said(
+    bundles: list[dict[str, float]], nodes: list[dict[str, float]], words: list[str]
+) -> None:
+    said = missing(bundles, nodes)
+    assert said is not None
+    for word in words:
+        assert word in said
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_cluster_that_could_never_hold_a_run_is_named_as_too_small() -> None:
+    with pytest.raises(SettingError, match=r"1000 CPU.*ppo\.num_env_runners"):
+        await_room([{"CPU": 1.0}, {"CPU": 1000.0}], nodes_within=0.0)
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_busy_cluster_is_waited_for() -> None:
+    @ray.remote
+    class Occupant:
+        def here(self) -> bool:
+            return True
+
+    everything = ray.cluster_resources()["CPU"]
+    occupant = Occupant.options(num_cpus=everything).remote()  # type: ignore[attr-defined]
+    ray.get(occupant.here.remote())
+    said: list[str] = []
+    there = threading.Event()
+
+    def wait() -> None:
+        await_room([{"CPU": 1.0}], nodes_within=0.0, say=said.append, look_every=0.1)
+        there.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    time.sleep(2.0)
+    assert not there.is_set()
+    assert len(said) == 1
+    assert "other runs" in said[0]
+    ray.kill(occupant)
+    assert there.wait(30)

@@ -1,0 +1,124 @@
+"""Training on a cluster of several nodes. In processes of their own: a process can be in one cluster at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BEGIN = """
+import os, sys, threading, time
+
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+
+MEMORY = 100 << 20
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": MEMORY})
+os.environ["RAY_ADDRESS"] = cluster.address
+ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+head = ray.get_runtime_context().get_node_id()
+
+
+def build(iterations, **ppo):
+    ppo = dict(num_envs=2, rollout_length=100, minibatch_size=200, epochs=2, hidden=(16,)) | ppo
+    ppo = PPOSettings(**ppo)
+    experiment = Experiment(
+        total_env_steps=500 + iterations * ppo.iteration_env_steps,
+        fragments=FragmentSettings(length=10, initial_env_steps=500, pool=60),
+        preferences=PreferenceSettings(mode="asynchronous", comparisons=20, initial_comparisons=6, rounds=4),
+        reward_model=RewardModelSettings(hidden=(8,), batch_size=4, initial_updates=10, updates=5),
+        ppo=ppo,
+    )
+    return PreferencePPOConfig.from_experiment(experiment).preferences(store=sys.argv[1]).build_algo()
+
+
+def where(algorithm):
+    node = lambda actor: ray.get_runtime_context().get_node_id()
+    return algorithm.env_runner_group.foreach_env_runner(node, local_env_runner=False)
+
+
+def restarted(algorithm, wanted, within):
+    deadline = time.monotonic() + within
+    while algorithm.env_runner_group.num_healthy_remote_workers() < wanted:
+        assert time.monotonic() < deadline, "the lost env runner was not restarted"
+        algorithm.train()
+"""
+
+JOIN = """
+cluster.add_node(num_cpus=2, object_store_memory=MEMORY)  # 4 CPUs, and 5 are needed: 2 env runners, 2 learners, the ring
+built = []
+thread = threading.Thread(target=lambda: built.append(build(4, num_env_runners=2, num_learners=2, minibatch_size=100)))
+thread.start()
+time.sleep(5)
+assert not built
+joined = time.monotonic()
+cluster.add_node(num_cpus=2, object_store_memory=MEMORY)
+thread.join(120)
+assert built, "the node that joined was not used"
+print("seconds", round(time.monotonic() - joined), "to be set up on the node that joined")
+(algorithm,) = built
+while not algorithm.finished:
+    result = algorithm.train()
+    assert result["learners"][DEFAULT_MODULE_ID]["reward_version"] == algorithm.ring.version or algorithm.ring.version > 1
+states = algorithm.learner_group.foreach_learner(lambda learner: learner.module.get_state())
+states = [state.get() for state in states]
+assert len(states) == 2
+for module in (DEFAULT_MODULE_ID, REWARD_MODULE_ID):
+    for name, value in states[0][module].items():
+        assert np.array_equal(value, states[1][module][name]), (module, name)
+print("answered", algorithm.ring.answered)
+algorithm.stop()
+"""
+
+LEAVE = """
+nodes = [cluster.add_node(num_cpus=1, object_store_memory=MEMORY) for _ in range(2)]
+algorithm = build(40, num_env_runners=2)
+runners = where(algorithm)
+assert len(set(runners)) == 2, "env runners are spread"
+services = {
+    role: ray.get(getattr(algorithm.ring, role).__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id()))
+    for role in ("collector", "fragmenter", "gatherer", "store", "trainer")
+}
+assert set(services.values()) == {head}, services
+algorithm.train()
+leaving = next(node for node in nodes if node.node_id in runners)
+cluster.remove_node(leaving)
+algorithm.train()
+cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
+restarted(algorithm, 2, within=60)
+while not algorithm.finished:
+    algorithm.train()
+assert algorithm.ring.answered == 20
+print("answered", algorithm.ring.answered)
+algorithm.stop()
+"""
+
+END = """
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("story", [JOIN, LEAVE], ids=["a node joins, two learners", "a node leaves, another joins"])
+def test_training_uses_the_nodes_there_are(tmp_path: Path, story: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + story + END, str(tmp_path / "store")],
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "answered 20" in done.stdout
