@@ -42,6 +42,9 @@ OPEN_PER_PERSON = 8
 FEWEST_FILMS = 6
 """Clips filmed of each later policy, at least."""
 
+FILMING_NICENESS = 10
+"""Of the rollout collector while people are asked and nothing waits for them: where cores are few, PPO comes first."""
+
 EPISODE_EVERY = 10.0
 """Seconds between two films of a whole episode, at least: drawing them takes time that the training would have."""
 
@@ -151,7 +154,8 @@ class Pipeline:
             return ray.remote(**options)(kind).remote(*arguments)
 
         spaces = self.spaces = (observation_space, action_space)
-        self.collector: Any = make_env and start(RolloutCollector, "collector", make_env, fragments, seed)
+        niceness = FILMING_NICENESS if page is not None and preferences.mode == "asynchronous" else 0
+        self.collector: Any = make_env and start(RolloutCollector, "collector", make_env, fragments, seed, niceness)
         if page is not None:
             reward_model = reward_model.for_people()
         pool = fragments

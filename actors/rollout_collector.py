@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -39,6 +40,7 @@ class RolloutCollector:
         make_env: makes the environment.
         settings: fragments.
         seed: of environments and actions; each round draws from its own generator.
+        niceness: added to its process's, so that others come first where cores are few.
     """
 
     def __init__(
@@ -46,7 +48,10 @@ class RolloutCollector:
         make_env: Callable[[], gym.Env[Any, Any]],
         settings: FragmentSettings,
         seed: int,
+        niceness: int = 0,
     ):
+        if niceness:
+            os.nice(niceness)
         self.settings = settings
         self.seed = seed
         self.env = make_env()

@@ -17,12 +17,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import multiprocessing
 import platform
 import random
 import secrets
 import statistics
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -46,27 +46,27 @@ WARM_UP = 1
 
 
 class Person:
-    """Answers once a second, while it is their turn."""
+    """Answers once a second, while it is their turn; in a process of their own, as a browser would be."""
 
     def __init__(self, link: str):
-        base, token = link.split("/#token=")
-        self.client = httpx.Client(base_url=base, headers={"origin": base}, timeout=60)
-        self.client.post("/api/session", json={"token": token}).raise_for_status()
-        self.turn = threading.Event()
-        self.answers = 0
-        threading.Thread(target=self._work, daemon=True).start()
+        context = multiprocessing.get_context("spawn")
+        self.turn = context.Event()
+        context.Process(target=_answer, args=(link, self.turn), daemon=True).start()
 
-    def _work(self) -> None:
-        while True:
-            self.turn.wait()
-            questions = self.client.post("/api/questions", json={"count": 1, "holding": []}).json()["questions"]
-            for question in questions:
-                for side in ("left", "right"):
-                    self.client.get(f"/api/films/{question[side]['id']}")
-                answer = {"event_id": secrets.token_hex(16), "lease": question["lease"], "answer": "left"}
-                self.client.post("/api/answers", json=answer).raise_for_status()
-                self.answers += 1
-            time.sleep(1.0)
+
+def _answer(link: str, turn: Any) -> None:
+    base, token = link.split("/#token=")
+    client = httpx.Client(base_url=base, headers={"origin": base}, timeout=60)
+    client.post("/api/session", json={"token": token}).raise_for_status()
+    while True:
+        turn.wait()
+        questions = client.post("/api/questions", json={"count": 1, "holding": []}).json()["questions"]
+        for question in questions:
+            for side in ("left", "right"):
+                client.get(f"/api/films/{question[side]['id']}")
+            answer = {"event_id": secrets.token_hex(16), "lease": question["lease"], "answer": "left"}
+            client.post("/api/answers", json=answer).raise_for_status()
+        time.sleep(1.0)
 
 
 def arm(experiment: Experiment, answer_seconds: float | None, people: dict[str, Person] | None = None) -> PreferencePPO:
@@ -100,12 +100,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("preset", choices=tune_configs.names())
     parser.add_argument("--turns", type=int, default=14, help="turns of each that are counted")
+    parser.add_argument("--teachers", nargs="*", type=float, default=ANSWER_SECONDS, help="seconds that each takes for an answer")
     options = parser.parse_args()
     experiment: Experiment = tune_configs.load(options.preset).experiment
     quiet()
     start_ray(cpus=8)
     people: dict[str, Person] = {}
-    arms = {"off": arm(experiment, None)} | {f"{seconds:g} s": arm(experiment, seconds) for seconds in ANSWER_SECONDS}
+    arms = {"off": arm(experiment, None)} | {f"{seconds:g} s": arm(experiment, seconds) for seconds in options.teachers}
     arms["people"] = arm(experiment, None, people)
     people["people"].turn.clear()
     spent: dict[str, list[float]] = {name: [] for name in arms}

@@ -48,6 +48,7 @@ def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object
         shutil.rmtree(checkpoint)
     temporary.rename(checkpoint)
     flush(folder)
+    flush(folder.parent)  # where the folder itself may be new
     for old in _all(folder)[:-KEPT]:
         shutil.rmtree(old)
     return checkpoint

@@ -32,6 +32,8 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
         super().__init__()
         self._sent: Any = None
         """What is ready when the fragmenter has taken the clips sent last."""
+        self._fragmenter: Any = None
+        """Looked up once; it stays the same when Ray restarts it."""
 
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: Any, **kwargs: Any) -> None:
         """Cut and send (called by RLlib in the env runner's process)."""
@@ -46,8 +48,9 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
             if self._sent is not None and not ray.wait([self._sent], timeout=0)[0]:
                 dropped = 1
             else:
-                fragmenter = ray.get_actor(f"{config.ring_name}/fragmenter")
-                self._sent = fragmenter.add.remote(self._clips(env_runner, samples))
+                if self._fragmenter is None:
+                    self._fragmenter = ray.get_actor(f"{config.ring_name}/fragmenter")
+                self._sent = self._fragmenter.add.remote(self._clips(env_runner, samples))
                 if config.preference_settings.mode == "synchronous":
                     ray.get(self._sent, timeout=60)
         except Exception:

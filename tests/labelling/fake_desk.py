@@ -74,6 +74,7 @@ class FakeDesk:
     pairs: int = 200
     fail_answers: int = 0
     pixelated: bool = True
+    episode_ended: bool = True
     size: int = 32
     answers: list[tuple[str, Given, int]] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)
@@ -160,6 +161,7 @@ class FakeDesk:
             "env_steps": 12_288,
             "policy_version": 6,
             "steps": 90,
+            "ended": self.episode_ended,
             "age_seconds": 4.2,
         }
 

@@ -243,6 +243,12 @@ def test_instructions_are_text(visit):
     assert page.locator("#instructions b").count() == 0
 
 
+def test_of_an_episode_that_was_cut_the_page_says_so(visit, desk):
+    desk.episode_ended = False
+    page = visit()
+    expect(page.locator("#episode-text")).to_contain_text("the first 90 steps of an episode.")
+
+
 def test_the_agent_plays_beside_the_clips(visit):
     page = visit()
     expect(page.locator("#episode-text")).to_have_text("After 12,288 environment steps, 90 steps long.")

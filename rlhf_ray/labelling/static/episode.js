@@ -36,7 +36,8 @@ export function showEpisodes(playing) {
         picture = next;
         shown = episode.film.id;
       }
-      const long = episode.steps ? `, ${episode.steps.toLocaleString("en")} steps long` : "";
+      const steps = Number(episode.steps ?? 0).toLocaleString("en");
+      const long = episode.ended === false ? `, the first ${steps} steps of an episode` : `, ${steps} steps long`;
       byId("episode-text").textContent = `After ${Number(episode.env_steps ?? 0).toLocaleString("en")} environment steps${long}.`;
     } catch {
       // The next look may do better; the clips are what matters.

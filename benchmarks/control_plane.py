@@ -1,0 +1,158 @@
+"""The control plane: remote calls, and bytes through the run's process, for each 1,000 environment steps, by frame size.
+
+Asynchronous runs with two env runners on an environment of random images, with frames of 32 and of 96 pixels a side: nine times
+the bytes. Counted in the run's process, from its third iteration on, over as many iterations each:
+
+- calls: every remote call of an actor's method. Those to env runners and learners move rollouts and weights; the rest is the ring's
+  (asking, answering, storing, fitting, looking what has arrived), which grows with labels and time, not with steps.
+- bytes: what it serialises (arguments, `ray.put`) and what it deserialises (`ray.get`, results), as Ray hands it over. A learner in
+  the run's process has to read the rollouts it learns from; with a learner of its own process nothing of them passes through here.
+
+    python benchmarks/control_plane.py
+
+Writes benchmarks/results/control_plane.json. Expect two calls for a rollout of an env runner (sample, and take new weights), and
+with a learner of its own process bytes that do not grow with frames.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import platform
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import psutil
+from ray import tune
+from ray._private.serialization import SerializationContext
+from ray.actor import ActorMethod
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.rllib.training import quiet, start_ray
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+
+RESULTS = Path(__file__).parent / "results" / "control_plane.json"
+SIDES = (32, 96)
+LEARNERS = (0, 1)
+RUNNERS, STEPS, WARM_UP, ITERATIONS = 2, 100, 2, 6
+EPISODE = 100
+
+
+class RandomImages(gym.Env[Any, Any]):
+    """Images of nothing."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, side: int):
+        self.observation_space = gym.spaces.Box(0, 255, (side, side, 3), np.uint8)
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return self._observation(), float(action), False, self.steps == EPISODE, {}
+
+    def _observation(self) -> Any:
+        return self.np_random.integers(0, 256, self.observation_space.shape, np.uint8)
+
+
+def count() -> Counter[str]:
+    """Have calls and bytes of this process counted from now on."""
+    counts = Counter[str]()
+
+    def counted(owner: Any, name: str, note: Any) -> None:
+        function = getattr(owner, name)
+
+        @functools.wraps(function)
+        def wrapped(*arguments: Any, **keywords: Any) -> Any:
+            result = function(*arguments, **keywords)
+            note(arguments, result)
+            return result
+
+        setattr(owner, name, wrapped)
+
+    def call(arguments: Any, result: Any) -> None:
+        name = arguments[0]._method_name
+        counts["rollout_calls" if name in ("apply", "update", "foreach") else "ring_calls"] += 1
+        counts[f"calls/{name}"] += 1
+
+    def put(arguments: Any, result: Any) -> None:
+        counts["bytes_out"] += result.total_bytes
+
+    def got(arguments: Any, result: Any) -> None:
+        counts["bytes_in"] += sum(len(data) for data, *_ in arguments[1] if data is not None)
+
+    counted(ActorMethod, "_remote", call)
+    counted(SerializationContext, "serialize", put)
+    counted(SerializationContext, "deserialize_objects", got)
+    return counts
+
+
+def measure(side: int, learners: int, counts: Counter[str]) -> dict[str, Any]:
+    """What ``ITERATIONS`` iterations took."""
+    tune.register_env("random-images", lambda config: RandomImages(side))
+    ppo = PPOSettings(
+        num_envs=2, num_env_runners=RUNNERS, num_learners=learners, rollout_length=STEPS, minibatch_size=100, epochs=1
+    )
+    experiment = Experiment(
+        total_env_steps=500 + (WARM_UP + ITERATIONS + 1) * ppo.iteration_env_steps,
+        fragments=FragmentSettings(length=10, initial_env_steps=500, pool=40),
+        preferences=PreferenceSettings(mode="asynchronous", comparisons=30, initial_comparisons=10, rounds=4),
+        reward_model=RewardModelSettings(ensemble_size=1, batch_size=8, initial_updates=2, updates=1),
+        ppo=ppo,
+    )
+    config = PreferencePPOConfig.from_experiment(experiment).environment("random-images")
+    algorithm: PreferencePPO = config.build_algo()
+    try:
+        for _ in range(WARM_UP):
+            algorithm.train()
+        counts.clear()
+        before = algorithm.env_steps
+        for _ in range(ITERATIONS):
+            algorithm.train()
+        taken, seen = algorithm.env_steps - before, dict(counts)
+    finally:
+        algorithm.stop()
+    frames = side * side * 3 * taken
+    return {
+        "side": side,
+        "learners": learners,
+        "env_steps": taken,
+        "frame_bytes_per_1000_steps": 1000 * frames / taken,
+        "rollout_calls_per_fragment": seen["rollout_calls"] / (ITERATIONS * RUNNERS),
+        "rollout_calls_per_1000_steps": 1000 * seen["rollout_calls"] / taken,
+        "ring_calls_per_1000_steps": 1000 * seen["ring_calls"] / taken,
+        "bytes_out_per_1000_steps": 1000 * seen.get("bytes_out", 0) / taken,
+        "bytes_in_per_1000_steps": 1000 * seen.get("bytes_in", 0) / taken,
+        "calls": {name: number for name, number in sorted(seen.items()) if name.startswith("calls/")},
+    }
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    quiet()
+    start_ray(cpus=6)
+    counts = count()
+    rows = []
+    for learners in LEARNERS:
+        for side in SIDES:
+            rows.append(measure(side, learners, counts))
+            print(json.dumps(rows[-1]), flush=True)
+    machine = {"cpus": psutil.cpu_count(), "platform": platform.platform()}
+    RESULTS.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""What travels between nodes, in bytes as Ray's object managers count them. In a process of its own, with its own cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import re, socket, sys, time, urllib.request
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.asynchronous import AsynchronousPipeline
+from actors.fragmenter import Clips
+from rlhf_ray.fragments import Fragments
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+
+SIDE, LENGTH, CLIPS, LABELS = 64, 10, 80, 20
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+ports = {"head": free_port(), "other": free_port()}
+cluster = Cluster(
+    initialize_head=True,
+    head_node_args={
+        "num_cpus": 1,
+        "object_store_memory": 200 << 20,
+        "metrics_export_port": ports["head"],
+        "_system_config": {"metrics_report_interval_ms": 500},
+    },
+)
+cluster.add_node(num_cpus=4, resources={"other": 1}, object_store_memory=200 << 20, metrics_export_port=ports["other"])
+ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+cluster.wait_for_nodes()
+home = ray.get_runtime_context().get_node_id()
+
+
+def received(node):
+    with urllib.request.urlopen(f"http://127.0.0.1:{ports[node]}/metrics", timeout=10) as page:
+        found = re.findall(r'ray_object_manager_bytes{[^}]*Type="Received"[^}]*} (\\S+)', page.read().decode())
+    return float(found[0]) if found else 0.0
+
+
+@ray.remote(num_cpus=0.7, scheduling_strategy=NodeAffinitySchedulingStrategy(home, soft=False))
+class Occupant:
+    def here(self):
+        return True
+
+
+occupant = Occupant.remote()  # leaves room for the fragmenter and the gatherer, not for the reward trainer
+ray.get(occupant.here.remote())
+
+
+@ray.remote(num_cpus=1, resources={"other": 1})
+class Runner:
+    def roll(self, version):
+        rng = np.random.default_rng(version)
+        fragments = Fragments(
+            rng.integers(0, 256, (CLIPS, LENGTH + 1, SIDE, SIDE, 3), np.uint8),
+            rng.integers(0, 3, (CLIPS, LENGTH)),
+            rng.standard_normal((CLIPS, LENGTH)),
+            np.zeros(CLIPS, bool),
+            np.zeros(CLIPS, np.int64),
+            np.full(CLIPS, version),
+        )
+        ray.get(ray.get_actor("ring/fragmenter").add.remote(Clips(1, version, fragments, 0, (100,))))
+        return fragments.nbytes
+
+
+ring = AsynchronousPipeline(
+    name="ring",
+    fragments=FragmentSettings(length=LENGTH, pool=CLIPS, initial_env_steps=200),
+    preferences=PreferenceSettings(mode="asynchronous", comparisons=LABELS, initial_comparisons=10, rounds=2),
+    reward_model=RewardModelSettings(ensemble_size=1, batch_size=4, initial_updates=2, updates=1),
+    observation_space=gym.spaces.Box(0, 255, (SIDE, SIDE, 3), np.uint8),
+    action_space=gym.spaces.Discrete(3),
+    make_env=None,
+    store=Path(sys.argv[1]),
+    seed=0,
+    rollouts=1,
+    spread=100,
+)
+where = {
+    role: ray.get(getattr(ring, role).__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id()))
+    for role in ("fragmenter", "gatherer", "store", "trainer")
+}
+assert where.pop("trainer") != home
+assert set(where.values()) == {home}
+
+clips = ray.get(Runner.remote().roll.remote(1))
+ring.start()
+deadline = time.monotonic() + 200
+while ring.answered < LABELS or ring.version < 2:
+    assert time.monotonic() < deadline, ring.report()
+    ring.advance(float(ring.version > 0), 1000)  # the second half of the labels falls due with the first version
+    time.sleep(0.2)
+labels = ray.get(ring.store.load.remote())
+labelled = labels.pairs.left.nbytes + labels.pairs.right.nbytes
+reward = sum(value.nbytes for value in ring.publish().values())
+time.sleep(5)
+print("clips", clips, "labelled", labelled, "reward", reward, "versions", ring.version)
+print("received at home", received("head"), "elsewhere", received("other"))
+# Home: the clips once; of each version the trainer's state, which holds the weights and Adam's two moments.
+assert clips < received("head") < 1.1 * (clips + 3 * reward * ring.version)
+# Elsewhere, where the trainer is: the clips that were labelled, once.
+assert labelled < received("other") < 1.1 * labelled
+print("each once")
+ring.close()
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_clips_labels_and_versions_cross_to_another_node_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "each once" in done.stdout

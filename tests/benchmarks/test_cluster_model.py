@@ -1,0 +1,79 @@
+"""The event simulation of a cluster, in cases that can be worked out by hand."""
+
+import dataclasses
+
+import pytest
+
+from benchmarks.cluster_model import Cluster, Costs, Simulation, simulate
+
+SAMPLING = Costs(
+    rollout=1.0,
+    spread=0.0,
+    steps=100,
+    rollout_bytes=0.0,
+    clips_bytes=0.0,
+    per_rollout=0.0,
+    per_iteration=0.0,
+    learn_fixed=0.0,
+    learn_per_step=0.0,
+    reduce=0.0,
+    clips=0.0,
+    fit=0.0,
+    others_per_rollout=0.0,
+)
+
+
+def speed(costs: Costs, **cluster: object) -> float:
+    return simulate(costs, Cluster(**cluster)).env_steps_per_second  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "runners", "cores", "expected"),
+    [(1, 1, 1, 100.0), (1, 2, 2, 200.0), (1, 2, 1, 100.0), (1, 4, 2, 200.0), (10, 15, 16, 15_000.0)],
+)
+def test_what_samples_shares_the_cores(nodes: int, runners: int, cores: int, expected: float) -> None:
+    assert speed(SAMPLING, nodes=nodes, runners=runners, cores=cores, home_cores=4) == pytest.approx(expected, rel=1e-6)
+
+
+def test_learning_overlaps_sampling_and_binds_where_it_takes_longer() -> None:
+    costs = dataclasses.replace(SAMPLING, learn_per_step=0.004)
+    assert speed(costs, nodes=1, runners=1, cores=2) == pytest.approx(100.0, rel=1e-6)
+    outcome = simulate(costs, Cluster(nodes=1, runners=4, cores=5))  # 1.6 s to learn from what 1 s samples
+    assert outcome.env_steps_per_second == pytest.approx(400 / 1.6, rel=1e-6)
+    assert outcome.binds == "the run's process"
+    two = simulate(costs, Cluster(nodes=1, runners=4, cores=6, learners=2))
+    assert two.env_steps_per_second == pytest.approx(400.0, rel=1e-6)
+    assert two.binds == "env runners"
+
+
+def test_on_one_core_everything_adds_up() -> None:
+    costs = dataclasses.replace(SAMPLING, learn_per_step=0.005, per_iteration=0.25, fit=0.25)
+    assert speed(costs, nodes=1, runners=1, cores=1) == pytest.approx(100 / 2.0, rel=0.02)
+
+
+def test_the_slowest_runner_is_waited_for() -> None:
+    spread = dataclasses.replace(SAMPLING, spread=0.25)
+    assert speed(spread, nodes=4, runners=4, cores=4) < 0.85 * speed(SAMPLING, nodes=4, runners=4, cores=4)
+
+
+def test_rollouts_pass_the_network_once() -> None:
+    costs = dataclasses.replace(SAMPLING, rollout_bytes=1e9)
+    outcome = simulate(costs, Cluster(nodes=4, runners=1, cores=1, home_cores=4, network=1e9))
+    assert outcome.env_steps_per_second == pytest.approx(400 / 4.0, rel=1e-6)
+    assert outcome.binds == "network"
+
+
+def test_work_on_a_node_is_shared_while_there_is_more_than_one_at_it() -> None:
+    simulation, ended = Simulation(), []
+    from benchmarks.cluster_model import _Node
+
+    node = _Node(1)
+
+    def process(seconds: float):  # type: ignore[no-untyped-def]
+        yield "work", node, seconds
+        ended.append(simulation.now)
+
+    simulation.start(process(1.0))
+    simulation.start(process(3.0))
+    simulation.run()
+    assert ended == pytest.approx([2.0, 4.0])
