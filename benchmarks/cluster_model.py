@@ -112,8 +112,10 @@ class _Node:
 
 
 class Simulation:
-    """Runs processes, which are generators that yield what they do next: ("work", node, seconds), ("sleep", None, seconds),
-    ("wait", signal, count) until a signal was given so often."""
+    """Runs processes, which are generators that yield what they do next.
+
+    That is ("work", node, seconds), ("sleep", None, seconds), or ("wait", signal, count): until the signal was given so often.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -185,89 +187,93 @@ class Simulation:
             self._resume(number)
 
 
+class _Run:
+    """The processes of a run, and what they note of themselves."""
+
+    def __init__(self, costs: Costs, cluster: Cluster, iterations: int, seed: int):
+        self.costs, self.cluster, self.iterations = costs, cluster, iterations
+        self.simulation, self.rng = Simulation(), random.Random(seed)
+        self.runners = cluster.nodes * cluster.runners
+        self.learners = max(1, cluster.learners)
+        self.nodes = [_Node(cluster.cores) for _ in range(cluster.nodes)]
+        self.home = self.nodes[0] if cluster.home_cores is None else _Node(cluster.home_cores)
+        self.network = cluster.network if cluster.nodes > 1 else math.inf
+        self.warm_up = max(1, iterations // 5)
+        stages = ("env runners", "the run's process", "learners", "network", "fragmenter", "reward trainer")
+        self.busy = dict.fromkeys(stages, 0.0)
+        self.began: float | None = None
+        self.ended = 0.0
+
+    def outcome(self) -> Outcome:
+        """Run to the end."""
+        for _ in range(self.learners):
+            self.simulation.start(self.learner())
+        for process in (*(self.runner(i) for i in range(self.runners)), self.fragmenter(), self.trainer(), self.main()):
+            self.simulation.start(process)
+        self.simulation.run()
+        assert self.began is not None
+        seconds = self.ended - self.began
+        if self.cluster.learners == 0:  # the run's process is the one that learns: one process, two of the stages
+            self.busy["the run's process"] += self.busy.pop("learners")
+        steps = (self.iterations - self.warm_up) * self.runners * self.costs.steps
+        return Outcome(steps / seconds, {stage: each / seconds for stage, each in self.busy.items()})
+
+    def note(self, stage: str, seconds: float) -> None:
+        if self.began is not None:
+            self.busy[stage] += seconds
+
+    def runner(self, number: int) -> Process:
+        node, sigma = self.nodes[number % len(self.nodes)], math.sqrt(math.log(1 + self.costs.spread**2))
+        for iteration in range(self.iterations):
+            yield "wait", "start", iteration + 1
+            began = self.simulation.now
+            yield "work", node, self.costs.rollout * self.rng.lognormvariate(-(sigma**2) / 2, sigma)
+            self.note("env runners", (self.simulation.now - began) / self.runners)
+            self.simulation.give(("rollout", iteration))
+            self.simulation.give("clips")
+            yield "work", node, self.costs.others_per_rollout
+
+    def learner(self) -> Process:
+        steps = self.runners * self.costs.steps / self.learners
+        seconds = (self.costs.learn_fixed + self.costs.learn_per_step * steps) / self.cluster.learner_speed
+        seconds += self.costs.reduce * math.log2(self.learners)
+        fetching = self.runners * self.costs.rollout_bytes / self.network
+        for iteration in range(self.iterations):
+            yield "wait", "learn", iteration + 1
+            yield "sleep", None, fetching  # all learners are on one node
+            self.note("network", fetching / self.learners)
+            yield "work", self.home, seconds
+            self.note("learners", seconds / self.learners)
+            self.simulation.give(("learned", iteration))
+
+    def main(self) -> Process:
+        self.simulation.give("start")
+        for iteration in range(self.iterations):
+            if iteration == self.warm_up:
+                self.began = self.simulation.now
+            yield "wait", ("rollout", iteration), self.runners
+            seconds = self.costs.per_rollout * self.runners + self.costs.per_iteration
+            yield "work", self.home, seconds
+            self.note("the run's process", seconds)
+            for signal in ("start", "learn", "fit"):
+                self.simulation.give(signal)
+            yield "wait", ("learned", iteration), self.learners
+        self.ended = self.simulation.now
+
+    def fragmenter(self) -> Process:
+        for batch in range(self.iterations * self.runners):
+            yield "wait", "clips", batch + 1
+            yield "sleep", None, self.costs.clips_bytes / self.network
+            yield "work", self.home, self.costs.clips
+            self.note("fragmenter", self.costs.clips)
+
+    def trainer(self) -> Process:
+        for iteration in range(self.iterations):
+            yield "wait", "fit", iteration + 1
+            yield "work", self.home, self.costs.fit
+            self.note("reward trainer", self.costs.fit)
+
+
 def simulate(costs: Costs, cluster: Cluster, iterations: int = 30, seed: int = 0) -> Outcome:
     """``iterations`` iterations on ``cluster``; the first fifth is not counted."""
-    simulation, rng = Simulation(), random.Random(seed)
-    runners = cluster.nodes * cluster.runners
-    nodes = [_Node(cluster.cores) for _ in range(cluster.nodes)]
-    home = nodes[0] if cluster.home_cores is None else _Node(cluster.home_cores)
-    warm_up = max(1, iterations // 5)
-    busy = dict.fromkeys(("env runners", "the run's process", "learners", "network", "fragmenter", "reward trainer"), 0.0)
-    began: list[float] = []
-    sigma = math.sqrt(math.log(1 + costs.spread**2))
-
-    def note(stage: str, seconds: float) -> None:
-        if began:
-            busy[stage] += seconds
-
-    def runner(number: int) -> Process:
-        node = nodes[number % cluster.nodes]
-        for iteration in range(iterations):
-            yield "wait", "start", iteration + 1
-            seconds = costs.rollout * rng.lognormvariate(-(sigma**2) / 2, sigma)
-            began_at = simulation.now
-            yield "work", node, seconds
-            note("env runners", (simulation.now - began_at) / runners)
-            simulation.give(("rollout", iteration))
-            simulation.give("clips")
-            yield "work", node, costs.others_per_rollout
-
-    def learner(number: int, learners: int) -> Process:
-        per_learner = costs.learn_fixed + costs.learn_per_step * runners * costs.steps / learners
-        reduce = costs.reduce * math.log2(learners) if learners > 1 else 0.0
-        for iteration in range(iterations):
-            yield "wait", "learn", iteration + 1
-            fetching = runners * costs.rollout_bytes / learners / cluster.network if cluster.nodes > 1 else 0.0
-            note("network", fetching / learners)
-            yield "sleep", None, fetching
-            yield "work", home, per_learner / cluster.learner_speed + reduce
-            note("learners", (per_learner / cluster.learner_speed + reduce) / learners)
-            simulation.give(("learned", iteration))
-
-    def main() -> Process:
-        learners = max(1, cluster.learners)
-        simulation.give("start")
-        for iteration in range(iterations):
-            if iteration == warm_up:
-                began.append(simulation.now)
-            yield "wait", ("rollout", iteration), runners
-            overhead = costs.per_rollout * runners + costs.per_iteration
-            yield "work", home, overhead
-            note("the run's process", overhead)
-            simulation.give("start")
-            simulation.give("learn")
-            simulation.give("fit")
-            yield "wait", ("learned", iteration), learners
-
-    def fragmenter() -> Process:
-        for batch in range(iterations * runners):
-            yield "wait", "clips", batch + 1
-            yield "sleep", None, costs.clips_bytes / cluster.network if cluster.nodes > 1 else 0.0
-            yield "work", home, costs.clips
-            note("fragmenter", costs.clips)
-
-    def trainer() -> Process:
-        for iteration in range(iterations):
-            yield "wait", "fit", iteration + 1
-            yield "work", home, costs.fit
-            note("reward trainer", costs.fit)
-
-    for number in range(runners):
-        simulation.start(runner(number))
-    for number in range(max(1, cluster.learners)):
-        simulation.start(learner(number, max(1, cluster.learners)))
-    ended: list[float] = []
-
-    def watch() -> Process:
-        yield "wait", ("learned", iterations - 1), max(1, cluster.learners)
-        ended.append(simulation.now)
-
-    for process in (fragmenter(), trainer(), watch(), main()):
-        simulation.start(process)
-    simulation.run()
-    seconds = ended[0] - began[0]
-    steps = (iterations - warm_up) * runners * costs.steps
-    # With no learners of their own, the run's process is the one that learns: one process, two of the stages.
-    if cluster.learners == 0:
-        busy["the run's process"] += busy.pop("learners")
-    return Outcome(steps / seconds, {stage: each / seconds for stage, each in busy.items()})
+    return _Run(costs, cluster, iterations, seed).outcome()

@@ -1,12 +1,13 @@
 """The control plane: remote calls, and bytes through the run's process, for each 1,000 environment steps, by frame size.
 
-Asynchronous runs with two env runners on an environment of random images, with frames of 32 and of 96 pixels a side: nine times
+Asynchronous runs with two env runners on an environment of random images, with frames of 40 and of 120 pixels a side: nine times
 the bytes. Counted in the run's process, from its third iteration on, over as many iterations each:
 
 - calls: every remote call of an actor's method. Those to env runners and learners move rollouts and weights; the rest is the ring's
-  (asking, answering, storing, fitting, looking what has arrived), which grows with labels and time, not with steps.
+  (asking, answering, storing, fitting, looking what has arrived), which grows with labels and iterations, not with env runners.
 - bytes: what it serialises (arguments, `ray.put`) and what it deserialises (`ray.get`, results), as Ray hands it over. A learner in
   the run's process has to read the rollouts it learns from; with a learner of its own process nothing of them passes through here.
+  Policy and reward model have as many weights with either size, since weights do pass.
 
     python benchmarks/control_plane.py
 
@@ -31,14 +32,17 @@ import psutil
 from ray import tune
 from ray._private.serialization import SerializationContext
 from ray.actor import ActorMethod
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.rllib.policy import ActorCritic
 from rlhf_ray.rllib.training import quiet, start_ray
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 
 RESULTS = Path(__file__).parent / "results" / "control_plane.json"
-SIDES = (32, 96)
+SIDES = (40, 120)
 LEARNERS = (0, 1)
 RUNNERS, STEPS, WARM_UP, ITERATIONS = 2, 100, 2, 6
 EPISODE = 100
@@ -53,17 +57,29 @@ class RandomImages(gym.Env[Any, Any]):
         self.observation_space = gym.spaces.Box(0, 255, (side, side, 3), np.uint8)
         self.steps = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(  # noqa: D102
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.steps = 0
         return self._observation(), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: D102
         self.steps += 1
         return self._observation(), float(action), False, self.steps == EPISODE, {}
 
     def _observation(self) -> Any:
         return self.np_random.integers(0, 256, self.observation_space.shape, np.uint8)
+
+
+class Pooled(ActorCritic):
+    """A policy whose weights are as many whatever the frames' size."""
+
+    def setup(self) -> None:
+        """Build the networks (called by RLlib)."""
+        self.image, self.discrete = True, True
+        self.encoder = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
+        self.actor, self.critic = nn.Linear(48, 2), nn.Linear(48, 1)
 
 
 def count() -> Counter[str]:
@@ -82,9 +98,11 @@ def count() -> Counter[str]:
         setattr(owner, name, wrapped)
 
     def call(arguments: Any, result: Any) -> None:
-        name = arguments[0]._method_name
-        counts["rollout_calls" if name in ("apply", "update", "foreach") else "ring_calls"] += 1
-        counts[f"calls/{name}"] += 1
+        kind = arguments[0]._actor._ray_actor_creation_function_descriptor.class_name.rpartition(".")[2]
+        counts[
+            {"SingleAgentEnvRunner": "env_runner_calls", "_WrappedExecutable": "learner_calls"}.get(kind, "ring_calls")
+        ] += 1
+        counts[f"calls/{kind}.{arguments[0]._method_name}"] += 1
 
     def put(arguments: Any, result: Any) -> None:
         counts["bytes_out"] += result.total_bytes
@@ -108,10 +126,13 @@ def measure(side: int, learners: int, counts: Counter[str]) -> dict[str, Any]:
         total_env_steps=500 + (WARM_UP + ITERATIONS + 1) * ppo.iteration_env_steps,
         fragments=FragmentSettings(length=10, initial_env_steps=500, pool=40),
         preferences=PreferenceSettings(mode="asynchronous", comparisons=30, initial_comparisons=10, rounds=4),
-        reward_model=RewardModelSettings(ensemble_size=1, batch_size=8, initial_updates=2, updates=1),
+        reward_model=RewardModelSettings(
+            use_state=False, use_action=True, ensemble_size=1, batch_size=8, initial_updates=2, updates=1
+        ),
         ppo=ppo,
     )
     config = PreferencePPOConfig.from_experiment(experiment).environment("random-images")
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=Pooled, model_config={}))
     algorithm: PreferencePPO = config.build_algo()
     try:
         for _ in range(WARM_UP):
@@ -129,8 +150,9 @@ def measure(side: int, learners: int, counts: Counter[str]) -> dict[str, Any]:
         "learners": learners,
         "env_steps": taken,
         "frame_bytes_per_1000_steps": 1000 * frames / taken,
-        "rollout_calls_per_fragment": seen["rollout_calls"] / (ITERATIONS * RUNNERS),
-        "rollout_calls_per_1000_steps": 1000 * seen["rollout_calls"] / taken,
+        "env_runner_calls_per_rollout": seen["env_runner_calls"] / (ITERATIONS * RUNNERS),
+        "env_runner_calls_per_1000_steps": 1000 * seen["env_runner_calls"] / taken,
+        "learner_calls_per_iteration": seen.get("learner_calls", 0) / ITERATIONS,
         "ring_calls_per_1000_steps": 1000 * seen["ring_calls"] / taken,
         "bytes_out_per_1000_steps": 1000 * seen.get("bytes_out", 0) / taken,
         "bytes_in_per_1000_steps": 1000 * seen.get("bytes_in", 0) / taken,

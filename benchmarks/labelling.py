@@ -100,7 +100,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("preset", choices=tune_configs.names())
     parser.add_argument("--turns", type=int, default=14, help="turns of each that are counted")
-    parser.add_argument("--teachers", nargs="*", type=float, default=ANSWER_SECONDS, help="seconds that each takes for an answer")
+    parser.add_argument(
+        "--teachers", nargs="*", type=float, default=ANSWER_SECONDS, help="seconds that each takes for an answer"
+    )
     options = parser.parse_args()
     experiment: Experiment = tune_configs.load(options.preset).experiment
     quiet()

@@ -73,13 +73,12 @@ class Meter:
     """CPU seconds of a run's processes, by what they are for."""
 
     def __init__(self, algorithm: PreferencePPO):
-        pid = lambda actor: os.getpid()
         ring = algorithm.ring
         self.actors = {
-            name: psutil.Process(ray.get(getattr(ring, name).__ray_call__.remote(pid)))
+            name: psutil.Process(ray.get(getattr(ring, name).__ray_call__.remote(_pid)))
             for name in ("fragmenter", "gatherer", "store", "trainer", "collector")
         }
-        pids = algorithm.env_runner_group.foreach_env_runner(pid, local_env_runner=False)
+        pids = algorithm.env_runner_group.foreach_env_runner(_pid, local_env_runner=False)
         self.runners = [psutil.Process(pid) for pid in pids]
         self.learning = 0.0
         update = algorithm.learner_group.update
@@ -109,6 +108,10 @@ class Meter:
         return seen
 
 
+def _pid(actor: Any) -> int:
+    return os.getpid()
+
+
 def costs_of(algorithm: PreferencePPO, iterations: int) -> dict[str, float]:
     """CPU seconds of an iteration, by what they are for, and the spread of rollouts."""
     meter = Meter(algorithm)
@@ -134,7 +137,7 @@ def measure(environment: str) -> tuple[Costs, dict[str, Any]]:
             )
             rollout_bytes = float(episodes)
         algorithm.stop()
-    one, twice, many = seen["one"], seen["twice"], seen["many"]
+    one, twice = seen["one"], seen["twice"]
     steps = COPIES * LENGTH
     per_step = max(0.0, twice["learning"] - one["learning"]) / steps
     fixed = max(0.0, one["learning"] - per_step * steps)

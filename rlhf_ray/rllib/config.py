@@ -360,6 +360,10 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
             rl_module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: policy, REWARD_MODULE_ID: reward})
         )
         config.multi_agent(policies_to_train=[DEFAULT_MODULE_ID])
+        if self._env_to_module_connector is None and self._module_to_env_connector is None:
+            # RLlib's own connectors have no state. Asking every env runner for it each iteration would be two calls more for each,
+            # of which one waits until it has done sampling.
+            config.env_runners(merge_env_runner_states=False, broadcast_env_runner_states=False)
         config.freeze()
         return config
 
