@@ -156,7 +156,7 @@ def preset(name: str) -> Experiment:
 
 
 def _train(words: list[str]) -> None:
-    from rlhf_ray.run_folder import RunFolder
+    from rlhf_ray.run_folder import RunFolder, in_job
 
     resumed = None
     if words[0] == "--resume":
@@ -191,6 +191,8 @@ def _train(words: list[str]) -> None:
         say=print,
     )
     experiment = folder.experiment() if resumed is None else experiment
+    if in_job():
+        print(f"run folder: {folder.path}")
     with Progress(experiment) as progress:
         progress.say("starting Ray")
         start_ray(cpus=2 + experiment.ppo.num_env_runners)

@@ -1,4 +1,7 @@
-"""`rlhf-ray submit | ps | stop`: runs in a cluster."""
+"""`rlhf-ray submit | ps | stop`: runs in a cluster.
+
+Nothing of Ray is imported before it is known whether to show Ray's token: Ray looks at that once, when it is imported.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from ray.job_submission import JobStatus
 from rich.console import Console
 from rich.table import Table
 
-from actors import announced
-from actors.cluster import start_ray
-from rlhf_ray.cluster import jobs
 from rlhf_ray.settings import SettingError
+
+LONGEST = 60
+"""Characters of a job's command that are shown in the table."""
 
 USAGE = """usage: rlhf-ray submit [--address URL] [--working-dir FOLDER] [--OPTION VALUE …] -- COMMAND …
 
@@ -77,6 +79,12 @@ def submit(words: list[str]) -> None:
     options: Submit = _parse(Submit, "submit", own)
     if options.working_dir is not None and not options.working_dir.is_dir():
         raise SettingError(f"--working-dir is {options.working_dir}, and there is no such folder.")
+    show_token()
+
+    from ray.job_submission import JobStatus
+
+    from rlhf_ray.cluster import jobs
+
     client = jobs.connect(options.address)
     job = jobs.submit(
         client,
@@ -111,6 +119,9 @@ def ps(words: list[str]) -> None:
     if not _inside(options.address):
         _relay(options.address, ["ps", *(["--json"] if options.json else [])])
         return
+
+    from actors import announced
+
     rows = listed(announced.runs(), submitted())
     if options.json:
         print(json.dumps(rows, indent=2))
@@ -126,6 +137,10 @@ def stop(words: list[str]) -> None:
     if not _inside(options.address):
         _relay(options.address, ["stop", options.run])
         return
+
+    from actors import announced
+    from rlhf_ray.cluster import jobs
+
     row = find(listed(announced.runs(), submitted()), options.run)
     if row["folder"] is None:
         jobs.connect().stop_job(row["job"])
@@ -138,6 +153,8 @@ def stop(words: list[str]) -> None:
 
 def submitted() -> list[dict[str, Any]]:
     """The jobs that `submit` has submitted to the cluster that Ray is connected to; none where it has no dashboard."""
+    from rlhf_ray.cluster import jobs
+
     try:
         client = jobs.connect()
     except SettingError:
@@ -152,7 +169,7 @@ def submitted() -> list[dict[str, Any]]:
             "command": job.entrypoint,
         }
         for job in client.list_jobs()
-        if job.submission_id and (job.metadata or {}).get(jobs.COMMAND) in ("train", "tune")
+        if job.submission_id and (job.metadata or {}).get(jobs.COMMAND, "ps") not in ("ps", "stop")
     ]
 
 
@@ -195,7 +212,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(
-            row["name"] or f"{row['job']}: {row['command']}",
+            row["name"] or f"{row['job']}: {_shortened(row['command'].removeprefix('rlhf-ray '))}",
             row["environment"] or "",
             row["state"],
             _span(time.time() - row["since"]),
@@ -205,6 +222,10 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
             ", ".join(row["pages"] or ()),
         )
     return table
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _of(done: int | None, total: int | None) -> str:
@@ -225,12 +246,25 @@ def _inside(address: str | None) -> bool:
     named = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
     if not named or "://" in named:
         return False
-    jobs.show_token()
+
+    from actors.cluster import start_ray
+
     start_ray(0)
     return True
 
 
+def show_token() -> None:
+    """Have this process show Ray's token where there is one and nothing was said about tokens."""
+    paths = (os.environ.get("RAY_AUTH_TOKEN_PATH"), Path.home() / ".ray" / "auth_token")
+    if os.environ.get("RAY_AUTH_TOKEN") or any(path and Path(path).exists() for path in paths):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
 def _relay(address: str | None, words: Sequence[str]) -> None:
+    show_token()
+
+    from rlhf_ray.cluster import jobs
+
     if not jobs.relay(jobs.connect(address), words, lambda text: print(text, end="", flush=True)):
         sys.exit(1)
 

@@ -31,7 +31,7 @@ COMMAND = "command"
 
 
 def connect(address: str | None = None) -> JobSubmissionClient:
-    """A client for the cluster at ``address``, that shows the token which Ray has on this machine.
+    """A client for the cluster at ``address``.
 
     Args:
         address: of the dashboard; ``RAY_API_SERVER_ADDRESS``, ``RAY_ADDRESS`` or that of this machine unless given.
@@ -39,7 +39,6 @@ def connect(address: str | None = None) -> JobSubmissionClient:
     Raises:
         SettingError: nothing answers there, or it refuses us.
     """
-    show_token()
     if address is not None:
         os.environ["RAY_API_SERVER_ADDRESS"] = address  # or Ray takes what the environment says
     asked = os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS") or ADDRESS
@@ -55,13 +54,6 @@ def connect(address: str | None = None) -> JobSubmissionClient:
             f"Nothing answers at {asked} ({str(error).splitlines()[0]}). Bring the cluster's dashboard there, which `ray dashboard "
             "cluster.yaml` does, or name another address: --address."
         ) from error
-
-
-def show_token() -> None:
-    """Have this process show Ray's token where there is one and nothing was said about tokens."""
-    paths = (os.environ.get("RAY_AUTH_TOKEN_PATH"), Path.home() / ".ray" / "auth_token")
-    if os.environ.get("RAY_AUTH_TOKEN") or any(path and Path(path).exists() for path in paths):
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def submit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_the_table_shows_how_far_each_run_is_and_where_its_page_is() -> None:
     printed = io.StringIO()
     Console(file=printed, width=160).print(commands._table(rows))
     text = printed.getvalue()
-    for word in ("a", "10/20", "3/9", "training", "ada", "http://127.0.0.1:8765", "job-2: rlhf-ray train x", "pending"):
+    for word in ("a", "10/20", "3/9", "training", "ada", "http://127.0.0.1:8765", "job-2: train x", "pending"):
         assert word in text
 
 
@@ -126,16 +127,23 @@ def test_environment_variables_are_names_with_values() -> None:
             commands._variables([wrong])
 
 
+def test_of_a_job_only_what_the_command_says_is_shown() -> None:
+    own = jobs._own_lines
+    printed = "2026-11-20 10:00:00 INFO setting up\nRunning entrypoint for job j-1: rlhf-ray ps\nno runs\n"
+    assert own(printed, "j-1") == "no runs\n"
+    assert own(printed, "j-2") == own(printed[:80], "j-1") == ""
+
+
 def test_the_token_is_shown_where_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAY_AUTH_MODE", "")  # is put back afterwards
     monkeypatch.delenv("RAY_AUTH_MODE")
-    jobs.show_token()
-    assert "RAY_AUTH_MODE" not in jobs.os.environ
+    commands.show_token()
+    assert "RAY_AUTH_MODE" not in os.environ
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("secret")
-    jobs.show_token()
-    assert jobs.os.environ["RAY_AUTH_MODE"] == "token"
+    commands.show_token()
+    assert os.environ["RAY_AUTH_MODE"] == "token"
 
 
 def test_in_a_job_run_folders_are_relative_to_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
