@@ -11,7 +11,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test test-fast lint format types constraints
+.PHONY: help setup demo test test-fast lint format types constraints cluster
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
@@ -51,3 +51,9 @@ constraints: setup ## Renew constraints.txt: the newest versions that fit togeth
 	  echo "# Renewed by \`make constraints\`."; \
 	  sed -E -e 's/\+cpu$$//' -e '/^(nvidia-|cuda-|triton==)/d' constraints.new; \
 	} >constraints.txt
+
+# The nodes of a cluster get what is committed, and nothing else that lies around here.
+cluster: setup ## Make what `ray up cluster.yaml` needs: Ray's token for this machine, and build/cluster
+	@$(BIN)/ray get-auth-token --generate >/dev/null
+	@rm -rf build/cluster && git archive --prefix=build/cluster/ HEAD | tar -xf -
+	@echo "cluster: build/cluster is $$(git rev-parse --short HEAD)"

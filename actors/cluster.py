@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
+from typing import Any
 
 import ray
 
+from rlhf_ray.run_folder import JOB
+
 _held = 0
 _ours = False
+_private = False
+
+
+def job_metadata() -> dict[str, str]:
+    """What was said of the job that this process runs, its ``job_submission_id`` among it; nothing outside of jobs."""
+    metadata: dict[str, str] = json.loads(os.environ.get(JOB, "{}")).get("metadata", {})
+    return metadata
+
+
+def private_ray() -> bool:
+    """Whether this process started Ray for itself alone."""
+    return _private
 
 
 def start_ray(cpus: int) -> None:
@@ -18,8 +34,12 @@ def start_ray(cpus: int) -> None:
     """
     if ray.is_initialized():
         return
-    runtime_env = {"env_vars": {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]}}
+    global _private
+    runtime_env: dict[str, Any] = {"env_vars": {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]}}
     if os.environ.get("RAY_ADDRESS"):
+        given = json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {}).get("env_vars") or {}
+        if "OMP_NUM_THREADS" in given:  # Ray refuses what the job was submitted with, even when it is the same
+            runtime_env = {}
         ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR")
         return
     # At Ray's own niceness of 15 the ring's actors, which the run waits for, get next to nothing on a busy machine.
@@ -34,6 +54,7 @@ def start_ray(cpus: int) -> None:
                 log_to_driver=False,
                 logging_level="ERROR",
             )
+            _private = True
             return
         except Exception as error:
             # Ray gives its own processes a fixed 30 s to start, which a busy machine may exceed.
@@ -53,8 +74,8 @@ def hold_ray(cpus: int) -> None:
 
 def release_ray() -> None:
     """Shut Ray down if `hold_ray` started it and nobody holds it any more."""
-    global _held, _ours
+    global _held, _ours, _private
     _held -= 1
     if _held == 0 and _ours:
         ray.shutdown()
-        _ours = False
+        _ours = _private = False

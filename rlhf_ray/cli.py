@@ -1,4 +1,4 @@
-"""The command line: `rlhf-ray train | evaluate | record | label | fit | tune | store | doctor`."""
+"""The command line: `rlhf-ray train | evaluate | record | label | fit | tune | submit | ps | stop | store | doctor`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray fit STORE [--out FOLDER]           fit a reward model to stored labels
   rlhf-ray tune PRESET [--trials N …]         run the preset's search space
   rlhf-ray tune PRESET --resume FOLDER        go on with a sweep that was stopped or killed
+  rlhf-ray submit -- COMMAND …                run one of these in a cluster
+  rlhf-ray ps                                 list the runs of a cluster
+  rlhf-ray stop RUN                           stop a run of a cluster as Ctrl-C does
   rlhf-ray store ACTION PATH …                look after a preference store; `rlhf-ray store` lists the actions
   rlhf-ray doctor [--address …]               check the installation, this machine and the Ray cluster
 
@@ -113,6 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "label": _label,
         "tune": _tune,
         "store": commands.run,
+        "submit": _submit,
+        "ps": _ps,
+        "stop": _stop,
         "doctor": _doctor,
     }
     command, rest = words[0], words[1:]
@@ -150,7 +156,7 @@ def preset(name: str) -> Experiment:
 
 
 def _train(words: list[str]) -> None:
-    from rlhf_ray.run_folder import RunFolder
+    from rlhf_ray.run_folder import RunFolder, in_job
 
     resumed = None
     if words[0] == "--resume":
@@ -185,6 +191,8 @@ def _train(words: list[str]) -> None:
         say=print,
     )
     experiment = folder.experiment() if resumed is None else experiment
+    if in_job():
+        print(f"run folder: {folder.path}")
     with Progress(experiment) as progress:
         progress.say("starting Ray")
         start_ray(cpus=2 + experiment.ppo.num_env_runners + experiment.ppo.num_learners)
@@ -275,9 +283,11 @@ def _tune(words: list[str]) -> None:
         raise SettingError(f"{name!r} is no preset; there are {', '.join(tune_configs.names())}.")
     command = _parse(Tune, f"rlhf-ray tune {name}", words[1:], Tune())
 
+    from actors.announced import announced
     from rlhf_ray.rllib import PreferencePPOConfig
     from rlhf_ray.rllib.sweep import go_on, sweep
     from rlhf_ray.rllib.training import quiet, start_ray
+    from rlhf_ray.run_folder import run_path
 
     module = tune_configs.load(name)
     experiment: Experiment = dataclasses.replace(module.experiment, seed=command.seed)
@@ -288,11 +298,13 @@ def _tune(words: list[str]) -> None:
     np.random.seed(command.seed)
     start_ray(cpus=2 + experiment.ppo.num_env_runners + experiment.ppo.num_learners)
     config = module.search_space(PreferencePPOConfig.from_experiment(experiment))
-    if command.resume is not None:
-        go_on(command.resume.absolute(), config)
-        return
-    folder = (command.run_dir or _new_folder(f"tune-{name}", command.seed)).absolute()
-    sweep(config, folder, trials=command.trials, concurrent=command.concurrent)
+    folder = run_path(command.resume or command.run_dir or _new_folder(f"tune-{name}", command.seed)).absolute()
+    with announced(folder, environment=experiment.environment) as announcement:
+        announcement.tell("tuning")
+        if command.resume is not None:
+            go_on(folder, config)
+        else:
+            sweep(config, folder, trials=command.trials, concurrent=command.concurrent)
 
 
 def _label(words: list[str]) -> None:
@@ -301,6 +313,24 @@ def _label(words: list[str]) -> None:
 
     quiet()
     label.run(words, preset)
+
+
+def _submit(words: list[str]) -> None:
+    from rlhf_ray.cluster.commands import submit
+
+    submit(words)
+
+
+def _ps(words: list[str]) -> None:
+    from rlhf_ray.cluster.commands import ps
+
+    ps(words)
+
+
+def _stop(words: list[str]) -> None:
+    from rlhf_ray.cluster.commands import stop
+
+    stop(words)
 
 
 def _doctor(words: list[str]) -> None:
@@ -341,5 +371,9 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _new_folder(name: str, seed: int) -> Path:
+    from actors.cluster import job_metadata
+    from rlhf_ray.run_folder import run_path
+
     moment = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{name.replace('/', '-')}-seed{seed}-{moment}"
+    job = job_metadata().get("job_submission_id", "")[-4:]  # two people may submit the same at the same moment
+    return run_path("runs") / "-".join(filter(None, [name.replace("/", "-"), f"seed{seed}", moment, job]))

@@ -79,9 +79,9 @@ class Examiner:
 
 
 def own_versions() -> dict[str, str]:
-    """The versions, here, of what must be the same on every node."""
-    names = (PACKAGE, "ray", "torch")
-    return {"Python": platform.python_version()} | {name: importlib.metadata.version(name) for name in names}
+    """The versions, here, of what must be the same on every node. Builds of a release for CPUs and GPUs are one version."""
+    versions = {name: importlib.metadata.version(name).partition("+")[0] for name in (PACKAGE, "ray", "torch")}
+    return {"Python": platform.python_version()} | versions
 
 
 def examine_machine() -> list[Finding]:

@@ -32,11 +32,28 @@ from rlhf_ray.settings import Experiment, SettingError, load_experiment, save_ex
 FORMAT = "rlhf_ray.run/1"
 
 
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The environment variable in which Ray tells the process of a submitted job what it was submitted with."""
+
+
+def in_job() -> bool:
+    """Whether this is the process of a job that was submitted to a cluster."""
+    return JOB in os.environ
+
+
+def run_path(path: Path | str) -> Path:
+    """Where a run's folder lies: in a submitted job, relative to the home folder.
+
+    A job's working folder is a copy of the files it was submitted with, which Ray deletes after it.
+    """
+    return (Path.home() if in_job() else Path()) / path
+
+
 class RunFolder:
     """The folder of one run. Makes nothing by itself: see `create`."""
 
     def __init__(self, path: Path | str):
-        self.path = Path(path).absolute()
+        self.path = run_path(path).absolute()
         self.config = self.path / "config.json"
         self.run = self.path / "run.json"
         self.metrics = self.path / "metrics.jsonl"
@@ -62,9 +79,13 @@ class RunFolder:
             SettingError: something is in the folder already.
         """
         folder = RunFolder(path)
-        if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-            raise SettingError(f"run_dir is {folder.path}, and there is something there already: name another folder.")
-        folder.path.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.path.mkdir(parents=True)
+        except FileExistsError:
+            if not folder.path.is_dir() or any(folder.path.iterdir()):
+                raise SettingError(
+                    f"run_dir is {folder.path}, and there is something there already: name another folder."
+                ) from None
         save_experiment(experiment, folder.config)
         names = ("rlhf-ray", "ray", "torch", "gymnasium", "numpy", "pyarrow")
         folder._write(
@@ -98,7 +119,7 @@ class RunFolder:
     @staticmethod
     def around(path: Path | str) -> RunFolder | None:
         """The run folder that ``path`` is or lies in directly, as its store does; None where there is none."""
-        folders = (RunFolder(path), RunFolder(Path(path).absolute().parent))
+        folders = (RunFolder(path), RunFolder(run_path(path).absolute().parent))
         return next((folder for folder in folders if folder.config.exists()), None)
 
     def experiment(self) -> Experiment:

@@ -1,8 +1,15 @@
-"""cluster.yaml passes Ray's own validation, and keeps strangers out."""
+"""cluster.yaml and deploy/ pass Ray's own validation, and keep strangers out.
+
+The files of `ray up` are checked by what `ray up` checks before it calls a provider. Those of KubeRay are read by Ray's autoscaler
+as it reads them in a cluster, which checks the groups and their resources; the names of the fields that KubeRay reads are compared
+with a list, and pods are looked at as far as the tests below go.
+"""
 
 import copy
 import itertools
 import shlex
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +17,31 @@ import jsonschema
 import pytest
 import ray
 import yaml
+from packaging.requirements import Requirement
+from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 ROOT = Path(__file__).resolve().parents[1]
+CLOUDS = ["cluster.yaml", "deploy/aws.yaml", "deploy/gcp.yaml"]
+LAUNCHED = [*CLOUDS, "deploy/machines.yaml"]
+KUBERNETES = ["deploy/kubernetes-cluster.yaml", "deploy/kubernetes-job.yaml"]
+
+# The fields of KubeRay 1.5's RayCluster and RayJob that its files here may use.
+CLUSTER_FIELDS = {
+    "rayVersion",
+    "authOptions",
+    "enableInTreeAutoscaling",
+    "autoscalerOptions",
+    "headGroupSpec",
+    "workerGroupSpecs",
+}
+JOB_FIELDS = {"entrypoint", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "rayClusterSpec"}
+HEAD_FIELDS = {"serviceType", "rayStartParams", "template"}
+WORKER_FIELDS = {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
 
 
-@pytest.fixture
-def cluster() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "cluster.yaml").read_text())
+def load(name: str) -> dict[str, Any]:
+    return yaml.safe_load((ROOT / name).read_text())
 
 
 def validate(cluster: dict[str, Any]) -> dict[str, Any]:
@@ -27,6 +51,10 @@ def validate(cluster: dict[str, Any]) -> dict[str, Any]:
     return prepared
 
 
+def starts(cluster: dict[str, Any], who: str) -> list[str]:
+    return [command for command in cluster[f"{who}_start_ray_commands"] if "ray start" in command]
+
+
 def option(command: str, name: str) -> list[str]:
     """The values that `--name=value` or `--name value` has in a command line."""
     words = shlex.split(command)
@@ -34,44 +62,161 @@ def option(command: str, name: str) -> list[str]:
     return values + [value for word, value in itertools.pairwise(words) if word == name]
 
 
-def test_ray_accepts_the_file(cluster: dict[str, Any]) -> None:
-    prepared = validate(cluster)
+@pytest.mark.parametrize("name", CLOUDS)
+def test_ray_accepts_the_file_and_it_has_what_a_run_needs(name: str) -> None:
+    prepared = validate(load(name))
+    kinds = prepared["available_node_types"]
     assert prepared["head_node_type"] == "head"
-    assert prepared["available_node_types"]["rollout"]["max_workers"] <= prepared["max_workers"]
-    assert prepared["available_node_types"]["head"]["max_workers"] == 0  # or the autoscaler may start a second head
+    assert kinds["head"]["max_workers"] == 0  # or the autoscaler may start a second head
+    assert kinds["learner"]["resources"]["GPU"] == 1
+    assert "GPU" not in kinds["rollout"]["resources"]
+    assert sum(kinds[kind]["max_workers"] for kind in ("rollout", "learner")) == prepared["max_workers"]
+    assert "spot" in str(kinds["rollout"]["node_config"]).lower()
+    assert "spot" not in str([kinds["head"], kinds["learner"]]).lower()
 
 
-def test_a_misspelt_key_is_refused(cluster: dict[str, Any]) -> None:
+def test_ray_accepts_machines_of_ones_own() -> None:
+    prepared = validate(load("deploy/machines.yaml"))
+    (kind,) = prepared["available_node_types"].values()
+    assert kind["min_workers"] == kind["max_workers"] == prepared["max_workers"] == 2
+
+
+def test_aws_is_the_file_at_the_top() -> None:
+    assert (ROOT / "deploy" / "aws.yaml").resolve() == ROOT / "cluster.yaml"
+
+
+def test_a_misspelt_key_is_refused() -> None:
+    cluster = load("cluster.yaml")
     cluster["max_worker"] = cluster.pop("max_workers")
     with pytest.raises(jsonschema.ValidationError, match="max_worker"):
         validate(cluster)
 
 
-def test_an_unknown_head_type_is_refused(cluster: dict[str, Any]) -> None:
+def test_an_unknown_head_type_is_refused() -> None:
+    cluster = load("cluster.yaml")
     cluster["head_node_type"] = "haed"
     with pytest.raises(ValueError, match="head_node_type"):
         validate(cluster)
 
 
-def test_every_container_demands_the_token(cluster: dict[str, Any]) -> None:
-    docker = validate(cluster)["docker"]
-    environment = [value for line in docker["run_options"] for value in option(line, "--env")]
+@pytest.mark.parametrize("name", CLOUDS)
+def test_every_container_demands_the_token(name: str) -> None:
+    cluster = load(name)
+    environment = [value for line in validate(cluster)["docker"]["run_options"] for value in option(line, "--env")]
     assert [value for value in environment if value.startswith("RAY_AUTH_MODE")] == ["RAY_AUTH_MODE=token"]
     assert cluster["file_mounts"]["/home/ray/.ray/auth_token"] == "~/.ray/auth_token"
     assert "RAY_AUTH" not in str(cluster["head_start_ray_commands"] + cluster["worker_start_ray_commands"])
 
 
-def test_dashboard_listens_on_loopback_only(cluster: dict[str, Any]) -> None:
-    starts = [command for command in validate(cluster)["head_start_ray_commands"] if "ray start" in command]
-    assert [option(command, "--dashboard-host") for command in starts] == [["127.0.0.1"]]
-    assert "0.0.0.0" not in (ROOT / "cluster.yaml").read_text()
+def test_every_machine_of_ones_own_demands_the_token() -> None:
+    cluster = load("deploy/machines.yaml")
+    assert cluster["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
+    # Each of Ray's commands reads ~/.bashrc first.
+    (exported,) = [command for command in cluster["setup_commands"] if "~/.bashrc" in command]
+    assert "RAY_AUTH_MODE=token" in exported
+    assert "RAY_AUTH" not in str(cluster["head_start_ray_commands"] + cluster["worker_start_ray_commands"])
 
 
-def test_security_group_is_rays_own(cluster: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_dashboard_listens_on_loopback_only_and_memory_and_disk_are_sized(name: str) -> None:
+    cluster = validate(load(name))
+    (head,), (worker,) = starts(cluster, "head"), starts(cluster, "worker")
+    assert option(head, "--dashboard-host") == ["127.0.0.1"]
+    assert option(worker, "--dashboard-host") == []
+    assert "0.0.0.0" not in (ROOT / name).read_text()
+    for command in (head, worker):
+        (size,), (folder,) = option(command, "--object-store-memory"), option(command, "--object-spilling-directory")
+        assert int(size) >= 10**9
+        assert folder.endswith("/spilled")
+        options = cluster.get("docker", {}).get("run_options", [])
+        assert not options or f"{folder}" in str(options)  # on the machine's disk, not in the container
+        for line in options:
+            for shared in option(line, "--shm-size"):
+                assert int(shared.removesuffix("m")) * 10**6 > int(size)
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_security_group_is_rays_own(name: str) -> None:
     # Ray's own opens SSH to the world and the rest to the cluster only; a wider one would have to be written down here.
+    cluster = load(name)
     assert "security_group" not in cluster["provider"]
     assert not any("SecurityGroupIds" in kind["node_config"] for kind in cluster["available_node_types"].values())
 
 
-def test_image_has_our_ray(cluster: dict[str, Any]) -> None:
-    assert cluster["docker"]["image"].startswith(f"rayproject/ray:{ray.__version__}-py311")
+@pytest.mark.parametrize("name", CLOUDS)
+def test_images_have_our_ray(name: str) -> None:
+    cluster = load(name)
+    assert cluster["docker"]["image"] == f"rayproject/ray:{ray.__version__}-py311-cpu"
+    assert cluster["available_node_types"]["learner"]["docker"]["worker_image"].endswith(
+        f":{ray.__version__}-py311-gpu"
+    )
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_what_is_committed_is_installed_with_pinned_versions(name: str) -> None:
+    cluster = load(name)
+    assert "build/cluster" in cluster["file_mounts"].values()
+    install = " ".join(cluster["setup_commands"])
+    script = (ROOT / "setup.sh").read_text() if "./setup.sh" in install else install
+    assert "-c constraints.txt" in script
+    pins = [
+        Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[:1] not in ("#", "")
+    ]
+    assert all(str(pin.specifier).startswith("==") for pin in pins)
+    assert "build/cluster" in (ROOT / "Makefile").read_text()
+
+
+def clusters(name: str) -> Iterator[dict[str, Any]]:
+    """The RayClusters that a file describes, those of its jobs too."""
+    for document in yaml.safe_load_all((ROOT / name).read_text()):
+        if document["kind"] == "RayJob":
+            assert document["apiVersion"] == "ray.io/v1"
+            assert set(document["spec"]) <= JOB_FIELDS
+            yield {"metadata": document["metadata"], "spec": document["spec"]["rayClusterSpec"]}
+        elif document["kind"] == "RayCluster":
+            assert document["apiVersion"] == "ray.io/v1"
+            yield document
+
+
+@pytest.mark.parametrize("name", KUBERNETES)
+def test_rays_autoscaler_reads_the_kubernetes_files(name: str) -> None:
+    (cluster,) = clusters(name)
+    spec = cluster["spec"]
+    read = _derive_autoscaling_config_from_ray_cr(cluster)  # validates what it has read
+    assert read["available_node_types"]["rollout"]["resources"]["CPU"] >= 4
+    if "autoscalerOptions" in spec:
+        assert read["available_node_types"]["learner"]["resources"]["GPU"] == 1
+        assert read["idle_timeout_minutes"] == 5
+    assert set(spec) <= CLUSTER_FIELDS
+    assert set(spec["headGroupSpec"]) <= HEAD_FIELDS
+    for group in spec["workerGroupSpecs"]:
+        assert set(group) <= WORKER_FIELDS
+        assert group["minReplicas"] <= group["maxReplicas"]
+
+
+@pytest.mark.parametrize("name", KUBERNETES)
+def test_the_kubernetes_files_demand_the_token_and_fit_together(name: str) -> None:
+    (cluster,) = clusters(name)
+    spec = cluster["spec"]
+    assert spec["rayVersion"] == ray.__version__
+    assert spec["authOptions"] == {"mode": "token"}
+    assert spec["headGroupSpec"].get("serviceType", "ClusterIP") == "ClusterIP"
+    if name.endswith("cluster.yaml"):
+        assert spec["headGroupSpec"]["rayStartParams"]["dashboard-host"] == "127.0.0.1"
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["image"] in (f"REGISTRY/rlhf-ray:{version}-cpu", f"REGISTRY/rlhf-ray:{version}-gpu")
+        assert ("gpu" in container["image"]) == ("nvidia.com/gpu" in container["resources"]["limits"])
+        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+        (shm,) = [volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == "shm"]
+        size = int(group["rayStartParams"]["object-store-memory"])
+        assert int(shm["sizeLimit"].removesuffix("Mi")) * 2**20 > size
+        assert not any("RAY_AUTH" in variable["name"] for variable in container["env"])  # KubeRay sets it
+
+
+def test_the_image_has_our_ray() -> None:
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert f"ARG RAY={ray.__version__}-py311-cpu\n" in dockerfile
+    assert "-c constraints.txt" in dockerfile

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from actors.announced import Announcement, announced
 from actors.cluster import start_ray as start_ray  # where callers look for it
 from rlhf_ray.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.evaluation.report import write_report
@@ -80,17 +81,23 @@ def train(
         say: is told what is being done.
         invite: is told each person's link to the labelling page, where people are asked.
     """
-    with interruptible() as interrupted:
-        progress = _train(experiment, folder, resume, interrupted, observe, invite)
+    totals = {"total_env_steps": experiment.total_env_steps, "total_labels": experiment.preferences.comparisons}
+    with (
+        interruptible() as interrupted,
+        announced(folder.path, environment=experiment.environment, **totals) as announcement,
+    ):
+        progress = _train(experiment, folder, resume, interrupted, observe, invite, announcement)
 
         def true_return(act: Any) -> TrueReturn:
             return evaluate(experiment.environment, act, episodes=evaluation_episodes, seed=experiment.seed)
 
         say("evaluating")
+        announcement.tell("evaluating")
         random, learned = true_return(None), true_return(load_policy(folder.checkpoint()).best)
         best = None
         if reference and not interrupted():
             say("training on the true reward, to compare with")
+            announcement.tell("training the reference")
             policy = train_reference(experiment, interrupted)
             best = None if policy is None else true_return(policy.best)
         outcome = Outcome(
@@ -114,6 +121,7 @@ def _train(
     interrupted: Callable[[], bool],
     observe: Observer,
     invite: Callable[[dict[str, str]], None],
+    announcement: Announcement,
 ) -> dict[str, Any]:
     """Train until the budget is spent or ``interrupted``, and write metrics, checkpoints and reward model."""
     config = PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences)
@@ -122,6 +130,9 @@ def _train(
     algorithm: PreferencePPO = config.build_algo()
     try:
         if algorithm.ring.links:
+            # Whoever has a link labels in that person's name: others are told where the page is, and no more.
+            pages = {link.partition("#")[0] for link in algorithm.ring.links.values()}
+            announcement.tell("starting", pages=sorted(pages))
             invite(algorithm.ring.links)
         if resume:
             go_on(algorithm, folder)
@@ -132,6 +143,7 @@ def _train(
         accuracies = [row.get("held_out_accuracy") for row in rows]
         for row in rows:
             health.watch(row)
+        announcement.tell("training")
         ready = algorithm.begin(interrupted)
         while ready and not algorithm.finished and not interrupted():
             metrics = flat_metrics(algorithm.train()) | {"seconds": time.perf_counter() - started}
@@ -140,6 +152,7 @@ def _train(
             metrics |= {"alarms": health.active, "raised": raised}
             with going_on("metrics"):
                 writer.write(metrics)
+            announcement.tell(env_steps=metrics["env_steps"], labels=metrics["comparisons"])
             observe(metrics)
             if algorithm.training_iteration % experiment.checkpoint_every == 0:
                 with going_on("checkpoint"):

@@ -1,0 +1,281 @@
+"""`rlhf-ray submit | ps | stop`: runs in a cluster.
+
+Nothing of Ray is imported before it is known whether to show Ray's token: Ray looks at that once, when it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from rlhf_ray.settings import SettingError
+
+LONGEST = 60
+"""Characters of a job's command that are shown in the table."""
+
+USAGE = """usage: rlhf-ray submit [--address URL] [--working-dir FOLDER] [--OPTION VALUE …] -- COMMAND …
+
+COMMAND is what would come after `rlhf-ray` here, as `train pendulum --seed 3` or `train --resume runs/…`. It runs in the
+cluster; what it prints is shown here. Relative run folders lie below the home folder there. `rlhf-ray submit --help`
+explains every option."""
+
+
+@dataclass(frozen=True)
+class Submit:
+    """Run an `rlhf-ray` command as a job of a cluster, and show what it prints. Ctrl-C stops showing it; the job goes on."""
+
+    address: str | None = None
+    """Of the cluster's dashboard; RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265 unless given."""
+    working_dir: Path | None = None
+    """Folder to send along, without what its .gitignore names: its code runs in the place of what is installed there."""
+    env: tuple[str, ...] = ()
+    """More environment variables of the job, as NAME=VALUE."""
+    cpus: float | None = None
+    """CPUs for the run's own process (its learner among them), on whatever node has them; it is on the head unless given."""
+    gpus: float | None = None
+    """GPUs for the run's own process, on whatever node has them."""
+    follow: bool = True
+    """Show what the job prints until it ends."""
+
+
+@dataclass(frozen=True)
+class Ps:
+    """List the runs of a cluster: those that go on, and the jobs that have ended or wait."""
+
+    address: str | None = None
+    """Of the cluster; RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265 unless given."""
+    json: bool = False
+    """Print a JSON list instead of a table."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop a run of a cluster as Ctrl-C does: after the current iteration, with a checkpoint to resume from. Waits for its end."""
+
+    run: tyro.conf.Positional[str]
+    """The run's name, its folder or its job, as `rlhf-ray ps` gives them."""
+    address: str | None = None
+    """Of the cluster; RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265 unless given."""
+
+
+def submit(words: list[str]) -> None:
+    """Run `rlhf-ray submit`."""
+    own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    if "--help" in own or "-h" in own:
+        _parse(Submit, "submit", ["--help"])
+    if not command:
+        print(USAGE)
+        sys.exit(2)
+    options: Submit = _parse(Submit, "submit", own)
+    if options.working_dir is not None and not options.working_dir.is_dir():
+        raise SettingError(f"--working-dir is {options.working_dir}, and there is no such folder.")
+    show_token()
+
+    from ray.job_submission import JobStatus
+
+    from rlhf_ray.cluster import jobs
+
+    client = jobs.connect(options.address)
+    job = jobs.submit(
+        client,
+        command,
+        working_dir=options.working_dir,
+        env=_variables(options.env),
+        cpus=options.cpus,
+        gpus=options.gpus,
+    )
+    where = "" if options.address is None else f" --address {options.address}"
+    print(f"job {job}; `rlhf-ray ps{where}` shows it, `rlhf-ray stop {job}{where}` ends it", flush=True)
+    if not options.follow:
+        return
+    try:
+        status = jobs.follow(client, job, lambda text: print(text, end="", flush=True))
+    except KeyboardInterrupt:
+        print(f"\njob {job} goes on")
+        return
+    except ConnectionError as error:
+        sys.exit(
+            f"rlhf-ray: {error}. Where the cluster lives, the job goes on; where it does not, bring it up again and go on "
+            "with the run: rlhf-ray submit -- train --resume RUN."
+        )
+    print(f"job {job} {status.lower()}")
+    if status != JobStatus.SUCCEEDED:
+        sys.exit(1)
+
+
+def ps(words: list[str]) -> None:
+    """Run `rlhf-ray ps`."""
+    options: Ps = _parse(Ps, "ps", words)
+    if not _inside(options.address):
+        _relay(options.address, ["ps", *(["--json"] if options.json else [])])
+        return
+
+    from actors import announced
+
+    rows = listed(announced.runs(), submitted())
+    if options.json:
+        print(json.dumps(rows, indent=2))
+    elif not rows:
+        print("no runs")
+    else:
+        Console().print(_table(rows))
+
+
+def stop(words: list[str]) -> None:
+    """Run `rlhf-ray stop`."""
+    options: Stop = _parse(Stop, "stop", words)
+    if not _inside(options.address):
+        _relay(options.address, ["stop", options.run])
+        return
+
+    from actors import announced
+    from rlhf_ray.cluster import jobs
+
+    row = find(listed(announced.runs(), submitted()), options.run)
+    if row["folder"] is None:
+        jobs.connect().stop_job(row["job"])
+        print(f"{row['job']}: stopped before it had a run")
+        return
+    print(f"{row['name']}: stopping after the current iteration", flush=True)
+    announced.stop(row["folder"])
+    print(f"{row['name']}: stopped; `rlhf-ray train --resume {row['folder']}` goes on with it")
+
+
+def submitted() -> list[dict[str, Any]]:
+    """The jobs that `submit` has submitted to the cluster that Ray is connected to; none where it has no dashboard."""
+    from rlhf_ray.cluster import jobs
+
+    try:
+        client = jobs.connect()
+    except SettingError:
+        return []
+    return [
+        {
+            "job": job.submission_id,
+            "state": str(job.status.value).lower(),
+            "started": (job.start_time or 0) / 1000,
+            "since": (job.end_time or job.start_time or 0) / 1000,
+            "user": job.metadata.get("user"),
+            "command": job.entrypoint,
+        }
+        for job in client.list_jobs()
+        if job.submission_id and (job.metadata or {}).get(jobs.COMMAND, "ps") not in ("ps", "stop")
+    ]
+
+
+def listed(runs: Sequence[dict[str, Any]], of_jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that `ps` shows, the oldest first.
+
+    Args:
+        runs: those that go on (`actors.announced.runs`).
+        of_jobs: jobs (`submitted`). One whose run goes on is shown as that run.
+    """
+    going_on = {run["job"] for run in runs}
+    names = ("name", "folder", "environment", "env_steps", "total_env_steps", "labels", "total_labels", "pages", "node")
+    rows = [dict.fromkeys((*names, "command", "pid")) | run for run in runs]
+    rows += [dict.fromkeys((*names, "pid")) | job for job in of_jobs if job["job"] not in going_on]
+    return sorted(rows, key=lambda row: float(row["started"]))
+
+
+def find(rows: Sequence[dict[str, Any]], run: str) -> dict[str, Any]:
+    """The row that ``run`` names, by name, folder or job.
+
+    Raises:
+        SettingError: none does, or several do, or it has ended.
+    """
+    named = [row for row in rows if run.rstrip("/") in (row["name"], row["folder"], row["job"])]
+    alive = [row for row in named if row["state"] not in ("succeeded", "failed", "stopped")]
+    if len(alive) == 1:
+        return alive[0]
+    if alive:
+        raise SettingError(f"{run} is the name of {len(alive)} runs: {', '.join(str(row['folder']) for row in alive)}.")
+    if named:
+        raise SettingError(f"{run} has ended: it has {named[0]['state']}.")
+    raise SettingError(
+        f"No run of this cluster is called {run}; there are {', '.join(str(row['name'] or row['job']) for row in rows) or 'none'}."
+    )
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table()
+    for name in ("run", "environment", "state", "for", "env steps", "labels", "of", "page"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(
+            row["name"] or f"{row['job']}: {_shortened(row['command'].removeprefix('rlhf-ray '))}",
+            row["environment"] or "",
+            row["state"],
+            _span(time.time() - row["since"]),
+            _of(row["env_steps"], row["total_env_steps"]),
+            _of(row["labels"], row["total_labels"]),
+            row["user"] or "",
+            ", ".join(row["pages"] or ()),
+        )
+    return table
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _of(done: int | None, total: int | None) -> str:
+    return "" if total is None else f"{done or 0}/{total}"
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _inside(address: str | None) -> bool:
+    """Connect to the cluster itself, where it is reached: by an address that is Ray's and not its dashboard's."""
+    if address is not None and "://" not in address:
+        os.environ["RAY_ADDRESS"] = address
+    named = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
+    if not named or "://" in named:
+        return False
+
+    from actors.cluster import start_ray
+
+    start_ray(0)
+    return True
+
+
+def show_token() -> None:
+    """Have this process show Ray's token where there is one and nothing was said about tokens."""
+    paths = (os.environ.get("RAY_AUTH_TOKEN_PATH"), Path.home() / ".ray" / "auth_token")
+    if os.environ.get("RAY_AUTH_TOKEN") or any(path and Path(path).exists() for path in paths):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def _relay(address: str | None, words: Sequence[str]) -> None:
+    show_token()
+
+    from rlhf_ray.cluster import jobs
+
+    if not jobs.relay(jobs.connect(address), words, lambda text: print(text, end="", flush=True)):
+        sys.exit(1)
+
+
+def _variables(given: Sequence[str]) -> dict[str, str]:
+    pairs = [variable.partition("=") for variable in given]
+    for variable, (name, equals, _) in zip(given, pairs, strict=True):
+        if not name or not equals:
+            raise SettingError(f"--env is {variable!r}; it must be NAME=VALUE.")
+    return {name: value for name, _, value in pairs}
+
+
+def _parse(kind: Any, command: str, words: Sequence[str]) -> Any:
+    return tyro.cli(Annotated[kind, tyro.conf.arg(name="")], prog=f"rlhf-ray {command}", args=list(words))

@@ -1,0 +1,164 @@
+"""Hosts on this machine: namespaces with an address, processes, /tmp, a home folder and an sshd of their own.
+
+The file system is otherwise shared, and with it Python and its packages. Processes of a host are seen by that host alone, so that
+`ray stop` there ends nothing else; all of them end with the host.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ("unshare", "nsenter", "ip", "sshd", "ssh", "ssh-keygen", "rsync", "git")
+PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
+
+START = """
+set -eu
+folder=$1; shift
+mount --make-rprivate /
+mount --bind "$folder" /mnt
+i=0; for path; do i=$((i+1)); mkdir -p "/mnt/kept/$i"; mount --bind "$path" "/mnt/kept/$i"; done
+mount --bind /mnt/passwd /etc/passwd
+mount --bind /mnt/tmp /tmp
+i=0; for path; do i=$((i+1)); mkdir -p "$path"; mount --bind "/mnt/kept/$i" "$path"; done
+mount -t tmpfs -o size=3g tmpfs /dev/shm
+mount -t tmpfs tmpfs /run
+mkdir /run/sshd
+ip link set lo up
+exec "$(command -v sshd)" -D -e -f /mnt/sshd_config 2>/mnt/sshd.log
+"""
+SSHD = f"""
+HostKey /mnt/host_key
+AuthorizedKeysFile /mnt/authorized_keys
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PermitRootLogin prohibit-password
+PidFile none
+MaxStartups 100
+MaxSessions 100
+SetEnv PYTHONPATH={ROOT}
+"""
+
+
+def missing() -> str | None:
+    """What this machine lacks to have hosts; None where it lacks nothing."""
+    if os.geteuid() != 0:
+        return "namespaces and sshd need root"
+    tools = [tool for tool in TOOLS if shutil.which(tool, path=PATH) is None]
+    if tools:
+        return f"not installed: {', '.join(tools)} (Debian's openssh-server, openssh-client, rsync, iproute2, util-linux, git)"
+    tried = subprocess.run(
+        ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
+        capture_output=True,
+        text=True,
+    )
+    return f"no namespaces here: {tried.stderr.strip()}" if tried.returncode else None
+
+
+class Host:
+    """One host. It has no network until `connect` gives it one.
+
+    Args:
+        folder: for its files; /mnt on the host.
+        key: the public key of who may log in as root.
+    """
+
+    def __init__(self, folder: Path, key: str):
+        self.folder, self.home = folder, folder / "home"
+        for each in (self.home, folder / "tmp"):
+            each.mkdir(parents=True)
+        (self.home / ".bashrc").touch()
+        (folder / "authorized_keys").write_text(key)
+        (folder / "sshd_config").write_text(SSHD)
+        lines = Path("/etc/passwd").read_text().splitlines()
+        (folder / "passwd").write_text(
+            "".join(
+                "root:x:0:0:root:/mnt/home:/bin/bash\n" if line.startswith("root:") else f"{line}\n" for line in lines
+            )
+        )
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host_key")], check=True)
+        # What lies below the machine's /tmp and is needed under its name.
+        kept = {str(ROOT), sys.prefix, sys.base_prefix}
+        namespaces = [
+            *("unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"),
+            *("bash", "-c", START, "host", str(folder), *sorted(path for path in kept if path.startswith("/tmp/"))),
+        ]
+        self.process = subprocess.Popen(namespaces, env=os.environ | {"PATH": PATH}, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while "Server listening" not in self.log():
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.1)
+
+    def log(self) -> str:
+        """What its sshd has said."""
+        file = self.folder / "sshd.log"
+        return file.read_text() if file.exists() else ""
+
+    @property
+    def init(self) -> int:
+        """Its first process, by its number on the machine."""
+        (child,) = psutil.Process(self.process.pid).children()
+        return child.pid
+
+    def command(self, *words: str, **environment: str) -> tuple[list[str], dict[str, str]]:
+        """What runs ``words`` on the host, in its home folder, as somebody who has logged in."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        own = {"HOME": "/mnt/home", "PATH": f"{Path(sys.executable).parent}:{PATH}", "PYTHONPATH": str(ROOT)}
+        into = ["nsenter", f"--target={self.init}", "--net", "--mount", "--uts", "--ipc", "--pid"]
+        return [*into, "--", "bash", "-c", 'cd && exec "$@"', "login", *words], kept | own | environment
+
+    def run(self, *words: str, within: float = 240.0, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run ``words`` on the host."""
+        command, variables = self.command(*words, **environment)
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=within)
+
+    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        """Start ``words`` on the host; they end with it at the latest."""
+        command, variables = self.command(*words)
+        return subprocess.Popen(command, env=variables, text=True, **options)
+
+    def names(self) -> list[str]:
+        """The names of all processes that it sees."""
+        return self.run("ps", "-e", "-o", "comm=").stdout.split()
+
+    def net(self, *words: str) -> None:
+        """Run `ip` with its network."""
+        subprocess.run(
+            ["nsenter", f"--target={self.process.pid}", "--net", "ip", *words],
+            check=True,
+            env=os.environ | {"PATH": PATH},
+        )
+
+    def close(self) -> None:
+        """End it and all that runs on it."""
+        if self.process.poll() is None:
+            os.kill(self.init, signal.SIGKILL)  # the first of a host's processes takes the others with it
+            self.process.wait(30)
+
+
+def connect(first: Host, *others: Host) -> list[str]:
+    """Put the hosts on one network, with a switch on the first; their addresses."""
+    first.net("link", "add", "switch", "type", "bridge")
+    first.net("address", "add", "10.77.0.1/24", "dev", "switch")
+    first.net("link", "set", "switch", "up")
+    addresses = ["10.77.0.1"]
+    for number, host in enumerate(others, start=2):
+        link = f"link{number}"
+        first.net("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(host.process.pid))
+        first.net("link", "set", link, "master", "switch", "up")
+        host.net("address", "add", f"10.77.0.{number}/24", "dev", "eth0")
+        host.net("link", "set", "eth0", "up")
+        host.net("route", "add", "default", "via", "10.77.0.1")  # leads nowhere; Ray finds its own address by it
+        addresses.append(f"10.77.0.{number}")
+    return addresses

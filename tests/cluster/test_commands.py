@@ -1,0 +1,159 @@
+"""`rlhf-ray submit | ps | stop`: what they say and refuse, without a cluster."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from actors.announced import AnnouncedRun
+from rlhf_ray import cli
+from rlhf_ray.cluster import commands, jobs
+from rlhf_ray.run_folder import JOB, RunFolder
+from rlhf_ray.settings import Experiment, SettingError
+
+NOBODY = "http://127.0.0.1:1"
+
+
+def run(name: str, job: str | None = None, **more: Any) -> dict[str, Any]:
+    of = {
+        "name": name,
+        "folder": f"/home/ada/runs/{name}",
+        "job": job,
+        "state": "training",
+        "started": 5.0,
+        "since": 6.0,
+    }
+    return of | {"user": "ada", "environment": "Pendulum-v1", "env_steps": 10, "total_env_steps": 20} | more
+
+
+def job(name: str, state: str, started: float = 1.0) -> dict[str, Any]:
+    return {
+        "job": name,
+        "state": state,
+        "started": started,
+        "since": started,
+        "user": "bob",
+        "command": "rlhf-ray train x",
+    }
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as error:
+        cli.main(words)
+    assert error.value.code == 2
+    printed = capsys.readouterr()
+    return " ".join((printed.out + printed.err).split())
+
+
+def test_a_job_whose_run_goes_on_is_listed_once_and_the_oldest_is_first() -> None:
+    rows = commands.listed(
+        [run("a", "job-1")], [job("job-1", "running"), job("job-2", "pending"), job("job-3", "failed", 9.0)]
+    )
+    assert [(row["name"], row["job"], row["state"]) for row in rows] == [
+        (None, "job-2", "pending"),
+        ("a", "job-1", "training"),
+        (None, "job-3", "failed"),
+    ]
+    assert len({frozenset(row) for row in rows}) == 1  # all have the same columns
+
+
+@pytest.mark.parametrize("word", ["a", "/home/ada/runs/a", "/home/ada/runs/a/", "job-1"])
+def test_a_run_is_found_by_its_name_its_folder_and_its_job(word: str) -> None:
+    rows = commands.listed([run("a", "job-1"), run("b", "job-2")], [])
+    assert commands.find(rows, word)["name"] == "a"
+
+
+def test_what_cannot_be_stopped_is_said() -> None:
+    rows = commands.listed([run("a"), run("a", folder="/shared/a")], [job("job-3", "failed")])
+    for word, message in (
+        ("a", "/home/ada/runs/a, /shared/a"),
+        ("job-3", "it has failed"),
+        ("c", "there are job-3, a, a"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            commands.find(rows, word)
+
+
+def test_the_table_shows_how_far_each_run_is_and_where_its_page_is() -> None:
+    rows = commands.listed(
+        [run("a", pages=["http://127.0.0.1:8765"], labels=3, total_labels=9)], [job("job-2", "pending")]
+    )
+    printed = io.StringIO()
+    Console(file=printed, width=160).print(commands._table(rows))
+    text = printed.getvalue()
+    for word in ("a", "10/20", "3/9", "training", "ada", "http://127.0.0.1:8765", "job-2: train x", "pending"):
+        assert word in text
+
+
+def test_a_run_tells_its_state_and_since_when_and_is_interrupted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+    monkeypatch.setattr("actors.announced.os.kill", lambda *arguments: sent.append(arguments))
+    announced = AnnouncedRun({"name": "a", "pid": 12345})
+    started = announced.status()["since"]
+    announced.tell({"state": "training", "env_steps": 3})
+    assert announced.status()["since"] > started
+    since = announced.status()["since"]
+    announced.tell({"env_steps": 4})
+    assert announced.status() == {"name": "a", "pid": 12345, "state": "training", "env_steps": 4, "since": since}
+    announced.stop()
+    announced.stop()  # a second Ctrl-C would end it without a checkpoint
+    assert [pid for pid, _ in sent] == [12345]
+    announced.tell({"state": "evaluating", "env_steps": 5})
+    assert (announced.status()["state"], announced.status()["env_steps"]) == ("stopping", 5)
+
+
+def test_submit_explains_itself_and_names_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")  # is put back afterwards
+    assert "-- COMMAND" in said(capsys, "submit")
+    assert "-- COMMAND" in said(capsys, "submit", "--address", NOBODY)
+    assert "there is no such folder" in said(capsys, "submit", "--working-dir", str(tmp_path / "x"), "--", "ps")
+    for words in (["submit", "--address", NOBODY, "--", "train", "pendulum"], ["ps", "--address", NOBODY]):
+        printed = said(capsys, *words)
+        assert f"Nothing answers at {NOBODY}" in printed
+        assert "ray dashboard cluster.yaml" in printed
+
+
+def test_environment_variables_are_names_with_values() -> None:
+    assert commands._variables(["A=1", "B=x=y", "C="]) == {"A": "1", "B": "x=y", "C": ""}
+    for wrong in ("A", "=1"):
+        with pytest.raises(SettingError, match="NAME=VALUE"):
+            commands._variables([wrong])
+
+
+def test_of_a_job_only_what_the_command_says_is_shown() -> None:
+    own = jobs._own_lines
+    printed = "2026-11-20 10:00:00 INFO setting up\nRunning entrypoint for job j-1: rlhf-ray ps\nno runs\n"
+    assert own(printed, "j-1") == "no runs\n"
+    assert own(printed, "j-2") == own(printed[:80], "j-1") == ""
+
+
+def test_the_token_is_shown_where_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "")  # is put back afterwards
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    commands.show_token()
+    assert "RAY_AUTH_MODE" not in os.environ
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("secret")
+    commands.show_token()
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+
+
+def test_in_a_job_run_folders_are_relative_to_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir("/")
+    assert RunFolder("runs/a").path == Path("/runs/a")
+    monkeypatch.setenv(JOB, '{"metadata": {"job_submission_id": "raysubmit_abcdWXYZ"}}')
+    assert RunFolder("runs/a").path == tmp_path / "runs" / "a"
+    assert RunFolder("/shared/a").path == Path("/shared/a")
+    assert RunFolder.create("runs/a", Experiment()).config.exists()
+    assert RunFolder.around(tmp_path / "runs" / "a" / "preferences") is not None
+    assert cli._new_folder("procgen/coinrun", 3).name.startswith("procgen-coinrun-seed3-")
+    assert cli._new_folder("procgen/coinrun", 3).name.endswith("-WXYZ")

@@ -1,0 +1,241 @@
+"""Jobs on a real head that asks for a token: submitted, followed, listed, stopped, refused, and resumed on another head."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import requests
+
+from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.store import PreferenceStore
+from tests.cluster.head import BIN, Head
+
+SMALL = [
+    *("--total-env-steps", "2000", "--fragments.initial-env-steps", "400", "--preferences.comparisons", "40"),
+    *("--preferences.initial-comparisons", "20", "--preferences.rounds", "1", "--checkpoint-every", "1"),
+    *("--ppo.num-envs", "4", "--ppo.epochs", "2", "--evaluation-episodes", "2"),
+]
+ENDLESS = [*SMALL, "--total-env-steps", "1000000"]
+PATIENCE = 500.0
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def head(home: Path) -> Iterator[Head]:
+    head = Head(home)
+    yield head
+    head.close()
+
+
+class Somebody:
+    """Types commands, with a token or without one."""
+
+    def __init__(self, head: Head, **environment: str):
+        self.head, self.environment = head, head.environment(RAY_API_SERVER_ADDRESS=head.address, **environment)
+
+    def types(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        program = [str(BIN / words[0]), *words[1:]]
+        return subprocess.run(
+            program, env=self.environment, capture_output=True, text=True, timeout=PATIENCE, **options
+        )
+
+    def succeeds(self, *words: str, **options: Any) -> str:
+        done = self.types(*words, **options)
+        assert done.returncode == 0, f"{words}:\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def ps(self) -> list[dict[str, Any]]:
+        """The cluster's rows, asked for inside of it, which is quicker."""
+        environment = {name: value for name, value in self.environment.items() if name != "RAY_API_SERVER_ADDRESS"}
+        done = subprocess.run(
+            [str(BIN / "rlhf-ray"), "ps", "--json", "--address", self.head.ray],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        rows: list[dict[str, Any]] = json.loads(done.stdout)
+        return rows
+
+    def submits(self, *words: str) -> str:
+        return job_in(self.succeeds("rlhf-ray", "submit", "--no-follow", "--", *words))
+
+
+def job_in(printed: str) -> str:
+    found = re.search(r"raysubmit_\w+", printed)
+    assert found, printed
+    return found.group()
+
+
+def wait(what: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.2)
+    return found
+
+
+def run_of(job: str, home: Path) -> RunFolder:
+    """The run that a job trains, as soon as it has metrics."""
+    (path,) = wait(lambda: list((home / "runs").glob(f"*-{job[-4:]}/metrics.jsonl")))
+    wait(lambda: path.stat().st_size)
+    return RunFolder(path.parent)
+
+
+@pytest.mark.slow
+def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(
+    head: Head, home: Path, tmp_path: Path
+) -> None:
+    # As Ray's handbook says, with a folder that is sent along.
+    somebody = Somebody(head)
+    (tmp_path / "sent_along.py").write_text("import gymnasium\n")
+    printed = somebody.succeeds(
+        *("ray", "job", "submit", "--working-dir", str(tmp_path), "--runtime-env-json"),
+        *('{"env_vars": {"OMP_NUM_THREADS": "1"}}', "--", "rlhf-ray", "train", "sent_along:Pendulum-v1", *SMALL),
+        *("--run-dir", "runs/by-hand"),
+    )
+    assert "env steps" in printed
+    result = json.loads((home / "runs" / "by-hand" / "result.json").read_text())
+    assert (result["env_steps"], result["comparisons"]) == (2000, 40)
+
+    failed = somebody.types("rlhf-ray", "submit", "--", "train", "pendulm")
+    assert failed.returncode == 1
+    assert "'pendulm' is neither a preset" in failed.stdout
+
+
+@pytest.mark.slow
+def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_listed_and_stopped(head: Head, home: Path) -> None:
+    somebody = Somebody(head)
+    people = ["--teacher", "human", "--labelling.port", "18765"]
+    first = somebody.submits("train", "pendulum", *ENDLESS)
+    second = somebody.submits("train", "pendulum", *ENDLESS, *people)
+    run = run_of(first, home)
+    rows = wait(lambda: [row for row in somebody.ps() if row["job"] == second and row["pages"]])
+    (page,) = rows[0]["pages"]
+    assert page.startswith("http://127.0.0.1:18")
+    assert requests.get(page, timeout=10).status_code == 200
+    assert requests.get(f"{page}/api/question", timeout=10).status_code in (401, 403, 404)
+
+    rows = {row["job"]: row for row in somebody.ps() if row["job"] in (first, second)}
+    assert rows[first]["state"] == "training"
+    assert (rows[first]["environment"], rows[first]["total_env_steps"]) == ("Pendulum-v1", 1_000_000)
+    assert rows[first]["labels"] >= 20
+    assert not rows[first]["pages"]
+    assert rows[first]["folder"] == str(run.path) != rows[second]["folder"]
+    table = somebody.succeeds("rlhf-ray", "ps")  # from outside, by a job of its own
+    assert run.path.name in table
+    assert "Running entrypoint" not in table
+    assert actors_by_job(somebody) == [5, 5]
+
+    # One folder cannot be trained twice at a time.
+    refused = somebody.types("rlhf-ray", "submit", "--", "train", "--resume", f"runs/{run.path.name}")
+    assert refused.returncode == 1
+    assert "is going on in this cluster" in refused.stdout
+
+    printed = somebody.succeeds("rlhf-ray", "stop", run.path.name)
+    assert f"{run.path.name}: stopped" in printed
+    result = json.loads(run.result.read_text())
+    assert result["interrupted"]
+    assert result["comparisons"] == len(PreferenceStore(run.preferences)) >= 20
+    assert run.checkpoint()
+    wait(lambda: somebody.types("ray", "job", "status", first).stdout.count("succeeded"))
+
+    # The other one has seen nothing of it. `ray job stop` gives it the time to end well, too.
+    rows = {row["job"]: row for row in somebody.ps()}
+    assert rows[first]["state"] == "succeeded"
+    assert rows[second]["state"] not in ("stopping", "failed", "stopped")
+    somebody.succeeds("ray", "job", "stop", second)
+    assert json.loads((Path(rows[second]["folder"]) / "result.json").read_text())["interrupted"]
+    assert not [row for row in somebody.ps() if row["folder"]]
+
+
+def actors_by_job(somebody: Somebody) -> list[int]:
+    """How many of the rings' actors each driver's namespace holds."""
+    program = (
+        "import collections, json, ray; ray.init(logging_level='ERROR');"
+        "named = ray.util.list_named_actors(all_namespaces=True);"
+        "own = [actor['namespace'] for actor in named if actor['name'].startswith('ring-')];"
+        "print(json.dumps(sorted(collections.Counter(own).values())))"
+    )
+    environment = somebody.environment | {"RAY_ADDRESS": somebody.head.ray}
+    done = subprocess.run(
+        [str(BIN / "python"), "-c", program], env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    counts: list[int] = json.loads(done.stdout)
+    return counts
+
+
+@pytest.mark.slow
+def test_who_has_no_token_is_refused(head: Head, tmp_path: Path) -> None:
+    jobs = f"{head.address}/api/jobs/"
+    body = {"entrypoint": f"touch {tmp_path}/ran"}
+    for headers, status in (({}, 401), ({"Authorization": "Bearer wrong"}, 403)):
+        assert requests.get(jobs, headers=headers, timeout=10).status_code == status
+        assert requests.post(jobs, json=body, headers=headers, timeout=10).status_code == status
+        for path in ("/nodes?view=summary", "/api/v0/actors", "/api/cluster_status", "/api/serve/applications/"):
+            assert requests.get(head.address + path, headers=headers, timeout=10).status_code == status, path
+    stranger = Somebody(head, HOME=str(tmp_path))  # the same machine, another home folder
+    for mode, words in (
+        ("disabled", ("ray", "job", "submit", "--", "touch", f"{tmp_path}/ran")),
+        ("token", ("rlhf-ray", "submit", "--", "store", "info", "x")),
+        ("token", ("rlhf-ray", "ps")),
+    ):
+        stranger.environment["RAY_AUTH_MODE"] = mode
+        refused = stranger.types(*words)
+        assert refused.returncode != 0
+        assert "token" in (refused.stdout + refused.stderr).lower(), words
+    assert not (tmp_path / "ran").exists()
+    (listening,) = {
+        of.laddr.ip
+        for of in psutil.net_connections("tcp")
+        if of.status == psutil.CONN_LISTEN
+        and f"{of.laddr.ip}:{of.laddr.port}".endswith(head.address.rpartition(":")[2])
+    }
+    assert listening == "127.0.0.1"
+
+
+@pytest.mark.slow
+def test_a_run_whose_cluster_died_goes_on_in_another(home: Path) -> None:
+    first = Head(home)
+    second: Head | None = None
+    try:
+        somebody = Somebody(first)
+        words = [*SMALL, "--total-env-steps", "3600"]
+        follower = subprocess.Popen(
+            [str(BIN / "rlhf-ray"), "submit", "--", "train", "pendulum", *words, "--run-dir", "runs/dies"],
+            env=somebody.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        run = RunFolder(home / "runs" / "dies")
+        wait(lambda: list(run.checkpoints.glob("[0-9]*")))
+        first.kill()
+        labels = len(PreferenceStore(run.preferences))
+        printed, _ = follower.communicate(timeout=PATIENCE)
+        assert follower.returncode == 1
+        assert "train --resume" in printed
+        assert not run.finished()
+        second = Head(home)
+        printed = Somebody(second).succeeds("rlhf-ray", "submit", "--", "train", "--resume", "runs/dies")
+        result = json.loads(run.result.read_text())
+        assert (result["env_steps"], result["comparisons"], result["interrupted"]) == (3600, 40, False)
+        assert labels <= 40
+    finally:
+        first.close()
+        if second is not None:
+            second.close()
