@@ -30,9 +30,18 @@ from rlhf_ray.schedules import labels_per_round
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 
-CPUS = {"fragmenter": 0.1, "gatherer": 0.1, "page": 0.0, "store": 0.0, "collector": 0.2, "reward_trainer": 0.5}
+CPUS = {
+    "fragmenter": 0.1,
+    "gatherer": 0.1,
+    "page": 0.0,
+    "store": 0.0,
+    "collector": 0.2,
+    "reward_trainer": 0.5,
+    "evaluator": 0.1,
+}
 """CPUs each actor claims. In the synchronous ring one of them works at a time, in the asynchronous one only the reward trainer
-works hard, so that together they claim one. The store claims none, to fit on the node it has to be on however full that is."""
+works hard, so that together they claim one. The store claims none, to fit on the node it has to be on however full that is.
+The evaluator is there in sweeps alone, which wait for it (rlhf_ray/rllib/sweeps/trial.py)."""
 
 
 FIRST_FILMS = 36
@@ -261,6 +270,10 @@ class Pipeline:
     def import_store(self, path: Path | str) -> None:
         """Add the comparisons of the preference store at ``path``, a folder or URL, to this ring's."""
         ray.get(self.store.import_from.remote(path))
+
+    def replace_store(self, path: Path) -> None:
+        """Have the comparisons of the preference store ``path``, and no others; those there were are put aside."""
+        ray.get(self.store.replace_with.remote(path))
 
     def state(self) -> dict[str, Any]:
         """All that a checkpoint keeps besides the comparisons, which are copied by `copy_store`."""

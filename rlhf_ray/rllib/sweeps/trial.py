@@ -1,0 +1,116 @@
+"""One trial of a sweep: a whole training with its own ring, measured every now and then by what the sweep looks for."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from typing import Any, Literal
+
+import ray
+
+from actors.pipeline import CPUS
+from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
+from rlhf_ray.rllib.config import PreferencePPOConfig
+from rlhf_ray.rllib.evaluation import TrueReturn, evaluate
+from rlhf_ray.rllib.policy import PolicyMaker
+from rlhf_ray.rllib.sweeps.space import apply
+from rlhf_ray.settings import Experiment, from_json
+
+Metric = Literal["return", "likelihood"]
+"""return: the mean true return of the policy, acting deterministically. likelihood: the mean log-likelihood, in nats, of held-out
+comparisons under the reward model."""
+
+OBJECTIVE, ENV_STEPS = "objective", "env_steps"
+"""What a trial's results call what it is measured by (the larger, the better), and how far it is."""
+
+TRIAL = "trial"
+"""In a trial's config, beside the settings that vary: all that is the same for all trials."""
+
+MEASUREMENTS = 20
+"""Times that a trial is measured, about: often enough for a scheduler to see it coming, and a few percent of its time."""
+
+
+class Evaluator:
+    """Plays episodes on environments of its own, in a process of its own, so that measuring changes nothing in the training.
+
+    Args:
+        environment: a name that `rlhf_ray.envs.make_env` takes.
+        episodes: played each time. They begin alike each time and for all trials, so that luck is the same for all.
+        seed: of the episodes.
+    """
+
+    def __init__(self, environment: str, episodes: int, seed: int):
+        self.environment, self.episodes, self.seed = environment, episodes, seed
+
+    def measure(self, make_policy: PolicyMaker) -> TrueReturn:
+        """The true return of a policy that acts deterministically."""
+        return evaluate(self.environment, make_policy().best, episodes=self.episodes, seed=self.seed)
+
+
+def experiment_of(config: dict[str, Any]) -> Experiment:
+    """The experiment that a trial's config comes to."""
+    experiment = from_json(Experiment, config[TRIAL]["experiment"])
+    return apply(experiment, {name: value for name, value in config.items() if "." in name or name == "seed"})
+
+
+class SweepTrial(PreferencePPO):
+    """`PreferencePPO` as Tune sees it in a sweep.
+
+    Its config is a dictionary: under ``trial`` the experiment (``experiment``), what it is measured by (``metric``), and
+    ``episodes`` and ``seed`` of the evaluations; beside that, the settings that vary, by their names.
+    """
+
+    def __init__(self, config: Any = None, **arguments: Any):
+        self._plan: dict[str, Any] | None = None
+        if isinstance(config, dict) and TRIAL in config:
+            self._plan = config[TRIAL]
+            config = PreferencePPOConfig.from_experiment(experiment_of(config))
+        super().__init__(config, **arguments)
+
+    @classmethod
+    def default_resource_request(cls, config: Any) -> Any:
+        """RLlib's bundles and the ring's, where the evaluator has its place too."""
+        if isinstance(config, dict) and TRIAL in config:
+            config = PreferencePPOConfig.from_experiment(experiment_of(config))
+        return super().default_resource_request(config)
+
+    def setup(self, config: Any) -> None:
+        """See `PreferencePPO.setup`; starts the evaluator too."""
+        self.evaluator: Any = None
+        super().setup(config)
+        self._every = max(1, self._iterations // MEASUREMENTS)
+        if self._plan is not None and self._plan["metric"] == "return":
+            options = {
+                "name": f"evaluator-{uuid.uuid4().hex[:12]}",
+                "num_cpus": CPUS["evaluator"],
+                "max_restarts": -1,
+                "max_task_retries": -1,
+                "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
+            }
+            evaluator = ray.remote(**options)(Evaluator)
+            self.evaluator = evaluator.remote(str(self.config.env), self._plan["episodes"], self._plan["seed"])
+
+    def step(self) -> dict[str, Any]:
+        """An iteration; its result has the environment steps so far, and where it is time to measure the objective."""
+        result: dict[str, Any] = super().step()
+        result[ENV_STEPS] = self.env_steps
+        objective = self._measure(result)
+        if objective is not None:
+            result[OBJECTIVE] = objective
+        return result
+
+    def cleanup(self) -> None:
+        """See `PreferencePPO.cleanup`."""
+        if getattr(self, "evaluator", None) is not None:
+            ray.kill(self.evaluator)
+        super().cleanup()
+
+    def _measure(self, result: dict[str, Any]) -> float | None:
+        """The objective, where it is time for it and it can be told."""
+        if not self.finished and (self.training_iteration + 1) % self._every:
+            return None
+        if self.evaluator is not None:
+            true: TrueReturn = ray.get(self.evaluator.measure.remote(self._policy()))
+            return true.true_return_mean
+        loss = result[PREFERENCES].get("round", {}).get("held_out_loss")
+        return None if loss is None or not math.isfinite(loss) else -float(loss)
