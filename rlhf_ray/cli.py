@@ -20,6 +20,7 @@ from rlhf_ray.progress import Progress
 from rlhf_ray.settings import Experiment, SettingError, load_experiment
 from rlhf_ray.start import Start
 from rlhf_ray.store import commands
+from rlhf_ray.trackers import TrackerName, check_tracker
 
 USAGE = """usage: rlhf-ray COMMAND …
 
@@ -49,6 +50,8 @@ class Train(Experiment):
     """Also train PPO on the true reward, with the same settings and steps, to compare with."""
     evaluation_episodes: int = 20
     """Episodes each agent is evaluated on at the end."""
+    tracker: TrackerName = "none"
+    """Where metrics go besides TensorBoard: wandb is Weights & Biases (its login, or WANDB_MODE=offline)."""
     teacher: Literal["oracle", "stochastic", "human"] | None = None
     """Short for preferences.teacher. With human, training goes on while people label (preferences.mode=asynchronous), unless
     wait_for_labels is set."""
@@ -162,6 +165,7 @@ def _train(words: list[str]) -> None:
         Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
     )
     experiment = _experiment(command)
+    check_tracker(command.tracker)
     if resumed is not None:
         _check_resumed(resumed.experiment(), experiment)
         if command.start != defaults.start:
@@ -175,7 +179,11 @@ def _train(words: list[str]) -> None:
         command.run_dir or _new_folder(words[0], experiment.seed),
         experiment,
         command.start,
-        options={"reference": command.reference, "evaluation_episodes": command.evaluation_episodes},
+        options={
+            "reference": command.reference,
+            "evaluation_episodes": command.evaluation_episodes,
+            "tracker": command.tracker,
+        },
         say=print,
     )
     experiment = folder.experiment() if resumed is None else experiment
@@ -192,6 +200,7 @@ def _train(words: list[str]) -> None:
             observe=progress.show,
             say=progress.say,
             invite=progress.invite,
+            tracker=command.tracker,
         )
     progress.summarise(outcome, folder)
 

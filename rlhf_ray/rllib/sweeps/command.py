@@ -16,6 +16,7 @@ from rlhf_ray.rllib.sweeps.strategies import Schedule, Search
 from rlhf_ray.rllib.sweeps.trial import Metric
 from rlhf_ray.rllib.training import start_ray
 from rlhf_ray.settings import Experiment, SettingError
+from rlhf_ray.trackers import TrackerName
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Tune(Experiment):
     """Episodes for each measurement of the true return; the same beginnings for all trials."""
     seeds: int = 0
     """Afterwards, train the best settings with so many other seeds, for a mean and its interval."""
-    tracker: Literal["none", "wandb"] = "none"
+    tracker: TrackerName = "none"
     """Where results go besides TensorBoard: wandb is Weights & Biases (its login, or WANDB_MODE=offline)."""
     run_dir: Path | None = None
     """Folder for the sweep; a new one under runs/ unless given."""

@@ -20,7 +20,7 @@ from scipy import stats
 from rlhf_ray.evaluation.sweep_report import write_sweep_report
 from rlhf_ray.rllib.algorithm import PREFERENCES
 from rlhf_ray.rllib.sweeps.space import apply
-from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, OBJECTIVE
+from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, OBJECTIVE, SETTINGS
 from rlhf_ray.run_folder import plain
 from rlhf_ray.settings import Experiment, save_experiment
 
@@ -122,7 +122,7 @@ def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
         "env_steps": int(metrics.get(ENV_STEPS, 0)),
         "held_out_accuracy": ring.get("round", {}).get("held_out_accuracy"),
         "comparisons": ring.get("comparisons"),
-        "settings": {name: (result.config or {}).get(name) for name in space},
+        "settings": {name: metrics.get(SETTINGS, {}).get(name) for name in space},
         "curve": curve,
         "error": None if result.error is None else str(result.error).strip().splitlines()[-1][:500],
     }

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import ray
@@ -27,6 +27,7 @@ from rlhf_ray.rllib.sweeps.strategies import (
 )
 from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, OBJECTIVE, TRIAL, Metric, SweepTrial
 from rlhf_ray.settings import Experiment, SettingError, from_json, to_json
+from rlhf_ray.trackers import PROJECT, TrackerName, check_tracker
 
 FAILURES = 10
 """Times that a trial is begun again from its last checkpoint after its process was lost or raised: a cluster of spot machines
@@ -68,7 +69,7 @@ class Plan:
     metric: Metric = "return"
     evaluation_episodes: int = 20
     seeds: int = 0
-    tracker: Literal["none", "wandb"] = "none"
+    tracker: TrackerName = "none"
     name: str = ""
 
     def check(self) -> None:
@@ -90,6 +91,7 @@ class Plan:
                 "preferences.held_out_share is 0, and trials are to be measured by the likelihood of held-out comparisons: set it "
                 "to 0.1, say, or --metric to return."
             )
+        check_tracker(self.tracker)
         check(self.space, self.experiment)
         check_strategies(self.search, self.schedule, self.space, self.trials, self.concurrent)
 
@@ -218,7 +220,7 @@ def _tuner(
     if plan.tracker == "wandb":
         from ray.air.integrations.wandb import WandbLoggerCallback
 
-        callbacks.append(WandbLoggerCallback(project="rlhf_ray", group=folder.name))
+        callbacks.append(WandbLoggerCallback(project=PROJECT, group=folder.name))
     return tune.Tuner(
         SweepTrial,
         param_space=space,

@@ -52,14 +52,13 @@ def apply(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
     """
     settings = to_json(experiment)
     for name, value in plain(dict(values)).items():
-        group, _, field = name.rpartition(".")
-        owner = settings.get(group) if group else settings
-        if not isinstance(owner, dict) or field not in owner:
+        if name not in kinds():
             raise SettingError(
                 f"There is no setting {name!r} to vary; there are {', '.join(sorted(kinds()))}. `rlhf-ray train PRESET --help` "
                 "explains each."
             )
-        owner[field] = value
+        group, _, field = name.rpartition(".")
+        (settings[group] if group else settings)[field] = value
     try:
         return from_json(Experiment, settings)
     except TypeError as error:  # a text where a number belongs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any, Literal
 
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
@@ -15,6 +16,8 @@ from rlhf_ray.settings import SettingError
 
 Search = Literal["random", "optuna"]
 Schedule = Literal["none", "asha", "pbt", "pb2"]
+
+_NEEDS = {"optuna": "optuna", "pb2": "sklearn"}
 
 GRACE = 5
 """ASHA lets every trial run for this part (1/5) of its steps: before that, all that learn later look alike."""
@@ -32,6 +35,9 @@ def check_strategies(search: Search, schedule: Schedule, space: Space, trials: i
     Raises:
         SettingError: they do not.
     """
+    for chosen, library in ((search, _NEEDS.get(search)), (schedule, _NEEDS.get(schedule))):
+        if library is not None and importlib.util.find_spec(library) is None:
+            raise SettingError(f"{chosen} needs {library}, which is not installed: pip install 'rlhf-ray[sweeps]'.")
     if schedule not in ("pbt", "pb2"):
         return
     if search == "optuna":
@@ -101,6 +107,7 @@ def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialSc
         time_attr=ENV_STEPS,
         perturbation_interval=max(1, total_env_steps // POPULATION),
         require_attrs=False,  # not every iteration is measured
+        synch=True,  # who takes over whom depends on no timing, so that a sweep can be repeated
         custom_explore_fn=Within(space),
         **{name: changed},
     )

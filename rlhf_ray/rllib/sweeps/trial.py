@@ -13,15 +13,15 @@ from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate
 from rlhf_ray.rllib.policy import PolicyMaker
-from rlhf_ray.rllib.sweeps.space import apply
+from rlhf_ray.rllib.sweeps.space import apply, kinds
 from rlhf_ray.settings import Experiment, from_json
 
 Metric = Literal["return", "likelihood"]
 """return: the mean true return of the policy, acting deterministically. likelihood: the mean log-likelihood, in nats, of held-out
 comparisons under the reward model."""
 
-OBJECTIVE, ENV_STEPS = "objective", "env_steps"
-"""What a trial's results call what it is measured by (the larger, the better), and how far it is."""
+OBJECTIVE, ENV_STEPS, SETTINGS = "objective", "env_steps", "settings"
+"""What a trial's results call what it is measured by (the larger, the better), how far it is, and its settings that vary."""
 
 TRIAL = "trial"
 """In a trial's config, beside the settings that vary: all that is the same for all trials."""
@@ -49,8 +49,12 @@ class Evaluator:
 
 def experiment_of(config: dict[str, Any]) -> Experiment:
     """The experiment that a trial's config comes to."""
-    experiment = from_json(Experiment, config[TRIAL]["experiment"])
-    return apply(experiment, {name: value for name, value in config.items() if "." in name or name == "seed"})
+    return apply(from_json(Experiment, config[TRIAL]["experiment"]), settings_of(config))
+
+
+def settings_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings that vary, in a trial's config: Tune adds things of its own."""
+    return {name: config[name] for name in kinds() if name in config}
 
 
 class SweepTrial(PreferencePPO):
@@ -62,8 +66,9 @@ class SweepTrial(PreferencePPO):
 
     def __init__(self, config: Any = None, **arguments: Any):
         self._plan: dict[str, Any] | None = None
+        self._settings: dict[str, Any] = {}
         if isinstance(config, dict) and TRIAL in config:
-            self._plan = config[TRIAL]
+            self._plan, self._settings = config[TRIAL], settings_of(config)
             config = PreferencePPOConfig.from_experiment(experiment_of(config))
         super().__init__(config, **arguments)
 
@@ -91,9 +96,9 @@ class SweepTrial(PreferencePPO):
             self.evaluator = evaluator.remote(str(self.config.env), self._plan["episodes"], self._plan["seed"])
 
     def step(self) -> dict[str, Any]:
-        """An iteration; its result has the environment steps so far, and where it is time to measure the objective."""
+        """An iteration; its result has the environment steps so far, the settings that vary, and now and then the objective."""
         result: dict[str, Any] = super().step()
-        result[ENV_STEPS] = self.env_steps
+        result |= {ENV_STEPS: self.env_steps, SETTINGS: self._settings}
         objective = self._measure(result)
         if objective is not None:
             result[OBJECTIVE] = objective
