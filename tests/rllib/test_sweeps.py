@@ -102,7 +102,7 @@ def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_trai
     assert f"rlhf-ray train {folder}/best.json" in printed.replace("\n", "")
     for trial in outcome.trials:
         assert list((folder / trial["name"]).glob("events.out.tfevents.*"))  # TensorBoard
-        assert list(folder.glob(f"{trial['name']}/**/*.wandb"))
+    assert len(list(folder.glob("wandb/offline-run-*/*.wandb"))) >= 3
     deadline = time.monotonic() + 20
     while trials_processes():
         assert time.monotonic() < deadline, "a trial's process is left over"

@@ -220,7 +220,7 @@ def _tuner(
     if plan.tracker == "wandb":
         from ray.air.integrations.wandb import WandbLoggerCallback
 
-        callbacks.append(WandbLoggerCallback(project=PROJECT, group=folder.name))
+        callbacks.append(WandbLoggerCallback(project=PROJECT, group=folder.name, dir=str(folder)))
     return tune.Tuner(
         SweepTrial,
         param_space=space,
