@@ -220,7 +220,9 @@ def _tuner(
     if plan.tracker == "wandb":
         from ray.air.integrations.wandb import WandbLoggerCallback
 
-        callbacks.append(WandbLoggerCallback(project=PROJECT, group=folder.name, dir=str(folder)))
+        # Its processes may be on other nodes, and have another environment.
+        mode = os.environ.get("WANDB_MODE")
+        callbacks.append(WandbLoggerCallback(project=PROJECT, group=folder.name, dir=str(folder), mode=mode))
     return tune.Tuner(
         SweepTrial,
         param_space=space,
@@ -231,6 +233,8 @@ def _tuner(
             search_alg=search,
             scheduler=schedule,
             reuse_actors=False,  # RLlib's algorithms cannot be reset
+            trial_name_creator=_name,
+            trial_dirname_creator=_name,
         ),
         run_config=tune.RunConfig(
             name=folder.name,
@@ -244,6 +248,11 @@ def _tuner(
             verbose=0,  # Tune's own table has a column of each setting
         ),
     )
+
+
+def _name(trial: Any) -> str:
+    """What a trial and its folder are called: Tune's own names list settings, those that all trials share too."""
+    return f"trial_{trial.trial_id}"
 
 
 def _finish(plan: Plan, folder: Path, tuner: tune.Tuner, say: Callable[[str], None]) -> Outcome:
