@@ -56,4 +56,4 @@ class Tracker:
     def close(self) -> None:
         """Send what is left."""
         if self._run is not None:
-            self._run.finish(quiet=True)
+            self._run.finish()
