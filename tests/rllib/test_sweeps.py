@@ -137,7 +137,7 @@ def test_a_trial_that_takes_over_another_goes_on_with_its_labels_and_its_reward_
     assert theirs is not None
     assert own is not None
     # The labels are the donor's up to then, and its own later ones; none of those it had before.
-    count = source["preferences"]["comparisons"]
+    count = int(source["preferences"]["comparisons"])
     assert 0 < count < 40
     assert held.pairs.ids[:count] == theirs.pairs.ids[:count]
     assert len(held) == len(set(held.pairs.ids)) == 40
