@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ray import tune
 
 import tune_configs
-from rlhf_ray.rllib.sweeps.running import Plan, room
+from rlhf_ray.rllib.sweeps.running import Announcer, Plan, room
 from rlhf_ray.rllib.sweeps.space import CHANGEABLE, apply, check, describe, kinds, parse
 from rlhf_ray.rllib.sweeps.strategies import Within, check_strategies, mutations, scheduler, searcher
 from rlhf_ray.rllib.sweeps.trial import MEASUREMENTS, TRIAL, SweepTrial
@@ -201,6 +203,27 @@ def test_a_trial_asks_for_what_its_training_and_its_ring_take() -> None:
         request = SweepTrial.default_resource_request({TRIAL: {**_common(), "experiment": to_json(experiment)}})
         assert [bundle["CPU"] for bundle in request.bundles] == cpus
     assert MEASUREMENTS >= 5  # schedulers look so often
+
+
+def test_people_are_told_where_they_label_once(tmp_path: Path) -> None:
+    class Trial:
+        trial_id, path = "t1", str(tmp_path)
+        finished = False
+
+        def __str__(self) -> str:
+            return "trial_t1"
+
+        def is_finished(self) -> bool:
+            return self.finished
+
+    said: list[str] = []
+    announcer, trial = Announcer(said.append), Trial()
+    announcer.on_step_end(0, [trial])
+    for link in ("http://127.0.0.1:1/#a", "http://127.0.0.1:2/#a"):  # begun again, its page is another one
+        (tmp_path / "links.json").write_text(json.dumps({"ann": link}))
+        for _ in range(3):
+            announcer.on_step_end(0, [trial])
+    assert said == [f"trial_t1: ann labels at http://127.0.0.1:{port}/#a" for port in (1, 2)]
 
 
 def test_a_plan_that_cannot_work_is_refused() -> None:

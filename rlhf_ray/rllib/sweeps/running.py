@@ -25,7 +25,7 @@ from rlhf_ray.rllib.sweeps.strategies import (
     scheduler,
     searcher,
 )
-from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, OBJECTIVE, TRIAL, Metric, SweepTrial
+from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, LINKS, OBJECTIVE, TRIAL, Metric, SweepTrial
 from rlhf_ray.settings import Experiment, SettingError, from_json, to_json
 from rlhf_ray.trackers import PROJECT, TrackerName, check_tracker
 
@@ -291,6 +291,17 @@ class Announcer(tune.Callback):  # type: ignore[misc]
 
     def __init__(self, say: Callable[[str], None] = print):
         self.say = say
+        self._told: dict[str, str] = {}
+        """The links that were said last, of each trial."""
+
+    def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
+        """Called by Tune, every now and then."""
+        for trial in trials:
+            links = Path(trial.path or ".") / LINKS
+            if not trial.is_finished() and links.exists() and self._told.get(trial.trial_id) != links.read_text():
+                self._told[trial.trial_id] = links.read_text()
+                for person, link in json.loads(links.read_text()).items():
+                    self.say(f"{trial}: {person} labels at {link}")
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Called by Tune."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import uuid
+from pathlib import Path
 from typing import Any, Literal
 
 import ray
@@ -25,6 +27,9 @@ OBJECTIVE, ENV_STEPS, SETTINGS = "objective", "env_steps", "settings"
 
 TRIAL = "trial"
 """In a trial's config, beside the settings that vary: all that is the same for all trials."""
+
+LINKS = "links.json"
+"""File in a trial's folder with each person's link to its labelling page, where people are asked."""
 
 MEASUREMENTS = 20
 """Times that a trial is measured, about: often enough for a scheduler to see it coming, and a few percent of its time."""
@@ -84,6 +89,8 @@ class SweepTrial(PreferencePPO):
         self.evaluator: Any = None
         super().setup(config)
         self._every = max(1, self._iterations // MEASUREMENTS)
+        if self.ring.links and self._storage is not None:
+            self._leave_links(Path(self._storage.trial_fs_path))
         if self._plan is not None and self._plan["metric"] == "return":
             options = {
                 "name": f"evaluator-{uuid.uuid4().hex[:12]}",
@@ -94,6 +101,14 @@ class SweepTrial(PreferencePPO):
             }
             evaluator = ray.remote(**options)(Evaluator)
             self.evaluator = evaluator.remote(str(self.config.env), self._plan["episodes"], self._plan["seed"])
+
+    def _leave_links(self, folder: Path) -> None:
+        """Leave the links to the labelling page in the trial's folder, for its owner: nobody sees what a trial prints."""
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".tmp-{LINKS}"
+        temporary.touch(mode=0o600)
+        temporary.write_text(json.dumps(self.ring.links))
+        temporary.replace(folder / LINKS)
 
     def step(self) -> dict[str, Any]:
         """An iteration; its result has the environment steps so far, the settings that vary, and now and then the objective."""
