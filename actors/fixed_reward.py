@@ -59,6 +59,9 @@ class FixedReward:
     def import_store(self, path: Path) -> None:
         """There is no store."""
 
+    def replace_store(self, path: Path) -> None:
+        """There is no store."""
+
     def state(self) -> dict[str, Any]:
         """All that a checkpoint keeps."""
         return {"reward": self._reward}

@@ -259,6 +259,10 @@ class Pipeline:
         """Add the comparisons of the preference store at ``path``, a folder or URL, to this ring's."""
         ray.get(self.store.import_from.remote(path))
 
+    def replace_store(self, path: Path) -> None:
+        """Have the comparisons of the preference store ``path``, and no others; those there were are put aside."""
+        ray.get(self.store.replace_with.remote(path))
+
     def state(self) -> dict[str, Any]:
         """All that a checkpoint keeps besides the comparisons, which are copied by `copy_store`."""
         return {

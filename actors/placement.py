@@ -15,9 +15,18 @@ from rlhf_ray.settings import SettingError
 
 logger = logging.getLogger(__name__)
 
-CPUS = {"fragmenter": 0.1, "gatherer": 0.1, "page": 0.0, "store": 0.0, "collector": 0.2, "reward_trainer": 0.5}
+CPUS = {
+    "fragmenter": 0.1,
+    "gatherer": 0.1,
+    "page": 0.0,
+    "store": 0.0,
+    "collector": 0.2,
+    "reward_trainer": 0.5,
+    "evaluator": 0.1,
+}
 """CPUs each actor claims. In the synchronous ring one of them works at a time, in the asynchronous one only the reward trainer
-works hard, so that together they claim one. The store claims none, to fit on the node it has to be on however full that is."""
+works hard, so that together they claim one. The store claims none, to fit on the node it has to be on however full that is.
+The evaluator is there in sweeps alone, which wait for it (rlhf_ray/rllib/sweeps/trial.py)."""
 
 NODES_WITHIN = 600.0
 """Seconds that a cluster is given to grow: a machine that an autoscaler orders takes minutes."""

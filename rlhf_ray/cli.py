@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,14 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import tyro
 
 import tune_configs
 from rlhf_ray.progress import Progress
-from rlhf_ray.settings import Experiment, SettingError
+from rlhf_ray.settings import Experiment, SettingError, load_experiment
 from rlhf_ray.start import Start
 from rlhf_ray.store import commands
+from rlhf_ray.trackers import TrackerName, check_tracker
 
 USAGE = """usage: rlhf-ray COMMAND …
 
@@ -31,15 +30,16 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray record RUN --out FILE              write down what a run's saved policy does
   rlhf-ray label SOURCE --store STORE         have people compare clips, without training
   rlhf-ray fit STORE [--out FOLDER]           fit a reward model to stored labels
-  rlhf-ray tune PRESET [--trials N …]         run the preset's search space
-  rlhf-ray tune PRESET --resume FOLDER        go on with a sweep that was stopped or killed
+  rlhf-ray tune PRESET [--trials N …]         try different settings: the preset's search space, or what --vary names
+  rlhf-ray tune --resume FOLDER               go on with a sweep that was stopped or killed
   rlhf-ray submit -- COMMAND …                run one of these in a cluster
   rlhf-ray ps                                 list the runs of a cluster
   rlhf-ray stop RUN                           stop a run of a cluster as Ctrl-C does
   rlhf-ray store ACTION PATH …                look after a preference store; `rlhf-ray store` lists the actions
   rlhf-ray doctor [--address …]               check the installation, this machine and the Ray cluster
 
-PRESET is one of {presets}, or the name of an environment, which starts from the defaults.
+PRESET is one of {presets}; or the name of an environment, which starts from the defaults; or a
+JSON file of settings (a run's config.json, a sweep's best.json).
 `rlhf-ray COMMAND --help` (and `rlhf-ray train PRESET --help`) explains every option."""
 
 
@@ -53,6 +53,8 @@ class Train(Experiment):
     """Also train PPO on the true reward, with the same settings and steps, to compare with."""
     evaluation_episodes: int = 20
     """Episodes each agent is evaluated on at the end."""
+    tracker: TrackerName = "none"
+    """Where metrics go besides TensorBoard: wandb is Weights & Biases (its login, or WANDB_MODE=offline)."""
     teacher: Literal["oracle", "stochastic", "human"] | None = None
     """Short for preferences.teacher. With human, training goes on while people label (preferences.mode=asynchronous), unless
     wait_for_labels is set."""
@@ -71,24 +73,6 @@ class Evaluate:
     """Episodes to play."""
     json: bool = False
     """Print one JSON object instead of a sentence."""
-
-
-@dataclass(frozen=True)
-class Tune:
-    """Run a preset's search space: several trials, each with its own ring. Prints a table and writes the best settings."""
-
-    trials: int = 4
-    """Trials, each with settings drawn from the search space."""
-    concurrent: int | None = None
-    """Trials at a time; as many as there is room for unless given."""
-    run_dir: Path | None = None
-    """Folder for the sweep; a new one under runs/ unless given."""
-    total_env_steps: int | None = None
-    """Environment steps of each trial; the preset's unless given."""
-    seed: int = 0
-    """Seed of the draws from the search space and of the trials."""
-    resume: Path | None = None
-    """Folder of a sweep to go on with, given the options it was begun with."""
 
 
 @dataclass(frozen=True)
@@ -139,10 +123,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def preset(name: str) -> Experiment:
-    """The experiment called ``name``, or the defaults for the environment of that name."""
+    """The experiment called ``name``, or in the JSON file ``name``, or the defaults for the environment of that name."""
     if name in tune_configs.names():
         experiment: Experiment = tune_configs.load(name).experiment
         return experiment
+    if name.endswith(".json"):
+        return _settings_file(Path(name))
     import gymnasium
 
     from rlhf_ray import envs
@@ -153,6 +139,17 @@ def preset(name: str) -> Experiment:
         presets = ", ".join(tune_configs.names())
         raise SettingError(f"{name!r} is neither a preset ({presets}) nor an environment: {error}") from error
     return Experiment(environment=name)
+
+
+def _settings_file(path: Path) -> Experiment:
+    try:
+        return load_experiment(path)
+    except SettingError:
+        raise
+    except (OSError, ValueError, TypeError) as error:
+        raise SettingError(
+            f"{path} cannot be read as settings ({error}): name a run's config.json or a sweep's best.json."
+        ) from error
 
 
 def _train(words: list[str]) -> None:
@@ -174,6 +171,7 @@ def _train(words: list[str]) -> None:
         Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
     )
     experiment = _experiment(command)
+    check_tracker(command.tracker)
     if resumed is not None:
         _check_resumed(resumed.experiment(), experiment)
         if command.start != defaults.start:
@@ -187,7 +185,11 @@ def _train(words: list[str]) -> None:
         command.run_dir or _new_folder(words[0], experiment.seed),
         experiment,
         command.start,
-        options={"reference": command.reference, "evaluation_episodes": command.evaluation_episodes},
+        options={
+            "reference": command.reference,
+            "evaluation_episodes": command.evaluation_episodes,
+            "tracker": command.tracker,
+        },
         say=print,
     )
     experiment = folder.experiment() if resumed is None else experiment
@@ -206,6 +208,7 @@ def _train(words: list[str]) -> None:
             observe=progress.show,
             say=progress.say,
             invite=progress.invite,
+            tracker=command.tracker,
         )
     progress.summarise(outcome, folder)
 
@@ -278,33 +281,15 @@ def _fit(words: list[str]) -> None:
 
 
 def _tune(words: list[str]) -> None:
-    name = words[0]
-    if name not in tune_configs.names():
-        raise SettingError(f"{name!r} is no preset; there are {', '.join(tune_configs.names())}.")
-    command = _parse(Tune, f"rlhf-ray tune {name}", words[1:], Tune())
+    from rlhf_ray.rllib.sweeps import command
+    from rlhf_ray.rllib.training import quiet
 
-    from actors.announced import announced
-    from rlhf_ray.rllib import PreferencePPOConfig
-    from rlhf_ray.rllib.sweep import go_on, sweep
-    from rlhf_ray.rllib.training import quiet, start_ray
-    from rlhf_ray.run_folder import run_path
+    def load(name: str) -> tuple[Experiment, dict[str, Any]]:
+        experiment = preset(name)
+        return experiment, tune_configs.load(name).search_space() if name in tune_configs.names() else {}
 
-    module = tune_configs.load(name)
-    experiment: Experiment = dataclasses.replace(module.experiment, seed=command.seed)
-    if command.total_env_steps is not None:
-        experiment = dataclasses.replace(experiment, total_env_steps=command.total_env_steps)
     quiet()
-    random.seed(command.seed)
-    np.random.seed(command.seed)
-    start_ray(cpus=2 + experiment.ppo.num_env_runners + experiment.ppo.num_learners)
-    config = module.search_space(PreferencePPOConfig.from_experiment(experiment))
-    folder = run_path(command.resume or command.run_dir or _new_folder(f"tune-{name}", command.seed)).absolute()
-    with announced(folder, environment=experiment.environment) as announcement:
-        announcement.tell("tuning")
-        if command.resume is not None:
-            go_on(folder, config)
-        else:
-            sweep(config, folder, trials=command.trials, concurrent=command.concurrent)
+    command.run(words, load, _new_folder)
 
 
 def _label(words: list[str]) -> None:
@@ -375,5 +360,6 @@ def _new_folder(name: str, seed: int) -> Path:
     from rlhf_ray.run_folder import run_path
 
     moment = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")
+    short = Path(name).stem if name.endswith(".json") else name.replace("/", "-")
     job = job_metadata().get("job_submission_id", "")[-4:]  # two people may submit the same at the same moment
-    return run_path("runs") / "-".join(filter(None, [name.replace("/", "-"), f"seed{seed}", moment, job]))
+    return run_path("runs") / "-".join(filter(None, [short, f"seed{seed}", moment, job]))

@@ -436,8 +436,8 @@ class Experiment:
     """One experiment: an environment, a budget, and the settings of every part."""
 
     environment: str = "Pendulum-v1"
-    """A gymnasium id ("module:Id-v0" imports the module first), rlhf_ray/CartPoleFixed-v0, rlhf_ray/MovingDot-v0, or
-    procgen/GAME-easy and the like."""
+    """A gymnasium id ("module:Id-v0" imports the module first), rlhf_ray/CartPoleFixed-v0, HopperFixed-v0, MovingDot-v0 or Pong-v0,
+    or procgen/GAME-easy and the like."""
     total_env_steps: int = 100_000
     """Environment steps in all, those of the random policy and of exploratory clips included. Never exceeded."""
     seed: int = 0

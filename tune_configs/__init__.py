@@ -1,4 +1,7 @@
-"""Experiments: one file each, with its settings (``experiment``) and its search space (``search_space()``)."""
+"""Experiments: one file each, with its settings (``experiment``), which `rlhf-ray train` uses, and its search space.
+
+``search_space()`` gives, for names of settings as on the command line, the sampler that `rlhf-ray tune` draws them from.
+"""
 
 from __future__ import annotations
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ray import tune
 
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
-
-if TYPE_CHECKING:
-    from rlhf_ray.rllib import PreferencePPOConfig
 
 experiment = Experiment(
     environment="Pendulum-v1",
@@ -36,9 +33,15 @@ experiment = Experiment(
 )
 
 
-def search_space(config: PreferencePPOConfig) -> PreferencePPOConfig:
+def search_space() -> dict[str, Any]:
     """What `rlhf-ray tune pendulum` varies."""
-    config.fragments(length=tune.choice([10, 25]))
-    config.reward_model(learning_rate=tune.loguniform(3e-4, 3e-3), updates=tune.choice([10, 20, 40]))
-    config.training(gamma=tune.choice([0.95, 0.98]))
-    return config
+    return {
+        "ppo.gamma": tune.choice([0.95, 0.98]),  # of one episode of 200 steps, what lies 20 or 50 steps ahead counts
+        "ppo.learning_rate": tune.loguniform(
+            3e-4, 3e-3
+        ),  # what decides most in PPO; three times either side of the preset's
+        "ppo.entropy_coefficient": tune.uniform(0.0, 0.02),
+        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # AdamW's usual 1e-3, three times either side
+        "reward_model.updates": tune.choice([10, 20, 40]),  # fits that are too long overfit few labels
+        "fragments.length": tune.choice([10, 25]),  # short ones say more per step, long ones are easier to tell apart
+    }

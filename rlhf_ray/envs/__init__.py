@@ -1,7 +1,7 @@
 """Environments by name, and the few of our own.
 
-Importing this package registers ``rlhf_ray/CartPoleFixed-v0`` and ``rlhf_ray/MovingDot-v0`` with gymnasium. Procgen's
-games need the ``procgen`` extra, and are imported when the first of them is made.
+Importing this package registers ``rlhf_ray/CartPoleFixed-v0``, ``HopperFixed-v0``, ``MovingDot-v0`` and ``Pong-v0`` with
+gymnasium. Procgen's games need the ``procgen`` extra, Hopper ``mujoco`` and Pong ``atari``; each is imported when it is made.
 """
 
 from rlhf_ray.envs.registry import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register

@@ -12,24 +12,31 @@ from rlhf_ray.envs import procgen, procgen_settings
 
 PROCGEN_PREFIX = "procgen/"
 
-_OWN_ENVS = {
-    "rlhf_ray/CartPoleFixed-v0": ("rlhf_ray.envs.cartpole_fixed:CartPoleFixed", 500),
-    "rlhf_ray/MovingDot-v0": ("rlhf_ray.envs.moving_dot:MovingDot", 100),
+_OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "rlhf_ray/CartPoleFixed-v0": ("rlhf_ray.envs.cartpole_fixed:CartPoleFixed", 500, {}),
+    "rlhf_ray/MovingDot-v0": ("rlhf_ray.envs.moving_dot:MovingDot", 100, {}),
+    # Hopper-v5 that goes on after a fall, when its reward for standing stops: as CartPoleFixed is to CartPole.
+    "rlhf_ray/HopperFixed-v0": (
+        "gymnasium.envs.mujoco.hopper_v5:HopperEnv",
+        1000,
+        {"terminate_when_unhealthy": False},
+    ),
+    "rlhf_ray/Pong-v0": ("rlhf_ray.envs.pong:Pong", 2000, {}),
 }
-"""Our ids, each with its class and the number of steps after which its episodes are truncated."""
+"""Our ids, each with its class, the number of steps after which its episodes are truncated, and options."""
 
 _ACCEPTED_FORMS = (
     "Accepted are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
-    f"registers the id; {' and '.join(repr(name) for name in _OWN_ENVS)}; and 'procgen/<game>-<mode>' with mode easy, "
+    f"registers the id; {', '.join(repr(name) for name in _OWN_ENVS)}; and 'procgen/<game>-<mode>' with mode easy, "
     "hard, extreme, memory or exploration, such as 'procgen/coinrun-easy'."
 )
 
 
 def register() -> None:
     """Registers our own environments with gymnasium. Calling it again changes nothing."""
-    for name, (entry_point, episode_steps) in _OWN_ENVS.items():
+    for name, (entry_point, episode_steps, options) in _OWN_ENVS.items():
         if name not in gymnasium.registry:
-            gymnasium.register(name, entry_point=entry_point, max_episode_steps=episode_steps)
+            gymnasium.register(name, entry_point=entry_point, max_episode_steps=episode_steps, kwargs=options)
 
 
 def is_natively_vectorised(name: str) -> bool:

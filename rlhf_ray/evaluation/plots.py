@@ -142,7 +142,7 @@ def returns_plot(rows: Rows, random: float | None, reference: float | None) -> M
         _curve(lower, *learned, LEARNED)
         lower.set_title("Learned return", color=LEARNED)
         lower.set_ylabel("learned reward per episode")
-        _steps_axis(lower)
+        steps_axis(lower)
 
     return render(
         "returns", "Two panels over environment steps: the true return and the learned return.", (_WIDTH, 420), draw
@@ -166,7 +166,7 @@ def accuracy_plot(rows: Rows) -> Markup | None:
         lowest = min([50.0, *(100 * train[1]), *(100 * held_out[1])])
         axes.set(ylabel="accuracy (%)", ylim=(max(-3, lowest - 6), 103))
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0, borderpad=0)
-        _steps_axis(axes)
+        steps_axis(axes)
 
     return render("accuracy", "The reward model's accuracy over environment steps.", (_WIDTH, 180), draw)
 
@@ -185,7 +185,7 @@ def comparisons_plot(rows: Rows, budget: float | None) -> Markup | None:
         axes.set(ylabel="comparisons answered")
         axes.margins(y=0.12)
         axes.set_ylim(bottom=0)
-        _steps_axis(axes)
+        steps_axis(axes)
 
     return render("comparisons", "Comparisons answered so far over environment steps.", (_WIDTH, 180), draw)
 
@@ -225,7 +225,7 @@ def learner_plot(rows: Rows) -> Markup | None:
         lower.set(title="Explained variance of the value function", ylabel="share")
         for axes in (upper, lower):
             axes.yaxis.set_major_locator(MaxNLocator(4))
-        _steps_axis(lower)
+        steps_axis(lower)
 
     return render("learner", "Policy entropy and explained variance over environment steps.", (_WIDTH, 235), draw)
 
@@ -250,7 +250,8 @@ def _level(axes: Axes, name: str, level: float, right: bool = False) -> None:
     )
 
 
-def _steps_axis(axes: Axes) -> None:
+def steps_axis(axes: Axes) -> None:
+    """Label the axis below as one of environment steps."""
     axes.set(xlabel="environment steps")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
 

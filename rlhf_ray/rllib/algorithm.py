@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -36,6 +37,9 @@ from rlhf_ray.rllib.seeding import begin_anew
 from rlhf_ray.rllib.spreading import spread_env_runners
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
 from rlhf_ray.settings import PreferenceSettings
+
+ORIGIN = "origin.json"
+"""File in a checkpoint that says which of Tune's trials it is from."""
 
 ATTEMPTS = 30
 """Iterations without a single step before a run gives up: env runners restart within a few, unless the environment is at fault."""
@@ -146,6 +150,11 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         return str(self._store_path()).rstrip("/").split("/")[-2:][0]
 
     @property
+    def _trial(self) -> str | None:
+        """The name of the folder of the Tune trial that this is (RLlib's `trial_id` is always the same); None outside of Tune."""
+        return None if self._storage is None else self._storage.trial_dir_name
+
+    @property
     def env_steps(self) -> int:
         """Environment steps so far, those of PPO's rollouts and those of the rollout collector."""
         return self._sampled + self.ring.env_steps
@@ -224,14 +233,40 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         self.ring.copy_store(Path(saved).absolute() / PREFERENCES)
         if self.ring.version:
             self.reward_model().save(Path(saved) / REWARD_MODULE_ID)
+        (Path(saved) / ORIGIN).write_text(json.dumps({"trial": self._trial}) + "\n")
         return saved
 
     def restore_from_path(self, path: Any, *arguments: Any, **keywords: Any) -> None:
-        """Restore a checkpoint. Its comparisons are copied into this algorithm's own store."""
-        store = Path(path).absolute() / PREFERENCES
+        """Restore a checkpoint.
+
+        Its comparisons are added to this algorithm's own store, which may hold more, of after it. Where the checkpoint is that of
+        another of Tune's trials, which population-based training has this one go on from, they take the place of its own.
+        """
+        folder = Path(path).absolute()
+        store = folder / PREFERENCES
         if store.exists():
-            self.ring.import_store(store)
+            if self._is_of_another_trial(folder):
+                self.ring.replace_store(store)
+            else:
+                self.ring.import_store(store)
         super().restore_from_path(path, *arguments, **keywords)
+        self._keep_own_learning_rate()
+
+    def _is_of_another_trial(self, checkpoint: Path) -> bool:
+        if self._trial is None or not (checkpoint / ORIGIN).exists():
+            return False
+        origin: str | None = json.loads((checkpoint / ORIGIN).read_text())["trial"]
+        return origin is not None and origin != self._trial
+
+    def _keep_own_learning_rate(self) -> None:
+        """Have the next update use this algorithm's learning rate: a checkpoint's optimizer brings that of whoever wrote it."""
+        steps = self._sampled
+
+        def keep(learner: Any) -> None:
+            for optimizer, schedule in learner._optimizer_lr_schedules.items():
+                learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=steps))
+
+        self.learner_group.foreach_learner(keep)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **keywords: Any) -> dict[str, Any]:
         """RLlib's state and the ring's."""

@@ -28,6 +28,7 @@ from rlhf_ray.rllib.reference import train_reference
 from rlhf_ray.run_folder import MetricsWriter, RunFolder, read_metrics
 from rlhf_ray.settings import Experiment, SettingError
 from rlhf_ray.store import PreferenceStore
+from rlhf_ray.trackers import Tracker, TrackerName
 
 Observer = Callable[[dict[str, Any]], None]
 """Is shown the metrics of each iteration."""
@@ -68,6 +69,7 @@ def train(
     observe: Observer = lambda metrics: None,
     say: Callable[[str], None] = lambda what: None,
     invite: Callable[[dict[str, str]], None] = lambda links: None,
+    tracker: TrackerName = "none",
 ) -> Outcome:
     """Train on ``experiment`` and leave a whole run folder behind, also when interrupted by Ctrl-C.
 
@@ -80,13 +82,23 @@ def train(
         observe: is shown the metrics of each iteration.
         say: is told what is being done.
         invite: is told each person's link to the labelling page, where people are asked.
+        tracker: where the metrics go besides.
     """
     totals = {"total_env_steps": experiment.total_env_steps, "total_labels": experiment.preferences.comparisons}
     with (
         interruptible() as interrupted,
         announced(folder.path, environment=experiment.environment, **totals) as announcement,
     ):
-        progress = _train(experiment, folder, resume, interrupted, observe, invite, announcement)
+        tracking = Tracker(tracker, folder)
+
+        def look(metrics: dict[str, Any]) -> None:
+            tracking.log(metrics)
+            observe(metrics)
+
+        try:
+            progress = _train(experiment, folder, resume, interrupted, look, invite, announcement)
+        finally:
+            tracking.close()
 
         def true_return(act: Any) -> TrueReturn:
             return evaluate(experiment.environment, act, episodes=evaluation_episodes, seed=experiment.seed)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +18,7 @@ import pyarrow as pa
 
 from rlhf_ray.arrays import IntArray
 from rlhf_ray.comparisons import Changes, Comparisons
+from rlhf_ray.flush import flush
 from rlhf_ray.fragments import Fragments
 from rlhf_ray.store import upkeep, weights
 from rlhf_ray.store.clips import DamagedClipError, Rows, gather
@@ -223,6 +226,32 @@ class PreferenceStore:
         if theirs.keys() - mine.keys():
             weights.write(self._files, theirs | mine)
         return len(self) - before
+
+    def replace_with(self, path: Path | str) -> None:
+        """Hold what the store at ``path`` holds, and nothing else.
+
+        What was here is kept beside it: in a folder of this one's name with ``.replaced-1`` (or the next free number) behind.
+
+        Raises:
+            ValueError: there is no store at ``path``, or this one is at a URL, where nothing can be put aside in one step.
+        """
+        other = PreferenceStore(path, create=False)
+        if not isinstance(self._files, LocalFiles):
+            raise ValueError(f"{self.path} is no folder: a store at a URL cannot take the place of another.")
+        root = self._files.root
+        new = root.with_name(f".tmp-{root.name}-{os.getpid()}")
+        shutil.rmtree(new, ignore_errors=True)
+        other.copy_to(new)
+        for part in (new, *new.rglob("*")):
+            flush(part)
+        number = next(n for n in itertools.count(1) if not root.with_name(f"{root.name}.replaced-{n}").exists())
+        # A process killed between these two leaves no store here; whoever repeats the call makes it whole.
+        root.rename(root.with_name(f"{root.name}.replaced-{number}"))
+        new.rename(root)
+        flush(root.parent)
+        self._settled = False
+        self._contents = Contents(self._files)
+        self._contents.refresh()
 
     def copy_to(self, path: Path | str) -> None:
         """Copy the store to ``path``: by hard links where both are on one disk, since files never change."""

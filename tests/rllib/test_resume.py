@@ -167,14 +167,14 @@ SWEEP = """
 import sys
 from pathlib import Path
 from benchmarks.resume import small
-from rlhf_ray.rllib import PreferencePPOConfig
-from rlhf_ray.rllib.sweep import go_on, sweep
+from ray import tune
+from rlhf_ray.rllib.sweeps import Plan, go_on, sweep
 from rlhf_ray.rllib.training import quiet, start_ray
 quiet()
 start_ray(cpus=2)
-config = PreferencePPOConfig.from_experiment(small())
+plan = Plan(small(), {"ppo.gamma": tune.choice([0.9, 0.99])}, trials=1, evaluation_episodes=2)
 folder = Path(sys.argv[1])
-go_on(folder, config) if sys.argv[2:] else sweep(config, folder, trials=1)
+go_on(folder) if sys.argv[2:] else sweep(plan, folder)
 """
 
 

@@ -1,0 +1,124 @@
+"""`rlhf-ray tune`: a preset's search space, or settings of your choosing, from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from actors.announced import announced
+from rlhf_ray.rllib.sweeps.running import Plan, go_on, read_plan, sweep
+from rlhf_ray.rllib.sweeps.space import Space, parse
+from rlhf_ray.rllib.sweeps.strategies import Schedule, Search
+from rlhf_ray.rllib.sweeps.trial import Metric
+from rlhf_ray.rllib.training import start_ray
+from rlhf_ray.run_folder import run_path
+from rlhf_ray.settings import Experiment, SettingError
+from rlhf_ray.trackers import TrackerName
+
+
+@dataclass(frozen=True)
+class Tune(Experiment):
+    """Run trials with different settings: those that the preset's search space varies, or that --vary names.
+
+    Prints a table; leaves best.json for `rlhf-ray train`, a report, and each trial's folder. Every other setting can be given as in
+    `rlhf-ray train`.
+    """
+
+    vary: tuple[str, ...] = ()
+    """What to vary, instead of the preset's search space: ppo.gamma=0.95,0.98 for these values, ppo.gamma=0.9..0.99 for what lies
+    between, reward_model.learning_rate=1e-4..1e-2:log for the same on a logarithmic scale. Several may follow."""
+    trials: int = 4
+    """Trials, each with settings drawn from the search space."""
+    concurrent: int | None = None
+    """Trials at a time, at most; as many as there is room for unless given. On a cluster that grows: how many to ask for."""
+    search: Search = "random"
+    """Who chooses a trial's settings: random, or optuna (by what came out so far)."""
+    schedule: Schedule = "none"
+    """none: all trials run to the end. asha: those that do worse than others stop early. pbt and pb2: a population; those that do
+    worse go on from others' checkpoints, labels and reward model included, with settings changed on the way."""
+    metric: Literal["auto", Metric] = "auto"
+    """What trials are measured by. return: the true return of the policy on environments of its own, acting deterministically.
+    likelihood: that of held-out comparisons under the reward model, where there is no true reward. auto: return, or likelihood
+    where people are asked."""
+    evaluation_episodes: int = 20
+    """Episodes for each measurement of the true return; the same beginnings for all trials."""
+    seeds: int = 0
+    """Afterwards, train the best settings with so many other seeds, for a mean and its interval."""
+    tracker: TrackerName = "none"
+    """Where results go besides TensorBoard: wandb is Weights & Biases (its login, or WANDB_MODE=offline)."""
+    run_dir: Path | None = None
+    """Folder for the sweep; a new one under runs/ unless given."""
+
+
+def run(
+    words: list[str],
+    load: Callable[[str], tuple[Experiment, Space]],
+    new_folder: Callable[[str, int], Path],
+) -> None:
+    """Run ``rlhf-ray tune`` with the words after it.
+
+    Args:
+        words: the preset and the options, or ``--resume FOLDER``.
+        load: the experiment and the search space of that name.
+        new_folder: names a folder, given a name and a seed.
+    """
+    if "--resume" in words:
+        resumed = _resumed(words)
+        _begin(read_plan(resumed), resumed, go_on)
+        return
+    name, rest = words[0], words[1:]
+    experiment, space = load(name)
+    defaults = Tune(**{f.name: getattr(experiment, f.name) for f in dataclasses.fields(Experiment)})
+    command: Tune = tyro.cli(
+        Annotated[Tune, tyro.conf.arg(name="")], prog=f"rlhf-ray tune {name}", args=rest, default=defaults
+    )
+    plan = plan_of(command, space, name)
+    plan.check()
+    folder = command.run_dir or new_folder(f"tune-{Path(name).stem}", command.seed)
+    _begin(plan, run_path(folder).absolute(), lambda path: sweep(plan, path))
+
+
+def _begin(plan: Plan, folder: Path, turn: Callable[[Path], object]) -> None:
+    """Start Ray, and have the sweep listed while it runs."""
+    start_ray(cpus=2 + plan.experiment.ppo.num_env_runners + plan.experiment.ppo.num_learners)
+    with announced(folder, environment=plan.experiment.environment) as announcement:
+        announcement.tell("tuning")
+        turn(folder)
+
+
+def plan_of(command: Tune, space: Space, name: str) -> Plan:
+    """What a command line comes to."""
+    experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
+    asks_people = experiment.preferences.asks_people
+    metric: Metric
+    metric = ("likelihood" if asks_people else "return") if command.metric == "auto" else command.metric
+    return Plan(
+        experiment=experiment,
+        space=parse(command.vary, experiment) if command.vary else space,
+        trials=command.trials,
+        # People answer one trial's questions at a time.
+        concurrent=1 if asks_people and command.concurrent is None else command.concurrent,
+        search=command.search,
+        schedule=command.schedule,
+        metric=metric,
+        evaluation_episodes=command.evaluation_episodes,
+        seeds=command.seeds,
+        tracker=command.tracker,
+        name=name,
+    )
+
+
+def _resumed(words: list[str]) -> Path:
+    """The folder in ``--resume FOLDER``, before which the preset may be named."""
+    place = words.index("--resume")
+    rest = words[place + 2 :]
+    if len(words) <= place + 1 or words[place + 1].startswith("-"):
+        raise SettingError("--resume needs the folder of the sweep to go on with.")
+    if rest or place > 1:
+        raise SettingError("--resume goes on with the settings and options that the sweep began with: give no others.")
+    return run_path(words[place + 1]).absolute()

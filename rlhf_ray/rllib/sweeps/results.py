@@ -1,0 +1,194 @@
+"""What a sweep came to: its trials, the best settings as a file that `rlhf-ray train` takes, a table, and the report."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray.tune import Result, ResultGrid
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+
+from rlhf_ray.evaluation.sweep_report import write_sweep_report
+from rlhf_ray.rllib.algorithm import PREFERENCES
+from rlhf_ray.rllib.sweeps.space import apply
+from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, OBJECTIVE, SETTINGS
+from rlhf_ray.run_folder import plain
+from rlhf_ray.settings import Experiment, save_experiment
+
+FORMAT = "rlhf_ray.sweep/1"
+
+BEST, TRIALS = "best.json", "trials.json"
+
+NAMES = {"return": "true return", "likelihood": "held-out log-likelihood"}
+"""What the objectives are called."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a sweep came to.
+
+    Attributes:
+        plan: what was asked for, as JSON values.
+        trials: one dictionary each, the best first: ``name``, ``status`` (finished, stopped early, failed or unfinished),
+            ``objective`` (None where it was never measured), ``env_steps``, ``held_out_accuracy``, ``comparisons``, ``settings``
+            (those that vary, as they were at the end), ``curve`` (environment steps and objective) and ``error``.
+        complete: whether every trial came to its end, be it that it was stopped or failed.
+        seeds: trials of the best settings with other seeds, in the same form; None where there are none.
+    """
+
+    plan: dict[str, Any]
+    trials: list[dict[str, Any]]
+    complete: bool
+    seeds: list[dict[str, Any]] | None = None
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best of the trials that ran to the end; of all, where none did. None where none was measured."""
+        measured = [trial for trial in self.trials if trial["objective"] is not None]
+        whole = [trial for trial in measured if trial["status"] == "finished"]
+        return next(iter(whole or measured), None)
+
+    @property
+    def over_seeds(self) -> dict[str, Any] | None:
+        """Mean and 95 % interval (Student's t) of the best settings' objective over the other seeds."""
+        values = [trial["objective"] for trial in self.seeds or [] if trial["objective"] is not None]
+        if not values:
+            return None
+        mean, interval = statistics.mean(values), None
+        if len(values) > 1:
+            half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+            interval = [mean - half, mean + half]
+        return {"mean": mean, "interval_95": interval, "each": values}
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        values: dict[str, Any] = plain(
+            {
+                "format": FORMAT,
+                "plan": self.plan,
+                "objective": NAMES[self.plan["metric"]],
+                "complete": self.complete,
+                "best": None if self.best is None else self.best["name"],
+                "trials": self.trials,
+                "seeds": self.seeds,
+                "over_seeds": self.over_seeds,
+                "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            }
+        )
+        return values
+
+
+def collect(results: ResultGrid, plan: dict[str, Any], trials: int) -> Outcome:
+    """What Tune's results say.
+
+    Args:
+        results: Tune's.
+        plan: what was asked for.
+        trials: how many there should be.
+    """
+    found = sorted((_trial(result, plan["space"]) for result in results), key=_rank)
+    done = [trial for trial in found if trial["status"] != "unfinished"]
+    return Outcome(plan, found, complete=len(done) >= trials)
+
+
+def _rank(trial: dict[str, Any]) -> tuple[bool, float]:
+    objective = trial["objective"]
+    return objective is None, -(objective or 0.0)
+
+
+def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
+    metrics = result.metrics or {}
+    ring = metrics.get(PREFERENCES, {})
+    curve = _curve(result)
+    if result.error is not None:
+        status = "failed"
+    elif ring.get("finished") == 1.0:
+        status = "finished"
+    else:
+        status = "stopped early" if metrics.get("done") else "unfinished"
+    return {
+        "name": Path(result.path).name,
+        "status": status,
+        "objective": curve[-1][1] if curve else None,
+        "env_steps": int(metrics.get(ENV_STEPS, 0)),
+        "held_out_accuracy": ring.get("round", {}).get("held_out_accuracy"),
+        "comparisons": ring.get("comparisons"),
+        "settings": {name: metrics.get(SETTINGS, {}).get(name) for name in space},
+        "curve": curve,
+        "error": None if result.error is None else str(result.error).strip().splitlines()[-1][:500],
+    }
+
+
+def _curve(result: Result) -> list[list[float]]:
+    """Environment steps and objective of each measurement. Those after which the trial was taken back are left out."""
+    table = result.metrics_dataframe
+    if table is None or OBJECTIVE not in table or ENV_STEPS not in table:
+        return []
+    points: list[list[float]] = []
+    for steps, objective in table[[ENV_STEPS, OBJECTIVE]].dropna().itertuples(index=False):
+        while points and points[-1][0] >= steps:
+            points.pop()
+        points.append([float(steps), float(objective)])
+    return points
+
+
+def conclude(outcome: Outcome, experiment: Experiment, folder: Path, say: Callable[[str], None]) -> None:
+    """Write ``trials.json``, ``best.json`` and ``report.html`` into ``folder``, and print a table.
+
+    Args:
+        outcome: to be written.
+        experiment: what the trials had in common.
+        folder: the sweep's.
+        say: is told where things are.
+    """
+    (folder / TRIALS).write_text(json.dumps(outcome.to_json(), indent=2) + "\n")
+    if outcome.best is not None:
+        save_experiment(apply(experiment, outcome.best["settings"]), folder / BEST)
+    report = write_sweep_report(folder)
+    _print(outcome)
+    if outcome.over_seeds is not None:
+        over = outcome.over_seeds
+        interval = over["interval_95"]
+        spread = "" if interval is None else f" (95 % interval {interval[0]:.4g} to {interval[1]:.4g})"
+        say(f"the best settings with {len(over['each'])} other seeds: {over['mean']:.4g}{spread}")
+    if not outcome.complete:
+        say(f"not all trials are done; go on with: rlhf-ray tune --resume {folder}")
+    if outcome.best is not None:
+        say(f"train with the best settings: rlhf-ray train {folder / BEST}")
+    say(f"report: {report}")
+
+
+def _print(outcome: Outcome) -> None:
+    table = Table(title="trials, best first")
+    table.add_column(NAMES[outcome.plan["metric"]], justify="right")
+    table.add_column("env steps", justify="right")
+    table.add_column("held-out accuracy", justify="right")
+    for name in outcome.plan["space"]:
+        table.add_column(name, justify="right")
+    table.add_column("ended")
+    table.add_column("folder")
+    for trial in outcome.trials:
+        table.add_row(
+            _text(trial["objective"]),
+            _text(trial["env_steps"]),
+            _text(trial["held_out_accuracy"]),
+            *map(_text, trial["settings"].values()),
+            trial["status"],
+            trial["name"],
+        )
+    Console().print(table)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,140 @@
+"""Who chooses a trial's settings (searchers), and which trials are stopped or continue as copies of others (schedulers)."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, Literal
+
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers.pb2 import PB2
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
+from ray.tune.search.sample import Categorical, Float, Integer
+
+from rlhf_ray.rllib.sweeps.space import CHANGEABLE, PLACED, Space
+from rlhf_ray.rllib.sweeps.trial import ENV_STEPS
+from rlhf_ray.settings import SettingError
+
+Search = Literal["random", "optuna"]
+Schedule = Literal["none", "asha", "pbt", "pb2"]
+
+_NEEDS = {"optuna": "optuna", "pb2": "sklearn"}
+
+GRACE = 5
+"""ASHA lets every trial run for this part (1/5) of its steps: before that, all that learn later look alike."""
+
+REDUCTION = 3
+"""ASHA lets the best third go on at each rung, and a rung is three times as high as the one before."""
+
+POPULATION = 5
+"""Population-based training: this part (1/5) of a trial's steps lies between two looks at how it stands among the others."""
+
+
+def check_strategies(search: Search, schedule: Schedule, space: Space, trials: int, concurrent: int | None) -> None:
+    """Check that searcher, scheduler and search space go together.
+
+    Raises:
+        SettingError: they do not.
+    """
+    for chosen, library in ((search, _NEEDS.get(search)), (schedule, _NEEDS.get(schedule))):
+        if library is not None and importlib.util.find_spec(library) is None:
+            raise SettingError(f"{chosen} needs {library}, which is not installed: pip install 'rlhf-ray[sweeps]'.")
+    if schedule not in ("pbt", "pb2"):
+        return
+    if search == "optuna":
+        raise SettingError(
+            f"--schedule is {schedule} and --search is optuna: population-based training changes settings by itself; leave out "
+            "--search."
+        )
+    if concurrent is not None and concurrent < trials:
+        raise SettingError(
+            f"--concurrent is {concurrent}, and --schedule {schedule} compares all {trials} trials with each other while they run: "
+            "leave it out. Trials for which there is no room take turns."
+        )
+    if trials < 2:
+        raise SettingError(
+            f"--trials is {trials}, and --schedule {schedule} needs at least 2, to take one over from the other."
+        )
+    if placed := [name for name in PLACED if name in space]:
+        raise SettingError(
+            f"--schedule {schedule} cannot vary {placed[0]}, which decides where a trial runs: leave it out."
+        )
+    if not mutations(space, schedule):
+        kind = "a range of " if schedule == "pb2" else ""
+        raise SettingError(
+            f"--schedule {schedule} changes settings while trials run, and the search space ({', '.join(space)}) has none that may "
+            f"change: vary {kind}at least one of {', '.join(sorted(CHANGEABLE))}."
+        )
+
+
+def searcher(search: Search, seed: int, concurrent: int) -> Any:
+    """What draws the settings.
+
+    Args:
+        search: which.
+        seed: of the draws.
+        concurrent: at most so many trials at a time; 0 for no limit.
+    """
+    if search == "random":
+        return BasicVariantGenerator(max_concurrent=concurrent, random_state=seed)
+    import optuna
+    from ray.tune.search.optuna import OptunaSearch
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    chosen = OptunaSearch(sampler=optuna.samplers.TPESampler(seed=seed))
+    return ConcurrencyLimiter(chosen, max_concurrent=concurrent) if concurrent else chosen
+
+
+def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialScheduler:
+    """What decides which trials go on.
+
+    Args:
+        schedule: which.
+        space: what is varied. Of it, PBT and PB2 change what may change while a trial runs; the rest comes with what is copied.
+        total_env_steps: of a trial.
+    """
+    if schedule == "none":
+        return FIFOScheduler()
+    if schedule == "asha":
+        return AsyncHyperBandScheduler(
+            time_attr=ENV_STEPS,
+            max_t=total_env_steps,
+            grace_period=max(1, total_env_steps // GRACE),
+            reduction_factor=REDUCTION,
+        )
+    kind, name = (PB2, "hyperparam_bounds") if schedule == "pb2" else (PopulationBasedTraining, "hyperparam_mutations")
+    changed = mutations(space, schedule)
+    return kind(
+        time_attr=ENV_STEPS,
+        perturbation_interval=max(1, total_env_steps // POPULATION),
+        require_attrs=False,  # not every iteration is measured
+        synch=True,  # who takes over whom depends on no timing, so that a sweep can be repeated
+        custom_explore_fn=Within(space),
+        **{name: changed},
+    )
+
+
+def mutations(space: Space, schedule: Schedule) -> dict[str, Any]:
+    """What PBT or PB2 may change, as it takes it: PB2 ranges alone."""
+    changeable = {name: domain for name, domain in space.items() if name in CHANGEABLE}
+    if schedule == "pb2":
+        return {name: list(_ends(domain)) for name, domain in changeable.items() if isinstance(domain, Float | Integer)}
+    return {
+        name: list(domain.categories) if isinstance(domain, Categorical) else domain
+        for name, domain in changeable.items()
+    }
+
+
+class Within:
+    """Keeps what PBT has changed within its range: it multiplies by 0.8 or 1.2, wherever that leads."""
+
+    def __init__(self, space: Space):
+        self.bounds = {name: _ends(domain) for name, domain in space.items() if isinstance(domain, Float | Integer)}
+
+    def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
+        """``config`` with every value in its range."""
+        within = {name: min(max(config[name], low), high) for name, (low, high) in self.bounds.items()}
+        return {**config, **within}
+
+
+def _ends(domain: Float | Integer) -> tuple[float, float]:
+    return domain.lower, domain.upper - (1 if isinstance(domain, Integer) else 0)

@@ -1,0 +1,137 @@
+"""One trial of a sweep: a whole training with its own ring, measured every now and then by what the sweep looks for."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from pathlib import Path
+from typing import Any, Literal
+
+import ray
+
+from actors.placement import CPUS, of_ring
+from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
+from rlhf_ray.rllib.config import PreferencePPOConfig
+from rlhf_ray.rllib.evaluation import TrueReturn, evaluate
+from rlhf_ray.rllib.policy import PolicyMaker
+from rlhf_ray.rllib.sweeps.space import apply, kinds
+from rlhf_ray.settings import Experiment, from_json
+
+Metric = Literal["return", "likelihood"]
+"""return: the mean true return of the policy, acting deterministically. likelihood: the mean log-likelihood, in nats, of held-out
+comparisons under the reward model."""
+
+OBJECTIVE, ENV_STEPS, SETTINGS = "objective", "env_steps", "settings"
+"""What a trial's results call what it is measured by (the larger, the better), how far it is, and its settings that vary."""
+
+TRIAL = "trial"
+"""In a trial's config, beside the settings that vary: all that is the same for all trials."""
+
+LINKS = "links.json"
+"""File in a trial's folder with each person's link to its labelling page, where people are asked."""
+
+MEASUREMENTS = 20
+"""Times that a trial is measured, about: often enough for a scheduler to see it coming, and a few percent of its time."""
+
+
+class Evaluator:
+    """Plays episodes on environments of its own, in a process of its own, so that measuring changes nothing in the training.
+
+    Args:
+        environment: a name that `rlhf_ray.envs.make_env` takes.
+        episodes: played each time. They begin alike each time and for all trials, so that luck is the same for all.
+        seed: of the episodes.
+    """
+
+    def __init__(self, environment: str, episodes: int, seed: int):
+        self.environment, self.episodes, self.seed = environment, episodes, seed
+
+    def measure(self, make_policy: PolicyMaker) -> TrueReturn:
+        """The true return of a policy that acts deterministically."""
+        return evaluate(self.environment, make_policy().best, episodes=self.episodes, seed=self.seed)
+
+
+def experiment_of(config: dict[str, Any]) -> Experiment:
+    """The experiment that a trial's config comes to."""
+    return apply(from_json(Experiment, config[TRIAL]["experiment"]), settings_of(config))
+
+
+def settings_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings that vary, in a trial's config: Tune adds things of its own."""
+    return {name: config[name] for name in kinds() if name in config}
+
+
+class SweepTrial(PreferencePPO):
+    """`PreferencePPO` as Tune sees it in a sweep.
+
+    Its config is a dictionary: under ``trial`` the experiment (``experiment``), what it is measured by (``metric``), and
+    ``episodes`` and ``seed`` of the evaluations; beside that, the settings that vary, by their names.
+    """
+
+    def __init__(self, config: Any = None, **arguments: Any):
+        self._plan: dict[str, Any] | None = None
+        self._settings: dict[str, Any] = {}
+        if isinstance(config, dict) and TRIAL in config:
+            self._plan, self._settings = config[TRIAL], settings_of(config)
+            config = PreferencePPOConfig.from_experiment(experiment_of(config))
+        super().__init__(config, **arguments)
+
+    @classmethod
+    def default_resource_request(cls, config: Any) -> Any:
+        """RLlib's bundles and the ring's, where the evaluator has its place too."""
+        if isinstance(config, dict) and TRIAL in config:
+            config = PreferencePPOConfig.from_experiment(experiment_of(config))
+        return super().default_resource_request(config)
+
+    def setup(self, config: Any) -> None:
+        """See `PreferencePPO.setup`; starts the evaluator too."""
+        self.evaluator: Any = None
+        super().setup(config)
+        self._every = max(1, self._iterations // MEASUREMENTS)
+        if self.ring.links and self._storage is not None:
+            self._leave_links(Path(self._storage.trial_fs_path))
+        if self._plan is not None and self._plan["metric"] == "return":
+            options = {
+                "name": f"evaluator-{uuid.uuid4().hex[:12]}",
+                "num_cpus": CPUS["evaluator"],
+                "scheduling_strategy": of_ring("evaluator"),
+                "max_restarts": -1,
+                "max_task_retries": -1,
+                "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
+            }
+            evaluator = ray.remote(**options)(Evaluator)
+            self.evaluator = evaluator.remote(str(self.config.env), self._plan["episodes"], self._plan["seed"])
+
+    def _leave_links(self, folder: Path) -> None:
+        """Leave the links to the labelling page in the trial's folder, for its owner: nobody sees what a trial prints."""
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".tmp-{LINKS}"
+        temporary.touch(mode=0o600)
+        temporary.write_text(json.dumps(self.ring.links))
+        temporary.replace(folder / LINKS)
+
+    def step(self) -> dict[str, Any]:
+        """An iteration; its result has the environment steps so far, the settings that vary, and now and then the objective."""
+        result: dict[str, Any] = super().step()
+        result |= {ENV_STEPS: self.env_steps, SETTINGS: self._settings}
+        objective = self._measure(result)
+        if objective is not None:
+            result[OBJECTIVE] = objective
+        return result
+
+    def cleanup(self) -> None:
+        """See `PreferencePPO.cleanup`."""
+        if getattr(self, "evaluator", None) is not None:
+            ray.kill(self.evaluator)
+        super().cleanup()
+
+    def _measure(self, result: dict[str, Any]) -> float | None:
+        """The objective, where it is time for it and it can be told."""
+        if not self.finished and (self.training_iteration + 1) % self._every:
+            return None
+        if self.evaluator is not None:
+            true: TrueReturn = ray.get(self.evaluator.measure.remote(self._policy()))
+            return true.true_return_mean
+        loss = result[PREFERENCES].get("round", {}).get("held_out_loss")
+        return None if loss is None or not math.isfinite(loss) else -float(loss)

@@ -1,0 +1,86 @@
+"""Pong as the paper has it, and the hopper that goes on after a fall."""
+
+import itertools
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_ray.envs import is_image, make_env
+
+STAY, RIGHT, LEFT = 0, 2, 3
+
+
+def play(env: Any, actions: Any, seed: int) -> tuple[list[Any], list[float]]:
+    observation, _ = env.reset(seed=seed)
+    seen, rewards = [observation], []
+    for action in actions:
+        observation, reward, terminated, truncated, _ = env.step(int(action))
+        assert not terminated
+        seen.append(observation)
+        rewards.append(reward)
+        if truncated:
+            break
+    return seen, rewards
+
+
+@pytest.fixture
+def pong() -> Any:
+    pytest.importorskip("ale_py")
+    env = make_env("rlhf_ray/Pong-v0", render_mode="rgb_array")
+    yield env
+    env.close()  # type: ignore[no-untyped-call]
+
+
+def test_an_episode_is_2000_steps_of_small_grey_images_over_several_games(pong: Any) -> None:
+    assert is_image(pong.observation_space)
+    seen, rewards = play(pong, np.full(3000, STAY), seed=0)
+    assert len(rewards) == 2000
+    assert set(rewards) == {0.0, -1.0}
+    assert sum(rewards) < -21  # a game is lost with 21 points, and the next one began
+    assert all(pong.observation_space.contains(observation) for observation in seen[:10])
+    for before, after in itertools.pairwise(seen[:50]):
+        np.testing.assert_array_equal(before[..., 1:], after[..., :-1])
+
+
+def test_the_score_cannot_be_read(pong: Any) -> None:
+    seen, _ = play(pong, np.full(600, STAY), seed=0)
+    assert max(int(observation[:8].max()) for observation in seen) == 0
+    assert seen[-1][8:].max() > 0
+    assert pong.render()[:22].max() == 0
+    assert pong.render().shape == (210, 160, 3)
+
+
+def test_a_seed_says_it_all_and_another_says_something_else(pong: Any) -> None:
+    actions = np.random.default_rng(0).integers(6, size=200)
+    first, again, other = (play(pong, actions, seed)[0] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_actions_move_the_paddle(pong: Any) -> None:
+    up, down = (play(pong, np.full(30, action), seed=0)[0][-1][..., -1] for action in (RIGHT, LEFT))
+    assert not np.array_equal(up[:, 70:], down[:, 70:])
+
+
+def test_pong_missing_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(ImportError, match=r"rlhf-ray\[atari\]"):
+        make_env("rlhf_ray/Pong-v0")
+
+
+def test_a_fallen_hopper_goes_on_and_earns_nothing_for_standing() -> None:
+    pytest.importorskip("mujoco")
+    env = make_env("rlhf_ray/HopperFixed-v0")
+    env.reset(seed=0)
+    full = np.ones(3, np.float32)
+    steps, rewards = 0, []
+    truncated = False
+    while not truncated:
+        _, _, terminated, truncated, info = env.step(full)
+        assert not terminated
+        rewards.append(info["reward_survive"])
+        steps += 1
+    assert steps == 1000
+    assert (rewards[0], rewards[-1]) == (1.0, 0.0)

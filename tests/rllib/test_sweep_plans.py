@@ -1,0 +1,239 @@
+"""What a sweep is told to do: search spaces, searchers and schedulers that go together, room for trials."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+
+import tune_configs
+from rlhf_ray.rllib.sweeps.running import Announcer, Plan, room
+from rlhf_ray.rllib.sweeps.space import CHANGEABLE, apply, check, describe, kinds, parse
+from rlhf_ray.rllib.sweeps.strategies import Within, check_strategies, mutations, scheduler, searcher
+from rlhf_ray.rllib.sweeps.trial import MEASUREMENTS, TRIAL, SweepTrial
+from rlhf_ray.settings import Experiment, PreferenceSettings, SettingError, to_json
+
+
+def test_settings_are_set_by_name() -> None:
+    changed = apply(Experiment(), {"ppo.gamma": 0.9, "seed": 7, "ppo.hidden": [8, 8], "reward_model.use_action": False})
+    assert (changed.ppo.gamma, changed.seed, changed.ppo.hidden, changed.reward_model.use_action) == (
+        0.9,
+        7,
+        (8, 8),
+        False,
+    )
+    assert apply(changed, {"ppo.gamma": 0.99, "seed": 0, "ppo.hidden": [64, 64], "reward_model.use_action": True}) == (
+        Experiment()
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"ppo.gama": 0.9}, ["'ppo.gama'", "ppo.gamma"]),
+        ({"gamma": 0.9}, ["'gamma'", "ppo.gamma"]),
+        ({"ppo": {}}, ["ppo"]),
+        ({"ppo.gamma": 2.0}, ["ppo.gamma", "2.0"]),
+        ({"ppo.gamma": "high"}, ["ppo.gamma", "'high'"]),
+        ({"fragments.length": 500}, ["fragments.length", "500"]),
+    ],
+)
+def test_settings_that_cannot_work_are_named(values: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(SettingError) as error:
+        apply(Experiment(), values)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_what_is_varied_can_be_named_on_the_command_line() -> None:
+    space = parse(
+        [
+            "ppo.gamma=0.95..0.99",
+            "ppo.learning_rate=1e-4..1e-2:log",
+            "ppo.epochs=2..4",
+            "ppo.hidden=[32,32],[64,64]",
+            "preferences.selection=random,disagreement",
+            "reward_model.bootstrap=true,false",
+        ],
+        Experiment(),
+    )
+    assert {name: describe(domain) for name, domain in space.items()} == {
+        "ppo.gamma": {"low": 0.95, "high": 0.99, "log": False},
+        "ppo.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},
+        "ppo.epochs": {"low": 2, "high": 4, "log": False},
+        "ppo.hidden": {"values": [[32, 32], [64, 64]]},
+        "preferences.selection": {"values": ["random", "disagreement"]},
+        "reward_model.bootstrap": {"values": [True, False]},
+    }
+    assert {space["ppo.epochs"].sample() for _ in range(100)} == {2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("ppo.gamma", "nothing is said of what to draw it from"),
+        ("ppo.gama=1,2", "there is no setting 'ppo.gama'"),
+        ("ppo.gamma=0.9..", "two numbers, the lower first"),
+        ("ppo.gamma=0.99..0.9", "the lower first"),
+        ("ppo.epochs=1.5..3", "whole numbers"),
+        ("ppo.learning_rate=0..1:log", "above 0"),
+        ("ppo.learning_rate=0.1..1:exp", "NAME=LOW..HIGH|ppo.learning_rate=LOW..HIGH:log"),
+        ("ppo.gamma=0.9,1.5", "ppo.gamma is 1.5"),
+        ("ppo.gamma=0.9..1.5", "ppo.gamma is 1.5"),
+        ("preferences.selection=random,clever", "preferences.selection is 'clever'"),
+    ],
+)
+def test_what_cannot_be_varied_is_said(word: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        parse([word], Experiment())
+
+
+@pytest.mark.parametrize("name", tune_configs.names())
+def test_the_search_space_of_every_preset_works(name: str) -> None:
+    module = tune_configs.load(name)
+    space = module.search_space()
+    check(space, module.experiment)
+    for _ in range(20):
+        apply(module.experiment, {name: domain.sample() for name, domain in space.items()})
+    Plan(module.experiment, space, name=name).check()
+
+
+def test_what_population_based_training_may_change_are_settings() -> None:
+    assert set(kinds()) >= CHANGEABLE
+
+
+GAMMA = {"ppo.gamma": tune.uniform(0.9, 0.99)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("optuna", "pbt", GAMMA, 4, None), "leave out --search"),
+        (("random", "pbt", GAMMA, 4, 2), "compares all 4 trials"),
+        (("random", "pb2", GAMMA, 1, None), "at least 2"),
+        (("random", "pbt", {**GAMMA, "ppo.num_env_runners": tune.choice([0, 1])}, 4, None), "ppo.num_env_runners"),
+        (("random", "pbt", {"fragments.length": tune.choice([5, 10])}, 4, None), "none that may change"),
+        (("random", "pb2", {"ppo.gamma": tune.choice([0.9, 0.99])}, 4, None), "a range of at least one"),
+    ],
+)
+def test_what_does_not_go_together_is_said(arguments: Any, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        check_strategies(*arguments)
+
+
+def test_what_goes_together_is_let_through() -> None:
+    for search in ("random", "optuna"):
+        for schedule in ("none", "asha"):
+            check_strategies(search, schedule, {"fragments.length": tune.choice([5, 10])}, 1, 1)  # type: ignore[arg-type]
+    check_strategies("random", "pbt", {**GAMMA, "fragments.length": tune.choice([5, 10])}, 4, None)
+
+
+def test_population_based_training_changes_what_may_change_and_keeps_it_in_its_range() -> None:
+    space = {
+        **GAMMA,
+        "ppo.epochs": tune.randint(2, 9),
+        "ppo.clip": tune.choice([0.1, 0.2]),
+        "fragments.length": tune.choice([5, 10]),
+    }
+    assert set(mutations(space, "pbt")) == {"ppo.gamma", "ppo.epochs", "ppo.clip"}
+    assert mutations(space, "pbt")["ppo.clip"] == [0.1, 0.2]
+    assert mutations(space, "pb2") == {"ppo.gamma": [0.9, 0.99], "ppo.epochs": [2, 8]}
+    within = Within(space)
+    assert within({"ppo.gamma": 1.1, "ppo.epochs": 1, "ppo.clip": 0.1, TRIAL: 3}) == {
+        "ppo.gamma": 0.99,
+        "ppo.epochs": 2,
+        "ppo.clip": 0.1,
+        TRIAL: 3,
+    }
+
+
+def test_asha_stops_who_does_worse_than_others_at_a_fifth_of_the_steps() -> None:
+    asha = scheduler("asha", GAMMA, 1000)
+    asha.set_search_properties("objective", "max")
+
+    class Trial:
+        def __init__(self, name: str):
+            self.trial_id = name
+
+    decisions = {}
+    for i, objective in enumerate((5.0, 1.0, 9.0)):
+        trial = Trial(str(i))
+        asha.on_trial_add(None, trial)
+        early = asha.on_trial_result(None, trial, {"env_steps": 199, "objective": objective})
+        decisions[objective] = early, asha.on_trial_result(None, trial, {"env_steps": 200, "objective": objective})
+    assert decisions == {5.0: ("CONTINUE", "CONTINUE"), 1.0: ("CONTINUE", "STOP"), 9.0: ("CONTINUE", "CONTINUE")}
+
+
+def test_the_same_seed_draws_the_same_settings() -> None:
+    space = tune_configs.load("pendulum").search_space()
+    draws = []
+    for _ in range(2):
+        generator = searcher("random", 3, 0)
+        generator.add_configurations({"e": {"run": "PPO", "config": {**space, TRIAL: _common()}, "num_samples": 3}})
+        draws.append([{k: v for k, v in generator.next_trial().config.items() if k != TRIAL} for _ in range(3)])
+    assert draws[0] == draws[1]
+    assert draws[0][0] != draws[0][1]
+
+
+def _common(**changes: Any) -> dict[str, Any]:
+    return {"experiment": to_json(Experiment(**changes)), "metric": "return", "episodes": 2, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("bundles", "nodes", "count"),
+    [
+        ([{"CPU": 1.0}, {"CPU": 1.0}], [{"CPU": 4.0}], 2),
+        ([{"CPU": 1.0}, {"CPU": 1.0}], [{"CPU": 3.0}, {"CPU": 1.0}], 2),
+        ([{"CPU": 2.0}], [{"CPU": 1.0}, {"CPU": 1.0}], 0),
+        ([{"CPU": 1.0, "GPU": 0.5}], [{"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0}], 2),
+        ([{"CPU": 0.1}] * 3, [{"CPU": 0.3}], 1),
+        ([{"CPU": 1.0}], [], 0),
+    ],
+)
+def test_room_is_counted_bundle_by_bundle(bundles: list[Any], nodes: list[Any], count: int) -> None:
+    assert room(bundles, nodes) == count
+
+
+def test_a_trial_asks_for_what_its_training_and_its_ring_take() -> None:
+    for runners, cpus in ((0, [1, 1]), (2, [1, 1, 1, 1])):
+        experiment = apply(Experiment(), {"ppo.num_env_runners": runners})
+        request = SweepTrial.default_resource_request({TRIAL: {**_common(), "experiment": to_json(experiment)}})
+        assert [bundle["CPU"] for bundle in request.bundles] == cpus
+    assert MEASUREMENTS >= 5  # schedulers look so often
+
+
+def test_people_are_told_where_they_label_once(tmp_path: Path) -> None:
+    class Trial:
+        trial_id, path = "t1", str(tmp_path)
+        finished = False
+
+        def __str__(self) -> str:
+            return "trial_t1"
+
+        def is_finished(self) -> bool:
+            return self.finished
+
+    said: list[str] = []
+    announcer, trial = Announcer(said.append), Trial()
+    announcer.on_step_end(0, [trial])
+    for link in ("http://127.0.0.1:1/#a", "http://127.0.0.1:2/#a"):  # begun again, its page is another one
+        (tmp_path / "links.json").write_text(json.dumps({"ann": link}))
+        for _ in range(3):
+            announcer.on_step_end(0, [trial])
+    assert said == [f"trial_t1: ann labels at http://127.0.0.1:{port}/#a" for port in (1, 2)]
+
+
+def test_a_plan_that_cannot_work_is_refused() -> None:
+    blind = PreferenceSettings(held_out_share=0.0)
+    for changes, message in (
+        ({"trials": 0}, "trials is 0"),
+        ({"concurrent": 0}, "concurrent is 0"),
+        ({"seeds": -1}, "seeds is -1"),
+        ({"space": {}}, "Nothing is varied"),
+        ({"metric": "likelihood", "experiment": Experiment(preferences=blind)}, "held_out_share is 0"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            Plan(**{"experiment": Experiment(), "space": GAMMA, **changes}).check()  # type: ignore[arg-type]

@@ -1,0 +1,238 @@
+"""Sweeps, for real: Ray Tune, rings and all, with trainings of a few iterations."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import ray
+from ray import tune
+
+from benchmarks.resume import small
+from rlhf_ray import cli
+from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.rllib.sweeps import Plan, apply, strategies, sweep
+from rlhf_ray.rllib.sweeps.trial import experiment_of
+from rlhf_ray.settings import Experiment, load_experiment
+from rlhf_ray.store import PreferenceStore
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    """Tune is told things by the environment."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def trials_processes() -> list[psutil.Process]:
+    """The processes of trials in this session's Ray."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "ray::SweepTrial" in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+class Killer(threading.Thread):
+    """Kills a trial's process once there is a checkpoint."""
+
+    def __init__(self, folder: Path):
+        super().__init__(daemon=True)
+        self.folder, self.killed, self.over = folder, 0, False
+
+    def run(self) -> None:
+        while not self.killed and not self.over:
+            if list(self.folder.glob("*/checkpoint_*")) and (found := trials_processes()):
+                self.killed = found[0].pid
+                found[0].kill()
+            time.sleep(0.05)
+
+
+def rows_of(trial: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (trial / "result.json").read_text().splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_train_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    space = {"ppo.gamma": tune.uniform(0.9, 0.99), "reward_model.updates": tune.choice([3, 5])}
+    plan = Plan(small(), space, trials=3, search="optuna", schedule="asha", evaluation_episodes=2, tracker="wandb")
+    folder = tmp_path / "sweep"
+    killer = Killer(folder)
+    killer.start()
+    outcome = sweep(plan, folder)
+    killer.over = True
+    killer.join()
+    assert killer.killed
+    assert outcome.complete
+    assert [trial["status"] for trial in outcome.trials if trial["status"] not in ("finished", "stopped early")] == []
+    assert len(outcome.trials) == 3
+    assert outcome.best is not None
+    assert outcome.best["env_steps"] == plan.experiment.total_env_steps
+    curve = np.array(outcome.best["curve"])
+    assert (np.diff(curve[:, 0]) > 0).all()
+    assert curve[-1, 1] == outcome.best["objective"]
+    assert -2000 < outcome.best["objective"] < 0
+    # What train takes, and what is told.
+    best = load_experiment(folder / "best.json")
+    assert best == cli.preset(str(folder / "best.json")) == apply(plan.experiment, outcome.best["settings"])
+    assert best != plan.experiment
+    assert (folder / "report.html").exists()
+    printed = capsys.readouterr().out
+    begun = [(int(done), int(there)) for done, there in re.findall(r"started, (\d+) of (\d+) trials done", printed)]
+    assert len(begun) == 4  # one of them twice
+    assert {there - done for done, there in begun} <= {1, 2}  # of two CPUs each, on four
+    assert f"rlhf-ray train {folder}/best.json" in printed.replace("\n", "")
+    for trial in outcome.trials:
+        assert list((folder / trial["name"]).glob("events.out.tfevents.*"))  # TensorBoard
+    assert len(list(folder.glob("wandb/offline-run-*/*.wandb"))) >= 3
+    deadline = time.monotonic() + 20
+    while trials_processes():
+        assert time.monotonic() < deadline, "a trial's process is left over"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_a_trial_that_takes_over_another_goes_on_with_its_labels_and_its_reward_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strategies, "POPULATION", 2)  # one takeover, half-way
+    # Different seeds, so that no two trials ask the same questions.
+    space = {"seed": tune.randint(1, 10**6), "ppo.learning_rate": tune.loguniform(1e-4, 1e-2)}
+    plan = Plan(small(), space, trials=2, schedule="pbt", evaluation_episodes=2)
+    outcome = sweep(plan, tmp_path / "sweep")
+    assert [trial["status"] for trial in outcome.trials] == ["finished", "finished"]
+    (replaced,) = (tmp_path / "sweep").glob("*/preferences.replaced-*")
+    taker = replaced.parent
+    (donor,) = (tmp_path / "sweep" / trial["name"] for trial in outcome.trials if trial["name"] != taker.name)
+    rows, donors = rows_of(taker), rows_of(donor)
+    seed = donors[0]["settings"]["seed"]
+    first = next(i for i, row in enumerate(rows) if row["settings"]["seed"] == seed)
+    after = rows[first]
+    source = donors[after["training_iteration"] - 2]  # what the donor had come to when it was taken over
+    assert first > 0
+    held, theirs, own = (
+        PreferenceStore(path, create=False).load() for path in (taker / "preferences", donor / "preferences", replaced)
+    )
+    assert held is not None
+    assert theirs is not None
+    assert own is not None
+    # The labels are the donor's up to then, and its own later ones; none of those it had before.
+    count = int(source["preferences"]["comparisons"])
+    assert 0 < count < 40
+    assert held.pairs.ids[:count] == theirs.pairs.ids[:count]
+    assert len(held) == len(set(held.pairs.ids)) == 40
+    assert not set(own.pairs.ids) & set(held.pairs.ids)
+    # The reward model goes on from the donor's version, and knows of these labels and no others.
+    version = source["preferences"]["reward_version"]
+    assert after["preferences"]["reward_version"] in (version, version + 1)
+    checkpoint = max(taker.glob("checkpoint_*"))
+    state = pickle.loads((checkpoint / "algorithm_state.pkl").read_bytes())["preferences"]["ring"]  # noqa: S301
+    assert [pair for pair, _ in state["trainer"]["keys"]] == list(held.pairs.ids)
+    # And PPO with the learning rate that it was given on the way.
+    rate = after["learners"]["default_policy"]["default_optimizer_learning_rate"]
+    assert rate == pytest.approx(after["settings"]["ppo.learning_rate"])
+    assert rate != pytest.approx(source["settings"]["ppo.learning_rate"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_settings_that_change_at_a_checkpoint_take_effect_with_the_next_update(tmp_path: Path) -> None:
+    def build(**settings: Any) -> Any:
+        experiment = apply(small(), settings)
+        config = PreferencePPOConfig.from_experiment(experiment).preferences(store=tmp_path / str(len(settings)))
+        return config.build_algo()
+
+    first = build()
+    try:
+        first.train()
+        first.save_to_path(str(tmp_path / "checkpoint"))
+    finally:
+        first.stop()
+    changed = {
+        "ppo.learning_rate": 0.0123,
+        "ppo.gamma": 0.5,
+        "ppo.gae_lambda": 0.25,
+        "ppo.entropy_coefficient": 0.75,
+        "ppo.epochs": 3,
+        "ppo.minibatch_size": 300,
+        "reward_model.learning_rate": 0.0321,
+    }
+    second = build(**changed)
+    seen: list[tuple[float, float]] = []
+    try:
+        second.restore_from_path(str(tmp_path / "checkpoint"))
+        learner = second.learner_group._learner
+        update = learner.apply_gradients
+
+        def note(gradients: Any) -> None:
+            (optimizer,) = [o for name, o in learner.get_optimizers_for_module("default_policy")]
+            seen.append(
+                (
+                    optimizer.param_groups[0]["lr"],
+                    learner.entropy_coeff_schedulers_per_module["default_policy"].get_current_value(),
+                )
+            )
+            update(gradients)
+
+        learner.apply_gradients = note
+        second.train()
+        advantages = next(
+            p for p in learner._learner_connector.connectors if type(p).__name__ == "GeneralAdvantageEstimation"
+        )
+        assert (advantages.gamma, advantages.lambda_) == (0.5, 0.25)
+        assert seen[0] == pytest.approx((0.0123, 0.75))
+        assert len(seen) in (6, 7)  # 3 epochs of 2 minibatches, and a few rows that RLlib adds
+        rates = ray.get(
+            second.ring.trainer.__ray_call__.remote(
+                lambda actor: {g["lr"] for g in actor.trainer.optimizer.param_groups}
+            )
+        )
+        assert rates == {0.0321}
+    finally:
+        second.stop()
+
+
+def test_a_trials_config_names_its_experiment() -> None:
+    config = {"trial": {"experiment": {"environment": "X-v0"}}, "ppo.gamma": 0.5, "seed": 4, "__stdout_file__": None}
+    expected = apply(Experiment(environment="X-v0"), {"ppo.gamma": 0.5, "seed": 4})
+    assert experiment_of(config) == expected
+
+
+def test_the_command_line_of_a_sweep_is_checked_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.json").write_text('{"ppo": 3}')
+    for words, message in (
+        (["tune", "pendulum", "--vary", "ppo.gama=1,2"], "there is no setting 'ppo.gama'"),
+        (["tune", "Pendulum-v1"], "Nothing is varied"),
+        (["tune", "pendulum", "--search", "optuna", "--schedule", "pb2"], "leave out --search"),
+        (["tune", "--resume", str(tmp_path)], "no folder of a sweep"),
+        (["tune", "--resume"], "needs the folder"),
+        (["tune", "--resume", str(tmp_path), "--trials", "9"], "give no others"),
+        (["train", str(tmp_path / "bad.json")], "cannot be read as settings"),
+        (["train", str(tmp_path / "none.json")], "cannot be read as settings"),
+    ):
+        with pytest.raises(SystemExit) as error:
+            cli.main(words)
+        assert error.value.code == 2
+        assert message in " ".join(capsys.readouterr().err.split())

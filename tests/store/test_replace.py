@@ -1,0 +1,82 @@
+"""A store that takes another's place: what `replace_with` promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_ray.store import PreferenceStore
+from tests.made_up import same_comparisons, some_comparisons
+
+
+def test_it_holds_what_the_other_holds_and_nothing_else(tmp_path: Path) -> None:
+    own, donor = some_comparisons(3, seed=1), some_comparisons(5, seed=2)
+    store, other = PreferenceStore(tmp_path / "own"), PreferenceStore(tmp_path / "donor")
+    store.commit(own, annotator="oracle")
+    other.commit(donor, annotator="oracle")
+    other.weigh("oracle", 0.5)
+    store.replace_with(tmp_path / "donor")
+    for now in (store, PreferenceStore(tmp_path / "own", create=False)):
+        held = now.load()
+        assert held is not None
+        assert same_comparisons(held, donor)
+        assert now.weights() == {"oracle": 0.5}
+        assert now.verify().problems == ()
+        assert now.position() == other.position()
+
+
+def test_what_was_there_is_kept_beside_it(tmp_path: Path) -> None:
+    own, donor = some_comparisons(3, seed=1), some_comparisons(5, seed=2)
+    store = PreferenceStore(tmp_path / "own")
+    store.commit(own, annotator="oracle")
+    PreferenceStore(tmp_path / "donor").commit(donor, annotator="oracle")
+    for _ in range(2):
+        store.replace_with(tmp_path / "donor")
+    for number, comparisons in ((1, own), (2, donor)):
+        kept = PreferenceStore(tmp_path / f"own.replaced-{number}", create=False).load()
+        assert kept is not None
+        assert same_comparisons(kept, comparisons)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["donor", "own", "own.replaced-1", "own.replaced-2"]
+
+
+def test_the_two_go_their_own_ways_afterwards(tmp_path: Path) -> None:
+    donor, later, others = (some_comparisons(4, seed=seed) for seed in (2, 3, 4))
+    store, other = PreferenceStore(tmp_path / "own"), PreferenceStore(tmp_path / "donor")
+    other.commit(donor, annotator="oracle")
+    store.replace_with(tmp_path / "donor")
+    assert store.commit(later, annotator="oracle") == 4
+    other.commit(others, annotator="oracle")
+    store.compact()
+    for path, ids in (("own", [*donor.pairs.ids, *later.pairs.ids]), ("donor", [*donor.pairs.ids, *others.pairs.ids])):
+        held = PreferenceStore(tmp_path / path).load()
+        assert held is not None
+        assert list(held.pairs.ids) == ids
+
+
+def test_without_another_store_nothing_happens(tmp_path: Path) -> None:
+    store = PreferenceStore(tmp_path / "own")
+    store.commit(some_comparisons(3), annotator="oracle")
+    with pytest.raises(ValueError, match="no preference store"):
+        store.replace_with(tmp_path / "nothing")
+    assert len(store) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]
+
+
+def test_a_call_that_was_cut_off_between_its_two_steps_can_be_repeated(tmp_path: Path) -> None:
+    donor = some_comparisons(5, seed=2)
+    PreferenceStore(tmp_path / "donor").commit(donor, annotator="oracle")
+    PreferenceStore(tmp_path / "own").commit(some_comparisons(3, seed=1), annotator="oracle")
+    (tmp_path / "own").rename(tmp_path / "own.replaced-1")
+    restarted = PreferenceStore(tmp_path / "own")
+    restarted.replace_with(tmp_path / "donor")
+    held = restarted.load()
+    assert held is not None
+    assert same_comparisons(held, donor)
+    assert len(PreferenceStore(tmp_path / "own.replaced-1", create=False)) == 3
+
+
+def test_a_store_at_a_url_is_refused(tmp_path: Path) -> None:
+    PreferenceStore(tmp_path / "donor")
+    with pytest.raises(ValueError, match="memory://replaced"):
+        PreferenceStore("memory://replaced").replace_with(tmp_path / "donor")

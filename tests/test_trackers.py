@@ -1,0 +1,48 @@
+"""Weights & Biases, offline: what a run's metrics become there."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.settings import Experiment, SettingError
+from rlhf_ray.trackers import Tracker, check_tracker
+
+ROW: dict[str, Any] = {"env_steps": 400, "true_return_mean": -1234.5, "learned_return_mean": None, "alarms": ["x"]}
+
+
+def test_a_run_that_is_resumed_is_the_same_run_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    for steps in (400, 800):
+        tracker = Tracker("wandb", folder)
+        tracker.log({**ROW, "env_steps": steps})
+        tracker.close()
+    written = sorted((folder.path / "wandb").glob("offline-run-*/*.wandb"))
+    assert written
+    assert len({file.stem for file in written}) == 1  # run-ID.wandb
+    content = b"".join(file.read_bytes() for file in written)
+    for text in (b"true_return_mean", b"-1234.5", b"Pendulum-v1"):
+        assert text in content
+    assert b"alarms" not in content
+
+
+def test_without_a_tracker_nothing_is_written(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    tracker = Tracker("none", folder)
+    tracker.log(ROW)
+    tracker.close()
+    assert not (folder.path / "wandb").exists()
+
+
+def test_a_library_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check_tracker("none")
+    with pytest.raises(SettingError, match=r"rlhf-ray\[wandb\]"):
+        check_tracker("wandb")

@@ -1,0 +1,66 @@
+"""HalfCheetah-v5 (MuJoCo): run; 700 comparisons, 1,000,000 environment steps.
+
+"Christiano" is Christiano et al. 2017 (appendix A), "B-Pref" Lee et al. 2021 and its code, "PPO" Schulman et al. 2017 (table 3).
+What names none of them is our own choice and was not tuned: see `rlhf-ray tune half_cheetah`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray import tune
+
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+
+experiment = Experiment(
+    environment="HalfCheetah-v5",  # its episodes have 1,000 steps, always
+    total_env_steps=1_000_000,  # PPO
+    fragments=FragmentSettings(
+        length=30,  # Christiano: 1.5 s, of 0.05 s a step
+        initial_env_steps=12_000,  # enough for 350 clips that do not overlap: two for each of the first comparisons
+        pool=400,
+    ),
+    preferences=PreferenceSettings(
+        comparisons=700,  # Christiano: with 700, near to what the true reward teaches on all MuJoCo tasks
+        initial_comparisons=175,  # Christiano: a quarter of them, of random actions
+        rounds=48,  # one before every tenth iteration, of 10 or 11 comparisons
+        # Christiano: a rate proportional to 2e6/(T + 2e6), which is 1/(1 + t/2) over a million steps.
+        schedule="hyperbolic",
+        steepness=0.5,
+        selection="disagreement",  # Christiano, B-Pref
+        oversampling=10,  # Christiano, B-Pref
+    ),
+    reward_model=RewardModelSettings(
+        hidden=(64, 64),  # Christiano
+        activation="leaky_relu",  # Christiano, B-Pref
+        ensemble_size=3,  # Christiano, B-Pref
+        learning_rate=1e-3,
+        batch_size=64,
+        initial_updates=200,
+        updates=50,
+    ),
+    ppo=PPOSettings(
+        num_envs=8,
+        rollout_length=256,  # 2,048 steps for an iteration (PPO), shared by 8 environments
+        minibatch_size=64,  # PPO
+        epochs=10,  # PPO
+        learning_rate=3e-4,  # PPO
+        final_learning_rate=0.0,  # lets the policy settle at the end
+        gamma=0.99,  # PPO
+        gae_lambda=0.95,  # PPO
+        clip=0.2,  # PPO
+        hidden=(64, 64),  # PPO
+    ),
+)
+
+
+def search_space() -> dict[str, Any]:
+    """What `rlhf-ray tune half_cheetah` varies."""
+    return {
+        "ppo.learning_rate": tune.loguniform(5e-5, 1e-3),  # from B-Pref's for PPO to the other presets'
+        "ppo.gamma": tune.choice([0.98, 0.99, 0.995]),  # the last one is Christiano's
+        "ppo.entropy_coefficient": tune.loguniform(1e-4, 1e-2),  # up to Christiano's
+        "fragments.length": tune.choice([15, 30, 60]),  # the range of Christiano's
+        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # from B-Pref's
+        "reward_model.updates": tune.choice([25, 50, 100]),
+    }
