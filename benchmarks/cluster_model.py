@@ -1,8 +1,8 @@
 """A model of an asynchronous run on a cluster: what each stage costs, and an event simulation of how they wait for each other.
 
 Processes share the cores of their node evenly, as far as there are fewer cores than processes with something to do. One iteration,
-as in rlhf_ray/rllib/rollouts.py: the run's process waits for the rollouts of all env runners, starts the next ones, has the
-learners learn from those it got, and hands out weights. Beside it the fragmenter takes a batch of clips of each rollout, and the
+as in rlhf_ray/rllib/rollouts.py: the run's process waits for the rollouts of all env runners, starts the next ones, does what it
+does for each rollout and iteration, and has the learners learn. Beside it the fragmenter takes clips of each rollout, and the
 reward trainer its gradient steps.
 """
 
@@ -26,12 +26,12 @@ class Costs:
         spread: of rollouts, the coefficient of variation.
         steps: environment steps of one rollout.
         rollout_bytes: of one, as it goes to a learner.
-        clips_bytes: of one's clips, as they go to the fragmenter.
+        clips_bytes: of a full pool of clips, as they go to the fragmenter.
         per_rollout: of the run's process for one rollout: starting it, its metrics, new weights.
         per_iteration: of the run's process for one iteration, whatever the number of rollouts, without learning.
         learn_fixed, learn_per_step: of the learner for an iteration, and for each environment step in it.
         reduce: of each learner to agree on the gradients of an iteration, for each doubling of the learners.
-        clips: of the fragmenter for one rollout's clips.
+        clips: of the fragmenter for a full pool of clips.
         fit: of the reward trainer for an iteration.
         others_per_rollout: of Ray's own processes on the env runner's node for one rollout.
     """
@@ -86,6 +86,9 @@ class Outcome:
         """The busiest stage."""
         return max(self.busy, key=lambda stage: self.busy[stage])
 
+
+POOL = 100
+"""Clips in a full pool."""
 
 Step = tuple[str, Any, float]
 Process = Generator[Step, None, None]
@@ -252,20 +255,22 @@ class _Run:
             if iteration == self.warm_up:
                 self.began = self.simulation.now
             yield "wait", ("rollout", iteration), self.runners
+            self.simulation.give("start")
             seconds = self.costs.per_rollout * self.runners + self.costs.per_iteration
             yield "work", self.home, seconds
             self.note("the run's process", seconds)
-            for signal in ("start", "learn", "fit"):
-                self.simulation.give(signal)
+            self.simulation.give("learn")
+            self.simulation.give("fit")
             yield "wait", ("learned", iteration), self.learners
         self.ended = self.simulation.now
 
     def fragmenter(self) -> Process:
+        share = max(1 / POOL, 1 / self.runners)  # each env runner sends its share of a full pool
         for batch in range(self.iterations * self.runners):
             yield "wait", "clips", batch + 1
-            yield "sleep", None, self.costs.clips_bytes / self.network
-            yield "work", self.home, self.costs.clips
-            self.note("fragmenter", self.costs.clips)
+            yield "sleep", None, share * self.costs.clips_bytes / self.network
+            yield "work", self.home, share * self.costs.clips
+            self.note("fragmenter", share * self.costs.clips)
 
     def trainer(self) -> Process:
         for iteration in range(self.iterations):

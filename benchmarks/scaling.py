@@ -6,7 +6,7 @@
    from those costs for this machine's cores. The runs take turns, a few iterations each.
 3. Prediction. The same model for clusters of up to 100 nodes, with the settings that they need.
 
-    python benchmarks/scaling.py                      # MuJoCo's Humanoid, where sampling takes longer than learning
+    python benchmarks/scaling.py                      # MuJoCo's HalfCheetah: sampling takes longer than learning
 
 Writes benchmarks/results/scaling.json. Efficiency is env steps per second with two env runners by twice those with one.
 """
@@ -30,7 +30,7 @@ import psutil
 import ray
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.cluster_model import Cluster, Costs, simulate
+from benchmarks.cluster_model import POOL, Cluster, Costs, simulate
 from benchmarks.intervals import median_interval
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.training import quiet, start_ray
@@ -39,7 +39,7 @@ from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, Prefere
 RESULTS = Path(__file__).parent / "results" / "scaling.json"
 COPIES, LENGTH, SHORT = 8, 500, 25
 WARM_UP, ITERATIONS = 2, 4
-TURNS = 5
+TURNS = 7
 CHECKED = (1, 2, 4)
 NETWORK = 1.25e9
 """Bytes per second: 10 Gbit/s."""
@@ -53,7 +53,7 @@ def build(environment: str, runners: int, length: int, iterations: int) -> Prefe
     experiment = Experiment(
         environment=environment,
         total_env_steps=2_000 + (iterations + 1) * ppo.iteration_env_steps,
-        fragments=FragmentSettings(length=25, initial_env_steps=2_000, pool=100),
+        fragments=FragmentSettings(length=25, initial_env_steps=2_000, pool=POOL),
         preferences=PreferenceSettings(
             mode="asynchronous",
             comparisons=100,
@@ -141,8 +141,10 @@ def measure(environment: str) -> tuple[Costs, dict[str, Any]]:
     steps = COPIES * LENGTH
     per_step = max(0.0, twice["learning"] - one["learning"]) / steps
     fixed = max(0.0, one["learning"] - per_step * steps)
+    # Around learning, the run's process has so much to do for an iteration, for each rollout, and for what is in it.
     around = {name: each["process"] - each["learning"] for name, each in seen.items()}
-    per_rollout = max(0.0, around["many"] - around["one"]) / 3
+    of_content = max(0.0, around["twice"] - around["one"])
+    of_call = max(0.0, (around["many"] - around["one"] + of_content * (1 - 4 * SHORT / LENGTH)) / 3)
     known = ("runners", "fragmenter", "gatherer", "store", "trainer", "collector")
     others = one["all"] - sum(one[name] for name in known)
     clip = 26 * rollout_bytes / steps
@@ -151,9 +153,9 @@ def measure(environment: str) -> tuple[Costs, dict[str, Any]]:
         spread=0.03,
         steps=steps,
         rollout_bytes=rollout_bytes,
-        clips_bytes=100 * clip,
-        per_rollout=per_rollout,
-        per_iteration=max(0.0, around["one"] - per_rollout),
+        clips_bytes=POOL * clip,
+        per_rollout=of_call + of_content,
+        per_iteration=max(0.0, around["one"] - of_call - of_content),
         learn_fixed=fixed,
         learn_per_step=per_step,
         reduce=0.02,
@@ -237,7 +239,7 @@ def predict(costs: Costs) -> list[dict[str, Any]]:
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--environment", default="Humanoid-v5")
+    parser.add_argument("--environment", default="HalfCheetah-v5")
     options = parser.parse_args()
     quiet()
     start_ray(cpus=16)
