@@ -102,6 +102,8 @@ def announced(folder: Path, **about: Any) -> Iterator[Announcement]:
         "user": metadata.get("user") or getpass.getuser(),
         "job": metadata.get("job_submission_id"),
     }
+    # Ray blocks it in its own processes, of which a job's is a child.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     actor = _place(str(folder), about)
     try:
         yield Announcement(actor)

@@ -265,7 +265,11 @@ def _relay(address: str | None, words: Sequence[str]) -> None:
 
     from rlhf_ray.cluster import jobs
 
-    if not jobs.relay(jobs.connect(address), words, lambda text: print(text, end="", flush=True)):
+    try:
+        ended_well = jobs.relay(jobs.connect(address), words, lambda text: print(text, end="", flush=True))
+    except ConnectionError as error:
+        sys.exit(f"rlhf-ray: {error}")
+    if not ended_well:
         sys.exit(1)
 
 

@@ -104,8 +104,8 @@ def follow(client: JobSubmissionClient, job: str, show: Callable[[str], None]) -
         ConnectionError: the cluster does not answer any more. The job may go on.
     """
     shown = 0
-    quiet = logging.getLogger("ray.dashboard.modules.job.sdk")
-    quiet.setLevel(logging.ERROR)  # or it says that the connection was closed, as it is at the end
+    # Or Ray says that the connection was closed, as it is at the end.
+    logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.ERROR)
 
     async def tail() -> None:
         nonlocal shown
