@@ -71,17 +71,21 @@ def _reading(sweep: dict[str, Any], best: dict[str, Any] | None) -> str:
     counts = {status: sum(trial["status"] == status for trial in trials) for status in ("stopped early", "failed")}
     aside = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     text = (
-        f"The best of {len(trials)} trials came to a {sweep['objective']} of {summary.number(best['objective'])}"
+        f"The best of {_count(len(trials), 'trial')} came to a {sweep['objective']} of {summary.number(best['objective'])}"
         f"{f' ({aside})' if aside else ''}, taking {sum(trial['env_steps'] for trial in trials):,} environment steps in all."
     )
     over = sweep["over_seeds"]
     if over is not None:
-        text += f" With {len(over['each'])} other seeds its settings come to {summary.number(over['mean'])}"
+        text += f" With {_count(len(over['each']), 'other seed')} its settings come to {summary.number(over['mean'])}"
         if over["interval_95"] is not None:
             low, high = (summary.number(end) for end in over["interval_95"])
             text += f" (95 % interval of the mean: {low} to {high})"
         text += "."
     return text
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def setting(value: object) -> str:

@@ -10,7 +10,7 @@ import pytest
 from ray import tune
 
 import tune_configs
-from rlhf_ray.rllib.sweeps.running import Announcer, Plan, room
+from rlhf_ray.rllib.sweeps.running import PLAN, Announcer, Plan, read_plan, room
 from rlhf_ray.rllib.sweeps.space import CHANGEABLE, apply, check, describe, kinds, parse
 from rlhf_ray.rllib.sweeps.strategies import Within, check_strategies, mutations, scheduler, searcher
 from rlhf_ray.rllib.sweeps.trial import MEASUREMENTS, TRIAL, SweepTrial
@@ -203,6 +203,14 @@ def test_a_trial_asks_for_what_its_training_and_its_ring_take() -> None:
         request = SweepTrial.default_resource_request({TRIAL: {**_common(), "experiment": to_json(experiment)}})
         assert [bundle["CPU"] for bundle in request.bundles] == cpus
     assert MEASUREMENTS >= 5  # schedulers look so often
+
+
+def test_a_plan_that_is_read_again_says_the_same(tmp_path: Path) -> None:
+    plan = Plan(Experiment(seed=3), tune_configs.load("pendulum").search_space(), trials=7, schedule="asha", name="p")
+    (tmp_path / PLAN).write_text(json.dumps(plan.to_json()))
+    again = read_plan(tmp_path)
+    assert again.to_json() == plan.to_json()
+    assert (again.experiment, again.trials, again.schedule) == (plan.experiment, 7, "asha")
 
 
 def test_people_are_told_where_they_label_once(tmp_path: Path) -> None:

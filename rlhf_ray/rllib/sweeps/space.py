@@ -153,7 +153,12 @@ def _extremes(domain: Any) -> list[Any]:
 
 
 def describe(domain: Any) -> dict[str, Any]:
-    """A sampler in plain words and numbers: ``values`` of a choice, or ``low``, ``high`` and whether the scale is ``log``."""
+    """A sampler in plain words and numbers: ``values`` of a choice, or ``low``, ``high`` and whether the scale is ``log``.
+
+    What is in these words already, as that of a sweep that is gone on with, stays as it is.
+    """
+    if isinstance(domain, dict):
+        return domain
     if isinstance(domain, Categorical):
         return {"values": list(domain.categories)}
     if isinstance(domain, Float | Integer):
