@@ -127,7 +127,7 @@ def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_listed_and_st
     (page,) = rows[0]["pages"]
     assert page.startswith("http://127.0.0.1:18")
     assert requests.get(page, timeout=10).status_code == 200
-    assert requests.get(f"{page}/api/me", timeout=10).status_code == 401
+    assert requests.get(f"{page}api/me", timeout=10).status_code == 401
 
     rows = {row["job"]: row for row in somebody.ps() if row["job"] in (first, second)}
     assert rows[first]["state"] == "training"
