@@ -84,14 +84,6 @@ def test_whenever_the_power_goes_what_was_acknowledged_is_there_once(
     cut_power(tmp_path, monkeypatch, 40)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_of_a_thousand_power_cuts_none_loses_or_doubles_a_label(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut_power(tmp_path, monkeypatch, 1000)
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_whenever_the_disk_fails_the_error_says_so_and_the_commit_may_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
