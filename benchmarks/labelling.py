@@ -8,8 +8,9 @@ answer, and, "people", of somebody who answers over HTTP once a second during th
 store at work. Counted is the wall time of a turn; the first are not.
 
     python benchmarks/labelling.py pendulum
+    python benchmarks/labelling.py pendulum --turns 20 --teachers    # people alone
 
-Writes benchmarks/results/labelling_PRESET.json.
+Writes benchmarks/results/labelling_PRESET.json; labelling_PRESET_people.json for people alone.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ def main() -> None:
         "machine": {"cpus": psutil.cpu_count(), "platform": platform.platform()},
     }
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"labelling_{options.preset}.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    name = f"labelling_{options.preset}" if options.teachers else f"labelling_{options.preset}_people"
+    (RESULTS / f"{name}.json").write_text(json.dumps(outcome, indent=1) + "\n")
     print(json.dumps(rows, indent=1))
 
 
