@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from ray import tune
 
 import tune_configs
@@ -245,3 +246,11 @@ def test_a_plan_that_cannot_work_is_refused() -> None:
     ):
         with pytest.raises(SettingError, match=message):
             Plan(**{"experiment": Experiment(), "space": GAMMA, **changes}).check()  # type: ignore[arg-type]
+
+
+def test_what_a_sweep_says_things_with_can_be_pickled_where_ray_has_replaced_print(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed = print
+    monkeypatch.setattr("builtins.print", lambda *words, **options: printed(*words, **options))
+    assert ray.cloudpickle.dumps(Announcer())

@@ -42,6 +42,11 @@ SEEDS = "seeds"
 PLAN = "sweep.json"
 
 
+def tell(what: str) -> None:
+    """Print it. A function of ours, since Tune pickles what it is given, and Ray may have put another in the place of `print`."""
+    print(what)
+
+
 @dataclass(frozen=True)
 class Plan:
     """A sweep: an experiment, what of it varies, and how that is searched.
@@ -104,7 +109,7 @@ class Plan:
         }
 
 
-def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> Outcome:
+def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> Outcome:
     """Run ``plan`` and leave results, report and the best settings in ``folder``.
 
     Raises:
@@ -125,7 +130,7 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = print) -> Outco
     return _finish(plan, folder, _tuner(plan, folder, space, search, plan.trials, schedule, say), say)
 
 
-def go_on(folder: Path, say: Callable[[str], None] = print) -> Outcome:
+def go_on(folder: Path, say: Callable[[str], None] = tell) -> Outcome:
     """Go on with the sweep in ``folder``: each trial from its last checkpoint.
 
     Raises:
@@ -289,7 +294,7 @@ def _fit(tuner: tune.Tuner) -> tune.ResultGrid:
 class Announcer(tune.Callback):  # type: ignore[misc]
     """Says when a trial starts, what each measurement comes to, and when it ends or fails."""
 
-    def __init__(self, say: Callable[[str], None] = print):
+    def __init__(self, say: Callable[[str], None] = tell):
         self.say = say
         self._told: dict[str, str] = {}
         """The links that were said last, of each trial."""
