@@ -3,12 +3,13 @@
 What a training run does with its labels, without Ray and the policy: store, fit, checkpoint, and after a cut all of it again from
 the disk. The thousand cuts, and how many fell where:
 
-    pytest tests/test_power_cuts.py -m slow -s
+    POWER_CUTS=1000 pytest tests/test_power_cuts.py -m slow -s
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
 import random
 import shutil
@@ -200,9 +201,10 @@ def test_a_run_goes_on_whenever_the_power_went(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_of_a_thousand_power_cuts_anywhere_in_a_run_none_loses_or_doubles_a_label(
+def test_of_many_power_cuts_anywhere_in_a_run_none_loses_or_doubles_a_label(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cut = cut_power(tmp_path, monkeypatch, 1000)
+    cuts = int(os.environ.get("POWER_CUTS", "200"))
+    cut = cut_power(tmp_path, monkeypatch, cuts)
     print(cut)
-    assert min(cut[kind] for kind in KINDS) > 100
+    assert min(cut[kind] for kind in KINDS) > cuts // 10
