@@ -98,7 +98,7 @@ def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_trai
     assert (folder / "report.html").exists()
     printed = capsys.readouterr().out
     begun = [(int(done), int(there)) for done, there in re.findall(r"started, (\d+) of (\d+) trials done", printed)]
-    assert len(begun) == 4  # one of them twice
+    assert len(begun) in (3, 4)  # one of them twice, unless it was killed when it had done all but end
     assert {there - done for done, there in begun} <= {1, 2}  # of two CPUs each, on four
     assert f"rlhf-ray train {folder}/best.json" in printed.replace("\n", "")
     for trial in outcome.trials:
