@@ -7,7 +7,6 @@ training is evaluated on the true reward. Normalised = (learned - random) / (tru
     python benchmarks/learning.py pendulum --seeds 0 1 2 3 4
     python benchmarks/learning.py cartpole --seeds 0 1 2 3 4
     python benchmarks/learning.py moving_dot --seeds 0 1 2
-    python benchmarks/learning.py coinrun --seeds 0 --no-reference
     python benchmarks/learning.py pendulum --no-reference --name asynchronous --preferences.mode asynchronous
     python benchmarks/learning.py pendulum --seeds 0 1 2 --no-reference --name killed --kills 20 --preferences.mode asynchronous \
         --ppo.num-env-runners 1

@@ -15,6 +15,7 @@ import numpy as np
 import ray
 from ray import tune
 
+from actors.placement import missing
 from rlhf_ray.rllib.algorithm import PREFERENCES
 from rlhf_ray.rllib.sweeps.results import Outcome, collect, conclude
 from rlhf_ray.rllib.sweeps.space import Space, apply, check, describe
@@ -188,15 +189,8 @@ def concurrency(plan: Plan, say: Callable[[str], None] = lambda what: None) -> i
 
 def room(bundles: Sequence[dict[str, float]], nodes: Sequence[dict[str, float]]) -> int:
     """How many trials of these bundles fit on nodes with these resources, each bundle as a whole on one node."""
-    free = [dict(node) for node in nodes]
     count = 0
-    while bundles:
-        for bundle in bundles:
-            node = next((n for n in free if all(n.get(kind, 0.0) >= of - 1e-6 for kind, of in bundle.items())), None)
-            if node is None:
-                return count
-            for kind, of in bundle.items():
-                node[kind] = node.get(kind, 0.0) - of
+    while bundles and missing([*bundles] * (count + 1), nodes) is None:
         count += 1
     return count
 
