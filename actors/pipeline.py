@@ -142,11 +142,12 @@ class Pipeline:
         self.rounds = min(preferences.rounds, spread)
         """Labelling rounds after the first."""
 
-        def start(kind: type, role: str, *arguments: Any) -> ActorHandle[Any]:
+        def start(kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> ActorHandle[Any]:
             options: dict[str, Any] = {
                 "name": f"{name}/{role}",
                 "num_cpus": CPUS[role],
-                "scheduling_strategy": of_ring(role),
+                "num_gpus": gpus,
+                "scheduling_strategy": of_ring(role, gpus),
                 "max_restarts": -1,
                 "max_task_retries": -1,
                 "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
@@ -166,7 +167,9 @@ class Pipeline:
         if preferences.teacher != "human":
             self.gatherer = start(SyntheticGatherer, "gatherer", preferences, seed)
         self.store = start(PreferenceStore, "store", store)
-        self.trainer = start(RewardTrainerActor, "reward_trainer", reward_model, preferences, *spaces, seed)
+        self.trainer = start(
+            RewardTrainerActor, "reward_trainer", reward_model, preferences, *spaces, seed, gpus=reward_model.gpus
+        )
         self.page: ActorHandle[Any] | None = None
         self.links: dict[str, str] = {}
         """Where each person labels."""

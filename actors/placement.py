@@ -38,17 +38,26 @@ Bundle = Mapping[str, float]
 """Resources that have to be on one node, by name."""
 
 
-def ring_bundle() -> dict[str, float]:
-    """What the ring's actors claim together, rounded up to whole CPUs."""
-    return {"CPU": float(math.ceil(round(sum(CPUS.values()), 6)))}
+def ring_bundles(gpus: float) -> list[dict[str, float]]:
+    """What the ring's actors claim: together, rounded up to whole CPUs, and before that the reward trainer where it has a GPU.
+
+    Args:
+        gpus: of the reward trainer (`RewardModelSettings.gpus`).
+    """
+    apart = {"reward_trainer"} if gpus else set()
+    together = sum(cpus for role, cpus in CPUS.items() if role not in apart)
+    return [
+        *({"CPU": CPUS[role], "GPU": gpus} for role in apart),
+        {"CPU": float(math.ceil(round(together, 6)))},
+    ]
 
 
-def of_ring(role: str) -> Any:
-    """The scheduling strategy of one of the ring's actors.
+def of_ring(role: str, gpus: float = 0.0) -> Any:
+    """The scheduling strategy of one of the ring's actors, which claims so many GPUs.
 
     They stay on the caller's node, where the store's folder is, so that clips and labels travel between processes and not
-    between machines; all but the store elsewhere where there is no room. In one of Tune's trials they go where the trial has
-    room for them: anywhere else they could take an env runner's place.
+    between machines; all but the store elsewhere where there is no room, or no GPU. In one of Tune's trials they go where the
+    trial has room for them: anywhere else they could take an env runner's place.
     """
     here = ray.get_runtime_context().get_node_id()
     if role == "store":
@@ -56,7 +65,8 @@ def of_ring(role: str) -> Any:
     group = ray.util.get_current_placement_group()
     if group is None or role == "page":
         return NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True)
-    return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=group.bundle_count - 1)
+    index = group.bundle_count - (2 if gpus else 1)  # as in `ring_bundles`, which come last
+    return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
 
 
 def await_room(
@@ -90,8 +100,8 @@ def await_room(
         waited = time.monotonic() - started
         if short is not None and waited >= nodes_within:
             raise SettingError(
-                f"This run does not fit on the Ray cluster: {short}. Lower ppo.num_env_runners, ppo.num_learners or "
-                "ppo.gpus_per_learner, or add nodes."
+                f"This run does not fit on the Ray cluster: {short}. Lower ppo.num_env_runners, ppo.num_learners, "
+                "ppo.gpus_per_learner or reward_model.gpus, or add nodes."
             )
         if waited - said_at >= SAY_EVERY:
             said_at = waited

@@ -276,6 +276,9 @@ class RewardModelSettings:
     for several people of whom some are less careful. Needs some hundred answers to tell them apart."""
     discount: float = 1.0
     """Discount of rewards within a fragment, per step, in the likelihood (1: none)."""
+    gpus: float = 0.0
+    """GPUs of the reward trainer: 1 for one of its own, a share (as 0.5, with ppo.gpus_per_learner 0.5) to use one with a learner,
+    0 to fit on the CPU, which is faster for small networks on vectors."""
 
     def __post_init__(self) -> None:
         _require_choices(self, "reward_model")
@@ -307,6 +310,9 @@ class RewardModelSettings:
             "reward_model.annotator_errors takes its place: leave out one of them",
         )
         _require(0 < self.discount <= 1, "reward_model.discount", self.discount, "it must be above 0 and at most 1")
+        _require(
+            0 <= self.gpus <= 1, "reward_model.gpus", self.gpus, "it must be between 0 and 1: the trainer uses one GPU"
+        )
 
     def for_people(self) -> RewardModelSettings:
         """The same with the noise that answers of people are assumed to have, where none is set."""

@@ -11,12 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import jinja2
-
-from rlhf_ray import __version__
 from rlhf_ray.comparisons import Comparisons
 from rlhf_ray.evaluation import plots, summary
 from rlhf_ray.evaluation.clips import show_pairs
+from rlhf_ray.evaluation.pages import render
 from rlhf_ray.evaluation.summary import Run
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.run_folder import RunFolder, read_metrics
@@ -98,16 +96,9 @@ def _read_reward(path: Path, comparisons: Comparisons | None) -> RewardEnsemble:
 
 
 def _page(run: Run) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": summary.number}
     pairs = [] if run.comparisons is None else show_pairs(run.comparisons, run.reward, PAIRS)
-    return environment.get_template("report.html").render(
+    return render(
+        "report.html",
         run=run,
         started=summary.date(run.about.get("started")),
         status=summary.status(run),
@@ -128,7 +119,6 @@ def _page(run: Run) -> str:
         versions=_object(run.about, "versions"),
         machine=_object(run.about, "machine"),
         command=run.about.get("command"),
-        version=__version__,
     )
 
 

@@ -270,6 +270,15 @@ def number(value: float | None) -> str:
     return text.replace("-", "−")
 
 
+def setting(value: object) -> str:
+    """A setting's value as on a page."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def percent(share: float) -> str:
     """A share between 0 and 1 in percent."""
     return f"{100 * share:.0f}%".replace("-", "−") if abs(share) < 10 else f"{number(round(100 * share))}%"

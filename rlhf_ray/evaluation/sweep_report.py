@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlhf_ray import __version__
 from rlhf_ray.evaluation import plots, summary
+from rlhf_ray.evaluation.pages import render
 
 Trials = Sequence[dict[str, Any]]
 """Trials as `rlhf_ray.rllib.sweeps.results` writes them, the best first."""
@@ -36,17 +35,10 @@ def write_sweep_report(folder: Path) -> Path:
 
 
 def _page(sweep: dict[str, Any], name: str) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": summary.number, "setting": setting}
     best = next((trial for trial in sweep["trials"] if trial["name"] == sweep["best"]), None)
     plan = sweep["plan"]
-    return environment.get_template("sweep.html").render(
+    return render(
+        "sweep.html",
         sweep=sweep,
         plan=plan,
         name=name,
@@ -59,7 +51,6 @@ def _page(sweep: dict[str, Any], name: str) -> str:
         curves=curves_plot(sweep["trials"], sweep),
         seed_curves=None if not sweep["seeds"] else curves_plot(sweep["seeds"], sweep | {"best": None}, "seeds"),
         changes=plan["schedule"] in ("pbt", "pb2"),
-        version=__version__,
     )
 
 
@@ -88,20 +79,11 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def setting(value: object) -> str:
-    """A setting's value as on a page."""
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 def _description(space: dict[str, Any]) -> str:
     if "values" in space:
-        return "one of " + ", ".join(setting(value) for value in space["values"])
+        return "one of " + ", ".join(summary.setting(value) for value in space["values"])
     if "low" in space:
-        return f"{setting(space['low'])} to {setting(space['high'])}{', logarithmic' if space['log'] else ''}"
+        return f"{summary.setting(space['low'])} to {summary.setting(space['high'])}{', logarithmic' if space['log'] else ''}"
     return ""
 
 
@@ -120,10 +102,10 @@ def setting_plot(trials: Trials, name: str, space: dict[str, Any], sweep: dict[s
             if space.get("log"):
                 axes.set_xscale("log")
         else:
-            kinds = [setting(value) for value in space.get("values", [])]
-            kinds += sorted({setting(value) for value in values} - set(kinds))
+            kinds = [summary.setting(value) for value in space.get("values", [])]
+            kinds += sorted({summary.setting(value) for value in values} - set(kinds))
             # A little apart, so that trials of one value can be told from each other.
-            places = [kinds.index(setting(value)) + 0.12 * ((i % 5) - 2) / 2 for i, value in enumerate(values)]
+            places = [kinds.index(summary.setting(value)) + 0.12 * ((i % 5) - 2) / 2 for i, value in enumerate(values)]
             axes.set_xticks(range(len(kinds)), kinds)
             axes.set_xlim(-0.6, len(kinds) - 0.4)
         for trial, place in zip(shown, places, strict=True):

@@ -57,7 +57,7 @@ def fit(
     trainer = RewardTrainer(settings, observation_space, action_space, held_out_share=held_out_share, seed=seed)
     trainer.add(comparisons)
     report = trainer.fit(default_updates(len(comparisons), settings) if updates is None else updates)
-    return trainer.ensemble, report
+    return trainer.ensemble.cpu(), report
 
 
 def default_updates(labels: int, settings: RewardModelSettings) -> int:

@@ -137,6 +137,12 @@ class RewardNetworks(nn.Module):
         self.head = StackedMLP(members, vector, settings.hidden, settings.activation)
         self.scale_observation = 1.0 / 255.0 if observation_space.dtype == np.uint8 else 1.0
 
+    def move_weights(self, device: torch.device) -> None:
+        """Move what is fitted to ``device``, where `forward` then has to be given its inputs; `features` are made on the CPU."""
+        self.head.to(device)
+        if self.convolutions is not None:
+            self.convolutions.to(device)
+
     def features(self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor) -> Tensor:
         """The inputs of the mlp, ``[batch, inputs]`` float32; they depend on no weight, so that a fit makes them once."""
         parts = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import platform
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -19,7 +20,7 @@ from rlhf_ray.comparisons import Changes, Comparisons, stable_uniform
 from rlhf_ray.reward.annotators import PRIOR, error_rates
 from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble, steps_of
 from rlhf_ray.reward.preference_model import discounts, log_likelihood_loss
-from rlhf_ray.settings import RewardModelSettings
+from rlhf_ray.settings import RewardModelSettings, SettingError
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,20 @@ def bootstrap_weights(ids: Sequence[str], members: int) -> FloatArray:
     return np.searchsorted(_POISSON_CDF, np.stack(draws)).astype(np.float32)
 
 
+def device_for(settings: RewardModelSettings) -> torch.device:
+    """The device to fit on.
+
+    Raises:
+        SettingError: a GPU is asked for, and torch sees none.
+    """
+    if settings.gpus and not torch.cuda.is_available():
+        raise SettingError(
+            f"reward_model.gpus is {settings.gpus:g}, and torch {torch.__version__} sees no GPU on {platform.node()}: set it to 0 "
+            "to fit on the CPU, or install torch's CUDA build there and give the machine a GPU."
+        )
+    return torch.device("cuda" if settings.gpus else "cpu")
+
+
 class NothingToFitError(ValueError):
     """There is no comparison to fit to: none was added, all were withdrawn, or none of them counts."""
 
@@ -86,6 +101,11 @@ class RewardTrainer:
         observation_space, action_space: the environment's.
         held_out_share: share of the comparisons never trained on.
         seed: of initial weights and batch order.
+
+    Comparisons stay in the CPU's memory; where it fits on a GPU, batch after batch goes there.
+
+    Raises:
+        SettingError: there is no GPU to fit on.
     """
 
     def __init__(
@@ -102,6 +122,9 @@ class RewardTrainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.ensemble = RewardEnsemble(observation_space, action_space, settings)
+        # The networks are drawn on the CPU, batches too: a fit begins alike wherever it runs.
+        self.device = device_for(settings)
+        self.ensemble.networks.move_weights(self.device)
         self.optimizer = torch.optim.AdamW(
             self.ensemble.networks.parameters(),
             lr=settings.learning_rate,
@@ -224,7 +247,7 @@ class RewardTrainer:
         for part in batch.chunk(math.ceil(steps / BACKWARD_STEPS)):
             losses = self._losses(data, part)
             # The gradient of the mean is handed to the losses themselves: no graph for weighing and averaging them.
-            losses.backward(data.weights.index_select(1, part) / len(batch))  # type: ignore[no-untyped-call]
+            losses.backward((data.weights.index_select(1, part) / len(batch)).to(self.device))  # type: ignore[no-untyped-call]
 
     def _batches(self, train: Tensor, updates: int) -> Iterator[Tensor]:
         """``updates`` batches of positions, from passes over ``train`` in ever new random order."""
@@ -242,7 +265,7 @@ class RewardTrainer:
         return {
             "ensemble": self.ensemble.state(),
             "optimizer": {
-                str(parameter): {name: np.array(value) for name, value in moments.items()}
+                str(parameter): {name: np.array(value.cpu()) for name, value in moments.items()}
                 for parameter, moments in optimizer["state"].items()
             },
             "generator": self.generator.get_state().numpy(),
@@ -290,28 +313,33 @@ class RewardTrainer:
     def _losses(self, data: _Stacked, batch: Tensor) -> Tensor:
         """The loss of each comparison of ``batch`` for each member, ``[members, batch]``."""
         differences = self._return_differences(self._rewards(data, batch))
-        return log_likelihood_loss(differences, data.preferences.index_select(0, batch), data.noise_of(batch))
+        noise = data.noise_of(batch)
+        if isinstance(noise, Tensor):
+            noise = noise.to(self.device)
+        return log_likelihood_loss(differences, data.preferences.index_select(0, batch).to(self.device), noise)
 
     def _rewards(self, data: _Stacked, batch: Tensor) -> Tensor:
-        """Reward of each step of ``batch`` for each member, before normalisation: ``[members, batch, 2, length]``."""
-        features = data.features.index_select(0, batch)
-        images = None if data.frames is None else data.images(self.ensemble, batch)
+        """Reward of each step of ``batch`` for each member, not normalised: ``[members, batch, 2, length]``, on the device."""
+        features = data.features.index_select(0, batch).to(self.device)
+        images = None if data.frames is None else data.images(self.ensemble, batch, self.device)
         rewards: Tensor = self.ensemble.networks(features.flatten(0, 2), images)
         return rewards.view(-1, *features.shape[:3])
 
     def _return_differences(self, rewards: Tensor) -> Tensor:
         """``[members, n, 2, length]`` to ``[members, n]``: the left fragment's return minus the right one's."""
         discount = self.settings.discount
-        returns = rewards.sum(-1) if discount == 1.0 else rewards @ discounts(rewards.shape[-1], discount)
+        returns = (
+            rewards.sum(-1) if discount == 1.0 else rewards @ discounts(rewards.shape[-1], discount).to(rewards.device)
+        )
         left, right = returns.unbind(-1)
         return left - right
 
     def _all_rewards(self, data: _Stacked) -> Tensor:
-        """`_rewards` of all comparisons, without gradients, in chunks that bound memory."""
+        """`_rewards` of all comparisons, without gradients, in chunks that bound memory; on the CPU."""
         pairs_per_chunk = max(1, CHUNK // (2 * data.features.shape[2]))
         with torch.no_grad():
             parts: tuple[Tensor, ...] = torch.split(torch.arange(len(data)), pairs_per_chunk)
-            return torch.cat([self._rewards(data, part) for part in parts], 1)
+            return torch.cat([self._rewards(data, part).cpu() for part in parts], 1)
 
     def _normalise(self, rewards: Tensor) -> None:
         """Set the normalisers so that each member has mean 0 and standard deviation 1 over all stored steps."""
@@ -432,7 +460,7 @@ class _Stacked:
             self.held_out[index],
         )
 
-    def images(self, ensemble: RewardEnsemble, batch: Tensor) -> Tensor | None:
+    def images(self, ensemble: RewardEnsemble, batch: Tensor, device: torch.device) -> Tensor | None:
         assert self.frames is not None
-        frames = self.frames[batch]
+        frames = self.frames[batch].to(device)
         return ensemble.networks.images(frames[:, :, :-1].flatten(0, 2), frames[:, :, 1:].flatten(0, 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import time
 import uuid
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from actors.asynchronous import AsynchronousPipeline
 from actors.fixed_reward import FixedReward
 from actors.people import PeoplesPipeline
 from actors.pipeline import RoundReport, check_horizon
-from actors.placement import NODES_WITHIN, await_room, ring_bundle
+from actors.placement import NODES_WITHIN, await_room, ring_bundles
 from actors.synchronous import SynchronousPipeline
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferencePPOConfig
@@ -36,7 +37,7 @@ from rlhf_ray.rllib.rollouts import learn_while_sampling
 from rlhf_ray.rllib.seeding import begin_anew
 from rlhf_ray.rllib.spreading import spread_env_runners
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
-from rlhf_ray.settings import PreferenceSettings
+from rlhf_ray.settings import PreferenceSettings, SettingError
 
 ORIGIN = "origin.json"
 """File in a checkpoint that says which of Tune's trials it is from."""
@@ -69,16 +70,24 @@ class PreferencePPO(PPO):  # type: ignore[misc]
 
     @classmethod
     def default_resource_request(cls, config: Any) -> PlacementGroupFactory:
-        """RLlib's bundles and one for the ring's actors, where it has any."""
+        """RLlib's bundles and those for the ring's actors, where it has any."""
         request = super().default_resource_request(config)
-        if not cls.get_default_config().update_from_dict(config).preference_settings.comparisons:
+        ours = cls.get_default_config().update_from_dict(config)
+        if not ours.preference_settings.comparisons:
             return request
-        return PlacementGroupFactory([*request.bundles, ring_bundle()], strategy=request.strategy)
+        ring = ring_bundles(ours.reward_model_settings.gpus)
+        return PlacementGroupFactory([*request.bundles, *ring], strategy=request.strategy)
 
     def setup(self, config: Any) -> None:
         """Check the environment, start the ring, build PPO (called by Ray)."""
         settings = self.config
         observation_space, action_space = settings.check_environment()
+        gpus = 0.0 if settings.num_learners else settings.num_gpus_per_learner
+        if gpus and not torch.cuda.is_available():
+            raise SettingError(
+                f"ppo.gpus_per_learner is {gpus:g}, and with ppo.num_learners 0 this process learns, but torch sees no GPU on "
+                f"{platform.node()}: set ppo.num_learners to 1, so that a learner goes where a GPU is."
+            )
         if ray.util.get_current_placement_group() is None:  # or it has one, made for its resource request
             _, *bundles = self.default_resource_request(settings.to_dict()).bundles  # all but this process
             await_room(bundles, nodes_within=NODES_WITHIN if os.environ.get("RAY_ADDRESS") else 0.0)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.own_cluster import run_in_own_cluster
 
 PROGRAM = """
 import re, socket, sys, time, urllib.request
@@ -127,14 +126,4 @@ cluster.shutdown()
 
 @pytest.mark.slow
 def test_clips_labels_and_versions_cross_to_another_node_once(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "each once" in done.stdout
+    assert "each once" in run_in_own_cluster(PROGRAM, tmp_path / "store")

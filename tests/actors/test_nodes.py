@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.own_cluster import run_in_own_cluster
 
 PROGRAM = """
 import sys, time
@@ -77,14 +76,4 @@ cluster.shutdown()
 
 @pytest.mark.slow
 def test_a_node_that_leaves_with_the_rings_actors_costs_no_stored_label_and_the_run_goes_on(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "answered 20 fitted to 20" in done.stdout
+    assert "answered 20 fitted to 20" in run_in_own_cluster(PROGRAM, tmp_path / "store")

@@ -6,13 +6,29 @@ import time
 import pytest
 import ray
 
-from actors.placement import CPUS, await_room, missing, ring_bundle
+from actors.placement import CPUS, await_room, missing, ring_bundles
 from rlhf_ray.settings import SettingError
 
 
 def test_the_rings_bundle_holds_its_actors() -> None:
-    assert ring_bundle()["CPU"] >= sum(CPUS.values())
-    assert ring_bundle()["CPU"] < sum(CPUS.values()) + 1
+    [bundle] = ring_bundles(0.0)
+    assert sum(CPUS.values()) <= bundle.pop("CPU") < sum(CPUS.values()) + 1
+    assert not bundle
+
+
+def test_a_reward_trainer_with_a_gpu_has_a_bundle_of_its_own_before_the_last() -> None:
+    trainer, others = ring_bundles(0.5)
+    assert trainer == {"CPU": CPUS["reward_trainer"], "GPU": 0.5}
+    rest = sum(CPUS.values()) - CPUS["reward_trainer"]
+    assert rest <= others.pop("CPU") < rest + 1
+    assert not others
+
+
+def test_a_learner_and_the_reward_trainer_may_share_a_gpu_or_have_one_each() -> None:
+    node = {"CPU": 4.0, "GPU": 1.0}
+    assert missing([{"CPU": 0.0, "GPU": 0.5}, *ring_bundles(0.5)], [node]) is None
+    assert missing([{"CPU": 0.0, "GPU": 1.0}, *ring_bundles(1.0)], [node]) is not None
+    assert missing([{"CPU": 0.0, "GPU": 1.0}, *ring_bundles(1.0)], [node, node]) is None
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.own_cluster import run_in_own_cluster
 
 BEGIN = """
 import os, sys, threading, time
@@ -111,14 +110,4 @@ cluster.shutdown()
 @pytest.mark.slow
 @pytest.mark.parametrize("story", [JOIN, LEAVE], ids=["a node joins, two learners", "a node leaves, another joins"])
 def test_training_uses_the_nodes_there_are(tmp_path: Path, story: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + story + END, str(tmp_path / "store")],
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "answered 20" in done.stdout
+    assert "answered 20" in run_in_own_cluster(BEGIN + story + END, tmp_path / "store")

@@ -1,0 +1,24 @@
+"""Report pages from their templates: one file each, which loads nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from rlhf_ray import __version__
+from rlhf_ray.evaluation import summary
+
+
+def render(template: str, **values: Any) -> str:
+    """The page of a template in this folder; a value that it names and is not given is an error."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": summary.number, "setting": summary.setting}
+    return environment.get_template(template).render(version=__version__, **values)

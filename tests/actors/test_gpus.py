@@ -1,0 +1,103 @@
+"""A learner and the reward trainer on the GPU of another node. Ray believes in GPUs that it is told of, torch does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.own_cluster import run_in_own_cluster
+
+BEGIN = """
+import os, sys
+
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group
+
+from actors.placement import of_ring, ring_bundles
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "object_store_memory": 100 << 20})
+cluster.add_node(num_cpus=2, num_gpus=1, object_store_memory=100 << 20)
+ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+cluster.wait_for_nodes()
+head = ray.get_runtime_context().get_node_id()
+"""
+
+SHARED = """
+@ray.remote(num_cpus=0.5)
+class Somebody:
+    def where(self):
+        return ray.get_runtime_context().get_node_id(), ray.get_gpu_ids()
+
+
+def where(actor):
+    return ray.get(actor.where.remote(), timeout=60)
+
+
+trainer = Somebody.options(num_gpus=0.5, scheduling_strategy=of_ring("reward_trainer", 0.5)).remote()
+learner = Somebody.options(num_gpus=0.5, num_cpus=0).remote()
+assert where(trainer) == where(learner), "they share a GPU"
+assert where(trainer)[0] != head
+assert where(Somebody.options(scheduling_strategy=of_ring("fragmenter")).remote())[0] == head, "the others stay"
+for actor in (trainer, learner):
+    ray.kill(actor)
+
+
+@ray.remote(num_cpus=1)
+class Trial:
+    def ring(self):
+        strategies = [of_ring("reward_trainer", 1.0), of_ring("fragmenter")]
+        return [strategy.placement_group_bundle_index for strategy in strategies]
+
+
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+group = placement_group([{"CPU": 1.0}, *ring_bundles(1.0)], strategy="PACK")
+inside = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
+indices = ray.get(Trial.options(scheduling_strategy=inside).remote().ring.remote(), timeout=60)
+assert [group.bundle_specs[index].get("GPU", 0) for index in indices] == [1.0, 0], indices
+print("shared and split")
+"""
+
+REFUSED = """
+from actors.asynchronous import AsynchronousPipeline
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from tests.made_up import Walk
+
+ring = AsynchronousPipeline(
+    name="ring",
+    fragments=FragmentSettings(length=5, pool=30, initial_env_steps=200),
+    preferences=PreferenceSettings(mode="asynchronous", comparisons=20, initial_comparisons=6, rounds=4),
+    reward_model=RewardModelSettings(gpus=0.5),
+    observation_space=Walk.observation_space,
+    action_space=Walk().action_space,
+    make_env=None,
+    store=sys.argv[1],
+    seed=0,
+    rollouts=1,
+    spread=100,
+)
+try:
+    ray.get(ring.trainer.__ray_call__.remote(lambda self: True), timeout=60)
+except ray.exceptions.ActorDiedError as error:
+    print(error)
+"""
+
+END = """
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_learner_and_reward_trainer_share_a_gpu_or_have_one_each() -> None:
+    assert "shared and split" in run_in_own_cluster(BEGIN + SHARED + END)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_reward_trainer_whose_torch_sees_no_gpu_says_so(tmp_path: Path) -> None:
+    printed = run_in_own_cluster(BEGIN + REFUSED + END, tmp_path / "store")
+    assert "reward_model.gpus is 0.5" in printed
+    assert "sees no GPU" in printed

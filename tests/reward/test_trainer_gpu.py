@@ -1,0 +1,63 @@
+"""Fitting on a GPU. What a machine without one can show: that none is missed silently, and that a fit mixes no devices."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.settings import RewardModelSettings, SettingError
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons
+
+SMALL = RewardModelSettings(hidden=(8,), batch_size=8, use_next_state=True, use_done=True, discount=0.9)
+ON_A_GPU = dataclasses.replace(SMALL, gpus=1.0)
+SPACES = [(VECTORS, FORCES), (IMAGES, CHOICES)]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_named_with_the_remedy() -> None:
+    with pytest.raises(SettingError, match=r"reward_model\.gpus is 0\.5.*sees no GPU.*set it to 0.*CUDA build"):
+        RewardTrainer(dataclasses.replace(SMALL, gpus=0.5), VECTORS, FORCES, held_out_share=0.0, seed=0)
+
+
+@pytest.mark.parametrize("gpus", [-0.5, 1.5, 2.0])
+def test_the_trainer_takes_no_more_than_one_gpu(gpus: float) -> None:
+    with pytest.raises(SettingError, match=r"reward_model\.gpus.*between 0 and 1"):
+        dataclasses.replace(SMALL, gpus=gpus)
+
+
+@pytest.mark.parametrize(("observations", "actions"), SPACES)
+@pytest.mark.parametrize("noise", [0.0, 0.1, torch.full((20,), 0.2)])
+def test_gradients_are_computed_on_the_device_alone(
+    observations: object, actions: object, noise: float | torch.Tensor
+) -> None:
+    trainer = RewardTrainer(SMALL, observations, actions, held_out_share=0.0, seed=0)  # type: ignore[arg-type]
+    trainer.add(some_comparisons(20, observations=observations, actions=actions))  # type: ignore[arg-type]
+    # torch's meta device stands for a GPU: it refuses tensors of the CPU, and computes shapes alone.
+    trainer.device = torch.device("meta")
+    trainer.ensemble.networks.move_weights(trainer.device)
+    assert trainer._data is not None
+    data = trainer._data.counting(torch.ones(20), noise)
+    trainer._backward(data, torch.arange(8))
+    assert {parameter.grad.device.type for parameter in trainer.ensemble.networks.parameters()} == {"meta"}  # type: ignore[union-attr]
+    assert trainer._return_differences(trainer._rewards(data, torch.arange(20))).device.type == "meta"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize(("observations", "actions"), SPACES)
+def test_a_fit_on_the_gpu_is_that_on_the_cpu_but_for_rounding(observations: object, actions: object) -> None:
+    comparisons = some_comparisons(40, observations=observations, actions=actions)  # type: ignore[arg-type]
+    here, there = (
+        RewardTrainer(settings, observations, actions, held_out_share=0.2, seed=0)  # type: ignore[arg-type]
+        for settings in (SMALL, ON_A_GPU)
+    )
+    for trainer in (here, there):
+        trainer.add(comparisons)
+        trainer.fit(20)
+    for name, value in here.ensemble.state().items():
+        assert np.allclose(value, there.ensemble.state()[name], atol=1e-3), name
+    here.load_state(there.state(), comparisons)  # states go from one to the other
+    there.load_state(here.state(), comparisons)
+    reports = [trainer.fit(20) for trainer in (here, there)]
+    assert reports[0].train_loss == pytest.approx(reports[1].train_loss, abs=1e-3)
