@@ -18,44 +18,54 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class Line:
+    """CPU seconds for so many environment steps at once."""
+
+    fixed: float
+    per_step: float
+
+    def __call__(self, steps: float) -> float:
+        """Seconds for ``steps``."""
+        return self.fixed + self.per_step * steps
+
+
+@dataclass(frozen=True)
 class Costs:
     """CPU seconds, measured.
 
     Attributes:
         rollout: of one rollout, in its env runner.
         spread: of rollouts, the coefficient of variation.
-        steps: environment steps of one rollout.
-        rollout_bytes: of one, as it goes to a learner.
+        step_bytes: of an environment step, as it goes to a learner.
         clips_bytes: of a full pool of clips, as they go to the fragmenter.
-        per_rollout: of the run's process for one rollout: starting it, its metrics, new weights.
-        per_iteration: of the run's process for one iteration, whatever the number of rollouts, without learning.
-        learn_fixed, learn_per_step: of the learner for an iteration, and for each environment step in it.
+        handling: of the run's process for one rollout: starting it, its metrics, new weights.
+        iteration: of the run's process for one iteration, whatever the number of rollouts, without learning.
+        learning: of the learner for an iteration.
         reduce: of each learner to agree on the gradients of an iteration, for each doubling of the learners.
         clips: of the fragmenter for a full pool of clips.
         fit: of the reward trainer for an iteration.
-        others_per_rollout: of Ray's own processes on the env runner's node for one rollout.
+        ray: of Ray's own processes on the env runner's node for one rollout.
     """
 
-    rollout: float
+    rollout: Line
     spread: float
-    steps: int
-    rollout_bytes: float
+    step_bytes: float
     clips_bytes: float
-    per_rollout: float
-    per_iteration: float
-    learn_fixed: float
-    learn_per_step: float
+    handling: Line
+    iteration: float
+    learning: Line
     reduce: float
     clips: float
     fit: float
-    others_per_rollout: float
+    ray: Line
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Machines.
+    """Machines, and how they are used.
 
     Attributes:
+        steps: environment steps of one rollout.
         nodes: those with env runners.
         runners: env runners on each.
         cores: of each.
@@ -65,6 +75,7 @@ class Cluster:
         network: bytes per second of a node.
     """
 
+    steps: int
     nodes: int
     runners: int
     cores: int
@@ -197,7 +208,7 @@ class _Run:
         self.costs, self.cluster, self.iterations = costs, cluster, iterations
         self.simulation, self.rng = Simulation(), random.Random(seed)
         self.runners = cluster.nodes * cluster.runners
-        self.learners = max(1, cluster.learners)
+        self.learners, self.steps = max(1, cluster.learners), cluster.steps
         self.nodes = [_Node(cluster.cores) for _ in range(cluster.nodes)]
         self.home = self.nodes[0] if cluster.home_cores is None else _Node(cluster.home_cores)
         self.network = cluster.network if cluster.nodes > 1 else math.inf
@@ -218,7 +229,7 @@ class _Run:
         seconds = self.ended - self.began
         if self.cluster.learners == 0:  # the run's process is the one that learns: one process, two of the stages
             self.busy["the run's process"] += self.busy.pop("learners")
-        steps = (self.iterations - self.warm_up) * self.runners * self.costs.steps
+        steps = (self.iterations - self.warm_up) * self.runners * self.steps
         return Outcome(steps / seconds, {stage: each / seconds for stage, each in self.busy.items()})
 
     def note(self, stage: str, seconds: float) -> None:
@@ -230,17 +241,16 @@ class _Run:
         for iteration in range(self.iterations):
             yield "wait", "start", iteration + 1
             began = self.simulation.now
-            yield "work", node, self.costs.rollout * self.rng.lognormvariate(-(sigma**2) / 2, sigma)
+            yield "work", node, self.costs.rollout(self.steps) * self.rng.lognormvariate(-(sigma**2) / 2, sigma)
             self.note("env runners", (self.simulation.now - began) / self.runners)
             self.simulation.give(("rollout", iteration))
             self.simulation.give("clips")
-            yield "work", node, self.costs.others_per_rollout
+            yield "work", node, self.costs.ray(self.steps)
 
     def learner(self) -> Process:
-        steps = self.runners * self.costs.steps / self.learners
-        seconds = (self.costs.learn_fixed + self.costs.learn_per_step * steps) / self.cluster.learner_speed
+        seconds = self.costs.learning(self.runners * self.steps / self.learners) / self.cluster.learner_speed
         seconds += self.costs.reduce * math.log2(self.learners)
-        fetching = self.runners * self.costs.rollout_bytes / self.network
+        fetching = self.runners * self.steps * self.costs.step_bytes / self.network
         for iteration in range(self.iterations):
             yield "wait", "learn", iteration + 1
             yield "sleep", None, fetching  # all learners are on one node
@@ -256,7 +266,7 @@ class _Run:
                 self.began = self.simulation.now
             yield "wait", ("rollout", iteration), self.runners
             self.simulation.give("start")
-            seconds = self.costs.per_rollout * self.runners + self.costs.per_iteration
+            seconds = self.costs.handling(self.steps) * self.runners + self.costs.iteration
             yield "work", self.home, seconds
             self.note("the run's process", seconds)
             self.simulation.give("learn")

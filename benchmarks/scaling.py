@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import platform
@@ -23,14 +24,17 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import ray
+import scipy.optimize
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.cluster_model import POOL, Cluster, Costs, simulate
+from benchmarks.cluster_model import POOL, Cluster, Costs, Line, simulate
 from benchmarks.intervals import median_interval
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.training import quiet, start_ray
@@ -38,6 +42,9 @@ from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, Prefere
 
 RESULTS = Path(__file__).parent / "results" / "scaling.json"
 COPIES, LENGTH, SHORT = 8, 500, 25
+FRAGMENT = 25
+LARGEST = 500_000
+"""Environment steps of an iteration, at most: with more env runners rollouts are shorter."""
 WARM_UP, ITERATIONS = 2, 4
 TURNS = 7
 CHECKED = (1, 2, 4)
@@ -53,7 +60,7 @@ def build(environment: str, runners: int, length: int, iterations: int) -> Prefe
     experiment = Experiment(
         environment=environment,
         total_env_steps=2_000 + (iterations + 1) * ppo.iteration_env_steps,
-        fragments=FragmentSettings(length=25, initial_env_steps=2_000, pool=POOL),
+        fragments=FragmentSettings(length=FRAGMENT, initial_env_steps=2_000, pool=POOL),
         preferences=PreferenceSettings(
             mode="asynchronous",
             comparisons=100,
@@ -137,33 +144,47 @@ def measure(environment: str) -> tuple[Costs, dict[str, Any]]:
             )
             rollout_bytes = float(episodes)
         algorithm.stop()
-    one, twice = seen["one"], seen["twice"]
-    steps = COPIES * LENGTH
-    per_step = max(0.0, twice["learning"] - one["learning"]) / steps
-    fixed = max(0.0, one["learning"] - per_step * steps)
+    runners = {"one": 1, "twice": 1, "many": 4}
+    steps = {"one": COPIES * LENGTH, "twice": 2 * COPIES * LENGTH, "many": COPIES * SHORT}
+    known = ("runners", "fragmenter", "gatherer", "store", "trainer", "collector")
+
+    def of_a_rollout(seconds: Callable[[dict[str, float]], float]) -> Line:
+        return line([(steps[name], seconds(each) / runners[name]) for name, each in seen.items()])
+
     # Around learning, the run's process has so much to do for an iteration, for each rollout, and for what is in it.
     around = {name: each["process"] - each["learning"] for name, each in seen.items()}
-    of_content = max(0.0, around["twice"] - around["one"])
-    of_call = max(0.0, (around["many"] - around["one"] + of_content * (1 - 4 * SHORT / LENGTH)) / 3)
-    known = ("runners", "fragmenter", "gatherer", "store", "trainer", "collector")
-    others = one["all"] - sum(one[name] for name in known)
-    clip = 26 * rollout_bytes / steps
+    handling, iteration = handling_of(around, runners, steps)
+    one = seen["one"]
+    step_bytes = rollout_bytes / steps["one"]
     costs = Costs(
-        rollout=one["runners"],
+        rollout=of_a_rollout(lambda each: each["runners"]),
         spread=0.03,
-        steps=steps,
-        rollout_bytes=rollout_bytes,
-        clips_bytes=POOL * clip,
-        per_rollout=of_call + of_content,
-        per_iteration=max(0.0, around["one"] - of_call - of_content),
-        learn_fixed=fixed,
-        learn_per_step=per_step,
+        step_bytes=step_bytes,
+        clips_bytes=POOL * (FRAGMENT + 1) * step_bytes,
+        handling=handling,
+        iteration=iteration,
+        learning=line([(runners[name] * steps[name], each["learning"]) for name, each in seen.items()]),
         reduce=0.02,
         clips=one["fragmenter"],
         fit=one["trainer"] + one["gatherer"] + one["store"] + one["collector"],
-        others_per_rollout=others,
+        ray=of_a_rollout(lambda each: each["all"] - sum(each[name] for name in known)),
     )
     return costs, {"cpu_seconds_per_iteration": seen, "costs": dataclasses.asdict(costs)}
+
+
+def line(points: Sequence[tuple[float, float]]) -> Line:
+    """The line through ``points`` (steps, seconds), each weighed by 1 / steps, that is nowhere below 0."""
+    steps, seconds = np.array(points).T
+    columns = np.stack([np.ones_like(steps), steps], 1) / np.sqrt(steps)[:, None]
+    (fixed, per_step), _ = scipy.optimize.nnls(columns, seconds / np.sqrt(steps))
+    return Line(float(fixed), float(per_step))
+
+
+def handling_of(around: dict[str, float], runners: dict[str, int], steps: dict[str, int]) -> tuple[Line, float]:
+    """What a rollout costs the run's process, and an iteration besides."""
+    rows = [[runners[name], runners[name] * steps[name], 1.0] for name in around]
+    (fixed, per_step, iteration), _ = scipy.optimize.nnls(np.array(rows), np.array(list(around.values())))
+    return Line(float(fixed), float(per_step)), float(iteration)
 
 
 def check(environment: str, costs: Costs) -> dict[str, Any]:
@@ -187,7 +208,8 @@ def check(environment: str, costs: Costs) -> dict[str, Any]:
     rows = []
     for runners in arms:
         measured = statistics.median(speeds[runners])
-        predicted = simulate(costs, Cluster(nodes=1, runners=runners, cores=os.cpu_count() or 1)).env_steps_per_second
+        cluster = Cluster(steps=COPIES * LENGTH, nodes=1, runners=runners, cores=os.cpu_count() or 1)
+        predicted = simulate(costs, cluster).env_steps_per_second
         rows.append(
             {
                 "runners": runners,
@@ -213,16 +235,30 @@ def idle(algorithm: PreferencePPO) -> None:
 
 
 def predict(costs: Costs) -> list[dict[str, Any]]:
-    """Clusters of so many nodes of 16 cores, 15 env runners on each, and the learners that give the most."""
+    """Clusters of so many nodes of 16 cores, 15 env runners on each; the fewest learners that give nearly the most.
+
+    Learners are once as fast as measured, and once ten times as fast, as with a GPU or smaller networks.
+    """
     rows = []
-    for nodes in (1, 2, 4, 10, 25, 50, 100):
+    for speed, nodes in itertools.product((1.0, 10.0), (1, 2, 4, 10, 25, 50, 100)):
         best: dict[str, Any] | None = None
         for learners in (0, 1, 2, 4, 8, 16):
-            cluster = Cluster(nodes=nodes, runners=15, cores=16, learners=learners, home_cores=32, network=NETWORK)
+            cluster = Cluster(
+                steps=COPIES * min(LENGTH, LARGEST // (COPIES * 15 * nodes)),
+                nodes=nodes,
+                runners=15,
+                cores=16,
+                learners=learners,
+                learner_speed=speed,
+                home_cores=32,
+                network=NETWORK,
+            )
             outcome = simulate(costs, cluster, iterations=12)
             row = {
+                "learner_speed": speed,
                 "nodes": nodes,
                 "env_runners": 15 * nodes,
+                "rollout_length": cluster.steps // COPIES,
                 "learners": learners,
                 "env_steps_per_second": outcome.env_steps_per_second,
                 "binds": outcome.binds,
@@ -252,7 +288,7 @@ def main() -> None:
     outcome["machine"] = {"cpus": psutil.cpu_count(), "platform": platform.platform(), "load_before": load}
     RESULTS.write_text(json.dumps(outcome, indent=1) + "\n")
     for row in outcome["prediction"]:
-        print(row["nodes"], row["env_runners"], row["learners"], round(row["env_steps_per_second"]), row["binds"])
+        print(*(value for value in row.values() if not isinstance(value, dict)))
 
 
 if __name__ == "__main__":

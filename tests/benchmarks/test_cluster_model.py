@@ -4,27 +4,25 @@ import dataclasses
 
 import pytest
 
-from benchmarks.cluster_model import Cluster, Costs, Simulation, simulate
+from benchmarks.cluster_model import Cluster, Costs, Line, Simulation, simulate
 
 SAMPLING = Costs(
-    rollout=1.0,
+    rollout=Line(1.0, 0.0),
     spread=0.0,
-    steps=100,
-    rollout_bytes=0.0,
+    step_bytes=0.0,
     clips_bytes=0.0,
-    per_rollout=0.0,
-    per_iteration=0.0,
-    learn_fixed=0.0,
-    learn_per_step=0.0,
+    handling=Line(0.0, 0.0),
+    iteration=0.0,
+    learning=Line(0.0, 0.0),
     reduce=0.0,
     clips=0.0,
     fit=0.0,
-    others_per_rollout=0.0,
+    ray=Line(0.0, 0.0),
 )
 
 
 def speed(costs: Costs, **cluster: object) -> float:
-    return simulate(costs, Cluster(**cluster)).env_steps_per_second  # type: ignore[arg-type]
+    return simulate(costs, Cluster(**{"steps": 100, **cluster})).env_steps_per_second  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -36,19 +34,25 @@ def test_what_samples_shares_the_cores(nodes: int, runners: int, cores: int, exp
 
 
 def test_learning_overlaps_sampling_and_binds_where_it_takes_longer() -> None:
-    costs = dataclasses.replace(SAMPLING, learn_per_step=0.004)
+    costs = dataclasses.replace(SAMPLING, learning=Line(0.0, 0.004))
     assert speed(costs, nodes=1, runners=1, cores=2) == pytest.approx(100.0, rel=1e-6)
-    outcome = simulate(costs, Cluster(nodes=1, runners=4, cores=5))  # 1.6 s to learn from what 1 s samples
+    outcome = simulate(costs, Cluster(steps=100, nodes=1, runners=4, cores=5))  # 1.6 s to learn from what 1 s samples
     assert outcome.env_steps_per_second == pytest.approx(400 / 1.6, rel=1e-6)
     assert outcome.binds == "the run's process"
-    two = simulate(costs, Cluster(nodes=1, runners=4, cores=6, learners=2))
+    two = simulate(costs, Cluster(steps=100, nodes=1, runners=4, cores=6, learners=2))
     assert two.env_steps_per_second == pytest.approx(400.0, rel=1e-6)
     assert two.binds == "env runners"
 
 
 def test_on_one_core_everything_adds_up() -> None:
-    costs = dataclasses.replace(SAMPLING, learn_per_step=0.005, per_iteration=0.25, fit=0.25)
+    costs = dataclasses.replace(SAMPLING, learning=Line(0.0, 0.005), iteration=0.25, fit=0.25)
     assert speed(costs, nodes=1, runners=1, cores=1) == pytest.approx(100 / 2.0, rel=0.02)
+
+
+def test_longer_rollouts_pay_fixed_costs_less_often() -> None:
+    costs = dataclasses.replace(SAMPLING, rollout=Line(1.0, 0.01))
+    assert speed(costs, nodes=1, runners=1, cores=2) == pytest.approx(100 / 2.0, rel=1e-6)
+    assert speed(costs, nodes=1, runners=1, cores=2, steps=900) == pytest.approx(900 / 10.0, rel=1e-6)
 
 
 def test_the_slowest_runner_is_waited_for() -> None:
@@ -57,8 +61,8 @@ def test_the_slowest_runner_is_waited_for() -> None:
 
 
 def test_rollouts_pass_the_network_once() -> None:
-    costs = dataclasses.replace(SAMPLING, rollout_bytes=1e9)
-    outcome = simulate(costs, Cluster(nodes=4, runners=1, cores=1, home_cores=4, network=1e9))
+    costs = dataclasses.replace(SAMPLING, step_bytes=1e7)
+    outcome = simulate(costs, Cluster(steps=100, nodes=4, runners=1, cores=1, home_cores=4, network=1e9))
     assert outcome.env_steps_per_second == pytest.approx(400 / 4.0, rel=1e-6)
     assert outcome.binds == "network"
 

@@ -11,10 +11,10 @@ import ray
 from ray import tune
 
 import tune_configs
-from rlhf_ray.rllib.sweeps.running import PLAN, Announcer, Plan, read_plan, room
+from rlhf_ray.rllib.sweeps.running import PLAN, Announcer, Plan, placements, read_plan, room
 from rlhf_ray.rllib.sweeps.space import CHANGEABLE, apply, check, describe, kinds, parse
 from rlhf_ray.rllib.sweeps.strategies import Within, check_strategies, mutations, scheduler, searcher
-from rlhf_ray.rllib.sweeps.trial import MEASUREMENTS, TRIAL, SweepTrial
+from rlhf_ray.rllib.sweeps.trial import MEASUREMENTS, REFUSAL, TRIAL, SweepTrial
 from rlhf_ray.settings import Experiment, PreferenceSettings, SettingError, to_json
 
 
@@ -204,6 +204,39 @@ def test_a_trial_asks_for_what_its_training_and_its_ring_take() -> None:
         request = SweepTrial.default_resource_request({TRIAL: {**_common(), "experiment": to_json(experiment)}})
         assert [bundle["CPU"] for bundle in request.bundles] == cpus
     assert MEASUREMENTS >= 5  # schedulers look so often
+
+
+def test_what_trials_need_is_asked_of_every_end_that_decides_it() -> None:
+    space = {"ppo.num_env_runners": tune.randint(1, 5), "ppo.gamma": tune.uniform(0.9, 0.99)}
+    space |= {"reward_model.gpus": tune.choice([0.0, 0.5, 1.0])}
+    wanted = [(runners, gpus) for runners in (1, 4) for gpus in (0.0, 0.5, 1.0)]
+    assert [tuple(settings.values()) for settings in placements(space)] == wanted
+    assert placements({name: describe(domain) for name, domain in space.items()}) == placements(space)
+    assert placements({}) == placements({"ppo.gamma": tune.uniform(0.9, 0.99)}) == [{}]
+
+
+IMPOSSIBLE = {"ppo.num_envs": 1, "ppo.minibatch_size": 999}
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_trial_whose_settings_cannot_work_together_says_so_and_ends(tmp_path: Path) -> None:
+    config = {TRIAL: _common(), **IMPOSSIBLE}
+    assert SweepTrial.default_resource_request(config).bundles == [{"CPU": 1.0}]
+    trial = SweepTrial(config)
+    result = trial.train()
+    assert result["done"]
+    assert "ppo.minibatch_size is 999" in result[REFUSAL]
+    assert result["settings"] == IMPOSSIBLE
+    trial.save(str(tmp_path))
+    assert "999" in (tmp_path / REFUSAL).read_text()
+    trial.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_trial_that_does_not_fit_its_environment_says_so_and_ends() -> None:
+    trial = SweepTrial({TRIAL: _common(environment="Pendulum-v1"), "reward_model.network": "cnn"})
+    assert "no uint8 images" in trial.train()[REFUSAL]
+    trial.stop()
 
 
 def test_a_plan_that_is_read_again_says_the_same(tmp_path: Path) -> None:

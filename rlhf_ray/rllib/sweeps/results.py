@@ -20,7 +20,7 @@ from scipy import stats
 from rlhf_ray.evaluation.sweep_report import write_sweep_report
 from rlhf_ray.rllib.algorithm import PREFERENCES
 from rlhf_ray.rllib.sweeps.space import apply
-from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, OBJECTIVE, SETTINGS
+from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, OBJECTIVE, REFUSAL, SETTINGS
 from rlhf_ray.run_folder import plain
 from rlhf_ray.settings import Experiment, save_experiment
 
@@ -109,7 +109,10 @@ def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
     metrics = result.metrics or {}
     ring = metrics.get(PREFERENCES, {})
     curve = _curve(result)
+    error = metrics.get(REFUSAL)
     if result.error is not None:
+        error = str(result.error).strip().splitlines()[-1]
+    if error is not None:
         status = "failed"
     elif ring.get("finished") == 1.0:
         status = "finished"
@@ -124,7 +127,7 @@ def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
         "comparisons": ring.get("comparisons"),
         "settings": {name: metrics.get(SETTINGS, {}).get(name) for name in space},
         "curve": curve,
-        "error": None if result.error is None else str(result.error).strip().splitlines()[-1][:500],
+        "error": error and error[:500],
     }
 
 

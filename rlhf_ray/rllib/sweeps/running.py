@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -18,7 +19,7 @@ from ray import tune
 from actors.placement import missing
 from rlhf_ray.rllib.algorithm import PREFERENCES
 from rlhf_ray.rllib.sweeps.results import Outcome, collect, conclude
-from rlhf_ray.rllib.sweeps.space import Space, apply, check, describe
+from rlhf_ray.rllib.sweeps.space import PLACED, Space, apply, check, describe, extremes
 from rlhf_ray.rllib.sweeps.strategies import (
     Schedule,
     Search,
@@ -26,7 +27,7 @@ from rlhf_ray.rllib.sweeps.strategies import (
     scheduler,
     searcher,
 )
-from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, LINKS, OBJECTIVE, TRIAL, Metric, SweepTrial
+from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, LINKS, OBJECTIVE, REFUSAL, TRIAL, Metric, SweepTrial
 from rlhf_ray.settings import Experiment, SettingError, from_json, to_json
 from rlhf_ray.trackers import PROJECT, TrackerName, check_tracker
 
@@ -165,15 +166,19 @@ def concurrency(plan: Plan, say: Callable[[str], None] = lambda what: None) -> i
     Raises:
         SettingError: there is no room for a single one; says what is missing.
     """
-    request = SweepTrial.default_resource_request({TRIAL: _common(plan, plan.experiment)})
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    fit = room(request.bundles, nodes)
     grows = bool(os.environ.get("RAY_ADDRESS")) and plan.concurrent is not None
-    if fit == 0 and not grows:
-        raise SettingError(
-            f"A trial needs {_said(request.bundles)}, and the cluster has {_said(nodes)}: free or add nodes, or lower "
-            "ppo.num_env_runners. Where an autoscaler brings nodes, say how many trials to ask for at a time with --concurrent."
-        )
+    fit = 0
+    for settings in placements(plan.space):
+        request = SweepTrial.default_resource_request({TRIAL: _common(plan, plan.experiment), **settings})
+        fits = room(request.bundles, nodes)
+        if fits == 0 and not grows:
+            of = f" with {', '.join(f'{name}={value}' for name, value in settings.items())}" if settings else ""
+            raise SettingError(
+                f"A trial{of} needs {_said(request.bundles)}, and the cluster has {_said(nodes)}: free or add nodes, or lower "
+                "ppo.num_env_runners. Where an autoscaler brings nodes, say how many trials to ask for at a time with --concurrent."
+            )
+        fit = max(fit, fits)
     # Of those that take turns, no more wait for a place than there are places.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, fit))
     if plan.schedule in ("pbt", "pb2"):
@@ -185,6 +190,12 @@ def concurrency(plan: Plan, say: Callable[[str], None] = lambda what: None) -> i
     if plan.concurrent is not None and plan.concurrent > fit:
         say(f"There is room for {fit} of the {plan.concurrent} trials that --concurrent asks for at a time.")
     return min(fit, plan.concurrent or fit)
+
+
+def placements(space: Space) -> list[dict[str, Any]]:
+    """The settings in ``space`` that decide what a trial needs, at the ends of what they are drawn from, in every combination."""
+    varied = {name: extremes(space[name]) for name in PLACED if name in space}
+    return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
 
 
 def room(bundles: Sequence[dict[str, float]], nodes: Sequence[dict[str, float]]) -> int:
@@ -271,7 +282,7 @@ def _with_other_seeds(plan: Plan, folder: Path, outcome: Outcome, say: Callable[
         tuner = tune.Tuner.restore(str(folder), trainable=SweepTrial, resume_errored=True)
     else:
         seeds = tune.grid_search([plan.experiment.seed + i for i in range(1, plan.seeds + 1)])
-        alone = dataclasses.replace(plan, experiment=best, schedule="none")
+        alone = dataclasses.replace(plan, experiment=best, schedule="none", space={})
         search = searcher("random", 0, concurrency(alone))
         tuner = _tuner(
             plan, folder, {"seed": seeds, TRIAL: _common(plan, best)}, search, 1, scheduler("none", {}, 0), say
@@ -308,6 +319,8 @@ class Announcer(tune.Callback):  # type: ignore[misc]
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
         """Called by Tune."""
+        if REFUSAL in result:
+            self.say(f"{trial}: cannot be run: {result[REFUSAL]}")
         if OBJECTIVE in result:
             self.say(f"{trial}: env steps {result[ENV_STEPS]:.0f}, objective {result[OBJECTIVE]:.4g}")
 

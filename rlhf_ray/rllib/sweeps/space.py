@@ -40,7 +40,13 @@ CHANGEABLE = frozenset(
 """Settings that a training may change on its way, as population-based training does: a new value takes effect with the next
 iteration or fit. All others are part of what a checkpoint holds (networks, clips, budgets)."""
 
-PLACED = ("ppo.num_env_runners", "preferences.mode")
+PLACED = (
+    "ppo.num_env_runners",
+    "ppo.num_learners",
+    "ppo.gpus_per_learner",
+    "preferences.mode",
+    "reward_model.gpus",
+)
 """Settings that decide what a trial needs on the cluster, which Tune asks for once, when the trial begins."""
 
 
@@ -138,17 +144,20 @@ def check(space: Space, experiment: Experiment) -> None:
     if not space:
         raise SettingError("Nothing is varied: name at least one setting with --vary NAME=LOW..HIGH or NAME=A,B,C.")
     for name, domain in space.items():
-        for value in _extremes(domain):
+        for value in extremes(domain):
             apply(experiment, {name: value})
 
 
-def _extremes(domain: Any) -> list[Any]:
+def extremes(domain: Any) -> list[Any]:
+    """The values of a choice, or the ends of a range; none of what is neither."""
     if isinstance(domain, Categorical):
         return list(domain.categories)
     if isinstance(domain, Float):
         return [domain.lower, domain.upper]
     if isinstance(domain, Integer):
         return [domain.lower, domain.upper - 1]
+    if isinstance(domain, dict):  # in the words of `describe`
+        return list(domain.get("values", [domain[end] for end in ("low", "high") if end in domain]))
     return []
 
 
@@ -162,6 +171,6 @@ def describe(domain: Any) -> dict[str, Any]:
     if isinstance(domain, Categorical):
         return {"values": list(domain.categories)}
     if isinstance(domain, Float | Integer):
-        low, high = _extremes(domain)
+        low, high = extremes(domain)
         return {"low": low, "high": high, "log": isinstance(domain.get_sampler(), LogUniform)}
     return {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import ray
+from ray.tune import PlacementGroupFactory, Trainable
 
 from actors.placement import CPUS, of_ring
 from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
@@ -16,7 +17,7 @@ from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate
 from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.rllib.sweeps.space import apply, kinds
-from rlhf_ray.settings import Experiment, from_json
+from rlhf_ray.settings import Experiment, SettingError, from_json
 
 Metric = Literal["return", "likelihood"]
 """return: the mean true return of the policy, acting deterministically. likelihood: the mean log-likelihood, in nats, of held-out
@@ -27,6 +28,9 @@ OBJECTIVE, ENV_STEPS, SETTINGS = "objective", "env_steps", "settings"
 
 TRIAL = "trial"
 """In a trial's config, beside the settings that vary: all that is the same for all trials."""
+
+REFUSAL = "refusal"
+"""In the only result of a trial whose settings cannot work together: why. A sweep goes on with the others."""
 
 LINKS = "links.json"
 """File in a trial's folder with each person's link to its labelling page, where people are asked."""
@@ -72,21 +76,35 @@ class SweepTrial(PreferencePPO):
     def __init__(self, config: Any = None, **arguments: Any):
         self._plan: dict[str, Any] | None = None
         self._settings: dict[str, Any] = {}
+        self._refusal: str | None = None
         if isinstance(config, dict) and TRIAL in config:
             self._plan, self._settings = config[TRIAL], settings_of(config)
-            config = PreferencePPOConfig.from_experiment(experiment_of(config))
+            try:
+                config = PreferencePPOConfig.from_experiment(experiment_of(config))
+            except SettingError as error:
+                self._refusal, config = str(error), PreferencePPOConfig()
         super().__init__(config, **arguments)
 
     @classmethod
     def default_resource_request(cls, config: Any) -> Any:
-        """RLlib's bundles and the ring's, where the evaluator has its place too."""
+        """RLlib's bundles and the ring's, where the evaluator has its place too; one CPU to say that the settings cannot work."""
         if isinstance(config, dict) and TRIAL in config:
-            config = PreferencePPOConfig.from_experiment(experiment_of(config))
+            try:
+                config = PreferencePPOConfig.from_experiment(experiment_of(config))
+            except SettingError:
+                return PlacementGroupFactory([{"CPU": 1.0}])
         return super().default_resource_request(config)
 
     def setup(self, config: Any) -> None:
         """See `PreferencePPO.setup`; starts the evaluator too."""
         self.evaluator: Any = None
+        if self._refusal is None:
+            try:
+                self._begin(config)
+            except SettingError as error:
+                self._refusal = str(error)
+
+    def _begin(self, config: Any) -> None:
         super().setup(config)
         self._every = max(1, self._iterations // MEASUREMENTS)
         if self.ring.links and self._storage is not None:
@@ -113,12 +131,28 @@ class SweepTrial(PreferencePPO):
 
     def step(self) -> dict[str, Any]:
         """An iteration; its result has the environment steps so far, the settings that vary, and now and then the objective."""
+        if self._refusal is not None:
+            return {"done": True, REFUSAL: self._refusal, ENV_STEPS: 0, SETTINGS: self._settings}
         result: dict[str, Any] = super().step()
         result |= {ENV_STEPS: self.env_steps, SETTINGS: self._settings}
         objective = self._measure(result)
         if objective is not None:
             result[OBJECTIVE] = objective
         return result
+
+    def log_result(self, result: dict[str, Any]) -> None:
+        """See `PreferencePPO`; a trial that cannot begin has no callbacks."""
+        if self._refusal is None:
+            super().log_result(result)
+        else:
+            Trainable.log_result(self, result)
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """See `PreferencePPO`; of a trial that cannot begin there is nothing to save but why."""
+        if self._refusal is None:
+            super().save_checkpoint(checkpoint_dir)
+        else:
+            (Path(checkpoint_dir) / REFUSAL).write_text(self._refusal)
 
     def cleanup(self) -> None:
         """See `PreferencePPO.cleanup`."""
