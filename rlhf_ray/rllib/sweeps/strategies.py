@@ -101,7 +101,8 @@ def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialSc
             grace_period=max(1, total_env_steps // GRACE),
             reduction_factor=REDUCTION,
         )
-    kind, name = (PB2, "hyperparam_bounds") if schedule == "pb2" else (PopulationBasedTraining, "hyperparam_mutations")
+    kind: Any
+    kind, name = (_PB2, "hyperparam_bounds") if schedule == "pb2" else (_PBT, "hyperparam_mutations")
     changed = mutations(space, schedule)
     return kind(
         time_attr=ENV_STEPS,
@@ -111,6 +112,35 @@ def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialSc
         custom_explore_fn=Within(space),
         **{name: changed},
     )
+
+
+class _NobodyWaitsForTheLost:
+    """A population whose trials wait for each other, but not for one that has failed: Tune's own would wait for ever."""
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """Called by Tune."""
+        super().on_trial_error(tune_controller, trial)  # type: ignore[misc]
+        self._wait_no_more_for(trial, tune_controller)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Called by Tune."""
+        super().on_trial_complete(tune_controller, trial, result)  # type: ignore[misc]
+        self._wait_no_more_for(trial, tune_controller)
+
+    def _wait_no_more_for(self: Any, ended: Any, tune_controller: Any) -> None:
+        states = [self._trial_state[trial] for trial in tune_controller.get_live_trials() if trial is not ended]
+        if states and all(state.last_train_time >= self._next_perturbation_sync for state in states):
+            self._next_perturbation_sync += self._perturbation_interval
+            for state in states:
+                state.last_perturbation_time = state.last_train_time
+
+
+class _PBT(_NobodyWaitsForTheLost, PopulationBasedTraining):
+    pass
+
+
+class _PB2(_NobodyWaitsForTheLost, PB2):
+    pass
 
 
 def mutations(space: Space, schedule: Schedule) -> dict[str, Any]:
