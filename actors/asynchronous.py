@@ -9,17 +9,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 
 from actors.pipeline import Pipeline, RoundReport
+from actors.questions import LOST, Questions
 from actors.reward_trainer import StateLostError
 from actors.rollout_collector import PolicyFactory
 from actors.stages import Stage
-from rlhf_ray.comparisons import Pairs
-from rlhf_ray.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.fragments import RANDOM_POLICY
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.schedules import labels_due, rounds_covered
 
@@ -33,33 +32,6 @@ MOST_UNSTORED = 4
 
 STORE_AGAIN_AFTER = 5.0
 """Seconds between two attempts to store answers that could not be."""
-
-LOST = (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
-"""What reading an object raises when the node that held it is gone."""
-
-
-@dataclass
-class Questions:
-    """Pairs that were asked about together.
-
-    Attributes:
-        number: of the asking.
-        pairs: where they are.
-        count: how many.
-        answered, stored: how many of them, from the first, have been; of people's questions, how many in whatever order.
-        people: whether people are asked.
-        posted: whether the labelling page has them.
-        asked_at: when they were asked, by `time.monotonic`.
-    """
-
-    number: int
-    pairs: ray.ObjectRef[Pairs]
-    count: int
-    answered: int = 0
-    stored: int = 0
-    people: bool = False
-    posted: bool = False
-    asked_at: float = field(default_factory=time.monotonic)
 
 
 class AsynchronousPipeline(Pipeline):
@@ -227,10 +199,7 @@ class AsynchronousPipeline(Pipeline):
             questions = []
             for q in self._questions:
                 with contextlib.suppress(*LOST):  # they are asked for anew
-                    pairs = _pairs_to_plain(ray.get(q.pairs))
-                    questions.append(
-                        {"number": q.number, "pairs": pairs, "count": q.count, "stored": q.stored, "people": q.people}
-                    )
+                    questions.append(q.state())
             return super().state() | {
                 "asked": self._asked,
                 "fits": self._fits,
@@ -244,12 +213,7 @@ class AsynchronousPipeline(Pipeline):
         super().load_state(state)
         self._reported = tuple(state["reported"])
         self._asked, self._fits, self._published_at = state["asked"], state["fits"], state["published_at"]
-        self._questions = deque(
-            Questions(
-                q["number"], ray.put(_pairs_from_plain(q["pairs"])), q["count"], q["stored"], q["stored"], q["people"]
-            )
-            for q in state["questions"]
-        )
+        self._questions = deque(map(Questions.of_state, state["questions"]))
         self.start()
 
     def close(self) -> None:
@@ -504,11 +468,3 @@ class AsynchronousPipeline(Pipeline):
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-
-def _pairs_to_plain(pairs: Pairs) -> dict[str, Any]:
-    return vars(pairs) | {"left": vars(pairs.left), "right": vars(pairs.right)}
-
-
-def _pairs_from_plain(plain: dict[str, Any]) -> Pairs:
-    return Pairs(**(plain | {"left": Fragments(**plain["left"]), "right": Fragments(**plain["right"])}))

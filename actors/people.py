@@ -9,8 +9,9 @@ from typing import Any
 
 import ray
 
-from actors.asynchronous import LOST, STORE_AGAIN_AFTER, AsynchronousPipeline, Questions
+from actors.asynchronous import STORE_AGAIN_AFTER, AsynchronousPipeline
 from actors.pipeline import EPISODE_EVERY, FEWEST_FILMS, OPEN_PER_PERSON
+from actors.questions import LOST, Questions
 from actors.rollout_collector import PolicyFactory
 from rlhf_ray.labelling.desk import Situation
 

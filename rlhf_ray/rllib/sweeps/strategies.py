@@ -135,11 +135,11 @@ class _NobodyWaitsForTheLost:
                 state.last_perturbation_time = state.last_train_time
 
 
-class _PBT(_NobodyWaitsForTheLost, PopulationBasedTraining):
+class _PBT(_NobodyWaitsForTheLost, PopulationBasedTraining):  # type: ignore[misc]
     pass
 
 
-class _PB2(_NobodyWaitsForTheLost, PB2):
+class _PB2(_NobodyWaitsForTheLost, PB2):  # type: ignore[misc]
     pass
 
 
