@@ -1,9 +1,9 @@
 """A model of an asynchronous run on a cluster: what each stage costs, and an event simulation of how they wait for each other.
 
 Processes share the cores of their node evenly, as far as there are fewer cores than processes with something to do. One iteration,
-as in rlhf_ray/rllib/rollouts.py: the run's process waits for the rollouts of all env runners, starts the next ones, does what it
-does for each rollout and iteration, and has the learners learn. Beside it the fragmenter takes clips of each rollout, and the
-reward trainer its gradient steps.
+as in rlhf_ray/rllib/rollouts.py: the run's process waits for as many rollouts as there are env runners, has each env runner begin
+its next one, does what it does for each rollout and iteration, and has the learners learn. Beside it the fragmenter takes clips of
+each rollout, and the reward trainer its gradient steps.
 """
 
 from __future__ import annotations
@@ -155,6 +155,10 @@ class Simulation:
             for _, number in ready:
                 self._at(self.now, number)
 
+    def stop(self) -> None:
+        """Let nothing more happen."""
+        self._events.clear()
+
     def run(self) -> None:
         """Run until nothing is left to happen."""
         while self._events:
@@ -215,6 +219,8 @@ class _Run:
         self.warm_up = max(1, iterations // 5)
         stages = ("env runners", "the run's process", "learners", "network", "fragmenter", "reward trainer")
         self.busy = dict.fromkeys(stages, 0.0)
+        self.arrived: list[int] = []
+        """The env runner of each rollout, in the order in which they came."""
         self.began: float | None = None
         self.ended = 0.0
 
@@ -238,12 +244,13 @@ class _Run:
 
     def runner(self, number: int) -> Process:
         node, sigma = self.nodes[number % len(self.nodes)], math.sqrt(math.log(1 + self.costs.spread**2))
-        for iteration in range(self.iterations):
-            yield "wait", "start", iteration + 1
+        for rollout in itertools.count(1):
+            yield "wait", ("start", number), rollout
             began = self.simulation.now
             yield "work", node, self.costs.rollout(self.steps) * self.rng.lognormvariate(-(sigma**2) / 2, sigma)
             self.note("env runners", (self.simulation.now - began) / self.runners)
-            self.simulation.give(("rollout", iteration))
+            self.arrived.append(number)
+            self.simulation.give("rollout")
             self.simulation.give("clips")
             yield "work", node, self.costs.ray(self.steps)
 
@@ -260,12 +267,14 @@ class _Run:
             self.simulation.give(("learned", iteration))
 
     def main(self) -> Process:
-        self.simulation.give("start")
+        for runner in range(self.runners):
+            self.simulation.give(("start", runner))
         for iteration in range(self.iterations):
             if iteration == self.warm_up:
                 self.began = self.simulation.now
-            yield "wait", ("rollout", iteration), self.runners
-            self.simulation.give("start")
+            for rollout in range(iteration * self.runners, (iteration + 1) * self.runners):
+                yield "wait", "rollout", rollout + 1
+                self.simulation.give(("start", self.arrived[rollout]))
             seconds = self.costs.handling(self.steps) * self.runners + self.costs.iteration
             yield "work", self.home, seconds
             self.note("the run's process", seconds)
@@ -273,11 +282,12 @@ class _Run:
             self.simulation.give("fit")
             yield "wait", ("learned", iteration), self.learners
         self.ended = self.simulation.now
+        self.simulation.stop()
 
     def fragmenter(self) -> Process:
         share = max(1 / POOL, 1 / self.runners)  # each env runner sends its share of a full pool
-        for batch in range(self.iterations * self.runners):
-            yield "wait", "clips", batch + 1
+        for batch in itertools.count(1):
+            yield "wait", "clips", batch
             yield "sleep", None, share * self.costs.clips_bytes / self.network
             yield "work", self.home, share * self.costs.clips
             self.note("fragmenter", share * self.costs.clips)

@@ -1,14 +1,17 @@
 """Scaling: env runners on this machine, and what a model of larger clusters says.
 
 1. Costs. Two asynchronous runs with one env runner, with rollouts of L and of 2 L steps of each environment copy, and one with four
-   env runners and very short rollouts, tell what a rollout, an iteration and learning cost in CPU seconds, process by process.
-2. Check. Runs with 1, 2 and 4 env runners, which the costs were not taken from, beside what `benchmarks/cluster_model.py` says
-   from those costs for this machine's cores. The runs take turns, a few iterations each.
+   env runners and very short rollouts, tell what a rollout, an iteration and learning cost in CPU seconds, process by process,
+   and how much the time of rollouts varies.
+2. Check. The env steps per second of runs with 1, 2 and 4 env runners, beside what `benchmarks/cluster_model.py` says from those
+   costs, which are CPU seconds, for this machine's cores. All runs take turns, a few iterations each, since the speed of a shared
+   machine changes from one second to the next.
 3. Prediction. The same model for clusters of up to 100 nodes, with the settings that they need.
 
     python benchmarks/scaling.py                      # MuJoCo's HalfCheetah: sampling takes longer than learning
 
-Writes benchmarks/results/scaling.json. Efficiency is env steps per second with two env runners by twice those with one.
+Writes benchmarks/results/scaling.json. Efficiency is env steps per second with two env runners by twice those with one,
+over all turns; intervals are from 2,000 bootstrap samples of the turns.
 """
 
 from __future__ import annotations
@@ -20,11 +23,13 @@ import json
 import os
 import platform
 import random
+import shlex
 import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +40,6 @@ import scipy.optimize
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.cluster_model import POOL, Cluster, Costs, Line, simulate
-from benchmarks.intervals import median_interval
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.training import quiet, start_ray
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
@@ -45,9 +49,9 @@ COPIES, LENGTH, SHORT = 8, 500, 25
 FRAGMENT = 25
 LARGEST = 500_000
 """Environment steps of an iteration, at most: with more env runners rollouts are shorter."""
-WARM_UP, ITERATIONS = 2, 4
-TURNS = 7
-CHECKED = (1, 2, 4)
+WARM_UP, ITERATIONS, TURNS = 2, 3, 8
+ROLES = ("runners", "process", "learning", "ray", "fragmenter", "gatherer", "store", "trainer", "collector")
+"""What CPU seconds are counted of: the env runners, the run's process, what of that is learning, Ray's own processes, the ring."""
 NETWORK = 1.25e9
 """Bytes per second: 10 Gbit/s."""
 
@@ -111,7 +115,8 @@ class Meter:
         seen["runners"] = sum(map(seconds, self.runners))  # type: ignore[assignment]
         seen["learning"] = self.learning  # type: ignore[assignment]
         seen["process"] = time.process_time()  # type: ignore[assignment]
-        seen["all"] = sum(seconds(child) for child in me.children(recursive=True))  # type: ignore[assignment]
+        others = (child for child in me.children(recursive=True) if not child.name().startswith("ray::"))
+        seen["ray"] = sum(map(seconds, others))  # type: ignore[assignment]
         return seen
 
 
@@ -119,57 +124,117 @@ def _pid(actor: Any) -> int:
     return os.getpid()
 
 
-def costs_of(algorithm: PreferencePPO, iterations: int) -> dict[str, float]:
-    """CPU seconds of an iteration, by what they are for, and the spread of rollouts."""
-    meter = Meter(algorithm)
-    for _ in range(WARM_UP):
-        algorithm.train()
-    before = meter.read()
-    for _ in range(iterations):
-        algorithm.train()
-    seen = meter.read()
-    return {name: (seen[name] - before[name]) / iterations for name in seen}
+@dataclass(frozen=True)
+class Arm:
+    """A run that takes turns with others: so many env runners, rollouts of so many steps of each environment copy."""
+
+    runners: int
+    length: int
+    iterations: int = ITERATIONS
+    """That are measured in a turn."""
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of a rollout."""
+        return COPIES * self.length
 
 
-def measure(environment: str) -> tuple[Costs, dict[str, Any]]:
-    """The model's costs, and what they were computed from."""
-    seen: dict[str, dict[str, float]] = {}
-    for name, runners, length in (("one", 1, LENGTH), ("twice", 1, 2 * LENGTH), ("many", 4, SHORT)):
-        iterations = 3 * ITERATIONS if name == "many" else ITERATIONS
-        algorithm = build(environment, runners, length, WARM_UP + iterations)
-        seen[name] = costs_of(algorithm, iterations)
-        if name == "one":
-            [episodes] = algorithm.env_runner_group.foreach_env_runner(
-                lambda runner: len(ray.cloudpickle.dumps(runner.sample())), local_env_runner=False
-            )
-            rollout_bytes = float(episodes)
+ARMS = {
+    "one": Arm(1, LENGTH),
+    "two": Arm(2, LENGTH),
+    "four": Arm(4, LENGTH),
+    "twice": Arm(1, 2 * LENGTH),
+    "many": Arm(4, SHORT, 4 * ITERATIONS),
+}
+COSTS, CHECKED = ("one", "twice", "many"), ("one", "two", "four")
+"""The arms that costs are taken from (CPU seconds), and those that the model's env steps per second are compared with."""
+
+
+def measure(environment: str) -> tuple[dict[str, list[Turn]], float]:
+    """What each turn of each arm came to, and the bytes of an environment step in a rollout."""
+    algorithms = {
+        name: build(environment, arm.runners, arm.length, WARM_UP + TURNS * (1 + arm.iterations))
+        for name, arm in ARMS.items()
+    }
+    meters = {name: Meter(algorithm) for name, algorithm in algorithms.items()}
+    for algorithm in algorithms.values():
+        for _ in range(WARM_UP):
+            algorithm.train()
+        idle(algorithm)
+    turns: dict[str, list[Turn]] = {name: [] for name in ARMS}
+    order, draw = list(ARMS), random.Random(0)
+    for number in range(TURNS):
+        draw.shuffle(order)
+        for name in order:
+            turns[name].append(take_turn(algorithms[name], meters[name], ARMS[name].iterations))
+        print("turn", number, {name: round(turns[name][-1].speed) for name in ARMS}, flush=True)
+    [rollout_bytes] = algorithms["one"].env_runner_group.foreach_env_runner(
+        lambda runner: len(ray.cloudpickle.dumps(runner.sample())), local_env_runner=False
+    )
+    for algorithm in algorithms.values():
         algorithm.stop()
-    runners = {"one": 1, "twice": 1, "many": 4}
-    steps = {"one": COPIES * LENGTH, "twice": 2 * COPIES * LENGTH, "many": COPIES * SHORT}
-    known = ("runners", "fragmenter", "gatherer", "store", "trainer", "collector")
+    return turns, float(rollout_bytes) / ARMS["one"].steps
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Environment steps, the wall seconds of each iteration, and CPU seconds by what they are for, of a turn."""
+
+    steps: int
+    seconds: list[float]
+    cpu: dict[str, float]
+
+    @property
+    def speed(self) -> float:
+        """Environment steps per second."""
+        return self.steps / sum(self.seconds)
+
+
+def take_turn(algorithm: PreferencePPO, meter: Meter, iterations: int) -> Turn:
+    """Some iterations, after one whose rollouts were ready since the last turn."""
+    algorithm.train()
+    before, steps, seconds = meter.read(), algorithm.env_steps, []
+    for _ in range(iterations):
+        started = time.perf_counter()
+        algorithm.train()
+        seconds.append(time.perf_counter() - started)
+    after = meter.read()
+    taken = algorithm.env_steps - steps
+    idle(algorithm)
+    return Turn(taken, seconds, {name: after[name] - before[name] for name in after})
+
+
+def idle(algorithm: PreferencePPO) -> None:
+    """Wait until its env runners, which sample ahead, have done so."""
+    algorithm.env_runner_group.foreach_env_runner(lambda runner: None, local_env_runner=False)
+
+
+def costs_of(turns: dict[str, list[Turn]], step_bytes: float) -> Costs:
+    """The model's costs: CPU seconds, means over all turns."""
+    seen = {
+        name: {what: sum(turn.cpu[what] for turn in turns[name]) / (TURNS * ARMS[name].iterations) for what in ROLES}
+        for name in COSTS
+    }
 
     def of_a_rollout(seconds: Callable[[dict[str, float]], float]) -> Line:
-        return line([(steps[name], seconds(each) / runners[name]) for name, each in seen.items()])
+        return line([(ARMS[name].steps, seconds(each) / ARMS[name].runners) for name, each in seen.items()])
 
     # Around learning, the run's process has so much to do for an iteration, for each rollout, and for what is in it.
-    around = {name: each["process"] - each["learning"] for name, each in seen.items()}
-    handling, iteration = handling_of(around, runners, steps)
-    one = seen["one"]
-    step_bytes = rollout_bytes / steps["one"]
-    costs = Costs(
+    handling, iteration = handling_of({name: each["process"] - each["learning"] for name, each in seen.items()})
+    one, of_one = seen["one"], [seconds for turn in turns["one"] for seconds in turn.seconds]
+    return Costs(
         rollout=of_a_rollout(lambda each: each["runners"]),
-        spread=0.03,
+        spread=statistics.stdev(of_one) / statistics.mean(of_one),
         step_bytes=step_bytes,
         clips_bytes=POOL * (FRAGMENT + 1) * step_bytes,
         handling=handling,
         iteration=iteration,
-        learning=line([(runners[name] * steps[name], each["learning"]) for name, each in seen.items()]),
+        learning=line([(ARMS[name].runners * ARMS[name].steps, each["learning"]) for name, each in seen.items()]),
         reduce=0.02,
         clips=one["fragmenter"],
         fit=one["trainer"] + one["gatherer"] + one["store"] + one["collector"],
-        ray=of_a_rollout(lambda each: each["all"] - sum(each[name] for name in known)),
+        ray=of_a_rollout(lambda each: each["ray"]),
     )
-    return costs, {"cpu_seconds_per_iteration": seen, "costs": dataclasses.asdict(costs)}
 
 
 def line(points: Sequence[tuple[float, float]]) -> Line:
@@ -180,58 +245,45 @@ def line(points: Sequence[tuple[float, float]]) -> Line:
     return Line(float(fixed), float(per_step))
 
 
-def handling_of(around: dict[str, float], runners: dict[str, int], steps: dict[str, int]) -> tuple[Line, float]:
-    """What a rollout costs the run's process, and an iteration besides."""
-    rows = [[runners[name], runners[name] * steps[name], 1.0] for name in around]
+def handling_of(around: dict[str, float]) -> tuple[Line, float]:
+    """What a rollout costs the run's process, and an iteration besides; of what an iteration costs it in each arm."""
+    rows = [[ARMS[name].runners, ARMS[name].runners * ARMS[name].steps, 1.0] for name in around]
     (fixed, per_step, iteration), _ = scipy.optimize.nnls(np.array(rows), np.array(list(around.values())))
     return Line(float(fixed), float(per_step)), float(iteration)
 
 
-def check(environment: str, costs: Costs) -> dict[str, Any]:
-    """Env steps per second with 1, 2 and 4 env runners, and what the model says."""
-    arms = {runners: build(environment, runners, LENGTH, WARM_UP + TURNS * ITERATIONS) for runners in CHECKED}
-    speeds: dict[int, list[float]] = {runners: [] for runners in arms}
-    order, draw = list(arms), random.Random(0)
-    for algorithm in arms.values():
-        for _ in range(WARM_UP):
-            algorithm.train()
-    for _ in range(TURNS):
-        draw.shuffle(order)
-        for runners in order:
-            algorithm = arms[runners]
-            algorithm.train()  # its rollouts of the last turn were ready long ago
-            started, before = time.perf_counter(), algorithm.env_steps
-            for _ in range(ITERATIONS - 1):
-                algorithm.train()
-            speeds[runners].append((algorithm.env_steps - before) / (time.perf_counter() - started))
-            idle(algorithm)
-    rows = []
-    for runners in arms:
-        measured = statistics.median(speeds[runners])
-        cluster = Cluster(steps=COPIES * LENGTH, nodes=1, runners=runners, cores=os.cpu_count() or 1)
-        predicted = simulate(costs, cluster).env_steps_per_second
-        rows.append(
-            {
-                "runners": runners,
-                "measured": measured,
-                "predicted": predicted,
-                "predicted_by_measured": predicted / measured,
-                "each": speeds[runners],
-            }
-        )
-    pairs = [two / (2 * one) for one, two in zip(speeds[1], speeds[2], strict=True)]
-    for algorithm in arms.values():
-        algorithm.stop()
+def check(turns: dict[str, list[Turn]], step_bytes: float) -> dict[str, Any]:
+    """Env steps per second of real runs beside the model's, over all turns, with bootstrap intervals."""
+
+    def speed(name: str, of: dict[str, list[Turn]]) -> float:
+        return sum(turn.steps for turn in of[name]) / sum(sum(turn.seconds) for turn in of[name])
+
+    def predicted(name: str, of: dict[str, list[Turn]]) -> float:
+        cluster = Cluster(steps=ARMS[name].steps, nodes=1, runners=ARMS[name].runners, cores=os.cpu_count() or 1)
+        return simulate(costs_of(of, step_bytes), cluster).env_steps_per_second
+
+    def with_interval(value: Callable[[dict[str, list[Turn]]], float], draws: int) -> dict[str, Any]:
+        draw, values = random.Random(0), []
+        for _ in range(draws):
+            picked = draw.choices(range(TURNS), k=TURNS)
+            values.append(value({name: [each[i] for i in picked] for name, each in turns.items()}))
+        values.sort()
+        return {"value": value(turns), "interval_95": [values[int(0.025 * draws)], values[int(0.975 * draws) - 1]]}
+
     return {
-        "rows": rows,
-        "efficiency_1_to_2": statistics.median(pairs),
-        "efficiency_interval_95": median_interval(pairs),
+        "rows": [
+            {
+                "runners": ARMS[name].runners,
+                "measured": speed(name, turns),
+                "predicted": predicted(name, turns),
+                "predicted_by_measured": with_interval(
+                    lambda of, name=name: predicted(name, of) / speed(name, of), 200
+                ),
+            }
+            for name in CHECKED
+        ],
+        "efficiency_1_to_2": with_interval(lambda of: speed("two", of) / (2 * speed("one", of)), 2_000),
     }
-
-
-def idle(algorithm: PreferencePPO) -> None:
-    """Wait until its env runners, which sample ahead, have done so."""
-    algorithm.env_runner_group.foreach_env_runner(lambda runner: None, local_env_runner=False)
 
 
 def predict(costs: Costs) -> list[dict[str, Any]]:
@@ -280,12 +332,18 @@ def main() -> None:
     quiet()
     start_ray(cpus=16)
     load = os.getloadavg()
-    costs, outcome = measure(options.environment)
-    print(json.dumps(outcome["costs"], indent=1), flush=True)
-    outcome |= {"environment": options.environment, "check": check(options.environment, costs)}
-    print(json.dumps(outcome["check"], indent=1), flush=True)
-    outcome["prediction"] = predict(costs)
-    outcome["machine"] = {"cpus": psutil.cpu_count(), "platform": platform.platform(), "load_before": load}
+    turns, step_bytes = measure(options.environment)
+    costs = costs_of(turns, step_bytes)
+    outcome: dict[str, Any] = {
+        "environment": options.environment,
+        "command": shlex.join(["python", "benchmarks/scaling.py", *sys.argv[1:]]),
+        "costs": dataclasses.asdict(costs),
+        "check": check(turns, step_bytes),
+        "prediction": predict(costs),
+        "turns": {name: [dataclasses.asdict(turn) for turn in each] for name, each in turns.items()},
+        "machine": {"cpus": psutil.cpu_count(), "platform": platform.platform(), "load_before": load},
+    }
+    print(json.dumps({name: outcome[name] for name in ("costs", "check")}, indent=1))
     RESULTS.write_text(json.dumps(outcome, indent=1) + "\n")
     for row in outcome["prediction"]:
         print(*(value for value in row.values() if not isinstance(value, dict)))

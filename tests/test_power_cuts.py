@@ -204,7 +204,7 @@ def test_a_run_goes_on_whenever_the_power_went(tmp_path: Path, monkeypatch: pyte
 def test_of_many_power_cuts_anywhere_in_a_run_none_loses_or_doubles_a_label(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cuts = int(os.environ.get("POWER_CUTS", "200"))
+    cuts = int(os.environ.get("POWER_CUTS", "100"))
     cut = cut_power(tmp_path, monkeypatch, cuts)
     print(cut)
     assert min(cut[kind] for kind in KINDS) > cuts // 10

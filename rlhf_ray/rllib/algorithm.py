@@ -33,7 +33,7 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
 from rlhf_ray.rllib.metrics import Gauges
 from rlhf_ray.rllib.policy import PolicyMaker
-from rlhf_ray.rllib.rollouts import learn_while_sampling
+from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
 from rlhf_ray.rllib.seeding import begin_anew
 from rlhf_ray.rllib.spreading import spread_env_runners
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
@@ -109,6 +109,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         self._gauges = Gauges(self._run_name())
         with spread_env_runners():
             super().setup(config)
+        self._ahead = RolloutsAhead(self)
         if self.config.policy_from is not None:
             self.learner_group.set_weights({DEFAULT_MODULE_ID: policy_weights(self.config.policy_from)})
             self.env_runner_group.sync_weights(
@@ -321,8 +322,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             elif self.config.num_env_runners == 0:
                 super().training_step()
             else:
-                room = self.config.total_env_steps - self.env_steps
-                learn_while_sampling(self, more=room >= 2 * self.config.most_iteration_env_steps)
+                iterations = (self.config.total_env_steps - self.env_steps) // self.config.most_iteration_env_steps
+                learn_while_sampling(self, self._ahead, most=iterations * self.config.num_env_runners)
             if self._sampled > sampled:
                 return
             self.restore_env_runners(self.env_runner_group)

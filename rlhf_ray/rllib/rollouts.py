@@ -1,4 +1,4 @@
-"""Rollouts ahead: env runners that sample the next batch while the learner learns from the last.
+"""Rollouts ahead: env runners that sample while the learner learns, and wait neither for it nor for each other.
 
 What moves between processes is references: an env runner keeps its rollout in its node's object store, and the learner that learns
 from it fetches it from there, once. This process sees frames only where it is the learner.
@@ -7,6 +7,8 @@ from it fetches it from there, once. This process sees frames only where it is t
 from __future__ import annotations
 
 import contextlib
+import time
+from collections import deque
 from typing import Any
 
 import ray
@@ -26,26 +28,68 @@ from ray.rllib.utils.metrics import (
 TAG = "rollouts"
 
 
-def learn_while_sampling(algorithm: PPO, more: bool) -> None:
-    """One iteration of RLlib's PPO (its `training_step`) whose rollouts were sampled during the one before.
+class RolloutsAhead:
+    """The rollouts of a run's env runners: each begins its next as soon as its last is there.
 
-    The policy that sampled is one update old. PPO's probability ratios are against the policy that sampled, as always.
+    An iteration takes as many as there are env runners, the first that come, so that one that is slow or lost holds up nobody;
+    those that are faster sample more of them.
+    """
+
+    def __init__(self, algorithm: PPO):
+        self.runners: Any = algorithm.env_runner_group
+        self.config: Any = algorithm.config
+        self.ready: deque[tuple[Any, Any]] = deque()
+        """References of rollouts that came, and their metrics."""
+
+    def take(self, most: int) -> list[tuple[Any, Any]]:
+        """The next rollouts, of which there are fewer only where env runners are lost, or too slow for ``sample_timeout_s``.
+
+        Args:
+            most: rollouts that may still be taken in the whole run, these included: no more are begun.
+        """
+        wanted = min(most, self.config.num_env_runners)
+        deadline = time.monotonic() + self.config.sample_timeout_s
+        while True:
+            self.ready.extend(found for _, found in self.runners.fetch_ready_async_reqs(tags=TAG))
+            self._begin(most)
+            under_way, left = self._under_way(), deadline - time.monotonic()
+            if len(self.ready) >= wanted or not under_way or left <= 0:
+                return [self.ready.popleft() for _ in range(min(wanted, len(self.ready)))]
+            ray.wait(list(under_way), num_returns=1, timeout=left, fetch_local=False)
+
+    def _begin(self, most: int) -> None:
+        """Have those sample who do not, as far as what they make is wanted."""
+        busy = set(self._under_way().values())
+        idle = [runner for runner in self.runners.healthy_env_runner_ids() if runner not in busy]
+        idle = idle[: max(0, most - len(self.ready) - len(busy))]
+        if idle:
+            self.runners.foreach_env_runner_async(_sample, tag=TAG, remote_worker_ids=idle)
+
+    def _under_way(self) -> dict[Any, int]:
+        """The calls that sample, with their env runners. RLlib's own way to wait for them waits for all."""
+        calls: dict[Any, tuple[str, int]] = self.runners._worker_manager._in_flight_req_to_actor_id
+        return {call: runner for call, (tag, runner) in calls.items() if tag == TAG}
+
+
+def learn_while_sampling(algorithm: PPO, ahead: RolloutsAhead, most: int) -> None:
+    """One iteration of RLlib's PPO (its `training_step`) on rollouts that were begun during the one before.
+
+    The policy that sampled is mostly one update old, older the slower an env runner is compared with the others. PPO's probability
+    ratios are against the policy that sampled, as always.
 
     Args:
         algorithm: with env runners of their own processes.
-        more: whether to have the next rollouts sampled meanwhile.
+        ahead: its rollouts.
+        most: rollouts that may be taken until the end of training.
     """
     metrics, runners, learners = algorithm.metrics, algorithm.env_runner_group, algorithm.learner_group
     with metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
-        _start(runners)  # refused by those that are sampling
-        rollouts = runners.fetch_ready_async_reqs(tags=TAG, timeout_seconds=algorithm.config.sample_timeout_s)
+        rollouts = ahead.take(most)
         if not rollouts:
             return
-        metrics.aggregate([results for _, (_, results) in rollouts], key=ENV_RUNNER_RESULTS)
-    if more:
-        _start(runners)
+        metrics.aggregate([results for _, results in rollouts], key=ENV_RUNNER_RESULTS)
     with metrics.log_time((TIMERS, LEARNER_UPDATE_TIMER)):
-        data = _data(algorithm, [reference for _, (reference, _) in rollouts])
+        data = _data(algorithm, [reference for reference, _ in rollouts])
         if data is None:
             return
         trained = (LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME)
@@ -66,10 +110,6 @@ def learn_while_sampling(algorithm: PPO, more: bool) -> None:
             policies=set(results[0].keys()) - {ALL_MODULES},
             inference_only=True,
         )
-
-
-def _start(runners: Any) -> None:
-    runners.foreach_env_runner_async(_sample, tag=TAG)
 
 
 def _sample(runner: Any) -> tuple[Any, Any]:

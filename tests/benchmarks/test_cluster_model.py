@@ -55,9 +55,11 @@ def test_longer_rollouts_pay_fixed_costs_less_often() -> None:
     assert speed(costs, nodes=1, runners=1, cores=2, steps=900) == pytest.approx(900 / 10.0, rel=1e-6)
 
 
-def test_the_slowest_runner_is_waited_for() -> None:
+def test_env_runners_do_not_wait_for_each_other() -> None:
     spread = dataclasses.replace(SAMPLING, spread=0.25)
-    assert speed(spread, nodes=4, runners=4, cores=4) < 0.85 * speed(SAMPLING, nodes=4, runners=4, cores=4)
+    assert speed(spread, nodes=4, runners=4, cores=4) == pytest.approx(
+        speed(SAMPLING, nodes=4, runners=4, cores=4), rel=0.08
+    )
 
 
 def test_rollouts_pass_the_network_once() -> None:
