@@ -171,23 +171,17 @@ def conclude(outcome: Outcome, experiment: Experiment, folder: Path, say: Callab
 
 
 def _print(outcome: Outcome) -> None:
-    table = Table(title="trials, best first")
+    """A table of three columns, so that it can be read in 80 characters, however many settings vary."""
+    table = Table(title="trials, best first", show_lines=True)
     table.add_column(NAMES[outcome.plan["metric"]], justify="right")
-    table.add_column("env steps", justify="right")
-    table.add_column("held-out accuracy", justify="right")
-    for name in outcome.plan["space"]:
-        table.add_column(name, justify="right")
-    table.add_column("ended")
-    table.add_column("folder")
+    table.add_column("settings", overflow="fold")
+    table.add_column("trial", overflow="fold")
     for trial in outcome.trials:
-        table.add_row(
-            _text(trial["objective"]),
-            _text(trial["env_steps"]),
-            _text(trial["held_out_accuracy"]),
-            *map(_text, trial["settings"].values()),
-            trial["status"],
-            trial["name"],
-        )
+        settings = "\n".join(f"{name} {_text(value)}" for name, value in trial["settings"].items())
+        told = [trial["name"], f"{trial['status']}, {trial['env_steps']:,} steps"]
+        if trial["held_out_accuracy"] is not None:
+            told.append(f"held-out accuracy {_text(trial['held_out_accuracy'])}")
+        table.add_row(_text(trial["objective"]), settings, "\n".join(told))
     Console().print(table)
 
 
