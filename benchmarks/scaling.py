@@ -49,7 +49,7 @@ COPIES, LENGTH, SHORT = 8, 500, 25
 FRAGMENT = 25
 LARGEST = 500_000
 """Environment steps of an iteration, at most: with more env runners rollouts are shorter."""
-WARM_UP, ITERATIONS, TURNS = 2, 3, 8
+WARM_UP, ITERATIONS, TURNS = 2, 3, 6
 ROLES = ("runners", "process", "learning", "ray", "fragmenter", "gatherer", "store", "trainer", "collector")
 """What CPU seconds are counted of: the env runners, the run's process, what of that is learning, Ray's own processes, the ring."""
 NETWORK = 1.25e9
