@@ -330,7 +330,7 @@ def main() -> None:
     parser.add_argument("--environment", default="HalfCheetah-v5")
     options = parser.parse_args()
     quiet()
-    start_ray(cpus=16)
+    start_ray(cpus=32)  # for all arms at once
     load = os.getloadavg()
     turns, step_bytes = measure(options.environment)
     costs = costs_of(turns, step_bytes)
