@@ -4,7 +4,8 @@
    env runners and very short rollouts, tell what a rollout, an iteration and learning cost in CPU seconds, process by process,
    and how much the time of rollouts varies.
 2. Check. The env steps per second of runs with 1, 2 and 4 env runners, beside what `benchmarks/cluster_model.py` says from those
-   costs, which are CPU seconds, for this machine's cores. All runs take turns, a few iterations each, since the speed of a shared
+   costs, which are CPU seconds, for this machine's cores; and by how much more CPU time a rollout takes where more cores are
+   busy, which the model does not know. All runs take turns, a few iterations each, since the speed of a shared
    machine changes from one second to the next.
 3. Prediction. The same model for clusters of up to 100 nodes, with the settings that they need.
 
@@ -262,6 +263,14 @@ def check(turns: dict[str, list[Turn]], step_bytes: float) -> dict[str, Any]:
         cluster = Cluster(steps=ARMS[name].steps, nodes=1, runners=ARMS[name].runners, cores=os.cpu_count() or 1)
         return simulate(costs_of(of, step_bytes), cluster).env_steps_per_second
 
+    def slowdown(name: str, of: dict[str, list[Turn]]) -> float:
+        """CPU seconds of a rollout, in those of one env runner: busy cores that share caches, or a host, slow each other."""
+
+        def rollout(arm: str) -> float:
+            return sum(turn.cpu["runners"] for turn in of[arm]) / sum(turn.steps for turn in of[arm])
+
+        return rollout(name) / rollout("one")
+
     def with_interval(value: Callable[[dict[str, list[Turn]]], float], draws: int) -> dict[str, Any]:
         draw, values = random.Random(0), []
         for _ in range(draws):
@@ -276,6 +285,10 @@ def check(turns: dict[str, list[Turn]], step_bytes: float) -> dict[str, Any]:
                 "runners": ARMS[name].runners,
                 "measured": speed(name, turns),
                 "predicted": predicted(name, turns),
+                "rollout_slowdown": with_interval(lambda of, name=name: slowdown(name, of), 200),
+                "predicted_by_measured_with_slowdown": with_interval(
+                    lambda of, name=name: predicted(name, of) / slowdown(name, of) / speed(name, of), 200
+                ),
                 "predicted_by_measured": with_interval(
                     lambda of, name=name: predicted(name, of) / speed(name, of), 200
                 ),
@@ -324,6 +337,19 @@ def predict(costs: Costs) -> list[dict[str, Any]]:
     return rows
 
 
+def outcome_of(environment: str, turns: dict[str, list[Turn]], step_bytes: float) -> dict[str, Any]:
+    """Costs, check and prediction."""
+    costs = costs_of(turns, step_bytes)
+    return {
+        "environment": environment,
+        "command": shlex.join(["python", "benchmarks/scaling.py", *sys.argv[1:]]),
+        "costs": dataclasses.asdict(costs),
+        "check": check(turns, step_bytes),
+        "prediction": predict(costs),
+        "turns": {name: [dataclasses.asdict(turn) for turn in each] for name, each in turns.items()},
+    }
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -333,16 +359,8 @@ def main() -> None:
     start_ray(cpus=32)  # for all arms at once
     load = os.getloadavg()
     turns, step_bytes = measure(options.environment)
-    costs = costs_of(turns, step_bytes)
-    outcome: dict[str, Any] = {
-        "environment": options.environment,
-        "command": shlex.join(["python", "benchmarks/scaling.py", *sys.argv[1:]]),
-        "costs": dataclasses.asdict(costs),
-        "check": check(turns, step_bytes),
-        "prediction": predict(costs),
-        "turns": {name: [dataclasses.asdict(turn) for turn in each] for name, each in turns.items()},
-        "machine": {"cpus": psutil.cpu_count(), "platform": platform.platform(), "load_before": load},
-    }
+    outcome = outcome_of(options.environment, turns, step_bytes)
+    outcome["machine"] = {"cpus": psutil.cpu_count(), "platform": platform.platform(), "load_before": load}
     print(json.dumps({name: outcome[name] for name in ("costs", "check")}, indent=1))
     RESULTS.write_text(json.dumps(outcome, indent=1) + "\n")
     for row in outcome["prediction"]:
