@@ -179,8 +179,9 @@ def _print(outcome: Outcome) -> None:
     for trial in outcome.trials:
         settings = "\n".join(f"{name} {_text(value)}" for name, value in trial["settings"].items())
         told = [trial["name"], f"{trial['status']}, {trial['env_steps']:,} steps"]
-        if math.isfinite(trial["held_out_accuracy"] or math.nan):
-            told.append(f"held-out accuracy {_text(trial['held_out_accuracy'])}")
+        accuracy = trial["held_out_accuracy"]
+        if accuracy is not None and math.isfinite(accuracy):
+            told.append(f"held-out accuracy {_text(accuracy)}")
         table.add_row(_text(trial["objective"]), settings, "\n".join(told))
     Console().print(table)
 
