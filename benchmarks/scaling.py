@@ -1,13 +1,14 @@
 """Scaling: env runners on this machine, and what a model of larger clusters says.
 
-1. Costs. Two asynchronous runs with one env runner, with rollouts of L and of 2 L steps of each environment copy, and one with four
+1. Efficiency. Runs with one and with two env runners take turns, and nothing else is there.
+2. Costs. Two asynchronous runs with one env runner, with rollouts of L and of 2 L steps of each environment copy, and one with four
    env runners and very short rollouts, tell what a rollout, an iteration and learning cost in CPU seconds, process by process,
    and how much the time of rollouts varies.
-2. Check. The env steps per second of runs with 1, 2 and 4 env runners, beside what `benchmarks/cluster_model.py` says from those
+3. Check. The env steps per second of runs with 1, 2 and 4 env runners, beside what `benchmarks/cluster_model.py` says from those
    costs, which are CPU seconds, for this machine's cores; and by how much more CPU time a rollout takes where more cores are
    busy, which the model does not know. All runs take turns, a few iterations each, since the speed of a shared
    machine changes from one second to the next.
-3. Prediction. The same model for clusters of up to 100 nodes, with the settings that they need.
+4. Prediction. The same model for clusters of up to 100 nodes, with the settings that they need.
 
     python benchmarks/scaling.py                      # MuJoCo's HalfCheetah: sampling takes longer than learning
 
@@ -151,24 +152,24 @@ COSTS, CHECKED = ("one", "twice", "many"), ("one", "two", "four")
 """The arms that costs are taken from (CPU seconds), and those that the model's env steps per second are compared with."""
 
 
-def measure(environment: str) -> tuple[dict[str, list[Turn]], float]:
-    """What each turn of each arm came to, and the bytes of an environment step in a rollout."""
+def measure(environment: str, names: Sequence[str]) -> tuple[dict[str, list[Turn]], float]:
+    """What each turn of these arms, the first of them "one", came to, and the bytes of an environment step in a rollout."""
     algorithms = {
-        name: build(environment, arm.runners, arm.length, WARM_UP + TURNS * (1 + arm.iterations))
-        for name, arm in ARMS.items()
+        name: build(environment, ARMS[name].runners, ARMS[name].length, WARM_UP + TURNS * (1 + ARMS[name].iterations))
+        for name in names
     }
     meters = {name: Meter(algorithm) for name, algorithm in algorithms.items()}
     for algorithm in algorithms.values():
         for _ in range(WARM_UP):
             algorithm.train()
         idle(algorithm)
-    turns: dict[str, list[Turn]] = {name: [] for name in ARMS}
-    order, draw = list(ARMS), random.Random(0)
+    turns: dict[str, list[Turn]] = {name: [] for name in names}
+    order, draw = list(names), random.Random(0)
     for number in range(TURNS):
         draw.shuffle(order)
         for name in order:
             turns[name].append(take_turn(algorithms[name], meters[name], ARMS[name].iterations))
-        print("turn", number, {name: round(turns[name][-1].speed) for name in ARMS}, flush=True)
+        print("turn", number, {name: round(turns[name][-1].speed) for name in names}, flush=True)
     [rollout_bytes] = algorithms["one"].env_runner_group.foreach_env_runner(
         lambda runner: len(ray.cloudpickle.dumps(runner.sample())), local_env_runner=False
     )
@@ -253,11 +254,30 @@ def handling_of(around: dict[str, float]) -> tuple[Line, float]:
     return Line(float(fixed), float(per_step)), float(iteration)
 
 
+def speed(name: str, of: dict[str, list[Turn]]) -> float:
+    """Env steps per second of an arm, over all turns."""
+    return sum(turn.steps for turn in of[name]) / sum(sum(turn.seconds) for turn in of[name])
+
+
+def with_interval(
+    value: Callable[[dict[str, list[Turn]]], float], turns: dict[str, list[Turn]], draws: int
+) -> dict[str, Any]:
+    """``value`` of all turns, and its bootstrap 95 % interval."""
+    draw, values = random.Random(0), []
+    for _ in range(draws):
+        picked = draw.choices(range(TURNS), k=TURNS)
+        values.append(value({name: [each[i] for i in picked] for name, each in turns.items()}))
+    values.sort()
+    return {"value": value(turns), "interval_95": [values[int(0.025 * draws)], values[int(0.975 * draws) - 1]]}
+
+
+def efficiency(of: dict[str, list[Turn]]) -> float:
+    """Of two env runners."""
+    return speed("two", of) / (2 * speed("one", of))
+
+
 def check(turns: dict[str, list[Turn]], step_bytes: float) -> dict[str, Any]:
     """Env steps per second of real runs beside the model's, over all turns, with bootstrap intervals."""
-
-    def speed(name: str, of: dict[str, list[Turn]]) -> float:
-        return sum(turn.steps for turn in of[name]) / sum(sum(turn.seconds) for turn in of[name])
 
     def predicted(name: str, of: dict[str, list[Turn]]) -> float:
         cluster = Cluster(steps=ARMS[name].steps, nodes=1, runners=ARMS[name].runners, cores=os.cpu_count() or 1)
@@ -271,31 +291,22 @@ def check(turns: dict[str, list[Turn]], step_bytes: float) -> dict[str, Any]:
 
         return rollout(name) / rollout("one")
 
-    def with_interval(value: Callable[[dict[str, list[Turn]]], float], draws: int) -> dict[str, Any]:
-        draw, values = random.Random(0), []
-        for _ in range(draws):
-            picked = draw.choices(range(TURNS), k=TURNS)
-            values.append(value({name: [each[i] for i in picked] for name, each in turns.items()}))
-        values.sort()
-        return {"value": value(turns), "interval_95": [values[int(0.025 * draws)], values[int(0.975 * draws) - 1]]}
-
     return {
         "rows": [
             {
                 "runners": ARMS[name].runners,
                 "measured": speed(name, turns),
                 "predicted": predicted(name, turns),
-                "rollout_slowdown": with_interval(lambda of, name=name: slowdown(name, of), 200),
+                "rollout_slowdown": with_interval(lambda of, name=name: slowdown(name, of), turns, 200),
                 "predicted_by_measured_with_slowdown": with_interval(
-                    lambda of, name=name: predicted(name, of) / slowdown(name, of) / speed(name, of), 200
+                    lambda of, name=name: predicted(name, of) / slowdown(name, of) / speed(name, of), turns, 200
                 ),
                 "predicted_by_measured": with_interval(
-                    lambda of, name=name: predicted(name, of) / speed(name, of), 200
+                    lambda of, name=name: predicted(name, of) / speed(name, of), turns, 200
                 ),
             }
             for name in CHECKED
         ],
-        "efficiency_1_to_2": with_interval(lambda of: speed("two", of) / (2 * speed("one", of)), 2_000),
     }
 
 
@@ -337,15 +348,19 @@ def predict(costs: Costs) -> list[dict[str, Any]]:
     return rows
 
 
-def outcome_of(environment: str, turns: dict[str, list[Turn]], step_bytes: float) -> dict[str, Any]:
-    """Costs, check and prediction."""
+def outcome_of(
+    environment: str, pair: dict[str, list[Turn]], turns: dict[str, list[Turn]], step_bytes: float
+) -> dict[str, Any]:
+    """Efficiency, costs, check and prediction."""
     costs = costs_of(turns, step_bytes)
     return {
         "environment": environment,
         "command": shlex.join(["python", "benchmarks/scaling.py", *sys.argv[1:]]),
+        "efficiency_1_to_2": with_interval(efficiency, pair, 2_000),
         "costs": dataclasses.asdict(costs),
         "check": check(turns, step_bytes),
         "prediction": predict(costs),
+        "turns_of_the_pair": {name: [dataclasses.asdict(turn) for turn in each] for name, each in pair.items()},
         "turns": {name: [dataclasses.asdict(turn) for turn in each] for name, each in turns.items()},
     }
 
@@ -358,10 +373,11 @@ def main() -> None:
     quiet()
     start_ray(cpus=32)  # for all arms at once
     load = os.getloadavg()
-    turns, step_bytes = measure(options.environment)
-    outcome = outcome_of(options.environment, turns, step_bytes)
+    pair, _ = measure(options.environment, ("one", "two"))
+    turns, step_bytes = measure(options.environment, tuple(ARMS))
+    outcome = outcome_of(options.environment, pair, turns, step_bytes)
     outcome["machine"] = {"cpus": psutil.cpu_count(), "platform": platform.platform(), "load_before": load}
-    print(json.dumps({name: outcome[name] for name in ("costs", "check")}, indent=1))
+    print(json.dumps({name: outcome[name] for name in ("efficiency_1_to_2", "costs", "check")}, indent=1))
     RESULTS.write_text(json.dumps(outcome, indent=1) + "\n")
     for row in outcome["prediction"]:
         print(*(value for value in row.values() if not isinstance(value, dict)))
