@@ -54,6 +54,8 @@ LARGEST = 500_000
 WARM_UP, ITERATIONS, TURNS = 2, 3, 6
 ROLES = ("runners", "process", "learning", "ray", "fragmenter", "gatherer", "store", "trainer", "collector")
 """What CPU seconds are counted of: the env runners, the run's process, what of that is learning, Ray's own processes, the ring."""
+REDUCE = 0.02
+"""Seconds of an iteration for each doubling of the learners, to agree on gradients: assumed, since two cores cannot show it."""
 NETWORK = 1.25e9
 """Bytes per second: 10 Gbit/s."""
 
@@ -232,7 +234,7 @@ def costs_of(turns: dict[str, list[Turn]], step_bytes: float) -> Costs:
         handling=handling,
         iteration=iteration,
         learning=line([(ARMS[name].runners * ARMS[name].steps, each["learning"]) for name, each in seen.items()]),
-        reduce=0.02,
+        reduce=REDUCE,
         clips=one["fragmenter"],
         fit=one["trainer"] + one["gatherer"] + one["store"] + one["collector"],
         ray=of_a_rollout(lambda each: each["ray"]),
@@ -316,7 +318,7 @@ def predict(costs: Costs) -> list[dict[str, Any]]:
     Learners are once as fast as measured, and once ten times as fast, as with a GPU or smaller networks.
     """
     rows = []
-    for speed, nodes in itertools.product((1.0, 10.0), (1, 2, 4, 10, 25, 50, 100)):
+    for learner_speed, nodes in itertools.product((1.0, 10.0), (1, 2, 4, 10, 25, 50, 100)):
         best: dict[str, Any] | None = None
         for learners in (0, 1, 2, 4, 8, 16):
             cluster = Cluster(
@@ -325,13 +327,13 @@ def predict(costs: Costs) -> list[dict[str, Any]]:
                 runners=15,
                 cores=16,
                 learners=learners,
-                learner_speed=speed,
+                learner_speed=learner_speed,
                 home_cores=32,
                 network=NETWORK,
             )
             outcome = simulate(costs, cluster, iterations=12)
             row = {
-                "learner_speed": speed,
+                "learner_speed": learner_speed,
                 "nodes": nodes,
                 "env_runners": 15 * nodes,
                 "rollout_length": cluster.steps // COPIES,
