@@ -203,6 +203,12 @@ class PreferencePPO(PPO):  # type: ignore[misc]
                 self._hand_over(report)
         return self._begun
 
+    def step(self) -> dict[str, Any]:
+        """An iteration (called by `train`). Its result is the trial's last to Tune (``done``) where the budget is spent."""
+        result: dict[str, Any] = super().step()
+        result["done"] = self.finished
+        return result
+
     def training_step(self) -> None:
         """Turn the ring as far as it is due, then take one iteration of PPO."""
         if self._begun:
@@ -322,7 +328,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             elif self.config.num_env_runners == 0:
                 super().training_step()
             else:
-                iterations = (self.config.total_env_steps - self.env_steps) // self.config.most_iteration_env_steps
+                left = (self.config.total_env_steps - self.env_steps) // self.config.most_iteration_env_steps
+                iterations = max(1, left)  # whoever calls `train` beyond the budget gets the iteration all the same
                 learn_while_sampling(self, self._ahead, most=iterations * self.config.num_env_runners)
             if self._sampled > sampled:
                 return

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
-from ray import tune
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rlhf_ray.reward import RewardEnsemble
@@ -178,26 +177,6 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
         assert not (tmp_path / "store").exists()  # the restored one has a store of its own
     finally:
         restored.stop()
-
-
-@pytest.mark.slow
-def test_tune_runs_two_trials_and_their_actors_end_with_them(tmp_path: Path) -> None:
-    config = PreferencePPOConfig.from_experiment(small())
-    config.reward_model(learning_rate=tune.grid_search([1e-3, 3e-3]))
-    request = PreferencePPO.default_resource_request(PreferencePPOConfig.from_experiment(small()))
-    assert request.bundles == [{"CPU": 1.0}, {"CPU": 1.0}]
-    results = tune.Tuner(
-        PreferencePPO,
-        param_space=config,
-        run_config=tune.RunConfig(
-            name="two", storage_path=str(tmp_path), stop={"preferences/finished": 1.0}, verbose=0
-        ),
-    ).fit()
-    assert len(results) == 2
-    assert not results.errors
-    for result in results:
-        assert result.metrics["preferences"]["comparisons"] == 30
-    assert not [name for name in ray.util.list_named_actors() if name.startswith("ring-")]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import ray
 from ray import tune
 
 from actors.placement import missing
-from rlhf_ray.rllib.algorithm import PREFERENCES
 from rlhf_ray.rllib.sweeps.results import Outcome, collect, conclude
 from rlhf_ray.rllib.sweeps.space import PLACED, Space, apply, check, describe, extremes
 from rlhf_ray.rllib.sweeps.strategies import (
@@ -249,7 +248,6 @@ def _tuner(
         run_config=tune.RunConfig(
             name=folder.name,
             storage_path=str(folder.parent),
-            stop={f"{PREFERENCES}/finished": 1.0},
             failure_config=tune.FailureConfig(max_failures=FAILURES),
             checkpoint_config=tune.CheckpointConfig(
                 checkpoint_at_end=True, checkpoint_frequency=plan.experiment.checkpoint_every, num_to_keep=KEPT

@@ -1,0 +1,84 @@
+"""PreferencePPO under Ray Tune: a trial ends with its budget, or with whatever else Tune is told to stop at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray import tune
+
+from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    PPOSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+)
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def tiny(**changes: Any) -> PreferencePPOConfig:
+    """Pendulum for two iterations, with labels before each."""
+    values: dict[str, Any] = {
+        "total_env_steps": 200 + 2 * 400,
+        "seed": 3,
+        "fragments": FragmentSettings(length=10, initial_env_steps=200, pool=20),
+        "preferences": PreferenceSettings(comparisons=8, initial_comparisons=4, rounds=1, held_out_share=0.2),
+        "reward_model": RewardModelSettings(hidden=(8,), initial_updates=2, updates=2),
+        "ppo": PPOSettings(num_envs=2, rollout_length=200, minibatch_size=200, epochs=1, hidden=(8,)),
+    }
+    return PreferencePPOConfig.from_experiment(Experiment(**(values | changes)))
+
+
+def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
+    config = tiny().reward_model(learning_rate=tune.grid_search([1e-3, 3e-3]))
+    request = PreferencePPO.default_resource_request(tiny())
+    assert request.bundles == [{"CPU": 1.0}, {"CPU": 1.0}]
+    results = tune.Tuner(
+        PreferencePPO,
+        param_space=config,
+        run_config=tune.RunConfig(
+            name="two",
+            storage_path=str(tmp_path),
+            stop={"training_iteration": 5},  # three more than the budget has
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+            verbose=0,
+        ),
+    ).fit()
+    assert len(results) == 2
+    assert not results.errors
+    for result in results:
+        assert (result.metrics["training_iteration"], result.metrics["done"]) == (2, True)
+        assert result.metrics["preferences"]["env_steps"] == 1000
+        assert result.metrics["preferences"]["comparisons"] == 8
+        assert result.checkpoint is not None
+    assert not [name for name in ray.util.list_named_actors() if name.startswith("ring-")]
+
+
+def test_tunes_own_criterion_ends_a_trial_before_its_budget(tmp_path: Path) -> None:
+    (trial,) = tune.run(
+        PreferencePPO,
+        config=tiny().to_dict(),
+        stop={"training_iteration": 1},
+        storage_path=str(tmp_path),
+        verbose=0,
+    ).trials
+    assert trial.last_result["preferences"]["env_steps"] == 600
+    assert not trial.last_result["preferences"]["finished"]
+
+
+def test_train_goes_on_beyond_the_budget_for_whoever_calls_it(tmp_path: Path) -> None:
+    asynchronous = PreferenceSettings(mode="asynchronous", comparisons=8, initial_comparisons=4, rounds=1)
+    ppo = PPOSettings(num_envs=2, num_env_runners=1, rollout_length=200, minibatch_size=200, epochs=1, hidden=(8,))
+    config = tiny(preferences=asynchronous, ppo=ppo).preferences(store=tmp_path / "store")
+    algorithm = config.build_algo()
+    try:
+        done = [algorithm.train()["done"] for _ in range(3)]
+        assert done == [False, True, True]
+        assert algorithm.env_steps == 1400
+    finally:
+        algorithm.stop()
