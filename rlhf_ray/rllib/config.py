@@ -11,9 +11,12 @@ from typing import Any, Self, TypeVar, cast
 import gymnasium as gym
 from ray import tune
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env.env_context import EnvContext
+from ray.rllib.utils import force_list
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from actors.labelling_page import PageSettings
@@ -23,8 +26,9 @@ from rlhf_ray.films import Camera, camera_options, without_a_screen
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.clip_cutter import ClipCutter
+from rlhf_ray.rllib.inherited import check_inherited
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
-from rlhf_ray.rllib.policy import policy_spec
+from rlhf_ray.rllib.policy import checked_network, policy_spec
 from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
 from rlhf_ray.settings import (
     NO_QUESTIONS,
@@ -57,8 +61,9 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         )
         algorithm = config.build_algo()
 
-    Everything else is `PPOConfig`. The settings of the three groups are the fields of `FragmentSettings`,
-    `PreferenceSettings` and `RewardModelSettings`, where each is explained; values may be Tune's samplers.
+    Everything else is `PPOConfig`; what of it a learned reward cannot honour is refused (`rlhf_ray.rllib.inherited`). The
+    settings of the three groups are the fields of `FragmentSettings`, `PreferenceSettings` and `RewardModelSettings`, where each
+    is explained; values may be Tune's samplers.
     """
 
     def __init__(self, algo_class: type | None = None):
@@ -78,7 +83,6 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         self.labels_from: str | None = None
         self.ring_name: str | None = None
         """Set by each `PreferencePPO` for its own actors."""
-        self.callbacks_class = ClipCutter
         self.policy_config: dict[str, Any] = to_json(PPOSettings())
         apply_ppo(self, PPOSettings())
 
@@ -223,12 +227,15 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
 
     def make_env(self, *, film: bool = False) -> Callable[[], gym.Env[Any, Any]]:
         """A function that makes one copy of the environment, for the rollout collector; with ``film``, one that can be filmed."""
-        env, env_config = self.env, dict(self.env_config)
+        env = self.env
         creator = _global_registry.get(ENV_CREATOR, env) if isinstance(env, str) else env
+        env_config = dict(self.env_config)
+        if not isinstance(creator, envs.EnvCreator):  # somebody's own, which may ask for what RLlib tells besides
+            env_config = EnvContext(env_config, worker_index=0, num_workers=self.num_env_runners)
         if not film:
             return functools.partial(creator, env_config)
         plain = creator(env_config)
-        env_config |= camera_options(plain)
+        env_config.update(camera_options(plain))
         plain.close()
         return functools.partial(without_a_screen, creator, env_config)
 
@@ -238,9 +245,11 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         Raises:
             SettingError: with the setting, its value and the remedy.
         """
-        super().validate()
         if self.in_evaluation:
+            super().validate()
             return
+        check_inherited(self)
+        super().validate()
         fragments, preferences = self.fragment_settings, self.preference_settings
         _ = self.reward_model_settings
         if self.reward_from is not None and preferences.comparisons:
@@ -308,12 +317,9 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
                 self.reward_model_settings,
                 self.reward_from,
             )
-        if isinstance(self.rl_module_spec, RLModuleSpec):
-            spec = copy.copy(self.rl_module_spec)
-            spec.observation_space, spec.action_space = observation_space, action_space
-            module = spec.build()
-            if self.policy_from is not None:
-                check_policy(policy_weights(self.policy_from), module.get_state(), self.policy_from)
+        module = checked_network(self.policy_module_spec(), observation_space, action_space)
+        if self.policy_from is not None:
+            check_policy(policy_weights(self.policy_from), module.get_state(), self.policy_from)
         return observation_space, action_space
 
     def make_page(self, run_id: str) -> PageSettings | None:
@@ -352,24 +358,38 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         """A frozen copy for one algorithm: the reward module beside the policy, and the name of its ring."""
         config: Self = self.copy(copy_frozen=False)
         config.ring_name = ring_name
-        policy = config.rl_module_spec
-        if isinstance(policy, MultiRLModuleSpec):
-            policy = policy.rl_module_specs[DEFAULT_MODULE_ID]
+        # Beside whatever else is to be called, by its class, its classes or single functions; once.
+        others = [kind for kind in force_list(config.callbacks_class) if kind not in (ClipCutter, RLlibCallback)]
+        config.callbacks_class = [ClipCutter, *others]
+        policy = config.policy_module_spec()
         reward = reward_spec(self.reward_model_settings, observation_space, action_space)
         config.rl_module(
             rl_module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: policy, REWARD_MODULE_ID: reward})
         )
         config.multi_agent(policies_to_train=[DEFAULT_MODULE_ID])
-        if self._env_to_module_connector is None and self._module_to_env_connector is None:
-            # RLlib's own connectors have no state. Asking every env runner for it each iteration would be two calls more for each,
-            # of which one waits until it has done sampling.
-            config.env_runners(merge_env_runner_states=False, broadcast_env_runner_states=False)
+        # RLlib's own connectors have no state. Asking every env runner for it each iteration would be two calls more for each,
+        # of which one waits until it has done sampling.
+        config.env_runners(merge_env_runner_states=False, broadcast_env_runner_states=False)
         config.freeze()
         return config
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """The policy of `rlhf_ray.rllib.policy`, unless another one is set with ``rl_module(rl_module_spec=…)``."""
+        """The policy of `rlhf_ray.rllib.policy`; RLlib's own where that is what `rl_module` configures, or the class it names."""
+        given = self._rl_module_spec
+        if isinstance(given, MultiRLModuleSpec):
+            given = given.rl_module_specs.get(DEFAULT_MODULE_ID)
+        if given is not None and given.module_class is not None:
+            return RLModuleSpec(module_class=given.module_class)
+        if self._model_config or (given is not None and (given.model_config or given.catalog_class)):
+            return super().get_default_rl_module_spec()
         return policy_spec(from_json(PPOSettings, self.policy_config))
+
+    def policy_module_spec(self) -> RLModuleSpec:
+        """How the policy is built, with all of its ``model_config``; without spaces, unless some are set."""
+        spec = self.rl_module_spec
+        spec = copy.copy(spec.rl_module_specs[DEFAULT_MODULE_ID] if isinstance(spec, MultiRLModuleSpec) else spec)
+        spec.model_config = self.model_config | spec._get_model_config()
+        return spec
 
 
 def apply_ppo(config: PPOConfig, settings: PPOSettings, total_env_steps: int | None = None) -> None:
@@ -388,7 +408,7 @@ def apply_ppo(config: PPOConfig, settings: PPOSettings, total_env_steps: int | N
         lr=rate,
         gamma=settings.gamma,
         lambda_=settings.gae_lambda,
-        train_batch_size_per_learner=settings.iteration_env_steps // learners,
+        train_batch_size=settings.iteration_env_steps,  # RLlib lets train_batch_size_per_learner win over it
         minibatch_size=settings.minibatch_size // learners,  # of each learner
         num_epochs=settings.epochs,
         clip_param=settings.clip,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical, TorchDiagGaussian
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor, nn
@@ -104,18 +107,61 @@ def policy_spec(settings: PPOSettings) -> RLModuleSpec:
     )
 
 
+def built(spec: RLModuleSpec, observation_space: Any, action_space: Any) -> Any:
+    """The module that ``spec`` describes, for these spaces."""
+    spec = copy.copy(spec)
+    spec.observation_space, spec.action_space = observation_space, action_space
+    return spec.build()
+
+
+def checked_network(spec: RLModuleSpec, observation_space: Any, action_space: Any) -> Any:
+    """The module that ``spec`` describes, built once to see that it can be.
+
+    Raises:
+        SettingError: it cannot, or takes other observations, or is recurrent.
+    """
+    if spec.module_class is ActorCritic:
+        return built(spec, observation_space, action_space)
+    name = f"The policy network that rl_module() sets ({spec.module_class.__name__})"
+    if spec.module_class is DefaultPPOTorchRLModule and spec.catalog_class is None:
+        known = {field.name for field in fields(DefaultModelConfig)}
+        if unknown := sorted(set(spec.model_config) - known):
+            raise SettingError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}.")
+    try:
+        module = built(spec, observation_space, action_space)
+        stateful = module.is_stateful()
+        observations = torch.as_tensor(np.zeros((2, *observation_space.shape), observation_space.dtype))
+        outputs = {} if stateful else module.forward_inference({Columns.OBS: observations})
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise SettingError(f"{name} does not take the observations {observation_space}: {first}") from error
+    if stateful:
+        raise SettingError(
+            f"{name} is recurrent, and clips and rewards are of single observations: leave use_lstm out and stack "
+            "observations in the environment (gymnasium.wrappers.FrameStackObservation)."
+        )
+    if Columns.ACTION_DIST_INPUTS not in outputs:
+        raise SettingError(f"{name} gives no {Columns.ACTION_DIST_INPUTS!r}: have its forward pass return it.")
+    return module
+
+
 class CollectorPolicy:
     """An RLModule as the rollout collector wants it: observation in, environment's action out."""
 
     def __init__(self, module: Any):
         self.module = module
-        self.discrete = isinstance(module.action_space, gym.spaces.Discrete)
+        self.distribution = module.get_exploration_action_dist_cls()
 
     def act(self, observation: Array, rng: np.random.Generator) -> Any:
         """An action drawn from the policy for one observation."""
         inputs = self.module.forward_exploration({Columns.OBS: torch.as_tensor(np.asarray(observation)[None])})
+        if self.distribution not in (TorchCategorical, TorchDiagGaussian):  # somebody's own
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(int(rng.integers(2**63)))
+                action = self.distribution.from_logits(inputs[Columns.ACTION_DIST_INPUTS]).sample()[0]
+            return to_env_actions(action.numpy(), self.module.action_space)
         logits = inputs[Columns.ACTION_DIST_INPUTS][0].numpy()
-        if self.discrete:
+        if self.distribution is TorchCategorical:
             noise = rng.gumbel(size=logits.shape)
             return np.int64(np.argmax(logits + noise))
         mean, log_std = np.split(logits, 2)
@@ -145,9 +191,7 @@ class PolicyMaker:
 
     def __call__(self) -> CollectorPolicy:
         """The policy."""
-        spec = copy.copy(self.spec)
-        spec.observation_space, spec.action_space = self.observation_space, self.action_space
-        module = spec.build()
+        module = built(self.spec, self.observation_space, self.action_space)
         module.set_state(self.weights)
         return CollectorPolicy(module)
 

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import ray
 from ray import tune
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.rllib.starting import policy_weights
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -19,6 +22,13 @@ from rlhf_ray.settings import (
 )
 
 pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+class Mine(RLlibCallback):  # type: ignore[misc]
+    """Counts the ends of rollouts, in the metrics of the env runner."""
+
+    def on_sample_end(self, *, metrics_logger: Any, **info: Any) -> None:
+        metrics_logger.log_value(type(self).__name__, 1, reduce="sum")
 
 
 def tiny(**changes: Any) -> PreferencePPOConfig:
@@ -35,7 +45,8 @@ def tiny(**changes: Any) -> PreferencePPOConfig:
 
 
 def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
-    config = tiny().reward_model(learning_rate=tune.grid_search([1e-3, 3e-3]))
+    config = tiny().reward_model(learning_rate=tune.grid_search([1e-3, 3e-3])).callbacks(Mine)
+    config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[24]))
     request = PreferencePPO.default_resource_request(tiny())
     assert request.bundles == [{"CPU": 1.0}, {"CPU": 1.0}]
     results = tune.Tuner(
@@ -55,7 +66,11 @@ def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
         assert (result.metrics["training_iteration"], result.metrics["done"]) == (2, True)
         assert result.metrics["preferences"]["env_steps"] == 1000
         assert result.metrics["preferences"]["comparisons"] == 8
-        assert result.checkpoint is not None
+        # And somebody's own callbacks and network are there, beside the ring's.
+        assert result.metrics["env_runners"]["Mine"] == 1
+        assert result.metrics["preferences"]["clips_policy_version"] > 0
+        weights = policy_weights(result.checkpoint.path)
+        assert 24 in {length for weight in weights.values() for length in weight.shape}
     assert not [name for name in ray.util.list_named_actors() if name.startswith("ring-")]
 
 
