@@ -141,8 +141,8 @@ def main() -> None:
         runs = [job.result() for job in jobs]
     agents = ["random", "trained"] + ([] if options.no_reference else ["reference"])
     values = {name: summary([r[name]["true_return_mean"] for r in runs]) for name in agents}
-    if not options.no_reference:
-        values["normalised"] = summary([r["normalised"] for r in runs])
+    if not options.no_reference and (shares := [r["normalised"] for r in runs if r["normalised"] is not None]):
+        values["normalised"] = summary(shares)
     about = json.loads((folder / f"seed{options.seeds[0]}" / "run.json").read_text())
     outcome = {
         "command": f"python benchmarks/learning.py {' '.join(sys.argv[1:])}",

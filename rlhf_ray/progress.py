@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -38,6 +39,8 @@ class Progress:
         self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
         self._fits = 0
+        self._known: dict[str, float] = {}
+        """The last known value of what not every iteration tells."""
         self._last_line = -self.LINE_EVERY
 
     def __enter__(self) -> Self:
@@ -90,10 +93,12 @@ class Progress:
             )
         asks = self.experiment.preferences.comparisons > 0  # else the reward model is fitted already
         self._fits = metrics["reward_version"]
-        returns = (
-            f"true return {_number(metrics['true_return_mean'])}, learned {_number(metrics['learned_return_mean'])}"
-        )
-        accuracy = metrics.get("held_out_accuracy")
+        for name in ("true_return_mean", "learned_return_mean", "held_out_accuracy"):
+            value = metrics.get(name)
+            if value is not None and math.isfinite(value):
+                self._known[name] = value
+        true, learned, accuracy = map(self._known.get, ("true_return_mean", "learned_return_mean", "held_out_accuracy"))
+        returns = f"true return {_number(true)}, learned {_number(learned)}"
         note = "" if accuracy is None else f"held-out accuracy {accuracy:.2f}"
         if self._bars is not None:
             self._bars.update(self._tasks["env steps"], completed=metrics["env_steps"], note=returns)
@@ -129,6 +134,8 @@ class Progress:
             if value is not None:
                 table.add_row(name, f"{value.true_return_mean:.1f} ± {value.true_return_std:.1f}", str(value.episodes))
         self.console.print(table)
+        for verdict in outcome.verdicts:
+            self.console.print(f"[bold yellow]{verdict.message}[/]", highlight=False, soft_wrap=True)
         parts = [
             f"{outcome.comparisons} labels",
             f"{outcome.env_steps} environment steps",

@@ -103,6 +103,7 @@ def _page(run: Run) -> str:
         started=summary.date(run.about.get("started")),
         status=summary.status(run),
         reading=summary.reading(run),
+        warnings=summary.warnings(run),
         headline=summary.headline(run),
         facts=summary.facts(run),
         returns=plots.returns_plot(

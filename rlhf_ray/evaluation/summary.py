@@ -9,12 +9,11 @@ from typing import Any
 
 from rlhf_ray.comparisons import Comparisons
 from rlhf_ray.evaluation.plots import is_number
+from rlhf_ray.evaluation.verdict import compare, share_of_the_way, verdicts
 from rlhf_ray.reward import RewardEnsemble
 
 MANY_TIES = 0.25
 """Share of ties above which they are worth a warning."""
-SURE = 2.0
-"""Standard errors that two mean returns must differ by before one is called larger."""
 
 AGENTS = {
     "random": "Random actions",
@@ -127,6 +126,11 @@ def reading(run: Run) -> str:
     return " ".join(sentences)
 
 
+def warnings(run: Run) -> list[str]:
+    """What the headline numbers could hide (`verdicts`): sentences."""
+    return [verdict.message for verdict in verdicts(run.result or {})]
+
+
 def _gain(run: Run, random: float, trained: float) -> str:
     comparisons, steps = run.outcome("comparisons"), run.outcome("env_steps")
     after = []
@@ -135,28 +139,16 @@ def _gain(run: Run, random: float, trained: float) -> str:
     if steps is not None:
         after.append(f"{number(steps)} environment steps")
     sentence = f"After {' and '.join(after)}, the" if after else "The"
-    if abs(trained - random) <= SURE * (_standard_error(run) or 0.0):
-        return (
-            f"{sentence} trained agent cannot be told apart from random actions: their true returns, {number(trained)} and "
-            f"{number(random)}, differ by less than the evaluation's noise."
-        )
-    direction = "up from" if trained > random else "below the"
-    sentence += f" trained agent's true return is {number(trained)}, {direction} {number(random)} of random actions"
-    share = (run.result or {}).get("normalised")
-    if isinstance(share, int | float) and share >= 0:
+    agents: dict[str, Any] = run.result or {}
+    surely_better = compare(agents["trained"], agents["random"]) > 0
+    against = (
+        f"up from {number(random)} of random actions" if surely_better else f"that of random actions {number(random)}"
+    )
+    sentence += f" trained agent's true return is {number(trained)}, {against}"
+    share = share_of_the_way(agents)
+    if share is not None:
         sentence += f": {percent(share)} of the way to the same PPO trained on the true reward"
     return f"{sentence}."
-
-
-def _standard_error(run: Run) -> float | None:
-    """Of the difference between the trained and the random agent's mean return; None if the result does not tell."""
-    variance = 0.0
-    for agent in ("random", "trained"):
-        deviation, episodes = run.agent(agent, "true_return_std"), run.agent(agent, "episodes")
-        if deviation is None or not episodes:
-            return None
-        variance += deviation**2 / episodes
-    return math.sqrt(variance)
 
 
 def headline(run: Run) -> list[tuple[str, str, str, str, bool]]:

@@ -31,11 +31,16 @@ SEED_OFFSET = 1_000_000
 
 @dataclass(frozen=True)
 class TrueReturn:
-    """The true return over ``episodes`` episodes: mean and standard deviation over them."""
+    """The true return over ``episodes`` episodes: mean and standard deviation over them; and how much the actions varied.
+
+    ``action_spread`` is, over all steps, the share of actions that are not the commonest one (Discrete), or the standard deviation
+    of the action dimension that varies most (Box, in the action's unit).
+    """
 
     true_return_mean: float
     true_return_std: float
     episodes: int
+    action_spread: float
 
 
 def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int) -> TrueReturn:
@@ -52,17 +57,33 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
         env: VectorEnv[Any, Any, Any] = envs.make_vector_env(environment, copies)
     else:
         env = SyncVectorEnv([lambda: envs.make_env(environment) for _ in range(copies)])
+    actions: list[Array] = []
     try:
-        returns = play(env, act, np.full(copies, episodes // copies) + (np.arange(copies) < episodes % copies), seed)
+        quota = np.full(copies, episodes // copies) + (np.arange(copies) < episodes % copies)
+        returns = play(env, act, quota, seed, actions.append)
     finally:
         env.close()
-    return TrueReturn(float(returns.mean()), float(returns.std()), len(returns))
+    return TrueReturn(float(returns.mean()), float(returns.std()), len(returns), action_spread(np.concatenate(actions)))
 
 
-def play(env: VectorEnv[Any, Any, Any], act: ActBest | None, quota: Array, seed: int) -> FloatArray:
+def action_spread(actions: Array) -> float:
+    """How much ``actions`` (``[steps]`` of a Discrete space or ``[steps, …]`` of a Box) vary: see `TrueReturn`."""
+    if actions.ndim == 1:
+        return float(1.0 - np.unique(actions, return_counts=True)[1].max() / len(actions))
+    return float(actions.reshape(len(actions), -1).std(axis=0).max())
+
+
+def play(
+    env: VectorEnv[Any, Any, Any],
+    act: ActBest | None,
+    quota: Array,
+    seed: int,
+    see: Callable[[Array], None] = lambda actions: None,
+) -> FloatArray:
     """The returns of the first ``quota[i]`` episodes of each copy ``i``.
 
-    How many are counted of each copy is fixed beforehand: counting whichever end first would favour short episodes.
+    How many are counted of each copy is fixed beforehand: counting whichever end first would favour short episodes. ``see`` is
+    shown the actions that were taken.
     """
     env.action_space.seed(seed)
     observations, _ = env.reset(seed=SEED_OFFSET + 1000 * seed)
@@ -73,7 +94,8 @@ def play(env: VectorEnv[Any, Any, Any], act: ActBest | None, quota: Array, seed:
         np.zeros(env.num_envs, dtype=int),
     )
     while (played < quota).any():
-        actions = env.action_space.sample() if act is None else act(observations)
+        actions = np.asarray(env.action_space.sample() if act is None else act(observations))
+        see(actions[begun & (played < quota)])
         observations, rewards, terminated, truncated, _ = env.step(actions)
         running = np.where(begun, running + rewards, 0.0)  # the step after an end begins anew and rewards nothing
         begun = ~(terminated | truncated)

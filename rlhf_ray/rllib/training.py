@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,6 +18,7 @@ from actors.announced import Announcement, announced
 from actors.cluster import start_ray as start_ray  # where callers look for it
 from rlhf_ray.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.evaluation.report import write_report
+from rlhf_ray.evaluation.verdict import Verdict, share_of_the_way, verdicts
 from rlhf_ray.health import Health
 from rlhf_ray.rllib.algorithm import PreferencePPO
 from rlhf_ray.rllib.config import PreferencePPOConfig
@@ -47,9 +48,11 @@ class Outcome:
     trained: TrueReturn
     reference: TrueReturn | None
     normalised: float | None
-    """(trained - random) / (reference - random), the mean true returns."""
+    """(trained - random) / (reference - random), the mean true returns; None where that would say nothing (see `verdicts`)."""
     train_seconds: float
     interrupted: bool
+    verdicts: list[Verdict] = field(default_factory=list)
+    """What the numbers alone could hide."""
 
 
 def quiet() -> None:
@@ -118,9 +121,11 @@ def train(
             random=random,
             trained=learned,
             reference=best,
-            normalised=None if best is None else normalised(random, learned, best),
+            normalised=None,
             **progress,
         )
+        numbers = asdict(outcome)
+        outcome = replace(outcome, normalised=share_of_the_way(numbers), verdicts=verdicts(numbers))
         folder.finish(asdict(outcome), interrupted=outcome.interrupted)
         write_report(folder.path)
         return outcome
@@ -212,12 +217,6 @@ def go_on(algorithm: PreferencePPO, folder: RunFolder) -> None:
             f"copy, or remove {folder.checkpoints} to begin anew with the labels there are."
         )
     folder.go_back_to(algorithm.training_iteration)
-
-
-def normalised(random: TrueReturn, trained: TrueReturn, reference: TrueReturn) -> float | None:
-    """Where ``trained`` stands between ``random`` (0) and ``reference`` (1); None where these two do not differ."""
-    span = reference.true_return_mean - random.true_return_mean
-    return (trained.true_return_mean - random.true_return_mean) / span if span else None
 
 
 @contextlib.contextmanager

@@ -1,0 +1,97 @@
+"""What a run's outcome must not be taken for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_ray.evaluation import write_report
+from rlhf_ray.evaluation.verdict import share_of_the_way, verdicts
+from rlhf_ray.progress import Progress
+from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.settings import Experiment, PreferenceSettings
+
+
+def agent(mean: float, std: float, spread: float | None = 0.58, episodes: int = 20) -> dict[str, Any]:
+    told = {"true_return_mean": mean, "true_return_std": std, "episodes": episodes}
+    return told if spread is None else told | {"action_spread": spread}
+
+
+CASES: dict[str, tuple[dict[str, Any], set[str], bool]] = {
+    "learned": ({"random": agent(-1218, 287), "trained": agent(-148, 99), "reference": agent(-146, 98)}, set(), True),
+    "below the reference": (
+        {"random": agent(-1218, 287), "trained": agent(-600, 99), "reference": agent(-146, 98)},
+        {"below_reference"},
+        True,
+    ),
+    "no better than random": ({"random": agent(-499, 4), "trained": agent(-500, 0)}, {"no_better_than_random"}, False),
+    "both never move": ({"random": agent(0, 0), "trained": agent(0, 0)}, {"no_better_than_random"}, False),
+    "worse than random": ({"random": agent(25, 9), "trained": agent(9, 1)}, {"below_random"}, False),
+    "MountainCarContinuous, standing still like its reference": (
+        {"random": agent(-33.3, 0.4), "trained": agent(-0.1, 0.0, 0.02), "reference": agent(-0.2, 0.0, 0.03)},
+        {"actions_collapsed", "reference_says_nothing"},
+        False,
+    ),
+    "a reference that did not learn": (
+        {"random": agent(-499, 4), "trained": agent(-498.7, 4), "reference": agent(-499.5, 3)},
+        {"no_better_than_random", "reference_says_nothing"},
+        False,
+    ),
+    "one episode tells nothing": (
+        {"random": agent(-900, 0, episodes=1), "trained": agent(-100, 0, episodes=1)},
+        {"no_better_than_random"},
+        False,
+    ),
+    "a result of before actions were measured": (
+        {"random": agent(21, 9, None), "trained": agent(500, 0, None), "reference": agent(500, 0, None)},
+        set(),
+        True,
+    ),
+    "nothing evaluated": ({}, set(), False),
+}
+
+
+@pytest.mark.parametrize(("result", "names", "told"), CASES.values(), ids=CASES.keys())
+def test_verdicts(result: dict[str, Any], names: set[str], told: bool) -> None:
+    assert {verdict.name for verdict in verdicts(result)} == names
+    assert (share_of_the_way(result) is not None) == told
+
+
+def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rlhf_ray.rllib.evaluation import evaluate
+    from rlhf_ray.rllib.training import Outcome
+
+    def still(observations: Any) -> Any:
+        return np.zeros((len(observations), 1), dtype=np.float32)
+
+    random, trained = (evaluate("MountainCarContinuous-v0", act, episodes=2, seed=0) for act in (None, still))
+    assert trained.true_return_mean > random.true_return_mean  # what looked like success
+    folder = RunFolder.create(tmp_path / "run", Experiment(environment="MountainCarContinuous-v0"))
+    numbers = {"random": dataclasses.asdict(random), "trained": dataclasses.asdict(trained)}
+    outcome = Outcome(
+        "MountainCarContinuous-v0", 0, 0, 0, None, random, trained, None, None, 1.0, False, verdicts(numbers)
+    )
+    folder.finish(dataclasses.asdict(outcome), interrupted=False)
+    Progress(folder.experiment()).summarise(outcome, folder)
+    said = "does nearly the same at every step"
+    assert said in capsys.readouterr().out
+    assert said in write_report(folder.path).read_text()
+    assert [verdict["name"] for verdict in json.loads(folder.result.read_text())["verdicts"]] == ["actions_collapsed"]
+
+
+def test_the_progress_line_keeps_the_last_known_values(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(Experiment(preferences=PreferenceSettings(comparisons=50)))
+    progress.LINE_EVERY = -1.0
+    row = {"raised": [], "iteration": 1, "env_steps": 5, "comparisons": 3, "reward_version": 1}
+    progress.show(row | {"true_return_mean": -20.0, "learned_return_mean": 4.0, "held_out_accuracy": 0.9})
+    progress.show(row | {"true_return_mean": None, "learned_return_mean": float("nan")})
+    first, second = capsys.readouterr().out.splitlines()
+    assert "true return -20.0, learned 4.0, held-out accuracy 0.90" in first
+    assert second == first
