@@ -13,6 +13,8 @@ import tyro
 
 from rlhf_ray.settings import SettingError
 from rlhf_ray.store import exchange
+from rlhf_ray.store.files import open_files
+from rlhf_ray.store.merges import check_one_kind
 from rlhf_ray.store.store import PreferenceStore
 
 USAGE = """usage: rlhf-ray store ACTION PATH …
@@ -23,6 +25,7 @@ USAGE = """usage: rlhf-ray store ACTION PATH …
   rlhf-ray store export PATH OUT          everything in one file: .parquet (with clips), .csv or .jsonl
   rlhf-ray store weigh PATH WHO WEIGHT    what each answer of an annotator counts: 1 is the rule, 0 leaves them out
   rlhf-ray store merge PATH OTHER …       add what other stores hold
+  rlhf-ray store undo PATH                take back what the latest merge brought
   rlhf-ray store import PATH FILE         add an exported .parquet, imitation's or drlhp's saved preferences
 
 PATH is a store's folder or URL (s3://bucket/folder), or a run's folder. merge and import make a store where there is none."""
@@ -89,6 +92,14 @@ class Merge:
 
 
 @dataclass(frozen=True)
+class Undo:
+    """Take back what the latest merge brought; or, where clips of several shapes were mixed, those that came later."""
+
+    path: tyro.conf.Positional[str]
+    """The store's folder or URL, or a run's folder."""
+
+
+@dataclass(frozen=True)
 class Import:
     """Add the preferences in a file: an exported .parquet, or what imitation or drlhp saved (nothing in it is run)."""
 
@@ -114,6 +125,7 @@ def run(words: list[str]) -> None:
         "export": (Export, _export),
         "weigh": (Weigh, _weigh),
         "merge": (Merge, _merge),
+        "undo": (Undo, _undo),
         "import": (Import, _import),
     }
     if words[0] not in actions:
@@ -156,6 +168,8 @@ def _info(command: Info) -> None:
     )
     for name in names:
         print(f"  {name:12} {_readable(about[name])}")
+    for merge in about["merges"]:
+        print(f"  {'merged':12} {merge['comparisons']} comparisons from {merge['source']}, {merge['time']}")
     for folder, count in about["files"].items():
         print(f"  {folder:12} {count} files, {about['bytes'].get(folder, 0) / 1e6:.2f} MB")
 
@@ -208,11 +222,17 @@ def _weigh(command: Weigh) -> None:
 
 
 def _merge(command: Merge) -> None:
-    for other in command.others:
-        _open(other)  # all of them, before anything is made
+    # All of them, before anything is made or written.
+    there = open_files(store_of(command.path)).exists("store.json")
+    paths = [*([command.path] if there else []), *command.others]
+    check_one_kind({path: _open(path).kinds() for path in paths})
     store = PreferenceStore(store_of(command.path))
     for other in command.others:
         print(f"{command.path}: {store.import_from(store_of(other))} new comparisons from {other}")
+
+
+def _undo(command: Undo) -> None:
+    print(f"{command.path}: took back {_open(command.path).undo()}")
 
 
 def _import(command: Import) -> None:

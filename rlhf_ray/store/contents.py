@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from rlhf_ray.arrays import IntArray
 from rlhf_ray.store.clips import DamagedClipError, Pack
 from rlhf_ray.store.files import FOLDERS, NUMBERED, Files, number_of
-from rlhf_ray.store.schema import in_order, rows_holding, take, with_columns
+from rlhf_ray.store.schema import counting, in_order, rows_holding, take, touches_merges, with_columns
 from rlhf_ray.store.snapshot import Snapshot
 
 log = logging.getLogger("rlhf_ray.store")
@@ -28,7 +28,6 @@ class Contents:
 
     Attributes:
         segments, packs: by the name of their file.
-        event_ids: of all events.
         unreadable: the files that are damaged, and how. They are left out.
         last_number: the largest sequence number that was seen.
     """
@@ -37,11 +36,12 @@ class Contents:
         self.files = files
         self.segments: dict[str, pa.Table] = {}
         self.packs: dict[str, Pack] = {}
-        self.event_ids: set[str] = set()
         self.unreadable: dict[str, str] = {}
         self.last_number = max((number_of(name) for name in files.list("quarantine")), default=0)
         self._clips: dict[str, tuple[int, int]] = {}
+        self._rows: pa.Table | None = None
         self._events: pa.Table | None = None
+        self._event_ids: set[str] | None = set()
 
     def refresh(self) -> None:
         """Read what is new, forget what is gone."""
@@ -63,11 +63,24 @@ class Contents:
         if vanished:
             self._index()
 
+    def rows(self) -> pa.Table:
+        """Everything that was recorded, in order, also what merges brought that were undone."""
+        if self._rows is None:
+            self._rows = in_order(list(self.segments.values()))
+        return self._rows
+
     def events(self) -> pa.Table:
-        """All events, in order, each once."""
+        """All events that count, in order, each once."""
         if self._events is None:
-            self._events = in_order(list(self.segments.values()))
+            self._events = counting(self.rows())
         return self._events
+
+    @property
+    def event_ids(self) -> set[str]:
+        """The ids of `events`."""
+        if self._event_ids is None:
+            self._event_ids = set(self.events()["event_id"].to_pylist())
+        return self._event_ids
 
     def snapshot(self, last: int | None = None, rows: IntArray | None = None) -> Snapshot:
         """What holds now: all of it, or the ``last`` so many comparisons; or the labels that are these rows of `events`."""
@@ -76,7 +89,8 @@ class Contents:
         left, right = (self.where(labels[side].to_pylist()) for side in ("left_id", "right_id"))
         there = np.flatnonzero((left[:, 0] >= 0) & (right[:, 0] >= 0))
         kept = there if last is None else there[max(0, len(there) - last) :]
-        return Snapshot(take(labels, kept), packs, left[kept], right[kept], len(labels) - len(there))
+        lost = len(labels) - len(there)
+        return Snapshot(take(labels, kept), packs, left[kept], right[kept], lost, self.files.root)
 
     def where(self, names: Sequence[str | None]) -> IntArray:
         """``[n, 2]`` int64: for each clip the number of its pack in `packs` and its row there; -1 where there is none."""
@@ -142,8 +156,12 @@ class Contents:
         # Threads would cost more than these small files take.
         file = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True)
         table = with_columns(file.read(use_threads=False))
-        self.event_ids.update(table["event_id"].to_pylist())
-        self._events = None
+        if self._event_ids is not None:
+            if touches_merges(table):
+                self._event_ids = None
+            else:
+                self._event_ids.update(table["event_id"].to_pylist())
+        self._rows = self._events = None
         return table
 
     def _pack(self, name: str) -> Pack:
@@ -157,8 +175,8 @@ class Contents:
                 self._clips.setdefault(clip, (number, row))
 
     def _index(self) -> None:
-        self._events, self._clips = None, {}
-        self.event_ids = {event for table in self.segments.values() for event in table["event_id"].to_pylist()}
+        self._rows = self._events = self._event_ids = None
+        self._clips = {}
         for number, pack in enumerate(self.packs.values()):
             self._note(number, pack)
 

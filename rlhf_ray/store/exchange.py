@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -50,22 +51,23 @@ def export(store: PreferenceStore, out: Path) -> int:
 
 
 def import_file(store: PreferenceStore, file: Path) -> int:
-    """Add what ``file`` holds: an exported Parquet file, or a pickle that `foreign` reads.
+    """Add what ``file`` holds: an exported Parquet file, or a pickle that `foreign` reads. `PreferenceStore.undo` takes it back.
 
     Returns:
         How many comparisons were new.
 
     Raises:
-        ValueError: the file is none of these.
+        ValueError: the file is none of these, or its clips do not fit to those in the store. Nothing was added.
     """
-    before = len(store)
-    if file.read_bytes()[:4] == b"PAR1":
-        for events, clips in _read_parquet(file):
-            store.record(events, clips)
-    else:
-        origin, comparisons = foreign.read(file)
-        store.commit(comparisons, annotator=origin, annotator_type="import")
-    return len(store) - before
+    with tempfile.TemporaryDirectory() as folder:  # all of it or nothing
+        given = PreferenceStore(Path(folder) / "given")
+        if file.read_bytes()[:4] == b"PAR1":
+            for events, clips in _read_parquet(file):
+                given.record(events, clips)
+        else:
+            origin, comparisons = foreign.read(file)
+            given.commit(comparisons, annotator=origin, annotator_type="import")
+        return store.import_from(given.path, source=str(file))
 
 
 def _write_csv(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> None:

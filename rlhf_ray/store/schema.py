@@ -11,11 +11,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from rlhf_ray.arrays import IntArray
 from rlhf_ray.comparisons import pair_id
 
-FORMAT, MAJOR, MINOR = "rlhf_ray.preferences", 1, 1
+FORMAT, MAJOR, MINOR = "rlhf_ray.preferences", 1, 2
 
 Kind = Literal["label", "supersede", "retract", "skip", "flag", "check"]
 
@@ -40,9 +41,15 @@ LABELS = pa.schema(
         ("policy_version", pa.int64()),
         ("reward_version", pa.int64()),
         ("extra", pa.string()),
+        ("merge", pa.string()),
     ]
 )
-"""One row for each event; `Event` says what the columns mean. ``sequence`` alone gives the order, never a time."""
+"""One row for each event; `Event` says what the columns mean. ``sequence`` alone gives the order, never a time. ``merge`` is the
+id of the merge that brought the event from another store, null for the store's own."""
+
+MERGE, UNDO = "merge", "undo"
+"""Kinds of rows that are no events: a merge began here (``extra``: its source), and a merge (``target``) does not count any more;
+or, for a merge that left no id, the events in ``extra``."""
 
 
 @dataclass(frozen=True)
@@ -128,11 +135,41 @@ def with_columns(table: pa.Table) -> pa.Table:
 
 
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
-    """All events in the order of their numbers, each once: files may repeat events, after a crash or a merge of stores."""
+    """All rows in the order of their numbers, each once: files may repeat them, after a crash or a merge of stores.
+
+    An event that two merges brought is two rows, of which the first may be undone.
+    """
     table = pa.concat_tables(tables or [LABELS.empty_table()], promote_options="default")
     # The ids decide between writers that took the same number.
     table = table.sort_by([("sequence", "ascending"), ("event_id", "ascending")])
-    first = {event: i for i, event in reversed(list(enumerate(table["event_id"].to_pylist())))}
+    return _once(table, "event_id", "merge")
+
+
+def counting(rows: pa.Table) -> pa.Table:
+    """The events among ``rows`` (`in_order`): each once, without those that were undone."""
+    if not touches_merges(rows):
+        return rows
+    names = ("event_id", "kind", "target", "extra", "merge")
+    columns = list(zip(*(rows[name].to_pylist() for name in names), strict=True))
+    undone = {target for _, kind, target, _, _ in columns if kind == UNDO}
+    events = {event for _, kind, _, extra, _ in columns if kind == UNDO for event in json.loads(extra)["events"]}
+    kept = [
+        row
+        for row, (event, kind, _, _, merge) in enumerate(columns)
+        if kind not in (MERGE, UNDO) and (merge not in undone if merge else event not in events)
+    ]
+    return _once(take(rows, np.array(kept)), "event_id")
+
+
+def touches_merges(rows: pa.Table) -> bool:
+    """Whether any of these rows came by a merge, or says something of one."""
+    return rows["merge"].null_count < len(rows) or bool(pa.compute.any(pa.compute.equal(rows["kind"], UNDO)).as_py())
+
+
+def _once(table: pa.Table, *names: str) -> pa.Table:
+    """The first row of each value of these columns."""
+    values = zip(*(table[name].to_pylist() for name in names), strict=True)
+    first = {value: i for i, value in reversed(list(enumerate(values)))}
     return table if len(first) == len(table) else take(table, np.array(sorted(first.values())))
 
 
@@ -163,10 +200,18 @@ def rows_holding(events: pa.Table) -> IntArray:
     return np.array(sorted(holding(events).values()), dtype=np.int64)
 
 
-def touched(events: pa.Table, sequence: int) -> list[tuple[str, str]]:
-    """Pair and annotator of the labels that events after number ``sequence`` are, or are about: each once, in order."""
-    names = ("sequence", "event_id", "kind", "target", "pair_id", "annotator")
-    rows = list(zip(*(events[name].to_pylist() for name in names), strict=True))
-    labels = {event: (pair, who) for _, event, kind, _, pair, who in rows if kind in ("label", "supersede")}
-    about = [name for number, event, _, target, *_ in rows if number > sequence for name in (target, event)]
+def touched(rows: pa.Table, sequence: int) -> list[tuple[str, str]]:
+    """Pair and annotator of the labels that rows after number ``sequence`` are, or are about: each once, in order."""
+    names = ("sequence", "event_id", "kind", "target", "pair_id", "annotator", "extra", "merge")
+    columns = list(zip(*(rows[name].to_pylist() for name in names), strict=True))
+    labels = {event: (pair, who) for _, event, kind, _, pair, who, *_ in columns if kind in ("label", "supersede")}
+    about = []
+    for number, event, kind, target, _, _, extra, _ in columns:
+        if number > sequence and kind == UNDO:
+            about += [
+                name for _, name, _, of, *_, merge in columns if merge == target is not None for name in (of, name)
+            ]
+            about += json.loads(extra)["events"]
+        elif number > sequence:
+            about += [target, event]
     return list(dict.fromkeys(labels[name] for name in about if name in labels))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,8 @@ class Snapshot:
     left: IntArray
     right: IntArray
     lost: int
+    path: Path | str = ""
+    """The store's, for errors."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -62,6 +65,11 @@ class Snapshot:
         return self._clips.positions(self.left), self._clips.positions(self.right)
 
     @cached_property
+    def _one_kind(self) -> bool:
+        used = np.unique(np.concatenate([self.left[:, 0], self.right[:, 0]])).tolist()
+        return len({self.packs[number].kind for number in used}) <= 1
+
+    @cached_property
     def _ids(self) -> Array:
         return np.array(self.ids, dtype=object)
 
@@ -78,7 +86,13 @@ class Snapshot:
 
         Raises:
             DamagedClipError: a clip is damaged, which its first reading shows. The store's next snapshot is without it.
+            ValueError: the clips that the comparisons hold about are of several lengths or shapes.
         """
+        if not self._one_kind:
+            raise ValueError(
+                f"{self.path} holds clips of several lengths or shapes, which cannot be fitted to together. Take back the merge "
+                f"that brought the others: rlhf-ray store undo {self.path}"
+            )
         rows = self._positions[index]
         left, right = (self._clips.gather(side.take(rows)) for side in self._sides)
         pairs = Pairs(

@@ -20,7 +20,7 @@ from rlhf_ray.arrays import IntArray
 from rlhf_ray.comparisons import Changes, Comparisons
 from rlhf_ray.flush import flush
 from rlhf_ray.fragments import Fragments
-from rlhf_ray.store import upkeep, weights
+from rlhf_ray.store import merges, upkeep, weights
 from rlhf_ray.store.clips import DamagedClipError, Rows, gather
 from rlhf_ray.store.contents import Contents, log
 from rlhf_ray.store.files import Files, LocalFiles, open_files
@@ -74,10 +74,12 @@ class PreferenceStore:
             How many comparisons were new.
 
         Raises:
+            ValueError: the clips are of another length or shape than those of the comparisons that hold.
             OSError: writing failed. What was stored before is safe, and the commit may be repeated.
         """
         self._begin()
         pairs = comparisons.pairs
+        self._check_kind(pairs.left)
         left, right = pairs.left.ids(), pairs.right.ids()
         # All of them: a clip that was lost to damage comes back when its comparison is committed again.
         self._store_clips([left, right], [pairs.left, pairs.right])
@@ -112,7 +114,8 @@ class PreferenceStore:
             How many events were new.
 
         Raises:
-            ValueError: an event is about a clip that is neither stored nor among ``clips``.
+            ValueError: an event is about a clip that is neither stored nor among ``clips``; or these are of another length or
+                shape than those of the comparisons that hold.
             OSError: writing failed. What was stored before is safe, and the call may be repeated.
         """
         self._begin()
@@ -127,6 +130,7 @@ class PreferenceStore:
         new = self._new([event.event_id for event in events])
         table = pa.Table.from_pylist([events[i].row() for i in new], schema=LABELS)
         if clips is not None:
+            self._check_kind(clips)
             self._store_clips([names], [clips])
         self._append(table)
         return len(new)
@@ -141,7 +145,11 @@ class PreferenceStore:
         return self._contents.snapshot(last)
 
     def load(self, last: int | None = None) -> Comparisons | None:
-        """The comparisons that hold, or the ``last`` so many, in the order they were stored; None when there are none."""
+        """The comparisons that hold, or the ``last`` so many, in the order they were stored; None when there are none.
+
+        Raises:
+            ValueError: their clips are of several lengths or shapes; `undo` repairs that.
+        """
         while len(snapshot := self.snapshot(last)):
             with contextlib.suppress(DamagedClipError):  # known from now on, so that the next snapshot is without it
                 return snapshot.gather(slice(None))
@@ -159,18 +167,17 @@ class PreferenceStore:
         weight is no event: the weights are those of now, whatever ``sequence`` is.
 
         Raises:
-            ValueError: see `weights`.
+            ValueError: see `weights` and `load`.
         """
         while True:
             self._contents.refresh()
-            events = self._contents.events()
-            keys, rows = touched(events, sequence), holding(events)
+            keys, rows = touched(self._contents.rows(), sequence), holding(self._contents.events())
             snapshot = self._contents.snapshot(
                 rows=np.array(sorted(rows[key] for key in keys if key in rows), np.int64)
             )
             with contextlib.suppress(DamagedClipError):  # see `load`
                 return Changes(
-                    last=max([sequence, *events["sequence"].to_pylist()[-1:]]),
+                    last=max([sequence, *self._contents.rows()["sequence"].to_pylist()[-1:]]),
                     held=snapshot.gather(slice(None)) if len(snapshot) else None,
                     withdrawn=tuple(key for key in keys if key not in rows),
                     weights=self.weights(),
@@ -197,23 +204,28 @@ class PreferenceStore:
         return weights.read(self._files)
 
     def events(self) -> pa.Table:
-        """Everything that was recorded, in order, with the columns `LABELS`."""
+        """Everything that was recorded and counts, in order, with the columns `LABELS`."""
         self._contents.refresh()
         return self._contents.events()
 
-    def import_from(self, path: Path | str) -> int:
+    def import_from(self, path: Path | str, source: str | None = None) -> int:
         """Add what another store holds and this one lacks, after what is here and in the same order.
 
-        An annotator's weight is taken over where none was decided on here.
+        An annotator's weight is taken over where none was decided on here. `undo` takes back what this brought.
+
+        Args:
+            path: the other store.
+            source: what to call it, for people; its path unless given.
 
         Returns:
             How many comparisons were new.
 
         Raises:
-            ValueError: there is no store.
+            ValueError: there is no store; or its clips are of another length or shape than those here. Nothing was written.
         """
-        other = PreferenceStore(path, create=False)
+        other, source = PreferenceStore(path, create=False), source or str(path)
         self._begin()
+        merges.check_one_kind({str(self.path): self.kinds(), source: other.kinds()})
         before = len(self)
         events = other.events()
         new = take(events, self._new(events["event_id"].to_pylist()))
@@ -221,11 +233,49 @@ class PreferenceStore:
         for pack in other._contents.packs.values():
             rows = pack[np.array([i for i in pack.intact() if pack.ids[i] in wanted], np.int64)]
             self._store_clips([rows.ids], [rows.fragments])
-        self._append(new)
         mine, theirs = self.weights(), other.weights()
-        if theirs.keys() - mine.keys():
-            weights.write(self._files, theirs | mine)
+        added = {name: weight for name, weight in theirs.items() if name not in mine}
+        if len(new):
+            self._append(merges.brought(new, source, added))
+        if added:
+            weights.write(self._files, mine | added)
         return len(self) - before
+
+    def merges(self) -> list[merges.Merge]:
+        """What was taken from other stores and not taken back, the oldest first."""
+        self._contents.refresh()
+        return merges.merges(self._contents)
+
+    def undo(self) -> str:
+        """Take back what does not fit to the rest: clips of another length or shape; else what the latest merge brought.
+
+        Taken back is all that the merge brought, and nothing else: an answer that it withdrew counts again. It may be merged anew.
+
+        Returns:
+            What was taken back, in words.
+
+        Raises:
+            ValueError: there is nothing to take back.
+            OSError: writing failed. The call may be repeated.
+        """
+        self._begin()
+        snapshot, done = self._contents.snapshot(), self.merges()
+        if len(merges.kinds(snapshot)) > 1:  # as stores of before version 1.2 may be
+            self._append(merges.taken_back(None, merges.foreign(self._contents, snapshot)))
+            gone = len(snapshot) - len(self)
+            return f"{gone} comparisons of {', '.join(list(merges.kinds(snapshot).values())[1:])}"
+        if not done:
+            raise ValueError(f"{self.path} remembers no merge that could be undone.")
+        last, mine = done[-1], self.weights()
+        kept = {name: weight for name, weight in mine.items() if last.weights.get(name) != weight}
+        if kept != mine:
+            weights.write(self._files, kept)
+        self._append(merges.taken_back(last.id, []))
+        return f"{last.comparisons} comparisons from {last.source}, merged {last.time:%Y-%m-%d %H:%M} UTC"
+
+    def kinds(self) -> dict[str, str]:
+        """The kinds of clips that comparisons hold about, in words; more than one cannot be loaded together."""
+        return merges.kinds(self.snapshot())
 
     def replace_with(self, path: Path | str) -> None:
         """Hold what the store at ``path`` holds, and nothing else.
@@ -285,7 +335,10 @@ class PreferenceStore:
 
     def describe(self) -> dict[str, Any]:
         """What is in the store, in numbers; as JSON takes it."""
-        return upkeep.describe(self._contents) | {"weights": self.weights()}
+        done = [
+            {"source": of.source, "time": of.time.isoformat(), "comparisons": of.comparisons} for of in self.merges()
+        ]
+        return upkeep.describe(self._contents) | {"weights": self.weights(), "merges": done}
 
     def clips(self, names: Sequence[str | None]) -> tuple[IntArray, Fragments | None]:
         """The clips with these ids, as far as they are stored and intact.
@@ -324,6 +377,15 @@ class PreferenceStore:
             self._settled = True
         self._contents.refresh()
         upkeep.quarantine(self._contents)
+
+    def _check_kind(self, clips: Fragments) -> None:
+        """Refuse clips that could not be loaded together with those of the comparisons that hold."""
+        given = Rows([], clips[np.arange(0)])
+        if all(pack.kind == given.kind for pack in self._contents.packs.values()):
+            return
+        held = self.kinds()
+        if held and given.kind not in held:
+            merges.check_one_kind({str(self.path): held, "what is to be stored": {given.kind: merges.in_words(given)}})
 
     def _new(self, events: list[str]) -> IntArray:
         """The positions of the events that are not stored, the first of those that are there twice."""

@@ -108,7 +108,7 @@ def verify(contents: Contents) -> Verification:
         problems += [
             f"{name}: not a file of the store" for name in contents.files.list(folder) if not NUMBERED.search(name)
         ]
-    snapshot, numbers = contents.snapshot(), contents.events()["sequence"].to_numpy()
+    snapshot, numbers = contents.snapshot(), contents.rows()["sequence"].to_numpy()
     if snapshot.lost:
         problems.append(f"labels: {snapshot.lost} are left out because a clip of theirs is missing or damaged")
     # Numbers are given one after the other, so that a missing file shows.
@@ -116,7 +116,7 @@ def verify(contents: Contents) -> Verification:
     for gap in np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1) if len(missing) else []:
         problems.append(f"labels: events {gap[0]} to {gap[-1]} are missing")
     clips = len({name for pack in contents.packs.values() for name in pack.ids})
-    return Verification(tuple(problems), len(numbers), len(snapshot), clips)
+    return Verification(tuple(problems), len(contents.events()), len(snapshot), clips)
 
 
 def describe(contents: Contents) -> dict[str, Any]:

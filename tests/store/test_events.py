@@ -73,6 +73,7 @@ def test_an_answer_is_stored_with_all_that_was_told_about_it(tmp_path: Path) -> 
         "policy_version": 12,
         "reward_version": 3,
         "extra": json.dumps({"key": "="}),
+        "merge": None,
     }
     loaded = PreferenceStore(tmp_path).load()
     assert loaded is not None

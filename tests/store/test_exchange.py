@@ -40,7 +40,7 @@ def stored(tmp_path: Path) -> PreferenceStore:
 
 
 def everything(store: PreferenceStore) -> pa.Table:
-    return store.events().drop_columns("sequence")
+    return store.events().drop_columns(["sequence", "merge"])
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])

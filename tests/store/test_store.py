@@ -355,12 +355,12 @@ def test_the_format_is_what_the_documentation_of_existing_stores_says(tmp_path: 
     assert json.loads((tmp_path / "store.json").read_text()) == {
         "format": "rlhf_ray.preferences",
         "major": 1,
-        "minor": 1,
+        "minor": 2,
     }
     assert LABELS.names == [
         *("sequence", "event_id", "kind", "target", "pair_id", "left_id", "right_id", "preference"),
         *("annotator", "annotator_type", "presented_swapped", "t_shown", "t_answered", "view_ms", "session", "run_id"),
-        *("policy_version", "reward_version", "extra"),
+        *("policy_version", "reward_version", "extra", "merge"),
     ]
 
 

@@ -1,0 +1,115 @@
+"""Merges: what may be joined, and what a store remembers of what it took from others, so that it can be taken back."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rlhf_ray.store.clips import Rows
+from rlhf_ray.store.contents import Contents
+from rlhf_ray.store.schema import LABELS, MERGE, UNDO, rows_holding, take
+from rlhf_ray.store.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A merge that a store remembers.
+
+    Attributes:
+        id: names it.
+        source: where what it brought came from.
+        time: when.
+        comparisons: how many of those that it brought still hold.
+        weights: annotators' weights that it brought.
+    """
+
+    id: str
+    source: str
+    time: datetime
+    comparisons: int
+    weights: Mapping[str, float]
+
+
+def merges(contents: Contents) -> list[Merge]:
+    """The merges that count, the oldest first."""
+    rows, events = contents.rows().to_pylist(), contents.events()
+    undone = {row["target"] for row in rows if row["kind"] == UNDO}
+    held = take(events, rows_holding(events))["merge"].to_pylist()
+    return [
+        Merge(row["event_id"], about["source"], row["t_answered"], held.count(row["event_id"]), about["weights"])
+        for row in rows
+        if row["kind"] == MERGE and row["event_id"] not in undone
+        for about in [json.loads(row["extra"])]
+    ]
+
+
+def brought(events: pa.Table, source: str, weights: Mapping[str, float]) -> pa.Table:
+    """``events`` as those of a new merge, after the row that says where they are from."""
+    name = uuid.uuid4().hex[:12]
+    events = events.set_column(LABELS.get_field_index("merge"), "merge", pa.array([name] * len(events), pa.string()))
+    about = {"source": source, "weights": dict(weights)}
+    return pa.concat_tables([_row(MERGE, name, merge=name, about=about), events], promote_options="default")
+
+
+def taken_back(merge: str | None, events: list[str]) -> pa.Table:
+    """The row that undoes a merge, or the ``events`` of a merge that left no id."""
+    return _row(UNDO, uuid.uuid4().hex, target=merge, about={"events": events})
+
+
+def kinds(snapshot: Snapshot) -> dict[str, str]:
+    """The kinds of the clips (`Rows.kind`) of the comparisons that hold, the oldest comparison's first, each in words."""
+    packs = dict.fromkeys(np.stack([snapshot.left[:, 0], snapshot.right[:, 0]], 1).ravel().tolist())
+    return {snapshot.packs[number].kind: in_words(snapshot.packs[number]) for number in packs}
+
+
+def in_words(rows: Rows) -> str:
+    """What a person calls the kind of these clips."""
+    length = rows.arrays["actions"].shape[1]
+    shapes = (
+        f"{name} {array.shape[2:]} {array.dtype}"
+        for name, array in rows.arrays.items()
+        if name in ("observations", "actions")
+    )
+    return f"clips of {length} steps, {', '.join(shapes)}"
+
+
+def check_one_kind(held: Mapping[str, Mapping[str, str]]) -> None:
+    """Check that what is in some stores can be fitted to together.
+
+    Args:
+        held: the `kinds` of each store, by its name.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    of = {kind: (store, words) for store, found in held.items() for kind, words in found.items()}
+    if len(of) > 1:
+        stores = "; ".join(f"{store} holds {words}" for store, words in of.values())
+        raise ValueError(f"{stores}. They cannot be fitted to together: keep them in stores of their own.")
+
+
+def foreign(contents: Contents, snapshot: Snapshot) -> list[str]:
+    """The ids of the events about clips of another kind than those of the oldest comparison that holds."""
+    events = contents.events()
+    sides = [contents.where(events[side].to_pylist())[:, 0].tolist() for side in ("left_id", "right_id")]
+    first = next(iter(kinds(snapshot)))
+    return [
+        event
+        for event, *packs in zip(events["event_id"].to_pylist(), *sides, strict=True)
+        if any(number >= 0 and snapshot.packs[number].kind != first for number in packs)
+    ]
+
+
+def _row(
+    kind: str, name: str, *, about: dict[str, Any], target: str | None = None, merge: str | None = None
+) -> pa.Table:
+    row = dict.fromkeys(LABELS.names) | {"kind": kind, "event_id": name, "target": target, "merge": merge}
+    row |= {"annotator": "", "t_answered": datetime.now(UTC), "extra": json.dumps(about)}
+    return pa.Table.from_pylist([row], schema=LABELS)

@@ -1,0 +1,160 @@
+"""Merges of stores: what does not fit is refused, what was brought can be taken back, and a store that was mixed opens again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_ray import cli
+from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.store.exchange import export, import_file
+from tests.made_up import CHOICES, some_comparisons, some_fragments
+
+
+def made(path: Path, n: int, length: int = 5, *, seed: int = 0, **spaces: Any) -> PreferenceStore:
+    store = PreferenceStore(path)
+    store.commit(some_comparisons(n, length, seed=seed, **spaces), annotator="oracle")
+    return store
+
+
+def files(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+
+
+def mixed(folder: Path) -> Path:
+    """A store as versions before 1.2 left it after a merge of clips of another length: nothing was checked or remembered."""
+    store, other = made(folder, 4, 5), made(folder.with_name("longer"), 3, 7, seed=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlhf_ray.store.merges.check_one_kind", lambda held: None)
+        patch.setattr("rlhf_ray.store.merges.brought", lambda events, *_: events)
+        store.import_from(other.path)
+    return folder
+
+
+@pytest.mark.parametrize("spaces", [{"length": 7}, {"actions": CHOICES}])
+def test_clips_of_another_kind_are_refused_before_anything_is_written(
+    tmp_path: Path, spaces: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, other = made(tmp_path / "store", 4), made(tmp_path / "other", 3, seed=1, **spaces)
+    made(tmp_path / "fits", 2, seed=2)
+    other.weigh("oracle", 0.5)
+    export(other, tmp_path / "other.parquet")
+    before = files(tmp_path)
+    for words in (
+        ["merge", "store", "fits", "other"],
+        ["merge", "new", "fits", "other"],
+        ["import", "store", "other.parquet"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["store", words[0], *(str(tmp_path / word) for word in words[1:])])
+        assert ended.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "clips of 5 steps" in line
+        assert "stores of their own" in line
+    with pytest.raises(ValueError, match="clips of 5 steps"):
+        store.import_from(other.path)
+    with pytest.raises(ValueError, match="clips of 5 steps"):
+        store.commit(some_comparisons(1, seed=9, **spaces), annotator="oracle")
+    with pytest.raises(ValueError, match="clips of 5 steps"):
+        store.record([], some_fragments(1, seed=9, **spaces))
+    assert files(tmp_path) == before
+    assert len(store.load() or ()) == 4
+
+
+def test_an_undo_takes_back_what_the_merge_brought_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = made(tmp_path / "store", 4)
+    store.copy_to(tmp_path / "other")
+    other = PreferenceStore(tmp_path / "other")
+    other.commit(some_comparisons(3, seed=1), annotator="anna")
+    withdrawn = store.events()["event_id"][0].as_py()
+    other.record([Event("r", "retract", "oracle", target=withdrawn)])
+    other.weigh("anna", 0.5)
+    before, events, seen = store.snapshot().ids, store.events(), store.since(0).last
+
+    assert store.import_from(other.path) == 2  # one was withdrawn
+    store.commit(some_comparisons(1, seed=5), annotator="oracle")
+    assert (len(store), store.weights()) == (7, {"anna": 0.5})
+    (merge,) = store.describe()["merges"]
+    assert (merge["source"], merge["comparisons"]) == (str(other.path), 3)
+    merged = store.since(seen).last
+    store.compact()
+
+    cli.main(["store", "undo", str(tmp_path / "store")])
+    assert f"took back 3 comparisons from {other.path}" in capsys.readouterr().out
+    for opened in (store, PreferenceStore(tmp_path / "store")):
+        assert opened.snapshot().ids[:4] == before
+        assert (len(opened), opened.weights(), opened.merges()) == (5, {}, [])
+        assert opened.events().slice(0, 4).equals(events)
+        assert opened.verify().problems == ()
+    changes = store.since(merged)  # as a run reads it
+    assert len(changes.withdrawn) == 3
+    assert changes.held is not None
+    assert changes.held.pairs.ids == before[:1]
+    assert store.since(changes.last).held is None
+
+    with pytest.raises(SystemExit):
+        cli.main(["store", "undo", str(tmp_path / "store")])
+    assert "remembers no merge" in capsys.readouterr().err
+
+    # It may be merged anew, and after that compacted.
+    assert store.import_from(other.path) == 2
+    store.compact()
+    again = PreferenceStore(tmp_path / "store")
+    assert (len(again), again.weights(), len(again.events())) == (7, {"anna": 0.5}, 9)
+    assert again.verify().problems == ()
+    store.copy_to(tmp_path / "copy")
+    PreferenceStore(tmp_path / "copy").undo()
+    assert len(PreferenceStore(tmp_path / "copy")) == 5
+
+
+def test_an_import_of_a_file_can_be_undone(tmp_path: Path) -> None:
+    store = made(tmp_path / "store", 4)
+    export(made(tmp_path / "other", 70, seed=1), tmp_path / "out.parquet")
+    assert import_file(store, tmp_path / "out.parquet") == 70
+    assert "70 comparisons from" in store.undo()
+    assert len(store) == 4
+
+
+def test_an_undo_that_is_interrupted_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, other = made(tmp_path / "store", 4), made(tmp_path / "other", 3, seed=1)
+    other.weigh("oracle", 0.5)
+    store.import_from(other.path)
+
+    def fail(*_: Any) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rlhf_ray.store.upkeep.write_segment", fail)
+        with pytest.raises(OSError, match="disk is full"):
+            store.undo()
+    assert len(PreferenceStore(tmp_path / "store")) == 7
+    PreferenceStore(tmp_path / "store").undo()
+    assert len(store) == 4
+    assert store.weights() == {}
+
+
+def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = mixed(tmp_path / "store")
+    store = PreferenceStore(path)
+    assert len(store) == 7
+    for load in (store.load, lambda: store.since(0), lambda: store.snapshot().gather(np.arange(2))):
+        with pytest.raises(ValueError, match=f"rlhf-ray store undo {path}"):
+            load()
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["fit", str(path), "--environment", "Pendulum-v1", "--out", str(tmp_path / "fit")])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"rlhf-ray store undo {path}" in line
+    cli.main(["store", "undo", str(path)])
+    assert "took back 3 comparisons of clips of 7 steps" in capsys.readouterr().out
+    found = PreferenceStore(path).load()
+    assert found is not None
+    assert (len(found), found.pairs.left.length) == (4, 5)
+    assert PreferenceStore(path).verify().problems == ()
