@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +34,8 @@ class PageSettings:
 
     Attributes:
         settings: of the labelling.
-        sessions: who may label; their tokens.
+        sessions: the file with who may label, and their tokens. Ray shows what an actor is made from to everyone with the
+            cluster's token, so they are not in here.
         title: of the page: what is trained.
         fps: of the environment.
         run_id: for the events.
@@ -41,7 +43,7 @@ class PageSettings:
     """
 
     settings: LabellingSettings
-    sessions: Sessions
+    sessions: Path
     title: str
     fps: float
     run_id: str
@@ -94,7 +96,7 @@ class ActorStore:
 
 
 class LabellingPage:
-    """Serves the page from whatever node it is on. Answers go straight to the store, and are acknowledged when stored.
+    """Serves the page from the run's node. Answers go straight to the store, and are acknowledged when stored.
 
     A page that is restarted has lost its questions, which whoever asked them asks again; leases and sessions stay valid.
 
@@ -105,12 +107,13 @@ class LabellingPage:
 
     def __init__(self, page: PageSettings, store: str):
         self.page = page
+        self.sessions = Sessions.load(page.sessions)
         of = page.settings
         queue = QuestionQueue(
             lease_seconds=of.lease_seconds, overlap_share=of.overlap_share, catch_share=of.catch_share, seed=page.seed
         )
         self.desk = Desk(
-            ActorStore(ray.get_actor(store)), queue, page.sessions.key("leases"), fps=page.fps, run_id=page.run_id
+            ActorStore(ray.get_actor(store)), queue, self.sessions.key("leases"), fps=page.fps, run_id=page.run_id
         )
         self._server: Server | None = None
         self._starting = asyncio.Lock()
@@ -126,7 +129,7 @@ class LabellingPage:
                 of = self.page.settings
                 app = create_app(
                     self.desk,
-                    self.page.sessions,
+                    self.sessions,
                     hosts=allowed_hosts(of),
                     title=self.page.title,
                     instructions=of.instructions,
@@ -134,7 +137,7 @@ class LabellingPage:
                 server = Server(app, of)
                 await server.start()
                 self._server = server
-        return links(self.page.sessions, self.page.settings, self._server.port)
+        return links(self.sessions, self.page.settings, self._server.port)
 
     async def ask(self, number: int, pairs: Pairs) -> None:
         """See `Desk.ask`."""

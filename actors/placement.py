@@ -56,14 +56,15 @@ def of_ring(role: str, gpus: float = 0.0) -> Any:
     """The scheduling strategy of one of the ring's actors, which claims so many GPUs.
 
     They stay on the caller's node, where the store's folder is, so that clips and labels travel between processes and not
-    between machines; all but the store elsewhere where there is no room, or no GPU. In one of Tune's trials they go where the
+    between machines; all but the store and the page, whose people's links are there too, elsewhere where there is no room, or
+    no GPU. In one of Tune's trials they go where the
     trial has room for them: anywhere else they could take an env runner's place.
     """
     here = ray.get_runtime_context().get_node_id()
-    if role == "store":
+    if role in ("store", "page"):
         return NodeAffinitySchedulingStrategy(here, soft=False)
     group = ray.util.get_current_placement_group()
-    if group is None or role == "page":
+    if group is None:
         return NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True)
     index = group.bundle_count - (2 if gpus else 1)  # as in `ring_bundles`, which come last
     return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import signal
+from pathlib import Path
 from typing import Any
 
 from ray import serve
@@ -36,15 +37,15 @@ class Page:
 
     Args:
         store: folder of the preference store, on the replica's node; or its URL.
-        sessions: who may label.
+        sessions: the file with who may label and their tokens: Ray's dashboard shows what a deployment is made from.
         hosts: names that browsers may call the server by.
         questions: how many pairs.
     """
 
-    async def __init__(self, store: str, sessions: Sessions, hosts: list[str], questions: int):
-        self.sessions, self.hosts = sessions, hosts
+    async def __init__(self, store: str, sessions: Path, hosts: list[str], questions: int):
+        self.sessions, self.hosts = Sessions.load(sessions), hosts
         self.desk = Desk(
-            LocalStore(PreferenceStore(store)), QuestionQueue(overlap_share=0.2), sessions.key("leases"), fps=15.0
+            LocalStore(PreferenceStore(store)), QuestionQueue(overlap_share=0.2), self.sessions.key("leases"), fps=15.0
         )
         settings = FragmentSettings(length=20)
         make_env = functools.partial(envs.make_env, ENVIRONMENT)
@@ -72,9 +73,10 @@ def main() -> None:
     parser.add_argument("store")
     parser.add_argument("--port", type=int, default=8765)
     options = parser.parse_args()
-    sessions = Sessions.create(["me"])
+    file = Path(f"{options.store}.labelling.json").absolute()  # not in the store, which may be shared
+    sessions = Sessions.keep(file, ["me"])
     serve.start(http_options={"host": "127.0.0.1", "port": options.port})
-    serve.run(Page.bind(options.store, sessions, ["127.0.0.1", "localhost"], 50), name="labelling")
+    serve.run(Page.bind(options.store, file, ["127.0.0.1", "localhost"], 50), name="labelling")
     print(sessions.link("me", f"http://127.0.0.1:{options.port}"), flush=True)
     signal.pause()
 

@@ -1,4 +1,4 @@
-"""The command line: `rlhf-ray train | evaluate | record | label | fit | tune | submit | ps | stop | store | doctor`."""
+"""The command line: `rlhf-ray train | evaluate | record | label | links | fit | tune | submit | ps | stop | store | doctor`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
 import tune_configs
+from rlhf_ray.labelling import links
 from rlhf_ray.progress import Progress
 from rlhf_ray.settings import Experiment, SettingError, load_experiment
 from rlhf_ray.start import Start
@@ -29,6 +31,7 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray evaluate RUN [--episodes N]        measure a run's saved policy on the true reward
   rlhf-ray record RUN --out FILE              write down what a run's saved policy does
   rlhf-ray label SOURCE --store STORE         have people compare clips, without training
+  rlhf-ray links RUN [--revoke NAME]          show people's links to a labelling page, make new ones, shut somebody out
   rlhf-ray fit STORE [--out FOLDER]           fit a reward model to stored labels
   rlhf-ray tune PRESET [--trials N …]         try different settings: the preset's search space, or what --vary names
   rlhf-ray tune --resume FOLDER               go on with a sweep that was stopped or killed
@@ -98,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "record": _record,
         "fit": _fit,
         "label": _label,
+        "links": links.run,
         "tune": _tune,
         "store": commands.run,
         "submit": _submit,
@@ -207,7 +211,7 @@ def _train(words: list[str]) -> None:
             evaluation_episodes=command.evaluation_episodes,
             observe=progress.show,
             say=progress.say,
-            invite=progress.invite,
+            invite=partial(progress.invite, folder=folder.path),
             tracker=command.tracker,
         )
     progress.summarise(outcome, folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from rlhf_ray.labelling.links import invitation
 from rlhf_ray.run_folder import RunFolder
 from rlhf_ray.settings import Experiment
 
@@ -77,10 +79,10 @@ class Progress:
         else:
             self.console.print(f"{what} …", highlight=False)
 
-    def invite(self, links: dict[str, str]) -> None:
-        """Where each person labels."""
-        for name, link in links.items():
-            self.console.print(f"[bold green]label as {name}:[/] {link}", highlight=False, soft_wrap=True)
+    def invite(self, links: dict[str, str], folder: Path) -> None:
+        """Where each person labels in the run in ``folder``."""
+        for line in invitation(links, folder):
+            self.console.print(line, style="bold green", markup=False, highlight=False, soft_wrap=True)
 
     def show(self, metrics: dict[str, Any]) -> None:
         """The metrics of one iteration, and the alarms it raises."""

@@ -19,9 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from rlhf_ray.labelling.desk import Desk, Given
 from rlhf_ray.labelling.guard import Guard, Limiter, RefusedError, parse_hosts, too_fast
 from rlhf_ray.labelling.questions import Answer
-from rlhf_ray.labelling.sessions import Person, Sessions
+from rlhf_ray.labelling.sessions import LASTS_S, Person, Sessions
 
-COOKIE_LASTS_S = 30 * 24 * 3600
 OPEN = frozenset({("POST", "/api/session")})
 """What needs no session though it is under /api."""
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -125,17 +124,18 @@ entrance, api = APIRouter(prefix="/api"), APIRouter(prefix="/api")
 
 @entrance.post("/session")
 async def enter(entry: Entry, request: Request, response: Response) -> dict[str, Any]:
-    """A token for a cookie."""
+    """A token for a cookie. Only wrong ones are limited: behind a proxy somebody's guesses may count as everybody's."""
     state, caller = request.app.state, request.client.host if request.client else ""
-    if seconds := state.failures.wait(caller, cost=0):
-        raise too_fast(seconds)
     if (person := state.sessions.exchange(entry.token)) is None:
-        state.failures.wait(caller)
-        raise HTTPException(401, "this link's token is not known here; ask whoever started the run for a new link")
+        if seconds := state.failures.wait(caller):
+            raise too_fast(seconds)
+        raise HTTPException(
+            401, "this link is unknown here, too old or revoked; ask whoever started the run for a new one"
+        )
     response.set_cookie(
         state.sessions.cookie_name,
         state.sessions.cookie(person),
-        max_age=COOKIE_LASTS_S,
+        max_age=int(LASTS_S),
         path=request.scope.get("root_path") or "/",
         httponly=True,
         samesite="strict",
@@ -230,11 +230,13 @@ async def statistics(desk: TheDesk) -> dict[str, Any]:
 
 
 @api.post("/weights")
-async def weigh(weight: Weight, me: Me, desk: TheDesk) -> dict[str, bool]:
+async def weigh(weight: Weight, me: Me, desk: TheDesk, request: Request) -> dict[str, bool]:
     """What somebody's labels count for; the owner alone says so."""
     if not me.owner:
         raise HTTPException(403, "only the owner of the run sets weights")
     with at_the_desk():
+        if weight.annotator not in request.app.state.sessions.people and not await desk.knows(weight.annotator):
+            raise HTTPException(404, f"nobody is called {weight.annotator!r} here")
         await desk.weigh(weight.annotator, weight.weight)
     return {"saved": True}
 

@@ -18,7 +18,7 @@ from rlhf_ray.fragments import Fragments
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk, Situation
 from rlhf_ray.labelling.questions import QuestionQueue
-from rlhf_ray.labelling.serve import Server, allowed_hosts, links
+from rlhf_ray.labelling.serve import Server, allowed_hosts, links, warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event, PreferenceStore
@@ -120,6 +120,7 @@ async def _collect(
     local = LocalStore(store)
     desk = Desk(local, queue, sessions.key("leases"), fps=fps)
     app = create_app(desk, sessions, hosts=allowed_hosts(settings), title=title, instructions=settings.instructions)
+    warn_of_readers(settings)
     server = Server(app, settings)
     await server.start()
     invite(links(sessions, settings, server.port))

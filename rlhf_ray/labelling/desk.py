@@ -287,6 +287,10 @@ class Desk:
         events, weights = await self.store.events(), await self.store.weights()
         return await asyncio.to_thread(statistics, events, weights)
 
+    async def knows(self, annotator: str) -> bool:
+        """Whether there is anything of ``annotator`` in the store."""
+        return annotator in (await self.store.events())["annotator"].unique().to_pylist()
+
     async def weigh(self, annotator: str, weight: float) -> None:
         """Have what ``annotator`` says count ``weight`` times from now on; 0 leaves it out. Nothing is deleted.
 

@@ -113,8 +113,10 @@ class Guard:
         open_calls: frozenset[tuple[str, str]],
     ):
         self._app, self._sessions, self._open = app, sessions, open_calls
-        self._given = hosts
-        self._hosts = self._given | {(name, "") for name in LOOPBACK}
+        loopback = {(name, "") for name in LOOPBACK}
+        self._hosts = hosts | loopback
+        # Not any program that listens on this machine.
+        self._given = hosts - loopback
         self._calls = Limiter(rate=50, burst=200)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -181,12 +183,18 @@ class Guard:
             parts = urlsplit(origin)
         except ValueError:
             parts = urlsplit("")
-        host = parse_host(parts.netloc) if parts.scheme in ("http", "https") else None
-        # A proxy may talk to us under another name than the browser does to it; names that were given are trusted for that.
-        if host is None or (
-            parts.netloc.lower() != headers["host"].lower() and not self._given & {host, (host[0], "")}
-        ):
-            raise RefusedError(403, "this request comes from another site")
+        host, asked = (
+            parse_host(parts.netloc) if parts.scheme in ("http", "https") else None,
+            parse_host(headers["host"]),
+        )
+        if host is not None and asked is not None:
+            if parts.netloc.lower() == headers["host"].lower():
+                return
+            # A proxy may talk to us under another name than the browser does to it, or without a port; names that were given are
+            # trusted for that. Another port of the same name is another program.
+            if self._given & {host, (host[0], "")} and not (host[0] == asked[0] and asked[1]):
+                return
+        raise RefusedError(403, "this request comes from another site")
 
     def _check_session(self, scope: Scope, headers: Headers) -> None:
         path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"

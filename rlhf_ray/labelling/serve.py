@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from typing import Any
 
 import uvicorn
 
+from rlhf_ray.labelling import connections
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import LabellingSettings, SettingError
 
+logger = logging.getLogger(__name__)
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TRIES = 20
 """Ports that are tried, from the one that was asked for."""
 
@@ -22,7 +27,10 @@ class Server:
     def __init__(self, app: Any, settings: LabellingSettings):
         self.socket = listen(settings.host, settings.port)
         self.port: int = self.socket.getsockname()[1]
-        config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", ws="none", loop="none")
+        # uvicorn believes X-Forwarded-For and -Proto of proxies on this machine, and of those FORWARDED_ALLOW_IPS names.
+        config = uvicorn.Config(
+            app, log_level="error", access_log=False, lifespan="off", ws="none", loop="none", **connections.limits()
+        )
         self._server = uvicorn.Server(config)
         self._task: asyncio.Task[None] | None = None
 
@@ -73,13 +81,24 @@ def listen(host: str, port: int) -> socket.socket:
 def allowed_hosts(settings: LabellingSettings) -> list[str]:
     """The names that browsers may call the server by, without port."""
     names = ["127.0.0.1", "localhost", "[::1]", *settings.hosts]
-    if settings.host not in ("127.0.0.1", "localhost", "::1"):
+    if settings.host not in LOOPBACK:
         names += [settings.host, socket.gethostname(), socket.getfqdn()]
     return list(dict.fromkeys(names))
 
 
 def links(sessions: Sessions, settings: LabellingSettings, port: int) -> dict[str, str]:
-    """Each person's link. It holds their token: whoever has it labels in their name."""
+    """Each person's link, but for people who are shut out. It holds their token: whoever has it labels in their name."""
     host = socket.gethostname() if settings.host in ("0.0.0.0", "::") else settings.host
     host = f"[{host}]" if ":" in host else host
-    return {name: sessions.link(name, f"http://{host}:{port}") for name in sessions.people}
+    sessions.served_at(f"http://{host}:{port}")
+    return {name: sessions.link(name, f"http://{host}:{port}") for name, of in sessions.people.items() if of.until}
+
+
+def warn_of_readers(settings: LabellingSettings) -> None:
+    """Say so where links and answers would cross a network unencrypted."""
+    if settings.host not in LOOPBACK:
+        logger.warning(
+            "labelling.host is %s, and the page speaks HTTP without TLS: whoever can listen in that network can read links and "
+            "answers. Keep 127.0.0.1, and use SSH or a proxy with TLS (docs/labelling.md).",
+            settings.host,
+        )

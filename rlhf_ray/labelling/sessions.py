@@ -1,8 +1,8 @@
 """Who may label: people, their tokens, and the signed cookie a token is exchanged for.
 
 A person's link carries the token behind ``#``, where browsers keep it from servers, logs and referrers; the page posts it once and
-gets a cookie. The cookie is the name and a keyed hash, so a page that is restarted knows its people without having kept anything
-but one small file.
+gets a cookie. The cookie is the name, when it ends, and a keyed hash, so a page that is restarted knows its people without having
+kept anything but one small file. A page that is running reads that file again when somebody has changed it (`rlhf-ray links`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ import binascii
 import hashlib
 import hmac
 import json
+import math
 import os
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from rlhf_ray.settings import SettingError
 
 LONGEST_NAME = 64
 """Characters of a person's name."""
+LASTS_S = 30 * 24 * 3600.0
+"""Seconds for which a link can be exchanged for a session, and a session lasts."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +36,13 @@ class Person:
         name: what their answers are stored under.
         token: what their link carries; who has it is this person.
         owner: may also set what others' labels count for.
+        until: when the link ends, in seconds since 1970; 0: it was revoked, and nobody was told the token.
     """
 
     name: str
     token: str
     owner: bool = False
+    until: float = math.inf
 
 
 class Sessions:
@@ -43,12 +51,13 @@ class Sessions:
     Args:
         secret: at least 32 random bytes.
         people: by name.
+        clock: seconds since 1970.
 
     Raises:
         ValueError: a short secret, a name that is empty, too long or not printable, or two people with one token.
     """
 
-    def __init__(self, secret: bytes, people: Mapping[str, Person]):
+    def __init__(self, secret: bytes, people: Mapping[str, Person], clock: Callable[[], float] = time.time):
         if len(secret) < 32:
             raise ValueError(
                 f"the secret of the sessions has {len(secret)} bytes; it needs 32 random ones (secrets.token_bytes)"
@@ -60,16 +69,55 @@ class Sessions:
             raise ValueError(
                 "two annotators have the same token, so nobody could tell who answers: give each their own"
             )
-        self._secret = secret
+        self._secret, self._clock = secret, clock
         self.people = dict(people)
+        self.url: str | None = None
+        """Where the page was served last."""
+        self._file: tuple[Path, tuple[int, ...]] | None = None
+        """What these were read from or written to, and its stamp then."""
+        self._names: Sequence[str] | None = None
+        """Who is let in of those in the file; None: all are."""
+        self._others: dict[str, Person] = {}
+        """Those in the file who are not."""
 
     @classmethod
     def create(cls, names: Sequence[str]) -> Sessions:
         """New people with new tokens. The first is the owner."""
         if not names or len(set(names)) < len(names):
             raise ValueError(f"annotators {list(names)}: at least one name, each once")
-        people = {name: Person(name, secrets.token_urlsafe(24), owner=name == names[0]) for name in names}
-        return cls(secrets.token_bytes(32), people)
+        sessions = cls(
+            secrets.token_bytes(32), {name: Person(name, _token(), owner=name == names[0]) for name in names}
+        )
+        for name in names:
+            sessions.renew(name)
+        return sessions
+
+    @classmethod
+    def keep(cls, path: str | os.PathLike[str], names: Sequence[str]) -> Sessions:
+        """Those of these names. Who has a link in the file at ``path`` keeps it until it ends; new people are added to the file.
+
+        Those in the file who are not named are not let in, and their links are good again when they are.
+
+        Raises:
+            ValueError: no names.
+            SettingError: the file holds something else.
+        """
+        new = cls.create(names)
+        try:
+            sessions = cls.load(path)
+        except FileNotFoundError:
+            sessions = new
+        everybody = {name: replace(person, owner=False) for name, person in sessions.people.items()}
+        for name in names:
+            everybody[name] = replace(everybody.get(name, new.people[name]), owner=name == names[0])
+        sessions.people = everybody
+        for name in names:
+            if 0 < everybody[name].until < sessions._clock():
+                sessions.renew(name)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        sessions.save(path)
+        sessions._narrow(names)
+        return sessions
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Sessions:
@@ -77,22 +125,33 @@ class Sessions:
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: it is not such a file.
+            SettingError: it is not such a file.
         """
+        path = Path(path)
+        stamp = _stamp(path)
         try:
-            kept = json.loads(Path(path).read_text("utf-8"))
-            people = {name: Person(name, str(of["token"]), bool(of["owner"])) for name, of in kept["people"].items()}
-            return cls(bytes.fromhex(kept["secret"]), people)
+            kept = json.loads(path.read_text("utf-8"))
+            new = time.time() + LASTS_S  # of files from before links ended
+            people = {
+                name: Person(name, str(of["token"]), bool(of["owner"]), float(of.get("until", new)))
+                for name, of in kept["people"].items()
+            }
+            sessions = cls(bytes.fromhex(kept["secret"]), people)
+            sessions.url, sessions._file = kept.get("url"), (path, stamp)
+            return sessions
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(
+            raise SettingError(
                 f"{path} does not hold the annotators of a run ({error}); delete it to make new links"
             ) from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write secret and tokens as JSON, for the owner of the file alone (mode 0600), whole or not at all."""
         path = Path(path)
-        people = {name: {"token": person.token, "owner": person.owner} for name, person in self.people.items()}
-        text = json.dumps({"secret": self._secret.hex(), "people": people}, indent=2)
+        people = {
+            name: {"token": person.token, "owner": person.owner, "until": person.until}
+            for name, person in (self._others | self.people).items()
+        }
+        text = json.dumps({"secret": self._secret.hex(), "url": self.url, "people": people}, indent=2)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         descriptor = os.open(
             temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600
@@ -106,6 +165,23 @@ class Sessions:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+        self._file = (path, _stamp(path))
+
+    def renew(self, name: str) -> None:
+        """Give `name` a new link. The old one and all sessions made from it end."""
+        self.people[name] = replace(self.people[name], token=_token(), until=self._clock() + LASTS_S)
+
+    def revoke(self, name: str) -> None:
+        """Shut `name` out until they get a new link."""
+        self.people[name] = replace(self.people[name], token=_token(), until=0.0)
+
+    def served_at(self, url: str) -> None:
+        """Remember where the page is served, in the file too where there is one."""
+        self._look()
+        if self.url != url:
+            self.url = url
+            if self._file is not None:
+                self.save(self._file[0])
 
     def link(self, name: str, url: str) -> str:
         """The link to give to `name`; `url` is where the page is, like ``http://127.0.0.1:8000``."""
@@ -121,32 +197,66 @@ class Sessions:
         return "rlhf_ray_" + hashlib.sha256(self._secret).hexdigest()[:8]
 
     def exchange(self, token: str) -> Person | None:
-        """Whose token this is. Takes the same time for every wrong one."""
+        """Whose token this is, unless it has ended. Takes the same time for every wrong one."""
+        self._look()
         found = None
         for person in self.people.values():
             if hmac.compare_digest(person.token.encode(), token.encode("utf-8", "replace")):
                 found = person
-        return found
+        return found if found and self._clock() < found.until else None
 
     def cookie(self, person: Person) -> str:
-        """What the browser of `person` sends with each request. A new token makes old cookies void."""
+        """What the browser of `person` sends with each request, for `LASTS_S`. A new token makes old cookies void."""
         name = base64.urlsafe_b64encode(person.name.encode()).decode().rstrip("=")
-        return f"{name}.{self._sign(person)}"
+        until = str(int(self._clock() + LASTS_S))
+        return f"{name}.{until}.{self._sign(person, until)}"
 
     def who(self, cookie: str | None) -> Person | None:
-        """Whose cookie this is; None for one that is missing, broken or forged."""
-        name, _, signature = (cookie or "").partition(".")
+        """Whose cookie this is; None for one that is missing, broken, forged, or has ended."""
+        self._look()
+        name, _, rest = (cookie or "").partition(".")
+        until, _, signature = rest.partition(".")
         try:
-            known = base64.urlsafe_b64decode(name + "=" * (-len(name) % 4)).decode()
+            person = self.people.get(base64.urlsafe_b64decode(name + "=" * (-len(name) % 4)).decode())
         except (binascii.Error, ValueError):
             return None
-        person = self.people.get(known)
         # Bytes, because compare_digest refuses strings that are not ASCII.
-        return (
-            person
-            if person and hmac.compare_digest(self._sign(person).encode(), signature.encode("utf-8", "replace"))
-            else None
+        signed = person and hmac.compare_digest(
+            self._sign(person, until).encode(), signature.encode("utf-8", "replace")
         )
+        return person if signed and self._clock() < int(until) else None
 
-    def _sign(self, person: Person) -> str:
-        return hmac.new(self._secret, f"{person.name}\0{person.token}".encode(), hashlib.sha256).hexdigest()
+    def _sign(self, person: Person, until: str) -> str:
+        content = f"{person.name}\0{person.token}\0{until}".encode("utf-8", "replace")
+        return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
+
+    def _look(self) -> None:
+        """Take over what was changed in the file since. One that is gone or broken changes nothing."""
+        if self._file is None:
+            return
+        path, seen = self._file
+        try:
+            if _stamp(path) == seen:
+                return
+            kept = Sessions.load(path)
+        except (OSError, ValueError):
+            return
+        if kept._secret == self._secret:
+            self.people, self._file, self.url = kept.people, kept._file, kept.url
+            if self._names is not None:
+                self._narrow(self._names)
+
+    def _narrow(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._others = {name: person for name, person in self.people.items() if name not in names}
+        self.people = {name: self.people[name] for name in names if name in self.people}
+
+
+def _token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What changes when the file is written anew."""
+    about = path.stat()
+    return about.st_ino, about.st_mtime_ns, about.st_size

@@ -137,7 +137,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             rollouts=self.config.num_envs_per_env_runner,
             spread=max(0, self._iterations - 1),
             total_env_steps=self.config.total_env_steps,
-            page=self.config.make_page(name),
+            page=self.config.make_page(name, self.logdir),
         )
         if self.config.labels_from is not None:
             try:

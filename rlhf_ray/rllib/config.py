@@ -23,6 +23,7 @@ from actors.labelling_page import PageSettings
 from rlhf_ray import envs
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.films import Camera, camera_options, without_a_screen
+from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.clip_cutter import ClipCutter
@@ -155,7 +156,7 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
 
         Args:
             sessions: file with the people's links, so that they stay the same when training is continued; made where it is not
-                there. New links each time, unless given.
+                there. Unless given, ``labelling.json`` in the algorithm's ``logdir``.
             settings: fields of `LabellingSettings`.
         """
         if sessions is not None:
@@ -322,8 +323,12 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
             check_policy(policy_weights(self.policy_from), module.get_state(), self.policy_from)
         return observation_space, action_space
 
-    def make_page(self, run_id: str) -> PageSettings | None:
+    def make_page(self, run_id: str, folder: Path | str) -> PageSettings | None:
         """What the labelling page is made from; None where no people are asked.
+
+        Args:
+            run_id: for the events.
+            folder: where people's links are kept, unless `labelling` has said where.
 
         Raises:
             SettingError: the environment cannot be shown.
@@ -331,12 +336,9 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         if not self.preference_settings.asks_people:
             return None
         labelling = self.labelling_settings
-        if self.sessions is not None and Path(self.sessions).exists():
-            sessions = Sessions.load(self.sessions)
-        else:
-            sessions = Sessions.create(labelling.annotators)
-            if self.sessions is not None:
-                sessions.save(self.sessions)
+        sessions = Path(self.sessions or Path(folder).absolute() / "labelling.json")
+        Sessions.keep(sessions, labelling.annotators)
+        warn_of_readers(labelling)
         env = self.make_env(film=True)()
         try:
             fps = Camera(env).fps

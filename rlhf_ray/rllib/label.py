@@ -21,6 +21,7 @@ from rlhf_ray.envs.spaces import is_image
 from rlhf_ray.films import Camera, Episode
 from rlhf_ray.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.labelling.collect import collect
+from rlhf_ray.labelling.links import invitation
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import newest_policy
 from rlhf_ray.run_folder import RunFolder
@@ -74,7 +75,7 @@ def run(words: list[str], preset: Callable[[str], Experiment]) -> None:
         length=command.length,
         seed=command.seed,
         labelling=command.labelling,
-        invite=lambda links: print(*(f"label as {name}: {link}" for name, link in links.items()), sep="\n", flush=True),
+        invite=lambda links: print(*invitation(links, command.store), sep="\n", flush=True),
     )
     print(f"{command.store}: {held} comparisons")
 

@@ -20,6 +20,8 @@ from actors.labelling_page import PageSettings
 from rlhf_ray.arrays import Array, FloatArray
 from rlhf_ray.films import Film, film
 from rlhf_ray.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
+from rlhf_ray.labelling.links import invitation
+from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.predictor import Predictor
@@ -114,8 +116,8 @@ class Teaching:
         except BaseException:
             release_ray()
             raise
-        for name, link in self.links.items():
-            logger.warning("%s labels at %s", name, link)
+        for line in invitation(self.links, store.absolute()) if self.links else ():
+            logger.warning("%s", line)
         self._end = weakref.finalize(self, _end, self.ring, self._own_folder)  # also where nobody closes it
 
     def _check(self, preferences: PreferenceSettings, folder: Path | str | None) -> None:
@@ -342,13 +344,9 @@ class Teaching:
 
 def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed: int) -> PageSettings:
     """The labelling page's settings; ``file`` keeps the links as they are when training is continued."""
-    if file.exists():
-        sessions = Sessions.load(file)
-    else:
-        sessions = Sessions.create(settings.annotators)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        sessions.save(file)
-    return PageSettings(settings, sessions, title, fps, title, seed)
+    Sessions.keep(file, settings.annotators)
+    warn_of_readers(settings)
+    return PageSettings(settings, file.absolute(), title, fps, title, seed)
 
 
 def _end(ring: WrapperRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:

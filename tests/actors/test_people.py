@@ -1,6 +1,7 @@
 """The ring with people in it, with real Ray actors and a scripted person who speaks HTTP."""
 
 import dataclasses
+import json
 import os
 import signal
 import threading
@@ -9,8 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import httpx
 import pytest
 import ray
@@ -44,6 +47,8 @@ def _ring(
     sessions: Sessions | None = None,
     **labelling: Any,
 ) -> Iterator[Any]:
+    file = folder / "labelling.json"
+    (sessions or Sessions.create(LABELLING.annotators)).save(file)
     ring = kind(
         name="ring",
         fragments=FRAGMENTS,
@@ -59,7 +64,7 @@ def _ring(
         total_env_steps=1000,
         page=PageSettings(
             dataclasses.replace(LABELLING, **labelling),
-            sessions or Sessions.create(LABELLING.annotators),
+            file,
             "Walk",
             15.0,
             "run",
@@ -230,3 +235,35 @@ def test_the_page_refuses_strangers(tmp_path: Path) -> None:
         base = ring.links["ada"].split("/#")[0]
         assert httpx.get(f"{base}/api/progress").status_code == 401
         assert httpx.get(f"{base}/api/progress", headers={"host": "evil.example"}).status_code in (400, 421)
+
+
+def test_whoever_is_shut_out_is_so_at_once(tmp_path: Path) -> None:
+    with _ring(tmp_path) as ring:
+        person, other = (Person(ring.links[who], tmp_path / "store") for who in ("ada", "bob"))
+        sessions = Sessions.load(tmp_path / "labelling.json")
+        sessions.revoke("ada")
+        sessions.save(tmp_path / "labelling.json")
+        assert person.client.get("/api/me").status_code == 401
+        assert other.client.get("/api/me").status_code == 200
+
+
+def test_what_the_page_is_made_from_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray shows it to everyone with the cluster's token."""
+    made: list[bytes] = []
+    remote = ray.remote
+
+    def watched(**options: Any) -> Any:
+        def wrap(kind: type) -> Any:
+            actor = remote(**options)(kind)
+            return SimpleNamespace(
+                remote=lambda *given: (made.append(cloudpickle.dumps(given)), actor.remote(*given))[1]
+            )
+
+        return wrap
+
+    monkeypatch.setattr("actors.pipeline.ray.remote", watched)
+    with _ring(tmp_path):
+        kept = json.loads((tmp_path / "labelling.json").read_text())
+        secrets = [bytes.fromhex(kept["secret"]), *(of["token"].encode() for of in kept["people"].values())]
+        assert len(made) >= 4
+        assert not [secret for secret in secrets if secret in b"".join(made)]

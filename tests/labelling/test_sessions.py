@@ -1,9 +1,17 @@
+import json
 import os
 import stat
+import time
+from dataclasses import replace
 
 import pytest
 
-from rlhf_ray.labelling.sessions import LONGEST_NAME, Person, Sessions
+from rlhf_ray import cli
+from rlhf_ray.labelling.links import invitation
+from rlhf_ray.labelling.serve import links
+from rlhf_ray.labelling.sessions import LASTS_S, LONGEST_NAME, Person, Sessions
+from rlhf_ray.run_folder import JOB
+from rlhf_ray.settings import LabellingSettings
 
 
 @pytest.fixture
@@ -106,3 +114,109 @@ def test_the_link_hides_the_token_from_servers(sessions):
 
 def test_two_runs_on_one_host_keep_their_cookies_apart(sessions):
     assert sessions.cookie_name != Sessions.create(["ada"]).cookie_name
+
+
+def test_links_and_sessions_end(sessions):
+    ada = sessions.people["ada"]
+    cookie = sessions.cookie(ada)
+    now = time.time()
+    sessions._clock = lambda: now + LASTS_S - 60
+    assert sessions.exchange(ada.token) == ada
+    assert sessions.who(cookie) == ada
+    later = sessions.cookie(ada)
+    sessions._clock = lambda: now + LASTS_S + 60
+    assert sessions.exchange(ada.token) is None
+    assert sessions.who(cookie) is None
+    assert sessions.who(later) == ada
+    name, until, signature = cookie.split(".")
+    assert sessions.who(f"{name}.{int(until) + 1000}.{signature}") is None
+
+
+def test_whoever_is_shut_out_is_so_at_once_and_after_a_restart(sessions, tmp_path):
+    path = tmp_path / "labelling.json"
+    sessions.save(path)
+    page = Sessions.load(path)
+    tokens = {name: person.token for name, person in page.people.items()}
+    cookies = {name: page.cookie(person) for name, person in page.people.items()}
+    operator = Sessions.load(path)
+    operator.revoke("grace")
+    operator.save(path)
+    for who in (page, Sessions.keep(path, ["ada", "grace"])):
+        assert who.who(cookies["ada"]) == who.exchange(tokens["ada"]) == who.people["ada"]
+        assert who.who(cookies["grace"]) is who.exchange(tokens["grace"]) is None
+        assert who.exchange(who.people["grace"].token) is None
+        assert list(links(who, LabellingSettings(), 8765)) == ["ada"]
+    operator.renew("grace")
+    operator.save(path)
+    assert page.exchange(tokens["grace"]) is None
+    assert page.exchange(operator.people["grace"].token) == page.people["grace"]
+    path.write_text("half a fi")
+    assert page.who(cookies["ada"]) == page.people["ada"]
+
+
+def test_links_that_have_ended_are_made_anew_at_the_next_start_and_no_others(sessions, tmp_path):
+    path = tmp_path / "folder" / "labelling.json"
+    kept = Sessions.keep(path, ["ada", "grace"])
+    assert Sessions.keep(path, ["ada", "grace"]).people == kept.people
+    kept.people["ada"] = replace(kept.people["ada"], until=time.time() - 1)
+    kept.save(path)
+    again = Sessions.keep(path, ["ada", "grace"])
+    assert again.people["ada"].token != kept.people["ada"].token
+    assert again.people["grace"] == kept.people["grace"]
+    assert again.key("leases") == kept.key("leases")
+
+
+def test_only_those_who_are_named_are_let_in_and_the_file_keeps_all(sessions, tmp_path):
+    path = tmp_path / "labelling.json"
+    sessions.save(path)
+    tokens = {name: person.token for name, person in sessions.people.items()}
+    page = Sessions.keep(path, ["grace", "new"])
+    assert list(page.people) == ["grace", "new"]
+    assert page.exchange(tokens["ada"]) is None
+    assert page.exchange(tokens["grace"]).owner
+    operator = Sessions.load(path)
+    operator.renew("new")
+    operator.save(path)
+    page.served_at("http://127.0.0.1:1")
+    assert list(page.people) == ["grace", "new"]
+    assert Sessions.keep(path, ["ada", "new"]).exchange(tokens["ada"]).owner
+    assert Sessions.load(path).people["new"] == page.people["new"] == operator.people["new"]
+
+
+def test_links_of_before_they_ended_are_still_good(sessions, tmp_path):
+    path = tmp_path / "labelling.json"
+    sessions.save(path)
+    kept = json.loads(path.read_text())
+    for person in kept["people"].values():
+        del person["until"]
+    path.write_text(json.dumps({"secret": kept["secret"], "people": kept["people"]}))
+    assert Sessions.load(path).exchange(sessions.people["ada"].token) is not None
+
+
+def test_the_command_shows_links_makes_new_ones_and_shuts_out(tmp_path, capsys, monkeypatch):
+    sessions = Sessions.create(["ada", "grace"])
+    sessions.url = "http://127.0.0.1:9000"
+    sessions.save(tmp_path / "labelling.json")
+    cli.main(["links", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert all(sessions.link(name, "http://127.0.0.1:9000") in shown for name in ("ada", "grace"))
+    cli.main(["links", str(tmp_path), "--revoke", "grace", "--renew", "ada"])
+    shown = capsys.readouterr().out
+    assert "grace: shut out" in shown
+    assert sessions.people["ada"].token not in shown
+    assert Sessions.load(tmp_path / "labelling.json").link("ada", "http://127.0.0.1:9000") in shown
+    for words, problem in ((["--revoke", "bob"], "Nobody is called 'bob'"), (["--help-me"], "")):
+        with pytest.raises(SystemExit):
+            cli.main(["links", str(tmp_path), *words])
+        assert problem in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["links", str(tmp_path / "none")])
+    assert "There are no links" in capsys.readouterr().err
+    # A job's output is everybody's who has the cluster's token.
+    monkeypatch.setenv(JOB, "{}")
+    with pytest.raises(SystemExit):
+        cli.main(["links", str(tmp_path)])
+    assert "job's output" in capsys.readouterr().err
+    (line,) = invitation({"ada": "http://127.0.0.1:9000/#token=secret"}, tmp_path)
+    assert "http://127.0.0.1:9000" in line
+    assert "secret" not in line
