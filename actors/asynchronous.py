@@ -21,6 +21,7 @@ from actors.stages import Stage
 from rlhf_ray.fragments import RANDOM_POLICY
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.schedules import labels_due, rounds_covered
+from rlhf_ray.spending import PROBE
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,14 @@ class AsynchronousPipeline(Pipeline):
         self._store_again_at = 0.0
         self._progress, self._now, self._advances = 0.0, 0, 0
         self._asked, self._fits = 0, 0
+        self._granted = 0 if self.spending.watches else self.preferences.comparisons
+        """Labels that may be asked for by now, in all, where `Spending` watches them."""
+        self._granted_at = -1
+        """The round of the last grant."""
+        self._settled = False
+        """Whether the last grant was of nothing: what is due is held back."""
+        self._ties_at = 0, 0
+        """Labels, and ties among them, when `Spending` was told of them last."""
         self._starved_at = -1
         self._checked_at = 0
         self._published_at = 0
@@ -187,7 +196,7 @@ class AsynchronousPipeline(Pipeline):
             "storing": sum(q.answered - q.stored for q in self._questions if not q.people),
             "fitting": len(self._unfitted),
             "exploring": int(self._exploration is not None),
-        }
+        } | ({"granting": 0} if self.spending.watches else {})
 
     def arrived(self) -> dict[str, Any]:
         """The fragmenter's last report, without waiting for a newer one."""
@@ -206,6 +215,8 @@ class AsynchronousPipeline(Pipeline):
                 "published_at": self._published_at,
                 "reported": self._reported,
                 "questions": questions,
+                "granted": self._granted,
+                "granted_at": self._granted_at,
             }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -214,6 +225,8 @@ class AsynchronousPipeline(Pipeline):
         self._reported = tuple(state["reported"])
         self._asked, self._fits, self._published_at = state["asked"], state["fits"], state["published_at"]
         self._questions = deque(map(Questions.of_state, state["questions"]))
+        if "granted" in state:  # else the checkpoint is an older version's
+            self._granted, self._granted_at = state["granted"], state["granted_at"]
         self.start()
 
     def close(self) -> None:
@@ -267,11 +280,13 @@ class AsynchronousPipeline(Pipeline):
             "fitting": self._fit,
             "exploring": self._explore,
             "checking": self._check,
-        }
+        } | ({"granting": self._grant} if self.spending.watches else {})
 
     def _adopt_stored(self) -> None:
         """Count and fit to what the store holds: labels of before the run was killed, or those it was given."""
         self.answered = ray.get(self.store.__len__.remote())
+        if self.spending.watches:
+            self._ties_at = ray.get(self.store.ties.remote())
         if self.answered:
             self._unfitted = [self._all_labels()]  # the trainer leaves out what it has
 
@@ -440,7 +455,47 @@ class AsynchronousPipeline(Pipeline):
 
         self.stages["checking"].start(call, finish)
 
+    def _grant(self) -> None:
+        """Look at the ties among the newest answers, and say how many labels may be asked for: all that are due, or fewer."""
+        now = math.floor(self._progress * self.rounds) if self.version else -1
+        if self._granted < self.preferences.comparisons:  # each grant is answered before the next one
+            done = self.answered >= self._granted and not self._open() and self.answered < self._scheduled()
+            if not done or (self.version and now == self._granted_at) or (not self.version and self._settled):
+                return
+        elif self.answered < self._ties_at[0] + PROBE:
+            return
+        call = self.store.ties.remote()
+
+        def finish() -> int:
+            answers, ties = ray.get(call)
+            before, self._ties_at = self._ties_at, (answers, ties)
+            self.spending.look(answers - before[0], ties - before[1])
+            if self.version == 0 and self._wants_clips:
+                self._gather_more()
+                return 0
+            asked = self.answered + self._open()
+            granted = self.spending.grant(self._scheduled(), asked, self.rounds - now if self.version else None)
+            held = self.spending.tied or self.spending.held_back
+            self._granted = asked + granted if held else self.preferences.comparisons
+            self._granted_at, self._settled = now, granted == 0
+            return granted
+
+        self.stages["granting"].start(call, finish)
+
+    def _gather_more(self) -> None:
+        added = self._more_first_clips()
+
+        def finish() -> int:
+            ray.get(added)
+            return 0
+
+        self.stages["granting"].start(added[0], finish)
+
     def _due(self) -> int:
+        """Labels to have been asked for by now, in all: those due, as far as they are granted."""
+        return min(self._scheduled(), self._granted)
+
+    def _scheduled(self) -> int:
         """Labels due by now, in all."""
         of = self.preferences
         due = labels_due(of.comparisons, of.initial_comparisons, of.schedule, self._progress, of.steepness)
@@ -452,7 +507,7 @@ class AsynchronousPipeline(Pipeline):
 
     def _answers_to_come(self) -> bool:
         """Before the first fit: whether there will be more answers without PPO going on."""
-        return self._open() > 0 or self._starved_at != self._advances
+        return self._open() > 0 or (self._starved_at != self._advances and not self._settled)
 
     def _all_stored(self) -> bool:
         """Whether nothing is left to store, or nothing can be."""

@@ -27,7 +27,8 @@ from rlhf_ray.labelling.desk import Situation
 from rlhf_ray.reward.fitting import check_clips
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.schedules import labels_per_round
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, ResolvedFragments, RewardModelSettings, SettingError
+from rlhf_ray.spending import Spending
 from rlhf_ray.store import PreferenceStore
 
 FIRST_FILMS = 36
@@ -44,6 +45,12 @@ FEWEST_FILMS = 6
 
 FILMING_NICENESS = 10
 """Of the rollout collector while people are asked and nothing waits for them: where cores are few, PPO comes first."""
+
+MORE_CLIPS = 1_000_000
+"""Number of the first gathering of more first clips, where the collector draws by numbers: above those of all rounds."""
+
+MOST_FIRST_STEPS = 0.3
+"""Share of all environment steps that the first clips take at most, with all that is gathered since answers were ties."""
 
 EPISODE_EVERY = 10.0
 """Seconds between two films of a whole episode, at least: drawing them takes time that the training would have."""
@@ -78,14 +85,15 @@ def check_horizon(lengths: Sequence[int], preferences: PreferenceSettings) -> No
         raise SettingError(
             f"preferences.allow_variable_horizon is False, and episodes of {lengths[0]} to {lengths[-1]} steps were seen. When "
             "an episode ends tells about the reward, so that an agent can learn the task from episode lengths instead of "
-            "comparisons. Use an environment whose episodes all have one length, or set "
+            "comparisons. Use an environment whose episodes all have one length (fixed/ID makes one of the gymnasium environment "
+            "ID), or set "
             "preferences.allow_variable_horizon to True to accept the leak."
         )
 
 
 def check_labels(
     labels: Comparisons,
-    fragments: FragmentSettings,
+    fragments: ResolvedFragments,
     observation_space: gym.spaces.Box,
     action_space: gym.Space[Any],
     where: str,
@@ -136,11 +144,15 @@ class Pipeline:
         total_env_steps: int | None = None,
         page: PageSettings | None = None,
     ):
+        fragments = fragments.resolved(horizon=None, total_env_steps=total_env_steps or 0)
         self.fragments, self.preferences, self.reward_model = fragments, preferences, reward_model
         self.rollouts, self.total_env_steps = rollouts, total_env_steps
         self.images = is_image(observation_space)
         self.rounds = min(preferences.rounds, spread)
         """Labelling rounds after the first."""
+        self.spending = Spending(preferences.comparisons, fragments.varied)
+        self.more_env_steps = fragments.initial_env_steps
+        """Environment steps that each gathering of more first clips takes."""
 
         def start(kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> ActorHandle[Any]:
             options: dict[str, Any] = {
@@ -272,6 +284,7 @@ class Pipeline:
             "env_steps": self.env_steps,
             "answered": self.answered,
             "version": self.version,
+            "spending": self.spending.state(),
             "trainer": None if self._trainer_state is None else ray.get(self._trainer_state),
             "fragmenter": ray.get(self.fragmenter.state.remote()),
         }
@@ -279,6 +292,8 @@ class Pipeline:
     def load_state(self, state: dict[str, Any]) -> None:
         """The inverse of `state`. The store has to hold the comparisons that the state was made with."""
         self.env_steps, self.answered, self.version = state["env_steps"], state["answered"], state["version"]
+        if "spending" in state:  # else the checkpoint is an older version's
+            self.spending.load_state(state["spending"])
         ray.get(self.fragmenter.load_state.remote(state["fragmenter"]))
         if state["trainer"] is not None:
             self._trainer_state = ray.put(state["trainer"])
@@ -324,22 +339,38 @@ class Pipeline:
         return Situation(of.comparisons, env_steps, self.total_env_steps, finished, waiting_for)
 
     def _collect_first(self, env_steps: int) -> None:
+        ray.get(self._first_clips(env_steps, 0))
+        self.env_steps += env_steps
+        self.check_first_clips()
+
+    @property
+    def _wants_clips(self) -> bool:
+        """Whether more first clips should be gathered before more is asked, and the budget has room for them."""
+        most = MOST_FIRST_STEPS * (self.total_env_steps or 0)
+        return self.spending.wants_clips and self.env_steps + self.more_env_steps <= most
+
+    def _more_first_clips(self) -> list[Any]:
+        """Have more first clips gathered, which take the place of those there are; the references to wait for."""
+        self.spending.gathered()
+        self.env_steps += self.more_env_steps
+        return self._first_clips(self.more_env_steps, MORE_CLIPS + self.spending.gatherings)
+
+    def _first_clips(self, env_steps: int, number: int) -> list[Any]:
+        """Have clips made with random actions, which ``number`` decides; the references to wait for."""
         if self.page is None:
-            ray.get(self._collect(env_steps, 0, RANDOM_POLICY, None))
+            calls = [self._collect(env_steps, number, RANDOM_POLICY, None)]
         else:
             # Images are shown as they are, and cut from all steps; of them an episode is filmed alone.
             filmed = min(env_steps // 2, self.fragments.film_env_steps) if self.images else env_steps
             clips = min(FIRST_FILMS, 2 * self.preferences.initial_comparisons)
-            films, shown = self._film(filmed, clips, 0, RANDOM_POLICY, None, 0)
+            films, shown = self._film(filmed, clips, number, RANDOM_POLICY, None, 0)
             calls = [
                 self.fragmenter.add.remote(films),
                 self.page.tell.remote(self._situation(0, "the agent's first clips"), shown),
             ]
             if filmed < env_steps:
-                calls.append(self._collect(env_steps - filmed, 0, RANDOM_POLICY, None))
-            ray.get(calls)
-        self.env_steps += env_steps
-        self.check_first_clips()
+                calls.append(self._collect(env_steps - filmed, number, RANDOM_POLICY, None))
+        return calls
 
     def _take_fit(self, report: Any, state: Any) -> FitReport:
         """What the references that a fit returned stand for. The state is copied: it must outlive the trainer's node."""

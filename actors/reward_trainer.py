@@ -63,6 +63,12 @@ class RewardTrainerActor:
             raise StateLostError(f"The reward trainer is at version {current}; version {version} cannot follow it.")
         return self._report, self.trainer.state()
 
+    def ties(self, *changes: Comparisons | Changes) -> tuple[int, int]:
+        """How many comparisons there are in ``changes``, and how many of them say "equally good". Changes nothing."""
+        held = [change if isinstance(change, Comparisons) else change.held for change in changes]
+        answers = [comparisons for comparisons in held if comparisons is not None]
+        return sum(map(len, answers)), sum(comparisons.ties for comparisons in answers)
+
     def load_state(self, state: dict[str, Any], comparisons: Comparisons | Changes | None) -> None:
         """Go back to ``state`` (see `RewardTrainer.load_state`)."""
         self.trainer.load_state(state, comparisons)

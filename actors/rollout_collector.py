@@ -15,7 +15,11 @@ from actors.fragmenter import Clips
 from rlhf_ray.arrays import Array
 from rlhf_ray.films import Camera, Episode, Film, film
 from rlhf_ray.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
-from rlhf_ray.settings import FragmentSettings
+from rlhf_ray.settings import ResolvedFragments
+
+HOLDS = (1, 3, 6, 12, 25)
+"""With `ResolvedFragments.varied`: steps that a random action is held for, on average, one of these for each rollout in turn. What
+takes a swing or a push of some length (MountainCar, Acrobot) is reached in most episodes so, and never by trembling."""
 
 EPISODE_FRAMES = 100
 """Frames, at most, of the film of an episode."""
@@ -46,7 +50,7 @@ class RolloutCollector:
     def __init__(
         self,
         make_env: Callable[[], gym.Env[Any, Any]],
-        settings: FragmentSettings,
+        settings: ResolvedFragments,
         seed: int,
         niceness: int = 0,
     ):
@@ -80,9 +84,10 @@ class RolloutCollector:
         trajectories: list[Trajectory] = []
         lengths: list[int] = []
         rollouts = max(1, min(rollouts, env_steps // self.settings.length))
-        for steps in np.diff(np.linspace(0, env_steps, rollouts + 1).round().astype(int)):
+        for i, steps in enumerate(np.diff(np.linspace(0, env_steps, rollouts + 1).round().astype(int))):
             while steps > 0:
-                trajectory, ended = self._roll(int(steps), policy, rng, self.settings.random_action_share)
+                share, hold = self.settings.random_action_share, self._hold(i)
+                trajectory, ended = self._roll(int(steps), policy, rng, share, hold)
                 steps -= len(trajectory)
                 trajectories.append(trajectory)
                 if ended:
@@ -135,7 +140,7 @@ class RolloutCollector:
             limit = min(left, (self.env.spec and self.env.spec.max_episode_steps) or left)
             stride = 0 if reels or not episode else math.ceil((limit + 1) / EPISODE_FRAMES)
             reel = _Reel(camera, first if not camera.pixelated else env_steps, spacing, length, stride)
-            reel.trajectory, reel.ended = self._roll(left, policy, rng, 0.0, reel.see)
+            reel.trajectory, reel.ended = self._roll(left, policy, rng, 0.0, self._hold(len(reels)), reel.see)
             left -= len(reel.trajectory)
             reels.append(reel)
         cuts = [(reel, start) for reel in reels for start in reel.windows()]
@@ -154,24 +159,36 @@ class RolloutCollector:
         shown = reels[0].episode(policy_version, taken) if episode else None
         return Clips(-1, policy_version, fragments, too_short, lengths, films), shown
 
+    def _hold(self, rollout: int) -> int:
+        """Steps that random actions are held for, on average, in the ``rollout``-th rollout."""
+        return HOLDS[rollout % len(HOLDS)] if self.settings.varied else 1
+
     def _roll(
         self,
         steps: int,
         policy: Policy | None,
         rng: np.random.Generator,
         random_share: float,
+        hold: int,
         see: Callable[[int, Array], None] = lambda t, observation: None,
     ) -> tuple[Trajectory, bool]:
-        """At most ``steps`` steps of one episode from its beginning, and whether it ended; ``see`` is shown each observation."""
+        """At most ``steps`` steps of one episode from its beginning, and whether it ended.
+
+        A random action is held for ``hold`` steps, on average; ``see`` is shown each observation.
+        """
         observation, _ = self.env.reset(seed=int(rng.integers(2**31)))
         see(0, observation)
         observations = [np.array(observation)]  # copies: some environments reuse their arrays
         actions: list[Array] = []
         rewards: list[float] = []
         terminated = truncated = False
+        held = 0
         while len(actions) < steps and not (terminated or truncated):
-            if policy is None or rng.random() < random_share:
+            if held > 0:
+                held -= 1
+            elif policy is None or rng.random() < random_share:
                 action = self.env.action_space.sample()
+                held = 0 if hold == 1 else int(rng.geometric(1 / hold)) - 1
             else:
                 action = policy.act(observation, rng)
             observation, reward, terminated, truncated, _ = self.env.step(action)

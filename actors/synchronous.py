@@ -25,6 +25,8 @@ class SynchronousPipeline(Pipeline):
         """Up to which event the store was read, where people are asked."""
         self.round_number = -1
         """The last round that was held; -1 before the first."""
+        self._extra = 0
+        """Times that was asked beyond once a round: each time has a number of its own."""
         self._adopted: Comparisons | None = None
         """Labels that are there before the first round, until that is held."""
 
@@ -71,20 +73,17 @@ class SynchronousPipeline(Pipeline):
             round_number: which round.
             stop: says whether to wait for people no longer; what they have answered until then counts.
         """
-        wanted = max(0, sum(self.labels[: round_number + 1]) - self.answered)
+        due = sum(self.labels[: round_number + 1])
+        wanted = max(0, due - self.answered)
         updates = self.reward_model.initial_updates if self.version == 0 else self.reward_model.updates
-        answered, fit, missing, labels = 0, None, wanted, list[Any]()
+        answered, fit, there, labels = 0, None, self.answered, list[Any]()
         if self._adopted is not None:
             # With the gradient steps of the rounds that need not be held for them.
             updates += rounds_covered(self.labels, len(self._adopted)) * self.reward_model.updates
-            missing -= len(self._adopted)
+            there += len(self._adopted)
             labels.append(ray.put(self._adopted))
             self._adopted = None
-        if missing > 0:
-            reward = None if self.version == 0 else ray.put(self.publish())
-            count, pairs = self.fragmenter.propose.options(num_returns=2).remote(missing, round_number, reward)
-            if asked := ray.get(count):
-                labels += self._gather(pairs, asked, round_number, stop)
+        labels += self._ask(due, there, round_number, stop)
         if labels:
             fit = self._fit(updates, *labels)
             # Counted by the trainer, whose state goes back with this one's: the store may hold some of them already, from
@@ -93,7 +92,32 @@ class SynchronousPipeline(Pipeline):
             fit = fit if fit.gradient_steps else None  # everything was taken back, so that no version was made
         self.round_number = round_number
         self.answered += answered
-        return RoundReport(round_number, wanted, answered, self.answered, fit)
+        return RoundReport(round_number, wanted - self.spending.held_back, answered, self.answered, fit)
+
+    def _ask(self, due: int, there: int, round_number: int, stop: Callable[[], bool]) -> list[Any]:
+        """Ask for what is due, as far as answers tell clips apart (`Spending`); the references of what there is to fit to."""
+        labels: list[Any] = []
+        rounds_left = None if round_number == 0 else self.rounds - round_number + 1
+        while True:
+            count = self.spending.grant(due, there, rounds_left)
+            if count > 0:
+                number = round_number + self._extra
+                reward = None if self.version == 0 else ray.put(self.publish())
+                found, pairs = self.fragmenter.propose.options(num_returns=2).remote(count, number, reward)
+                asked = ray.get(found)
+                new = self._gather(pairs, asked, number, stop) if asked else []
+                labels += new
+                there += asked
+                if not new or not self.spending.watches or stop():
+                    return labels
+                self.spending.look(*ray.get(self.trainer.ties.remote(*new)))
+            elif round_number == 0 and self._wants_clips and not stop():
+                ray.get(self._more_first_clips())
+            else:
+                return labels
+            if round_number > 0:
+                return labels
+            self._extra += 1
 
     def _gather(self, pairs: Any, count: int, round_number: int, stop: Callable[[], bool]) -> list[Any]:
         """Have the pairs answered and the answers stored; the references of what there is to fit to."""
@@ -121,12 +145,12 @@ class SynchronousPipeline(Pipeline):
 
     def state(self) -> dict[str, Any]:
         """See `Pipeline.state`."""
-        return super().state() | {"round_number": self.round_number}
+        return super().state() | {"round_number": self.round_number, "extra": self._extra}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Pipeline.load_state`."""
         super().load_state(state)
-        self.round_number, self._adopted = state["round_number"], None
+        self.round_number, self._adopted, self._extra = state["round_number"], None, state.get("extra", 0)
 
     def _fit(self, updates: int, *labels: Any) -> FitReport:
         """Fit; a trainer that was restarted is given its state back first."""

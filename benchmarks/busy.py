@@ -76,7 +76,8 @@ def main() -> None:
         experiment,
         ppo=ppo,
         preferences=dataclasses.replace(experiment.preferences, mode="asynchronous"),
-        total_env_steps=experiment.fragments.initial_env_steps + options.iterations * ppo.iteration_env_steps,
+        total_env_steps=experiment.resolved_fragments().initial_env_steps
+        + options.iterations * ppo.iteration_env_steps,
     )
     spent, rows = Counter[str](), list[Counter[str]]()
     for part, functions in PARTS.items():

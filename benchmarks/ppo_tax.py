@@ -72,7 +72,7 @@ def main() -> None:
     quiet()
     start_ray(cpus=2)
     arms = {"plain": plain_ppo(experiment), "preferences": PreferencePPOConfig.from_experiment(experiment).build_algo()}
-    budget = experiment.total_env_steps - experiment.fragments.initial_env_steps
+    budget = experiment.total_env_steps - experiment.resolved_fragments().initial_env_steps
     iterations = budget // experiment.ppo.iteration_env_steps // options.turns
     spent: dict[str, list[float]] = {"plain": [], "preferences": []}
     for turn in range(options.turns):

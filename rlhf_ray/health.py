@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.reward.trainer import RECENT_ANSWERS
+from rlhf_ray.spending import TIES, held_back
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
@@ -52,8 +53,6 @@ ONE_SIDED = 4.0
 
 DISTINCT_CLIPS = 0.5
 """Share of the clips in the pool that are not copies of others; below it most labels would go to copies."""
-TIES = 0.8
-"""Share of the answers that are ties. Up to 0.67 was seen in runs that learned."""
 FEW_ANSWERS = 20
 """Answers below which a share of ties says nothing."""
 
@@ -98,6 +97,7 @@ class Health:
             partial(entropy_collapse, action_space=action_space),
             one_sided_answers,
             clips_alike,
+            labels_held_back,
             labels_starving,
         )
         self._rows: list[Row] = []
@@ -225,6 +225,8 @@ def clips_alike(rows: Rows) -> Alarm | None:
     pools, fits = _newest(rows, 1, "distinct_clips"), _newest(rows, 1, "ties", "comparisons")
     if pools and pools[0]["distinct_clips"] < DISTINCT_CLIPS:
         what = f"Only {100 * pools[0]['distinct_clips']:.0f} % of the clips to choose pairs from are different."
+    elif held_back(rows[-1]) is not None:
+        return None  # which `labels_held_back` tells of
     elif fits and fits[0]["comparisons"] >= FEW_ANSWERS and fits[0]["ties"] > TIES * fits[0]["comparisons"]:
         what = f"{fits[0]['ties']:.0f} of {fits[0]['comparisons']} answers are ties."
     else:
@@ -234,6 +236,19 @@ def clips_alike(rows: Rows) -> Alarm | None:
         what,
         "Comparisons of clips that are alike teach nothing. Take longer clips (fragments.length), more of what the policy does not "
         "do by itself (fragments.exploration_env_steps), or a larger ppo.entropy_coefficient.",
+    )
+
+
+def labels_held_back(rows: Rows) -> Alarm | None:
+    """Labels that are due are not asked for, since they would go to ties."""
+    said = held_back(rows[-1])
+    if said is None:
+        return None
+    return Alarm(
+        "labels_held_back",
+        said,
+        "What is to be learned hardly happens in the clips. Show it (--demonstrations or --policy-from), take longer clips "
+        "(fragments.length) or more of what the policy does not do by itself (fragments.exploration_env_steps).",
     )
 
 

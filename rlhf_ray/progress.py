@@ -16,6 +16,7 @@ from rich.table import Table
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.run_folder import RunFolder
 from rlhf_ray.settings import Experiment
+from rlhf_ray.spending import gathered
 
 
 class TrueReturnLike(Protocol):
@@ -93,6 +94,8 @@ class Progress:
                 highlight=False,
                 soft_wrap=True,
             )
+        if not self._known:
+            self._tell_choices(metrics)
         asks = self.experiment.preferences.comparisons > 0  # else the reward model is fitted already
         self._fits = metrics["reward_version"]
         for name in ("true_return_mean", "learned_return_mean", "held_out_accuracy"):
@@ -121,6 +124,18 @@ class Progress:
                 soft_wrap=True,
             )
 
+    def _tell_choices(self, metrics: dict[str, Any]) -> None:
+        """What was chosen where the settings are auto, and what was done about ties."""
+        fragments = self.experiment.fragments
+        if "auto" in (fragments.length, fragments.initial_env_steps) and "fragments_length" in metrics:
+            self.console.print(
+                f"clips of {metrics['fragments_length']} steps, the first from {metrics['first_clips_env_steps']} random steps",
+                highlight=False,
+                soft_wrap=True,
+            )
+        if said := gathered(metrics):
+            self.console.print(said, highlight=False, soft_wrap=True)
+
     def summarise(self, outcome: Any, folder: RunFolder) -> None:
         """The table at the end, and where everything lies."""
         table = Table(title=f"{outcome.environment}, seed {outcome.seed}", title_justify="left")
@@ -138,6 +153,14 @@ class Progress:
         self.console.print(table)
         for verdict in outcome.verdicts:
             self.console.print(f"[bold yellow]{verdict.message}[/]", highlight=False, soft_wrap=True)
+        budget = self.experiment.preferences.comparisons
+        unspent = budget - outcome.comparisons if self.experiment.resolved_fragments().varied else 0
+        if unspent > 0 and not outcome.interrupted:
+            self.console.print(
+                f"{unspent} of {budget} labels were not spent: nearly all answers were ties.",
+                highlight=False,
+                soft_wrap=True,
+            )
         parts = [
             f"{outcome.comparisons} labels",
             f"{outcome.env_steps} environment steps",
@@ -153,7 +176,7 @@ class Progress:
         self.console.print(f"report: {folder.report}", highlight=False, soft_wrap=True)
 
     def _iterations(self) -> int:
-        return (self.experiment.total_env_steps - self.experiment.fragments.initial_env_steps) // (
+        return (self.experiment.total_env_steps - self.experiment.resolved_fragments().initial_env_steps) // (
             self.experiment.ppo.iteration_env_steps
         ) - 1
 

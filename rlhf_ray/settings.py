@@ -18,6 +18,8 @@ Activation = Literal["relu", "leaky_relu", "tanh"]
 PolicyNetwork = Literal["auto", "mlp", "nature", "impala"]
 RewardNetworkName = Literal["auto", "mlp", "cnn"]
 
+Auto = Literal["auto"]
+
 _S = TypeVar("_S")
 
 
@@ -49,15 +51,18 @@ def _require_choices(settings: object, group: str) -> None:
 class FragmentSettings:
     """How clips are cut from what the agent does."""
 
-    length: int = 25
-    """Steps per fragment. Must fit into an episode and into a rollout (ppo.rollout_length)."""
+    length: int | Auto = "auto"
+    """Steps per fragment. Must fit into an episode and into a rollout (ppo.rollout_length). auto: a twentieth of an episode, from
+    10 to 50 steps."""
     start_share: float = 0.0
     """Share of the fragments asked about (0 to 1) that are the beginnings of episodes; the rest begin anywhere. Beginnings are
     few, so that each is asked about more often, against others."""
     pool: int = 400
     """Fragments kept to choose pairs from: those of the newest rollouts replace the oldest."""
-    initial_env_steps: int = 2_000
-    """Environment steps taken with random actions to make the first fragments. They count towards total_env_steps."""
+    initial_env_steps: int | Auto = "auto"
+    """Environment steps taken with random actions to make the first fragments. They count towards total_env_steps. auto: ten
+    episodes, from 2,000 steps to a tenth of all; random actions are held for 1 to 25 steps, so that the clips are of more than
+    trembling; and where nearly all answers are ties, more clips are gathered and labels held back until answers differ."""
     exploration_env_steps: int = 0
     """Environment steps taken before each later round by the policy with random actions mixed in, to have clips of what it does
     not do by itself. They count towards total_env_steps."""
@@ -69,14 +74,18 @@ class FragmentSettings:
     else. They count towards total_env_steps."""
 
     def __post_init__(self) -> None:
-        _require(self.length >= 1, "fragments.length", self.length, "a fragment has at least 1 step")
+        for name, value in (("length", self.length), ("initial_env_steps", self.initial_env_steps)):
+            valid = isinstance(value, int) or value == "auto"
+            _require(valid, f"fragments.{name}", value, "it is a number of steps, or auto")
+        length = 1 if self.length == "auto" else self.length
+        _require(length >= 1, "fragments.length", self.length, "a fragment has at least 1 step")
         _require(0 <= self.start_share <= 1, "fragments.start_share", self.start_share, "it is a share between 0 and 1")
         _require(self.pool >= 2, "fragments.pool", self.pool, "a pair needs at least 2 fragments")
         _require(
-            self.initial_env_steps >= 2 * self.length,
+            self.initial_env_steps == "auto" or self.initial_env_steps >= 2 * length,
             "fragments.initial_env_steps",
             self.initial_env_steps,
-            f"the first pair needs two fragments of fragments.length={self.length} steps, so set it to at least {2 * self.length}",
+            f"the first pair needs two fragments of fragments.length={self.length} steps, so set it to at least {2 * length}",
         )
         _require(
             self.exploration_env_steps >= 0,
@@ -91,6 +100,39 @@ class FragmentSettings:
             self.random_action_share,
             "it is a share between 0 and 1",
         )
+
+    def resolved(self, *, horizon: int | None, total_env_steps: int, rollout: int | None = None) -> ResolvedFragments:
+        """The same with numbers in place of auto.
+
+        Args:
+            horizon: steps of the environment's episodes, at most; None where that is not known.
+            total_env_steps: of the whole training.
+            rollout: steps of each rollout that fragments are cut from.
+        """
+        if self.length == "auto":
+            most = [steps for steps in (50, horizon, rollout) if steps is not None]
+            if self.initial_env_steps != "auto":
+                most.append(max(1, self.initial_env_steps // 2))
+            length = min(25 if horizon is None else max(horizon // 20, 10), *most)
+        else:
+            length = self.length
+        if self.initial_env_steps == "auto":
+            initial = max(2 * length, min(max(2_000, 10 * (horizon or 0)), total_env_steps // 10))
+        else:
+            initial = self.initial_env_steps
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(FragmentSettings)}
+        varied = self.initial_env_steps == "auto" or getattr(self, "varied", False)
+        return ResolvedFragments(**own | {"length": length, "initial_env_steps": initial}, varied=varied)
+
+
+@dataclass(frozen=True)
+class ResolvedFragments(FragmentSettings):
+    """`FragmentSettings` as the parts of a run know them: with numbers in place of auto."""
+
+    length: int = 25
+    initial_env_steps: int = 2_000
+    varied: bool = False
+    """Whether the first clips are made and labels are spent as `initial_env_steps` says of auto."""
 
     def between_rounds_env_steps(self, people: bool) -> int:
         """Environment steps before each later round that are not PPO's: exploration, and filming where ``people`` are asked."""
@@ -442,8 +484,8 @@ class Experiment:
     """One experiment: an environment, a budget, and the settings of every part."""
 
     environment: str = "Pendulum-v1"
-    """A gymnasium id ("module:Id-v0" imports the module first), rlhf_ray/CartPoleFixed-v0, HopperFixed-v0, MovingDot-v0 or Pong-v0,
-    or procgen/GAME-easy and the like."""
+    """A gymnasium id ("module:Id-v0" imports the module first; "fixed/Id-v0" has all episodes last as long as the time limit lets
+    them), rlhf_ray/CartPoleFixed-v0, HopperFixed-v0, MovingDot-v0 or Pong-v0, or procgen/GAME-easy and the like."""
     total_env_steps: int = 100_000
     """Environment steps in all, those of the random policy and of exploratory clips included. Never exceeded."""
     seed: int = 0
@@ -459,22 +501,28 @@ class Experiment:
 
     def __post_init__(self) -> None:
         _require(self.checkpoint_every >= 1, "checkpoint_every", self.checkpoint_every, "it must be 1 or more")
+        fragments = self.resolved_fragments()
         _require(
-            self.ppo.rollout_length >= self.fragments.length,
+            self.ppo.rollout_length >= fragments.length,
             "fragments.length",
-            self.fragments.length,
+            fragments.length,
             f"fragments are cut from rollouts of ppo.rollout_length={self.ppo.rollout_length} steps: "
             "shorten the fragments or lengthen the rollouts",
         )
-        exploration = self.preferences.rounds * self.fragments.between_rounds_env_steps(self.preferences.asks_people)
-        needed = self.fragments.initial_env_steps + exploration + self.ppo.iteration_env_steps
+        exploration = self.preferences.rounds * fragments.between_rounds_env_steps(self.preferences.asks_people)
+        needed = fragments.initial_env_steps + exploration + self.ppo.iteration_env_steps
         _require(
             self.total_env_steps >= needed,
             "total_env_steps",
             self.total_env_steps,
-            f"the first fragments (fragments.initial_env_steps={self.fragments.initial_env_steps}), exploration "
+            f"the first fragments (fragments.initial_env_steps={fragments.initial_env_steps}), exploration "
             f"({exploration}) and one iteration of PPO ({self.ppo.iteration_env_steps}) take {needed}",
         )
+
+    def resolved_fragments(self, horizon: int | None = None) -> ResolvedFragments:
+        """`FragmentSettings.resolved` for this experiment; the first guess where the environment's ``horizon`` is not known yet."""
+        of = self.ppo.rollout_length
+        return self.fragments.resolved(horizon=horizon, total_env_steps=self.total_env_steps, rollout=of)
 
 
 def to_json(settings: Any) -> dict[str, Any]:

@@ -33,7 +33,8 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("fragments", {"start_share": 1.5}, "fragments.start_share", "1.5", "between 0 and 1"),
     ("fragments", {"start_share": float("nan")}, "fragments.start_share", "nan", "between 0 and 1"),
     ("fragments", {"pool": 1}, "fragments.pool", "1", "at least 2"),
-    ("fragments", {"initial_env_steps": 49}, "fragments.initial_env_steps", "49", "at least 50"),
+    ("fragments", {"length": 25, "initial_env_steps": 49}, "fragments.initial_env_steps", "49", "at least 50"),
+    ("fragments", {"length": "long"}, "fragments.length", "'long'", "or auto"),
     ("fragments", {"exploration_env_steps": -1}, "fragments.exploration_env_steps", "-1", "0 or more"),
     ("fragments", {"random_action_share": -0.1}, "fragments.random_action_share", "-0.1", "between 0 and 1"),
     ("preferences", {"comparisons": -1, "initial_comparisons": 0}, "preferences.comparisons", "-1", "1 or more"),
@@ -117,10 +118,11 @@ def test_a_fragment_longer_than_a_rollout_is_refused_with_both_numbers() -> None
 
 
 def test_a_budget_too_small_for_the_first_clips_and_one_iteration_says_how_much_they_take() -> None:
-    needed = FragmentSettings().initial_env_steps + PPOSettings().iteration_env_steps
-    Experiment(total_env_steps=needed)
+    fragments = FragmentSettings(length=25, initial_env_steps=2_000)
+    needed = 2_000 + PPOSettings().iteration_env_steps
+    Experiment(total_env_steps=needed, fragments=fragments)
     with pytest.raises(SettingError) as error:
-        Experiment(total_env_steps=needed - 1)
+        Experiment(total_env_steps=needed - 1, fragments=fragments)
     assert _message(error).startswith(f"total_env_steps is {needed - 1}; ")
     assert f"take {needed}" in _message(error)
 
@@ -129,6 +131,27 @@ def test_a_budget_too_small_for_the_first_clips_and_one_iteration_says_how_much_
 def test_an_iteration_counts_the_steps_of_all_runners_and_the_learners_own_as_one(runners: int) -> None:
     ppo = PPOSettings(rollout_length=10, num_envs=4, num_env_runners=runners, minibatch_size=1)
     assert ppo.iteration_env_steps == 40 * max(1, runners)
+
+
+@pytest.mark.parametrize(
+    ("horizon", "length", "initial"),
+    [(None, 25, 2_000), (50, 10, 2_000), (200, 10, 2_000), (500, 25, 5_000), (999, 49, 9_990)],
+)
+def test_auto_is_chosen_from_the_horizon_and_given_numbers_stay(horizon: int | None, length: int, initial: int) -> None:
+    chosen = Experiment().resolved_fragments(horizon)
+    assert (chosen.length, chosen.initial_env_steps, chosen.varied) == (length, initial, True)
+    assert chosen.resolved(horizon=7, total_env_steps=1) == chosen
+    given = FragmentSettings(length=15, initial_env_steps=700)
+    kept = Experiment(fragments=given).resolved_fragments(horizon)
+    assert (kept.length, kept.initial_env_steps, kept.varied) == (15, 700, False)
+
+
+def test_auto_fits_into_short_episodes_rollouts_and_budgets() -> None:
+    assert FragmentSettings().resolved(horizon=8, total_env_steps=100_000).length == 8
+    assert FragmentSettings().resolved(horizon=999, total_env_steps=100_000, rollout=20).length == 20
+    short = FragmentSettings().resolved(horizon=200, total_env_steps=1_000)
+    assert (short.length, short.initial_env_steps) == (10, 100)
+    assert FragmentSettings(initial_env_steps=30).resolved(horizon=999, total_env_steps=1_000).length == 15
 
 
 def test_settings_cannot_be_changed_after_they_were_checked() -> None:
@@ -140,6 +163,8 @@ def _other(kind: type[Any], name: str, value: Any) -> Any:
     """A value of the setting ``name`` that is valid and not ``value``."""
     choices = typing.get_args(typing.get_type_hints(kind)[name])
     if isinstance(value, str):
+        if int in choices:
+            return 1_000
         return next((choice for choice in choices if choice != value), f"other {value}")
     if isinstance(value, bool):
         return not value

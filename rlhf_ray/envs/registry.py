@@ -9,8 +9,11 @@ from gymnasium.envs.registration import find_highest_version, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlhf_ray.envs import procgen, procgen_settings
+from rlhf_ray.envs.fixed_horizon import fixed
 
 PROCGEN_PREFIX = "procgen/"
+FIXED_PREFIX = "fixed/"
+"""Before a gymnasium id: the same with episodes of one length (`FixedHorizon`)."""
 
 _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "rlhf_ray/CartPoleFixed-v0": ("rlhf_ray.envs.cartpole_fixed:CartPoleFixed", 500, {}),
@@ -27,7 +30,8 @@ _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 _ACCEPTED_FORMS = (
     "Accepted are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
-    f"registers the id; {', '.join(repr(name) for name in _OWN_ENVS)}; and 'procgen/<game>-<mode>' with mode easy, "
+    "registers the id; 'fixed/ID', whose episodes all last as long as the time limit of the gymnasium id allows; "
+    f"{', '.join(repr(name) for name in _OWN_ENVS)}; and 'procgen/<game>-<mode>' with mode easy, "
     "hard, extreme, memory or exploration, such as 'procgen/coinrun-easy'."
 )
 
@@ -48,7 +52,7 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """Makes one environment.
 
     Args:
-        name: A registered gymnasium id, ``module:EnvId-v0``, or ``procgen/<game>-<mode>``.
+        name: A registered gymnasium id, ``module:EnvId-v0``, ``fixed/`` and an id, or ``procgen/<game>-<mode>``.
         **options: Handed to the environment's constructor, for example ``render_mode="rgb_array"``. For procgen, see
             ``rlhf_ray.envs.procgen.ProcgenVectorEnv``.
 
@@ -58,6 +62,12 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """
     if is_natively_vectorised(name):
         return procgen.ProcgenEnv(*_procgen_game_and_mode(name), **options)
+    if name.startswith(FIXED_PREFIX):
+        inner = name.removeprefix(FIXED_PREFIX)
+        if ":" in inner:
+            raise ValueError(f"{name!r}: {FIXED_PREFIX} takes an id that is registered already, without a module.")
+        _check_gymnasium_id(inner)
+        return fixed(inner, **options)
     _check_gymnasium_id(name)
     return gymnasium.make(name, **options)
 
@@ -82,9 +92,8 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
     if is_natively_vectorised(name):
         game, mode = _procgen_game_and_mode(name)
         return procgen.ProcgenVectorEnv(game, mode, num_envs=num_envs, **options)
-    _check_gymnasium_id(name)
     return SyncVectorEnv(
-        [lambda: gymnasium.make(name, **options) for _ in range(num_envs)],
+        [lambda: make_env(name, **options) for _ in range(num_envs)],
         autoreset_mode=AutoresetMode.NEXT_STEP,
     )
 

@@ -11,6 +11,7 @@ from rlhf_ray.comparisons import Comparisons
 from rlhf_ray.evaluation.plots import is_number
 from rlhf_ray.evaluation.verdict import compare, share_of_the_way, verdicts
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.spending import gathered, held_back
 
 MANY_TIES = 0.25
 """Share of ties above which they are worth a warning."""
@@ -209,6 +210,24 @@ def notes(run: Run) -> list[Note]:
             ),
             _short_rounds(run),
         ]
+    latest = next((row for row in reversed(run.rows) if is_number(row.get("first_clips_gathered"))), None)
+    if latest is not None:
+        found.append(
+            Note(
+                "First clips",
+                f"{number(latest['first_clips_env_steps'])} steps",
+                gathered(latest) or f"Clips of {latest['fragments_length']} steps, chosen from the episodes' length.",
+                gathered(latest) is not None,
+            )
+        )
+        found.append(
+            Note(
+                "Labels held back",
+                number(latest["labels_held_back"]),
+                held_back(latest) or "Labels are held back while nearly all answers are ties.",
+                latest["labels_held_back"] > 0,
+            )
+        )
     if run.comparisons is not None:
         ties, answers = run.comparisons.ties, len(run.comparisons)
         found.append(

@@ -81,7 +81,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
     def setup(self, config: Any) -> None:
         """Check the environment, start the ring, build PPO (called by Ray)."""
         settings = self.config
-        observation_space, action_space = settings.check_environment()
+        observation_space, action_space = settings.check_environment()  # which tells the horizon too
         gpus = 0.0 if settings.num_learners else settings.num_gpus_per_learner
         if gpus and not torch.cuda.is_available():
             raise SettingError(
@@ -95,12 +95,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         self.config = settings.with_reward_module(observation_space, action_space, name)
         fragments, preferences = self.config.fragment_settings, self.config.preference_settings
         fixed = preferences.comparisons == 0
-        between = fragments.between_rounds_env_steps(preferences.asks_people)
-        budget = self.config.total_env_steps - preferences.rounds * between
-        initial = 0 if fixed else fragments.initial_env_steps
-        self._iterations = (budget - initial) // self.config.most_iteration_env_steps
-        # What does not fill an iteration goes to the first clips, so that the steps add up to the budget.
-        self._initial_env_steps = initial + (budget - initial) % self.config.most_iteration_env_steps
+        self._share_out(0 if fixed else fragments.initial_env_steps)
         self.ring = self._fixed_reward() if fixed else self._pipeline(name, observation_space, action_space)
         self._spaces = (observation_space, action_space)
         self._begun = False
@@ -115,6 +110,15 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             self.env_runner_group.sync_weights(
                 from_worker_or_learner_group=self.learner_group, policies=[DEFAULT_MODULE_ID], inference_only=True
             )
+
+    def _share_out(self, initial: int) -> None:
+        """Share the environment steps out, of which the first clips take ``initial`` or somewhat more."""
+        fragments, preferences = self.config.fragment_settings, self.config.preference_settings
+        between = fragments.between_rounds_env_steps(preferences.asks_people)
+        budget = self.config.total_env_steps - preferences.rounds * between
+        self._iterations = (budget - initial) // self.config.most_iteration_env_steps
+        # What does not fill an iteration goes to the first clips, so that the steps add up to the budget.
+        self._initial_env_steps = initial + (budget - initial) % self.config.most_iteration_env_steps
 
     def _fixed_reward(self) -> FixedReward:
         given = self.config.reward_from
@@ -139,6 +143,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             total_env_steps=self.config.total_env_steps,
             page=self.config.make_page(name, self.logdir),
         )
+        iteration = self.config.most_iteration_env_steps  # whole ones, so that the steps still add up to the budget
+        ring.more_env_steps = -(-ring.more_env_steps // iteration) * iteration
         if self.config.labels_from is not None:
             try:
                 ring.adopt(self.config.labels_from)
@@ -200,6 +206,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             report = self.ring.begin(self._initial_env_steps, stop)
             self._begun = report is not None
             if report is not None:
+                if self.ring.env_steps > self._initial_env_steps:  # more first clips were gathered
+                    self._share_out(self.ring.env_steps)
                 self._hand_over(report)
         return self._begun
 
@@ -220,8 +228,15 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         arrived = self.ring.arrived()
         if isinstance(self.ring, FixedReward):
             check_horizon(self._episode_lengths(), self.config.preference_settings)
+            clips = {}
+        else:
+            clips = self.ring.spending.report() | {
+                "fragments_length": self.config.fragment_settings.length,
+                "first_clips_env_steps": self._initial_env_steps,
+            }
         self.metrics.log_dict(
-            {
+            clips
+            | {
                 "env_steps": self.env_steps,
                 "comparisons": self.ring.answered,
                 "reward_version": self.ring.version,
@@ -288,7 +303,12 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         """RLlib's state and the ring's."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **keywords)
         if self._check_component(PREFERENCES, components, not_components):
-            state[PREFERENCES] = {"ring": self.ring.state(), "begun": self._begun, "rounds_seen": self._rounds_seen}
+            state[PREFERENCES] = {
+                "ring": self.ring.state(),
+                "begun": self._begun,
+                "rounds_seen": self._rounds_seen,
+                "initial_env_steps": self._initial_env_steps,
+            }
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -296,6 +316,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         super().set_state(state)
         if PREFERENCES in state:
             self._begun, self._rounds_seen = state[PREFERENCES]["begun"], state[PREFERENCES]["rounds_seen"]
+            self._share_out(state[PREFERENCES].get("initial_env_steps", self._initial_env_steps))
             if self._begun or isinstance(self.ring, FixedReward):
                 self.ring.load_state(state[PREFERENCES]["ring"])
                 if self.ring.version:  # the ring may have been ahead of the learner

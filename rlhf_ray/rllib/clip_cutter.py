@@ -13,7 +13,7 @@ from actors.fragmenter import Clips
 from rlhf_ray.envs.spaces import is_image
 from rlhf_ray.fragments import Fragments, Trajectory, cut_fragments
 from rlhf_ray.rllib.actions import to_env_actions
-from rlhf_ray.settings import FragmentSettings
+from rlhf_ray.settings import ResolvedFragments
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
 
     def _clips(self, env_runner: Any, episodes: Any) -> Clips:
         config = env_runner.config
-        settings: FragmentSettings = config.fragment_settings
+        settings: ResolvedFragments = config.fragment_settings
         version = max((_weights_version(episode) for episode in episodes), default=0)
         space = env_runner.env.single_action_space
         trajectories = [

@@ -38,6 +38,7 @@ from rlhf_ray.settings import (
     LabellingSettings,
     PPOSettings,
     PreferenceSettings,
+    ResolvedFragments,
     RewardModelSettings,
     SettingError,
     from_json,
@@ -82,6 +83,8 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         self.reward_from: str | None = None
         self.policy_from: str | None = None
         self.labels_from: str | None = None
+        self.horizon: int | None = None
+        """Steps of the environment's episodes, at most; set by each `PreferencePPO`."""
         self.ring_name: str | None = None
         """Set by each `PreferencePPO` for its own actors."""
         self.policy_config: dict[str, Any] = to_json(PPOSettings())
@@ -192,9 +195,11 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         return self
 
     @property
-    def fragment_settings(self) -> FragmentSettings:
-        """The fragment settings, checked."""
-        return from_json(FragmentSettings, self.fragments_config)
+    def fragment_settings(self) -> ResolvedFragments:
+        """The fragment settings, checked, with numbers in place of auto: the first guess before `check_environment`."""
+        return from_json(FragmentSettings, self.fragments_config).resolved(
+            horizon=self.horizon, total_env_steps=self.total_env_steps, rollout=self.get_rollout_fragment_length()
+        )
 
     @property
     def preference_settings(self) -> PreferenceSettings:
@@ -304,6 +309,7 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         observation_space, action_space = cast(gym.spaces.Box, env.observation_space), env.action_space
         limit = None if env.spec is None else env.spec.max_episode_steps
         env.close()  # type: ignore[no-untyped-call]
+        object.__setattr__(self, "horizon", limit)  # of a frozen configuration too
         if limit is not None and limit < self.fragment_settings.length:
             raise SettingError(
                 f"fragments.length is {self.fragment_settings.length}, and episodes of {self.env} have at most {limit} steps: "

@@ -133,8 +133,8 @@ class _Clips:
     """Where the clips come from, and pairs of them."""
 
     def __init__(self, source: str, config: PreferencePPOConfig, seed: int):
-        self.settings, self.seed = config.fragment_settings, seed
         self.spaces = config.check_environment()
+        self.settings, self.seed = config.fragment_settings, seed
         self.images = is_image(self.spaces[0])
         self.fragmenter = Fragmenter(
             self.settings, config.preference_settings, config.reward_model_settings, *self.spaces, seed

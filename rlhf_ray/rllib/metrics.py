@@ -19,6 +19,16 @@ from rlhf_ray.run_folder import plain
 PREFERENCES = "preferences"
 """Key of the ring's metrics in results, of its state in checkpoints, and name of the store's folder."""
 
+_OF_CLIPS = (
+    "fragments_length",
+    "first_clips_env_steps",
+    "first_clips_gathered",
+    "labels_held_back",
+    "newest_answers",
+    "newest_ties",
+)
+"""What was chosen where the settings are auto, and what labels are spent on."""
+
 _OF_FIT = (
     "ties",
     "held_out",
@@ -69,6 +79,7 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
             )
         },
         "learner_reward_version": learner["reward_version"],
+        **{name: ring[name] for name in _OF_CLIPS if name in ring},
     }
     if result["training_iteration"] == held.get("iteration"):  # a round was held before this iteration
         metrics |= {name: held[name] for name in ("round", "wanted", "answered")}
@@ -87,6 +98,7 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
         "round",
         "wanted",
         "answered",
+        *_OF_CLIPS,
     )
     return {
         name: int(value) if name in whole and value is not None else value for name, value in plain(metrics).items()

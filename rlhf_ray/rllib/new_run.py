@@ -14,6 +14,7 @@ import torch
 from safetensors.numpy import save_file
 
 from actors.pipeline import check_labels
+from rlhf_ray.comparisons import Comparisons
 from rlhf_ray.demonstrations import Demonstrations
 from rlhf_ray.rllib.cloning import clone
 from rlhf_ray.rllib.config import PreferencePPOConfig
@@ -23,6 +24,7 @@ from rlhf_ray.run_folder import RunFolder
 from rlhf_ray.settings import Experiment, SettingError
 from rlhf_ray.start import Start
 from rlhf_ray.store import PreferenceStore
+from rlhf_ray.store.commands import store_of
 
 
 def new_run(
@@ -57,11 +59,13 @@ def new_run(
         raise SettingError(
             "preferences.comparisons is 0; set it to 1 or more, or name a fitted reward model (--reward-from)."
         )
+    if start.labels is not None and experiment.fragments.length == "auto":
+        experiment = _length_of_labels(store_of(str(start.labels)), experiment)
     config = PreferencePPOConfig.from_experiment(experiment)
     config.start_from(reward_model=start.reward_from, policy=start.policy_from, labels=start.labels)
     spaces = config.check_environment()
     if config.labels_from is not None:
-        _check_labels(config.labels_from, experiment, spaces)
+        check_labels(_first_label(config.labels_from), config.fragment_settings, *spaces, config.labels_from)
     demonstrations = None
     if start.demonstrations is not None:
         demonstrations = Demonstrations.load(start.demonstrations)
@@ -120,12 +124,18 @@ def _policy(experiment: Experiment, spaces: tuple[gym.spaces.Box, gym.Space[Any]
         return spec.build()
 
 
-def _check_labels(store: str, experiment: Experiment, spaces: tuple[gym.spaces.Box, gym.Space[Any]]) -> None:
-    """Look at the first of the labels: at all of them when they are fitted to."""
+def _length_of_labels(store: str, experiment: Experiment) -> Experiment:
+    """``experiment`` with fragments as long as those in ``store``: clips that are fitted to together have one length."""
+    fragments = dataclasses.replace(experiment.fragments, length=_first_label(store).pairs.left.length)
+    return dataclasses.replace(experiment, fragments=fragments)
+
+
+def _first_label(store: str) -> Comparisons:
+    """The first of the labels in ``store``; all are looked at when they are fitted to."""
     try:
         snapshot = PreferenceStore(store, create=False).snapshot()
     except ValueError as error:
         raise SettingError(str(error)) from error
     if not len(snapshot):
         raise SettingError(f"--labels is {store}, and that holds no label.")
-    check_labels(snapshot.gather(slice(1)), experiment.fragments, *spaces, store)
+    return snapshot.gather(slice(1))

@@ -160,6 +160,11 @@ class PreferenceStore:
         held = len(self.snapshot())
         return self._contents.last_number, held
 
+    def ties(self) -> tuple[int, int]:
+        """How many comparisons hold, and how many of them say "equally good"."""
+        preferences = self.snapshot().preferences
+        return len(preferences), int((preferences == 0.5).sum())
+
     def since(self, sequence: int) -> Changes:
         """What has become of the comparisons that events after number ``sequence`` are about; of all, with 0.
 

@@ -67,7 +67,8 @@ class Teaching:
     ):
         self.spaces = (observation_space, action_space)
         self.total_env_steps, self.seed = total_env_steps, seed
-        self.fragments = fragments or FragmentSettings()
+        resolved = (fragments or FragmentSettings()).resolved(horizon=None, total_env_steps=total_env_steps)
+        self.fragments = dataclasses.replace(resolved, varied=False)  # what acts is not ours
         self.env_steps = 0
         """Steps taken in all environments."""
         self.clips_dropped = 0

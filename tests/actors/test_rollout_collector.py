@@ -12,7 +12,7 @@ from PIL import Image
 from actors.fragmenter import Clips
 from actors.rollout_collector import RolloutCollector
 from rlhf_ray.fragments import RANDOM_POLICY, Fragments
-from rlhf_ray.settings import FragmentSettings
+from rlhf_ray.settings import ResolvedFragments
 from tests.made_up import AlwaysUp, Drawn, Walk, same_fragments
 
 
@@ -30,7 +30,7 @@ class Counting(gym.Wrapper[Any, Any, Any, Any]):
 
 def _collector(env: gym.Env[Any, Any], seed: int = 0, **changes: Any) -> RolloutCollector:
     arguments: dict[str, Any] = {"length": 5, "pool": 400} | changes
-    return RolloutCollector(lambda: env, FragmentSettings(**arguments), seed)
+    return RolloutCollector(lambda: env, ResolvedFragments(**arguments), seed)
 
 
 def _fragments(clips: Clips) -> Fragments:
@@ -175,7 +175,7 @@ def test_no_more_fragments_are_cut_than_the_pool_has_room_for() -> None:
 
 class TestFilming:
     def film(self, steps: int = 100, clips: int = 6, lengths: tuple[int, ...] = (20,), **options: Any) -> Any:
-        collector = RolloutCollector(partial(Drawn, lengths), FragmentSettings(length=5), 0)
+        collector = RolloutCollector(partial(Drawn, lengths), ResolvedFragments(length=5), 0)
         return collector, collector.film(steps, clips, 1, 700, 3, **options)
 
     def test_each_clip_has_the_film_of_its_own_frames(self) -> None:
@@ -211,3 +211,16 @@ class TestFilming:
         assert other.fragments is not None
         assert (one.fragments.actions == 1.0).all()
         assert one.fragments.ids() == other.fragments.ids()
+
+
+def test_varied_clips_are_of_held_actions_too_and_others_as_ever() -> None:
+    env = Counting(Walk((1000,)))
+    _collector(env).collect(500, 5, 0)
+    plain = env.actions
+    env.actions = []
+    _collector(env, varied=True).collect(500, 5, 0)
+    repeats = np.array(env.actions).reshape(5, 100)
+    held = (np.diff(repeats) == 0).mean(axis=1)
+    assert (np.diff(plain) != 0).all()
+    assert held[0] == 0
+    assert (held[1:] > [0.4, 0.6, 0.8, 0.85]).all()

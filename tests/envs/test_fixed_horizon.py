@@ -1,0 +1,45 @@
+"""``fixed/ID``: episodes that all have one length."""
+
+import numpy as np
+import pytest
+
+from rlhf_ray.envs import make_env, make_vector_env
+
+
+def test_after_its_end_an_episode_stands_still_until_the_time_limit() -> None:
+    env, plain = make_env("fixed/CartPole-v1"), make_env("CartPole-v1")
+    for seed in (0, 1):
+        observation, _ = env.reset(seed=seed)
+        plain.reset(seed=seed)
+        over, total, steps = False, 0.0, 0
+        while True:
+            seen, reward, terminated, truncated, _ = env.step(1)
+            steps, total = steps + 1, total + reward
+            assert not terminated
+            if over:
+                assert (reward, (seen == observation).all()) == (0.0, True)
+            else:
+                observation, same, over, _, _ = plain.step(1)
+                assert (reward, (seen == observation).all()) == (same, True)
+            if truncated:
+                break
+        assert (steps, over) == (500, True)
+        assert total < 15
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 500
+
+
+def test_several_copies_begin_anew_together() -> None:
+    env = make_vector_env("fixed/CartPole-v1", 2)
+    env.reset(seed=0)
+    for _ in range(499):
+        *_, truncated, _ = env.step(np.array([1, 0]))
+        assert not truncated.any()
+    assert env.step(np.array([1, 0]))[3].all()
+
+
+def test_what_has_no_time_limit_and_what_is_of_a_module_is_refused() -> None:
+    with pytest.raises(ValueError, match="without a module"):
+        make_env("fixed/some_module:CartPole-v1")
+    with pytest.raises(ValueError, match="no environment 'CartPol-v1'"):
+        make_env("fixed/CartPol-v1")
