@@ -15,8 +15,10 @@ import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from rlhf_ray.settings import SettingError
 
 LONGEST_NAME = 64
 """Characters of a person's name."""
@@ -72,25 +74,46 @@ class Sessions:
         return cls(secrets.token_bytes(32), people)
 
     @classmethod
+    def keep(cls, path: str | os.PathLike[str], names: Sequence[str]) -> Sessions:
+        """`create`, but whoever has a link in the file at ``path`` keeps it; new people are added to the file.
+
+        Those in the file who are not named are not let in, and their links are good again when they are.
+
+        Raises:
+            ValueError: no names, or the file holds something else.
+        """
+        new = cls.create(names)
+        try:
+            old = cls.load(path)
+        except FileNotFoundError:
+            old = cls(new._secret, {})
+        people = {name: replace(old.people.get(name, new.people[name]), owner=name == names[0]) for name in names}
+        everybody = {name: replace(person, owner=False) for name, person in old.people.items()} | people
+        if everybody != old.people:
+            cls(old._secret, everybody).save(path)
+        return cls(old._secret, people)
+
+    @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Sessions:
         """Read what `save` wrote.
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: it is not such a file.
+            SettingError: it is not such a file.
         """
         try:
             kept = json.loads(Path(path).read_text("utf-8"))
             people = {name: Person(name, str(of["token"]), bool(of["owner"])) for name, of in kept["people"].items()}
             return cls(bytes.fromhex(kept["secret"]), people)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(
+            raise SettingError(
                 f"{path} does not hold the annotators of a run ({error}); delete it to make new links"
             ) from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write secret and tokens as JSON, for the owner of the file alone (mode 0600), whole or not at all."""
         path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
         people = {name: {"token": person.token, "owner": person.owner} for name, person in self.people.items()}
         text = json.dumps({"secret": self._secret.hex(), "people": people}, indent=2)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
