@@ -110,7 +110,11 @@ class LabellingPage:
         self.sessions = Sessions.load(page.sessions)
         of = page.settings
         queue = QuestionQueue(
-            lease_seconds=of.lease_seconds, overlap_share=of.overlap_share, catch_share=of.catch_share, seed=page.seed
+            lease_seconds=of.lease_seconds,
+            overlap_share=of.overlap_share,
+            catch_share=of.catch_share,
+            catch_by_reward=of.catch_by_reward,
+            seed=page.seed,
         )
         self.desk = Desk(
             ActorStore(ray.get_actor(store)), queue, self.sessions.key("leases"), fps=page.fps, run_id=page.run_id

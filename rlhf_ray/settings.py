@@ -459,8 +459,11 @@ class LabellingSettings:
     overlap_share: float = 0.1
     """Share of the questions (0 to 1) that two people are asked, where there are two, to see whether they agree."""
     catch_share: float = 0.03
-    """Share of what is shown (0 to 0.5) that are catch pairs, which check the person and train nothing: a clip beside itself, an
-    earlier pair the other way round, and clips of very different true return, where it is known."""
+    """Share of what is shown (0 to 0.5) that are catch pairs, which check the person and train nothing: a clip beside itself, and
+    a pair they have decided before, the other way round."""
+    catch_by_reward: bool = False
+    """Whether catch pairs may be clips of very different true return too, where the one with more reward is right. Only for people
+    who teach what the environment rewards: whoever teaches something else would be marked wrong."""
 
     def __post_init__(self) -> None:
         names = self.annotators

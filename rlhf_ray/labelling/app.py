@@ -20,12 +20,15 @@ from rlhf_ray.labelling.desk import Desk, Given
 from rlhf_ray.labelling.guard import Guard, Limiter, RefusedError, parse_hosts, too_fast
 from rlhf_ray.labelling.questions import Answer
 from rlhf_ray.labelling.sessions import LASTS_S, Person, Sessions
+from rlhf_ray.labelling.statistics import of_one
 
 OPEN = frozenset({("POST", "/api/session")})
 """What needs no session though it is under /api."""
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 Token = Annotated[str, Field(min_length=1, max_length=200)]
-Lease = Annotated[str, Field(min_length=1, max_length=600)]
+Lease = Annotated[str, Field(min_length=1, max_length=400)]
+HOLDING = 36
+"""Leases that a page may name: what is on screen, fetched ahead, and answered but not stored yet."""
 EventId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 Count = Annotated[int, Field(ge=0, le=2**31)]
 
@@ -46,7 +49,7 @@ class Wish(Body):
     """``POST /api/questions``."""
 
     count: int = Field(3, ge=1, le=8)
-    holding: list[Lease] = Field([], max_length=20)
+    holding: list[Lease] = Field([], max_length=HOLDING)
 
 
 class Answered(Body):
@@ -72,7 +75,7 @@ class TakenBack(Body):
 class Leases(Body):
     """``POST /api/leases/renew`` and ``/release``."""
 
-    leases: list[Lease] = Field(max_length=20)
+    leases: list[Lease] = Field(max_length=HOLDING)
 
 
 class Weight(Body):
@@ -223,10 +226,11 @@ async def progress(me: Me, desk: TheDesk) -> dict[str, Any]:
 
 
 @api.get("/statistics")
-async def statistics(desk: TheDesk) -> dict[str, Any]:
-    """Who answered what, and how well."""
+async def statistics(me: Me, desk: TheDesk) -> dict[str, Any]:
+    """Who answered what, and how well: of everybody for the owner, of themselves for anybody else."""
     with at_the_desk():
-        return await desk.statistics()
+        values = await desk.statistics()
+    return values if me.owner else of_one(values, me.name)
 
 
 @api.post("/weights")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -86,7 +88,7 @@ def collect(
         comparisons: to stop at. Ctrl-C stops earlier, and nothing is lost.
         fps: frames per second of the clips at their own pace.
         title: what the clips are of.
-        sessions: people's links, where they are to stay as they are.
+        sessions: who may label; people's links are kept in `sessions_file` and stay as they are unless it is given.
         episode: a film of a whole episode, to be shown beside the questions.
         invite: is told each person's link.
         stop: says whether to stop earlier.
@@ -95,10 +97,25 @@ def collect(
         How many comparisons the store holds.
     """
     store = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
+    sessions = sessions or Sessions.keep(sessions_file(store), settings.annotators)
     work = _collect(propose, store, settings, comparisons, fps, title, sessions, episode, invite, stop)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(work)
     return len(store)
+
+
+def sessions_file(store: PreferenceStore) -> Path:
+    """Where the links of those who label for ``store`` are kept: beside its folder, and never in it, because stores are shared.
+
+    For a store at a URL, or where nothing can be written beside it: in ``$XDG_STATE_HOME/rlhf_ray`` (``~/.local/state`` unless
+    set).
+    """
+    path = store.path
+    if isinstance(path, Path) and os.access(path.absolute().parent, os.W_OK):
+        return path.absolute().with_name(f"{path.absolute().name}.labelling.json")
+    states = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    name = hashlib.sha256(str(path.absolute() if isinstance(path, Path) else path).encode()).hexdigest()[:16]
+    return states / "rlhf_ray" / f"{name}.labelling.json"
 
 
 async def _collect(
@@ -108,14 +125,16 @@ async def _collect(
     comparisons: int,
     fps: float,
     title: str,
-    sessions: Sessions | None,
+    sessions: Sessions,
     episode: Episode | None,
     invite: Callable[[dict[str, str]], None],
     stop: Callable[[], bool],
 ) -> None:
-    sessions = sessions or Sessions.create(settings.annotators)
     queue = QuestionQueue(
-        lease_seconds=settings.lease_seconds, overlap_share=settings.overlap_share, catch_share=settings.catch_share
+        lease_seconds=settings.lease_seconds,
+        overlap_share=settings.overlap_share,
+        catch_share=settings.catch_share,
+        catch_by_reward=settings.catch_by_reward,
     )
     local = LocalStore(store)
     desk = Desk(local, queue, sessions.key("leases"), fps=fps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import time
@@ -144,8 +145,10 @@ class Desk:
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._situation = Situation()
         self._episode: tuple[Episode, float] | None = None
-        self._past: dict[str, list[tuple[str, Shown, Answer, str]]] = {}
-        """What people said of each pair before the page was restarted."""
+        self._answers: dict[str, str] = {}
+        """The event that answered each lease: a lease is good for one answer."""
+        self._recalled = False
+        self._recalling = asyncio.Lock()
         self._own: dict[str, deque[float]] = {}
         self._own_total: dict[str, int] = {}
         self._count: tuple[float, int] | None = None
@@ -176,14 +179,10 @@ class Desk:
                     height, width = side.observations.shape[2:4]
                     self._infos[name] = film_info(name, side.length + 1, height, width, pixelated=True)
                     self._keep(name, side.observations[i].copy())
-        if not self.queue.numbers:
-            await self._recall()
+        await self._recall()
         returns = {name: float(value) for names, side in ((left, pairs.left), (right, pairs.right))
                    for name, value in zip(names, side.returns(), strict=True)}  # fmt: skip
         self.queue.add(number, zip(left, right, strict=True), returns)
-        for key in pairs.ids:
-            for annotator, shown, answer, event in self._past.pop(key, ()):
-                self.queue.answered(annotator, shown, answer, event)
 
     def tell(self, situation: Situation, episode: Episode | None = None) -> None:
         """How the training is doing, and the agent's latest episode where there is a new one."""
@@ -194,20 +193,26 @@ class Desk:
     # What the page says and asks for.
 
     async def next(self, annotator: str, count: int, holding: Sequence[str]) -> list[Showing]:
-        """Up to ``count`` further questions for ``annotator``, who keeps the leases in ``holding`` too."""
-        held = [self._leases.read(lease, annotator).shown.key for lease in holding]
+        """Up to ``count`` further questions for ``annotator``, who keeps the leases in ``holding`` too.
+
+        Those are of what is on screen, fetched ahead, or answered and not stored yet. Leases that are no longer good are ignored.
+        """
+        held = self._keys(annotator, holding)
         return [self._showing(annotator, shown) for shown in self.queue.next(annotator, count, held)]
 
     async def answer(self, annotator: str, given: Given) -> None:
         """Store an answer. When this returns it is on the disk; sent again, it changes nothing.
 
         Raises:
-            ValueError: the lease is no lease of this person's.
+            ValueError: the lease is no lease of this person's, too old, or answered already.
             OSError: it could not be stored.
         """
         lease = self._leases.read(given.lease, annotator)
         task = self._under_way.get(given.event_id)
         if task is None:
+            self.queue.answering(
+                annotator, lease.shown.key
+            )  # before anything is waited for: the page asks for more at once
             task = asyncio.create_task(self._answer(annotator, given, lease))
             self._under_way[given.event_id] = task
             task.add_done_callback(lambda done: self._settled(given.event_id, done))
@@ -226,6 +231,8 @@ class Desk:
         if latest is None:
             return None
         event, shown = latest
+        if not {shown.left, shown.right} <= self._infos.keys():  # of before a restart: it could not be shown again
+            return None
         await self._recorder.store(self._event(annotator, event_id, "retract", None, target=event))
         if self.queue.undone(annotator, event) is None:  # meanwhile undone by another window of theirs
             return None
@@ -237,11 +244,11 @@ class Desk:
 
     async def renew(self, annotator: str, leases: Sequence[str]) -> None:
         """``annotator`` is still looking at these."""
-        self.queue.renew(annotator, [self._leases.read(lease, annotator).shown.key for lease in leases])
+        self.queue.renew(annotator, self._keys(annotator, leases))
 
     async def release(self, annotator: str, leases: Sequence[str]) -> None:
         """``annotator`` is gone; others may be asked."""
-        self.queue.release(annotator, [self._leases.read(lease, annotator).shown.key for lease in leases])
+        self.queue.release(annotator, self._keys(annotator, leases))
 
     async def film(self, film_id: str) -> bytes | None:
         """The film (a WebP file) with this id; None where it is not there."""
@@ -279,7 +286,7 @@ class Desk:
             "env_steps": situation.env_steps,
             "total_env_steps": situation.total_env_steps,
             "finished": situation.finished,
-            "reason": None if queue else self._reason(labels),
+            "reason": None if self.queue.ready(annotator) else self._reason(labels, annotator),
         }
 
     async def statistics(self) -> dict[str, Any]:
@@ -303,17 +310,38 @@ class Desk:
     # Within.
 
     async def _recall(self) -> None:
-        """Look up what people have answered before the page was started: they are not asked that again."""
-        rows = (await self.store.events()).to_pylist()
+        """Look up, once, what people have answered before the page was started: they are not asked that again."""
+        async with self._recalling:
+            if self._recalled:
+                return
+            rows = (await self.store.events()).to_pylist()
+            self._recalled = True
         taken_back = {row["target"] for row in rows}
         for row in rows:
-            if row["annotator_type"] != "human" or row["event_id"] in taken_back or row["kind"] not in ANSWERED:
+            if row["annotator_type"] != "human":
                 continue
-            answer = json.loads(row["extra"] or "{}").get("answer", "equal")
-            shown = Shown(row["left_id"], row["right_id"], bool(row["presented_swapped"]))
-            self._past.setdefault(row["pair_id"], []).append((row["annotator"], shown, answer, row["event_id"]))
+            extra = json.loads(row["extra"] or "{}")
+            if "lease" in extra:
+                self._answers[extra["lease"]] = row["event_id"]
+            if row["event_id"] not in taken_back and row["kind"] in ANSWERED:
+                shown = Shown(row["left_id"], row["right_id"], bool(row["presented_swapped"]))
+                self.queue.answered(row["annotator"], shown, extra.get("answer", "equal"), row["event_id"])
 
     async def _answer(self, annotator: str, given: Given, lease: Lease) -> None:
+        try:
+            await self._recall()
+            if self._answers.setdefault(lease.id, given.event_id) != given.event_id:
+                raise ValueError("This pair has an answer already, and takes no second one.")
+            await self._recorder.store(self._answer_event(annotator, given, lease))
+        except BaseException:
+            self.queue.not_stored(annotator, lease.shown.key)
+            raise
+        self.queue.answered(annotator, lease.shown, given.answer, given.event_id)
+        self._own.setdefault(annotator, deque(maxlen=1000)).append(time.monotonic())
+        self._own_total[annotator] = self._own_total.get(annotator, 0) + 1
+        self._stored()
+
+    def _answer_event(self, annotator: str, given: Given, lease: Lease) -> Event:
         shown = lease.shown
         preference = shown.preference(given.answer)
         kind = (
@@ -325,21 +353,16 @@ class Desk:
             "expected": shown.expected,
             "repeats": shown.repeats,
             "overlap": shown.overlap,
+            "lease": lease.id,
             "hidden_ms": given.hidden_ms,
             "loops_left": given.loops_left,
             "loops_right": given.loops_right,
             "key": given.key,
             "ui": UI,
         }
-        await self._recorder.store(
-            self._event(
-                annotator, given.event_id, kind, lease, preference=preference, view_ms=given.view_ms, extra=extra
-            )
+        return self._event(
+            annotator, given.event_id, kind, lease, preference=preference, view_ms=given.view_ms, extra=extra
         )
-        self.queue.answered(annotator, shown, given.answer, given.event_id)
-        self._own.setdefault(annotator, deque(maxlen=1000)).append(time.monotonic())
-        self._own_total[annotator] = self._own_total.get(annotator, 0) + 1
-        self._stored()
 
     def _event(self, annotator: str, event_id: str, kind: Any, lease: Lease | None, **values: Any) -> Event:
         if lease is not None:
@@ -361,6 +384,14 @@ class Desk:
         while len(self._under_way) > 10_000:
             self._under_way.pop(next(iter(self._under_way)))
 
+    def _keys(self, annotator: str, leases: Sequence[str]) -> list[str]:
+        """The pairs of those leases that are good."""
+        keys = []
+        for lease in leases:
+            with contextlib.suppress(ValueError):
+                keys.append(self._leases.read(lease, annotator).shown.key)
+        return keys
+
     def _showing(self, annotator: str, shown: Shown) -> Showing:
         lease = self._leases.write(Lease(annotator, shown, time.time()))
         left, right = self._infos[shown.left], self._infos[shown.right]
@@ -370,12 +401,14 @@ class Desk:
         fps = self._about.get(shown.key, (0, 0, min(self.fps, (frames - 1) / SHORTEST_CLIP)))[2]
         return Showing(lease, left, right, fps, self.queue.lease_seconds)
 
-    def _reason(self, labels: int) -> str:
+    def _reason(self, labels: int, annotator: str) -> str:
         situation = self._situation
         if situation.finished:
             return "Training has ended. Thank you: nothing is left to label."
         if situation.wanted is not None and labels >= situation.wanted:
             return f"All {situation.wanted} labels are given. Thank you! Training goes on with them."
+        if self.queue.open(annotator):
+            return "What is open is on another page of yours. A page that was not closed properly gives its pairs back soon."
         if self.queue.open():
             return "Whatever is open is on somebody else's screen, or you have answered it. There will be more."
         return f"Nothing to label for the moment: waiting for {situation.waiting_for}."

@@ -1,22 +1,30 @@
-"""Leases: what somebody is being shown, signed, so that the answer can be told from it even if the page was restarted since."""
+"""Leases: what somebody is being shown, encrypted, so that the answer can be told from it even if the page was restarted since.
+
+Encrypted, and of one length: a lease must not tell whether its pair is a check of the person, nor what the right answer is.
+"""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import dataclasses
 import hashlib
 import hmac
 import json
 import math
 import secrets
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+
+from cryptography.fernet import Fernet, InvalidToken
 
 from rlhf_ray.labelling.questions import Shown
 
-SIGNATURE = 16
-"""Bytes of the signature."""
+GOOD_FOR = 7 * 24 * 3600
+"""Seconds in which a lease takes an answer: long enough for a laptop that was closed over a long weekend."""
+
+PADDED = 239
+"""Bytes of any lease before encryption: the longest has 230."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +35,13 @@ class Lease:
         annotator: who is shown it.
         shown: the pair.
         at: when it was handed out, in seconds since 1970.
+        id: 16 hex digits, another for each.
     """
 
     annotator: str
     shown: Shown
     at: float
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @property
     def time(self) -> datetime:
@@ -40,7 +50,7 @@ class Lease:
 
 
 class Leases:
-    """Writes and reads leases.
+    """Writes and reads leases. Each person's have a key of their own, made of the secret.
 
     Args:
         secret: known to the page's server alone.
@@ -48,32 +58,32 @@ class Leases:
 
     def __init__(self, secret: bytes):
         self._secret = secret
+        self._ciphers: dict[str, Fernet] = {}
 
     def write(self, lease: Lease) -> str:
-        """The lease as a text that nobody can guess or make."""
-        shown = {name: value for name, value in dataclasses.asdict(lease.shown).items() if value not in (None, False)}
-        content = json.dumps(
-            [lease.annotator, math.floor(lease.at * 1000) / 1000, secrets.token_hex(4), shown], separators=(",", ":")
-        )
-        return base64.urlsafe_b64encode(self._signature(content.encode()) + content.encode()).decode()
+        """The lease as a text that nobody else can read or make."""
+        content = [math.floor(lease.at * 1000) / 1000, lease.id, *dataclasses.astuple(lease.shown)]
+        text = json.dumps(content, separators=(",", ":"))
+        return self._cipher(lease.annotator).encrypt(text.ljust(PADDED).encode()).decode()
 
     def read(self, text: str, annotator: str) -> Lease:
         """The inverse of `write`.
 
         Raises:
-            ValueError: it is not of this server, or not of this person.
+            ValueError: it is not of this server, not of this person, or too old.
         """
         try:
-            content = base64.b64decode(text.encode(), altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError):
-            content = b""
-        signature, body = content[:SIGNATURE], content[SIGNATURE:]
-        if not hmac.compare_digest(signature, self._signature(body)):
-            raise ValueError("The lease is not one of this page's: reload the page.")
-        owner, at, _, shown = json.loads(body)
-        if owner != annotator:
-            raise ValueError("The lease is somebody else's.")
-        return Lease(owner, Shown(**({"swapped": False} | shown)), at)
+            at, name, *shown = json.loads(self._cipher(annotator).decrypt(text))
+        except (InvalidToken, ValueError):
+            raise ValueError(
+                "The lease is not one of this page's, or it is somebody else's: reload the page."
+            ) from None
+        if time.time() > at + GOOD_FOR:
+            raise ValueError(f"The pair was shown more than {GOOD_FOR // 86400} days ago.")
+        return Lease(annotator, Shown(*shown), at, name)
 
-    def _signature(self, content: bytes) -> bytes:
-        return hmac.new(self._secret, content, hashlib.sha256).digest()[:SIGNATURE]
+    def _cipher(self, annotator: str) -> Fernet:
+        if annotator not in self._ciphers:
+            key = hmac.new(self._secret, annotator.encode(), hashlib.sha256).digest()
+            self._ciphers[annotator] = Fernet(base64.urlsafe_b64encode(key))
+        return self._ciphers[annotator]

@@ -36,7 +36,8 @@ class Shown:
         left, right: the clips' ids, in the pair's own order.
         swapped: whether the left one is shown on the right.
         catch: what kind of check of the person it is; None for a question. ``same``: a clip beside itself. ``repeat``: a pair the
-            person has decided before, the other way round. ``known``: clips whose true returns are far apart.
+            person has decided before, the other way round. ``known``: clips whose true returns are far apart, where people teach
+            what the environment rewards.
         expected: of a check: the preference for the left clip that is expected.
         repeats: the event of the first answer.
         overlap: whether it is a second opinion.
@@ -66,6 +67,7 @@ class Shown:
 
 @dataclass
 class _Question:
+    key: str
     left: str
     right: str
     number: int
@@ -85,6 +87,7 @@ class QuestionQueue:
         lease_seconds: how long a question that somebody was given is kept for them, unless they ask for more time.
         overlap_share: share of the questions that two people are asked, where there are two.
         catch_share: share of what is shown that are catch pairs.
+        catch_by_reward: whether catch pairs may be of the kind ``known``.
         seed: of sides and catch pairs.
         clock: seconds that never go back.
     """
@@ -95,10 +98,12 @@ class QuestionQueue:
         lease_seconds: float = 120.0,
         overlap_share: float = 0.0,
         catch_share: float = 0.0,
+        catch_by_reward: bool = False,
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.lease_seconds, self.overlap_share, self.catch_share = lease_seconds, overlap_share, catch_share
+        self.catch_by_reward = catch_by_reward
         self._random = random.Random(seed)
         self._clock = clock
         self._questions: dict[str, _Question] = {}
@@ -109,6 +114,10 @@ class QuestionQueue:
         self._given: dict[str, deque[tuple[str, Shown, Answer]]] = {}
         """Of each person: the latest answers that were not taken back, with their events."""
         self._since_catch: dict[str, int] = {}
+        self._under_way: set[tuple[str, str]] = set()
+        """Who is answering which pair: the answer is here, but not stored yet."""
+        self._early: dict[str, dict[str, tuple[str, Shown, Answer]]] = {}
+        """Answers to pairs that were not asked yet, by pair and event: a restarted page hears of the answer first."""
 
     @property
     def numbers(self) -> set[int]:
@@ -129,14 +138,19 @@ class QuestionQueue:
         for left, right in pairs:
             key = pair_id(left, right)
             two = bool(stable_uniform([key], "overlap")[0] < self.overlap_share)
-            self._questions.setdefault(key, _Question(left, right, number, two))
+            self._questions.setdefault(key, _Question(key, left, right, number, two))
             self._numbers[number].append(key)
+            for event, (annotator, shown, answer) in self._early.pop(key, {}).items():
+                self.answered(annotator, shown, answer, event)
         self._returns.update({clip: value for clip, value in (returns or {}).items() if not math.isnan(value)})
         for clip in list(self._returns)[:-KNOWN_CLIPS]:
             del self._returns[clip]
 
     def next(self, annotator: str, count: int, holding: Sequence[str] = ()) -> list[Shown]:
-        """Up to ``count`` further pairs for ``annotator``, who keeps those in ``holding`` (keys) too."""
+        """Up to ``count`` further pairs for ``annotator``, who keeps those in ``holding`` (keys) too.
+
+        Nobody is dealt a pair twice that they hold, here or on another page of theirs, or whose answer is under way.
+        """
         now = self._clock()
         self._seen[annotator] = now
         self.renew(annotator, holding)
@@ -165,18 +179,31 @@ class QuestionQueue:
             if key in self._questions:
                 self._questions[key].leases.pop(annotator, None)
 
+    def answering(self, annotator: str, key: str) -> None:
+        """``annotator`` has answered this pair, and the answer is being stored: `answered` or `not_stored` follows."""
+        self._under_way.add((annotator, key))
+
+    def not_stored(self, annotator: str, key: str) -> None:
+        """The answer could not be stored. Whoever gave it keeps it and sends it again: the pair stays theirs for a while."""
+        self._under_way.discard((annotator, key))
+        self.renew(annotator, [key])
+
     def answered(self, annotator: str, shown: Shown, answer: Answer, event: str) -> None:
         """``annotator`` has given an answer, which is stored. It counts also when the lease had ended."""
+        self._under_way.discard((annotator, shown.key))
+        if shown.catch is None and shown.key not in self._questions:
+            self._early.setdefault(shown.key, {})[event] = (annotator, shown, answer)
+            return
         now = self._seen[annotator] = self._clock()
         given = self._given.setdefault(annotator, deque(maxlen=UNDOABLE))
+        if any(event == known for known, _, _ in given):
+            return
         given.append((event, shown, answer))
         if shown.catch is not None:
             self._since_catch[annotator] = 0
             return
         self._since_catch[annotator] = self._since_catch.get(annotator, 0) + 1
-        question = self._questions.get(shown.key)
-        if question is None:
-            return
+        question = self._questions[shown.key]
         question.leases.pop(annotator, None)
         if answer == "skip":
             question.skipped[annotator] = question.skipped.get(annotator, 0) + 1
@@ -211,15 +238,26 @@ class QuestionQueue:
         return sum(question.closed or bool(question.answered) for question in questions)
 
     def open(self, annotator: str | None = None) -> int:
-        """How many questions are open; of those, as many as ``annotator`` could be asked now."""
+        """How many questions are open; of those, as many as ``annotator`` is or could be asked now."""
         now = self._clock()
         return sum(
             not question.closed and (annotator is None or self._free(question, annotator, now))
             for question in self._questions.values()
         )
 
+    def ready(self, annotator: str) -> bool:
+        """Whether `next` has a question for ``annotator``, who may hold others."""
+        now = self._clock()
+        return any(self._may_ask(question, annotator, now) for question in self._questions.values())
+
+    def _may_ask(self, question: _Question, annotator: str, now: float) -> bool:
+        """Whether ``annotator`` may be shown the question, and does not have it."""
+        return question.leases.get(annotator, -math.inf) <= now and self._free(question, annotator, now)
+
     def _free(self, question: _Question, annotator: str, now: float) -> bool:
         """Whether ``annotator`` may be shown the question."""
+        if (annotator, question.key) in self._under_way:
+            return False
         others = sum(until > now for name, until in question.leases.items() if name != annotator)
         wanted = 1 + question.two
         return not question.closed and annotator not in question.answered and len(question.answered) + others < wanted
@@ -229,7 +267,7 @@ class QuestionQueue:
         free = [
             (question.skipped.get(annotator, 0), key)
             for key, question in self._questions.items()
-            if key not in taken and self._free(question, annotator, now)
+            if key not in taken and self._may_ask(question, annotator, now)
         ]
         if not free:
             return None
@@ -242,7 +280,7 @@ class QuestionQueue:
         """A catch pair, when it is time for one."""
         if self._since_catch.get(annotator, 0) < CATCH_AFTER or self._random.random() >= self.catch_share:
             return None
-        kinds: list[Catch] = ["same", "repeat", "known"]
+        kinds: list[Catch] = ["same", "repeat", *(("known",) if self.catch_by_reward else ())]
         self._random.shuffle(kinds)
         for kind in kinds:
             shown: Shown | None = {"same": self._same, "repeat": self._repeat, "known": self._known}[kind](annotator)

@@ -117,6 +117,12 @@ def statistics(
     }
 
 
+def of_one(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Of `statistics`, what is for one person's eyes: their own, and nothing that tells how well others do."""
+    own = [one for one in values["annotators"] if one["name"] == name]
+    return {"labels": values["labels"], "alpha": None, "raw_agreement": None, "annotators": own}
+
+
 def alpha(units: Iterable[Sequence[str]]) -> float | None:
     """Krippendorff's alpha for nominal data (Krippendorff 2011, "Computing Krippendorff's alpha-reliability", C).
 

@@ -3,8 +3,7 @@
 import asyncio
 import io
 import json
-import secrets
-from collections.abc import Sequence
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,56 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rlhf_ray.comparisons import Pairs
-from rlhf_ray.films import film
-from rlhf_ray.fragments import Fragments
-from rlhf_ray.labelling.collect import LocalStore
-from rlhf_ray.labelling.desk import Desk, Given, Showing, Situation
-from rlhf_ray.labelling.questions import Answer, QuestionQueue
-from rlhf_ray.store import Event, PreferenceStore
-from tests.made_up import IMAGES, VECTORS, some_fragments
-
-SECRET = b"s" * 32
-
-
-def pairs_of(count: int, seed: int = 0, *, images: bool = False, films: bool = True) -> Pairs:
-    fragments = some_fragments(2 * count, 6, observations=IMAGES if images else VECTORS, seed=seed)
-    pairs = Pairs.of(fragments, np.arange(2 * count).reshape(count, 2), 3)
-    if images or not films:
-        return pairs
-    made = [film(name, np.full((7, 32, 48, 3), i, np.uint8), pixelated=False) for i, name in enumerate(fragments.ids())]
-    return Pairs(pairs.left, pairs.right, pairs.ids, 3, tuple(zip(made[::2], made[1::2], strict=True)))
-
-
-class Broken(LocalStore):
-    """A store whose disk takes nothing while ``broken``."""
-
-    broken = False
-    recorded = 0
-
-    async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
-        self.recorded += 1
-        if self.broken:
-            raise OSError("no space left on device")
-        return await super().record(events, clips)
-
-
-class Office:
-    """A desk, its store, and shorthands."""
-
-    def __init__(self, path: Path, **options: Any):
-        self.store = PreferenceStore(path)
-        self.local = Broken(self.store)
-        self.queue = QuestionQueue(seed=0, **options)
-        self.desk = Desk(self.local, self.queue, SECRET, fps=30, run_id="run")
-
-    async def give(self, who: str, shown: Showing, answer: Answer, event: str | None = None) -> str:
-        event = event or secrets.token_hex(16)
-        await self.desk.answer(who, Given(event, shown.lease, answer, view_ms=700, key="ArrowLeft"))
-        return event
-
-    def rows(self) -> list[dict[str, Any]]:
-        return PreferenceStore(self.store.path).events().to_pylist()  # from the disk
+from rlhf_ray.labelling import leases
+from rlhf_ray.labelling.desk import Given, Showing, Situation
+from rlhf_ray.labelling.questions import Answer
+from rlhf_ray.store import PreferenceStore
+from tests.labelling.office import Office, pairs_of
 
 
 @pytest.fixture
@@ -123,11 +77,117 @@ def test_what_the_disk_does_not_take_is_not_acknowledged_and_may_be_sent_again(o
         with pytest.raises(OSError, match="no space"):
             await office.give("ada", shown, "left", "e" * 32)
         assert office.queue.open() == 1
+        assert await office.desk.next("ada", 1, []) == []  # whoever gave it sends it again
         office.local.broken = False
         await office.give("ada", shown, "left", "e" * 32)
 
     asyncio.run(session())
     assert len(office.rows()) == 1
+
+
+def test_who_does_not_wait_for_acknowledgements_is_asked_nothing_twice(office: Office) -> None:
+    """As the page does: it posts an answer and at once asks for more, while the disk takes its time."""
+
+    async def session() -> None:
+        await office.desk.ask(0, pairs_of(40))
+        office.local.delay = 0.02
+        ahead = await office.desk.next("ada", 4, [])
+        answers = []
+        while ahead:
+            answers.append(asyncio.create_task(office.give("ada", ahead.pop(0), "left")))
+            await asyncio.sleep(0)
+            ahead += await office.desk.next("ada", 1, [shown.lease for shown in ahead])
+            assert (await office.desk.progress("ada"))["queue"] <= 40 - len(answers)
+        await asyncio.gather(*answers)
+
+    asyncio.run(session())
+    rows = office.rows()
+    assert len(rows) == len({row["pair_id"] for row in rows}) == 40
+
+
+def test_an_answer_that_is_not_stored_yet_is_asked_for_on_no_other_page_of_theirs(office: Office) -> None:
+    async def session() -> None:
+        await office.desk.ask(0, pairs_of(2))
+        first, second = await office.desk.next("ada", 2, [])
+        office.local.broken = True
+        with pytest.raises(OSError, match="no space"):
+            await office.give("ada", first, "left", "e" * 32)
+        await office.desk.release("ada", [second.lease])  # the page is reloaded; the answer is in its outbox
+        assert await office.desk.next("bob", 2, []) != []  # what was given back
+        assert await office.desk.next("ada", 2, []) == []
+        assert "on another page of yours" in (await office.desk.progress("ada"))["reason"]
+
+    asyncio.run(session())
+
+
+def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp_path: Path) -> None:
+    """Kept answers come before the questions are there again."""
+    pairs = pairs_of(3)
+
+    async def before() -> list[Showing]:
+        await office.desk.ask(0, pairs)
+        return await office.desk.next("ada", 2, [])
+
+    async def after(stored: Showing, under_way: Showing) -> None:
+        restarted = Office(tmp_path / "store")
+        await restarted.give("ada", stored, "left")
+        restarted.local.delay = 0.2
+        answer = asyncio.create_task(restarted.give("ada", under_way, "left"))
+        await asyncio.sleep(0.01)
+        restarted.local.delay = 0.0
+        await restarted.desk.ask(0, pairs)
+        assert len(await restarted.desk.next("ada", 3, [])) == 1
+        await answer
+        assert restarted.queue.done(0) == 2
+
+    asyncio.run(after(*asyncio.run(before())))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_lease_takes_one_answer(office: Office, tmp_path: Path, restart: bool) -> None:
+    async def before() -> Showing:
+        await office.desk.ask(0, pairs_of(1))
+        shown = (await office.desk.next("ada", 1, []))[0]
+        await office.give("ada", shown, "left", "e" * 32)
+        return shown
+
+    async def after(at: Office, shown: Showing) -> None:
+        with pytest.raises(ValueError, match="answer already"):
+            await at.give("ada", shown, "right")
+        await at.give("ada", shown, "left", "e" * 32)  # the same one, sent again
+
+    shown = asyncio.run(before())
+    asyncio.run(after(Office(tmp_path / "store") if restart else office, shown))
+    assert len(office.rows()) == 1
+
+
+def test_a_replayed_check_does_not_raise_the_score(tmp_path: Path) -> None:
+    office = Office(tmp_path / "store", catch_share=0.5)
+
+    async def session() -> None:
+        await office.desk.ask(0, pairs_of(60))
+        shown = []
+        while not any(row["kind"] == "check" for row in office.rows()):
+            shown = await office.desk.next("ada", 1, [])
+            await office.give("ada", shown[0], "equal")
+        for _ in range(5):
+            with pytest.raises(ValueError, match="answer already"):
+                await office.give("ada", shown[0], "equal")
+        assert [one["catches"] for one in (await office.desk.statistics())["annotators"]] == [1]
+
+    asyncio.run(session())
+
+
+def test_an_old_lease_takes_no_answer(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def session() -> None:
+        await office.desk.ask(0, pairs_of(1))
+        shown = (await office.desk.next("ada", 1, []))[0]
+        later = time.time() + leases.GOOD_FOR + 1
+        monkeypatch.setattr(leases.time, "time", lambda: later)
+        with pytest.raises(ValueError, match="7 days ago"):
+            await office.give("ada", shown, "left")
+
+    asyncio.run(session())
 
 
 def test_answers_that_come_together_are_stored_together(office: Office) -> None:
@@ -243,7 +303,7 @@ def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> N
     asyncio.run(session())
     checks = [row for row in office.rows() if row["kind"] == "check"]
     assert checks
-    assert all(json.loads(row["extra"])["catch"] in ("same", "repeat", "known") for row in checks)
+    assert all(json.loads(row["extra"])["catch"] in ("same", "repeat") for row in checks)
     assert len(office.store) == 20 - len(checks)
 
 

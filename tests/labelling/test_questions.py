@@ -149,7 +149,7 @@ def test_the_last_ten_can_be_taken_back(clock: Clock) -> None:
 def test_catch_pairs_of_each_kind_come_and_are_no_questions(clock: Clock) -> None:
     pairs = [(f"a{i}", f"b{i}") for i in range(300)]
     returns = {clip: float(i) for i, clip in enumerate(clip for pair in pairs for clip in pair)}
-    queue = QuestionQueue(catch_share=0.5, seed=1, clock=clock)
+    queue = QuestionQueue(catch_share=0.5, catch_by_reward=True, seed=1, clock=clock)
     queue.add(0, pairs, returns)
     caught, answered = [], {}
     for i in range(300):
@@ -172,6 +172,18 @@ def test_catch_pairs_of_each_kind_come_and_are_no_questions(clock: Clock) -> Non
             assert returns[shown.left] > returns[shown.right] + 100
             assert shown.expected == 1.0
     assert len(caught) < 300 / CATCH_AFTER
+
+
+def test_the_environments_reward_is_no_truth_unless_one_says_so(clock: Clock) -> None:
+    queue = QuestionQueue(catch_share=0.5, seed=1, clock=clock)
+    pairs = [(f"a{i}", f"b{i}") for i in range(300)]
+    queue.add(0, pairs, {clip: float(i) for i, clip in enumerate(clip for pair in pairs for clip in pair)})
+    caught = set()
+    for i in range(300):
+        shown = queue.next("ada", 1)[0]
+        queue.answered("ada", shown, "left", f"e{i}")
+        caught.add(shown.catch)
+    assert caught == {None, "same", "repeat"}
 
 
 def test_no_catch_pairs_unless_they_are_asked_for(clock: Clock) -> None:
@@ -197,6 +209,7 @@ class Queue(RuleBasedStateMachine):
         self.clock = Clock()
         self.queue = QuestionQueue(lease_seconds=100, overlap_share=0.3, seed=0, clock=self.clock)
         self.held: dict[str, list[Shown]] = {"ada": [], "bob": []}
+        self.under_way: dict[str, list[Shown]] = {"ada": [], "bob": []}
         self.leased: dict[tuple[str, str], float] = {}
         self.answers: dict[str, set[str]] = {}
         self.events = self.asked = 0
@@ -206,22 +219,40 @@ class Queue(RuleBasedStateMachine):
         self.queue.add(self.asked, [(f"{self.asked}l{i}", f"{self.asked}r{i}") for i in range(count)])
         self.asked += 1
 
-    @rule(who=st.sampled_from(["ada", "bob"]), count=st.integers(1, 3))
-    def take(self, who: str, count: int) -> None:
-        for shown in self.queue.next(who, count, [s.key for s in self.held[who]]):
+    @rule(who=st.sampled_from(["ada", "bob"]), count=st.integers(1, 3), another_page=st.booleans())
+    def take(self, who: str, count: int, another_page: bool) -> None:
+        held = [] if another_page else [s.key for s in self.held[who]]
+        for shown in self.queue.next(who, count, held):
             assert who not in self.answers.get(shown.key, ())
-            assert shown not in self.held[who]
+            assert shown.key not in {s.key for s in self.under_way[who]}
+            assert shown.key not in held
+            assert self.leased.get((who, shown.key), -1) <= self.clock.now
             other = "bob" if who == "ada" else "ada"
             if self.leased.get((other, shown.key), -1) > self.clock.now:
                 assert self.queue._questions[shown.key].two  # both see it at once only where two opinions are wanted
-            self.held[who].append(shown)
-        for shown in self.held[who]:
+            self.held[who] = [s for s in self.held[who] if s.key != shown.key] + [shown]
             self.leased[who, shown.key] = self.clock.now + 100
+        for key in held:
+            if self.queue._questions[key].leases.get(who, 0) > self.clock.now:
+                self.leased[who, key] = self.clock.now + 100
+
+    @rule(who=st.sampled_from(["ada", "bob"]))
+    def send(self, who: str) -> None:
+        if self.held[who]:
+            self.under_way[who].append(self.held[who].pop(0))
+            self.queue.answering(who, self.under_way[who][-1].key)
+
+    @rule(who=st.sampled_from(["ada", "bob"]))
+    def fail(self, who: str) -> None:
+        if self.under_way[who]:
+            shown = self.under_way[who].pop(0)
+            self.queue.not_stored(who, shown.key)
+            self.held[who].append(shown)
 
     @rule(who=st.sampled_from(["ada", "bob"]), answer=st.sampled_from(["left", "right", "equal", "skip", "flag"]))
     def answer(self, who: str, answer: str) -> None:
-        if self.held[who]:
-            shown = self.held[who].pop(0)
+        if self.under_way[who]:
+            shown = self.under_way[who].pop(0)
             self.leased.pop((who, shown.key), None)
             self.queue.answered(who, shown, answer, f"e{self.events}")  # type: ignore[arg-type]
             self.events += 1

@@ -7,6 +7,7 @@ import { Outbox } from "./outbox.js";
 import { Player } from "./player.js";
 import { showProgress } from "./progress.js";
 import { close, load, Questions } from "./questions.js";
+import { showRefused } from "./refused.js";
 import { enter, onEntrance } from "./session.js";
 import { swipes } from "./swipe.js";
 import { Watch } from "./watch.js";
@@ -20,7 +21,12 @@ const canvases = [byId("left"), byId("right")].map((element) => /** @type {HTMLC
 
 const watch = new Watch();
 const player = new Player(canvases, showPlayer);
-const questions = new Questions(advance, showProgress, (text) => (byId("reason").textContent = text));
+const questions = new Questions(
+  advance,
+  showProgress,
+  (text) => (byId("reason").textContent = text),
+  () => outbox?.leases ?? [],
+);
 /**
  * This page's answers, the latest last; the server knows those of earlier pages. The last few keep their films.
  * @type {{id: string, showing: import("./questions.js").Showing, question: import("./questions.js").Question | null}[]}
@@ -148,6 +154,7 @@ const actions = {
   slower: () => accelerate(-1),
   faster: () => accelerate(1),
   help: () => /** @type {HTMLDialogElement} */ (byId("help")).showModal(),
+  refused: () => /** @type {HTMLDialogElement} */ (byId("refused")).showModal(),
 };
 
 /**
@@ -166,18 +173,21 @@ let announcing;
  * @param {import("./outbox.js").State} state
  * @param {number} waiting
  * @param {string} why
+ * @param {Outbox} box
  */
-function showSaved(state, waiting, why) {
+function showSaved(state, waiting, why, box) {
   const badge = byId("saved");
   badge.dataset.waiting = String(waiting);
-  const text = { saved: "All saved", saving: `Saving ${waiting} …`, offline: `Offline, ${waiting} kept here`, refused: "An answer was refused" }[state];
+  const saved = box.refused.length ? "Others saved" : "All saved";
+  const text = { saved, saving: `Saving ${waiting} …`, offline: `Offline, ${waiting} kept here` }[state];
   clearTimeout(announcing);
   // Most answers are saved at once; to say so each time would flicker, and keep a screen reader talking.
   announcing = setTimeout(() => {
     badge.dataset.state = state;
     if (badge.textContent !== text) badge.textContent = text;
   }, state === "saving" ? 400 : 0);
-  if (why) say(state === "refused" ? `An answer was not taken: ${why}` : why);
+  if (why) say(why);
+  showRefused(box);
 }
 
 /** @param {{name: string, owner: boolean, title: string, instructions: string}} me */

@@ -1,6 +1,7 @@
 /**
  * Answers on their way to the server. They are kept in this browser from the key press until the server has said that they are
- * durable, so neither a lost network, a reload nor a full disk on the other side loses one; ids make sending twice harmless.
+ * durable, so neither a lost network, a reload nor a full disk on the other side loses one; ids make sending twice harmless. One that
+ * the server refuses stays here too, until it is taken or the person discards it.
  * @module
  */
 import { call, Offline, Refused } from "./api.js";
@@ -17,7 +18,7 @@ import { keep, keptNames, kept, pause } from "./dom.js";
  * @property {number} loops_right
  * @property {string | null} key
  */
-/** @typedef {"saved" | "saving" | "offline" | "refused"} State */
+/** @typedef {"saved" | "saving" | "offline"} State */
 
 const RETRY_S = [0.5, 1, 2, 4, 8];
 
@@ -25,7 +26,7 @@ const RETRY_S = [0.5, 1, 2, 4, 8];
 export class Outbox {
   /**
    * @param {string} name whose answers; another person in this browser has another box
-   * @param {(state: State, waiting: number, why: string) => void} onState
+   * @param {(state: State, waiting: number, why: string, box: Outbox) => void} onState
    */
   constructor(name, onState) {
     this._box = `outbox.${name}.`;
@@ -35,9 +36,14 @@ export class Outbox {
     this._entries = new Map();
     /** @type {Given[]} */
     this._waiting = [];
+    /** Answers that the server did not take, and why. @type {{given: Given, why: string}[]} */
+    this.refused = [];
     for (const entry of keptNames(this._box).sort()) {
-      const given = kept(entry, null);
-      if (given?.event_id) this._waiting.push(given), this._entries.set(given.event_id, entry);
+      const { refused, ...given } = kept(entry, {});
+      if (!given.event_id) continue;
+      this._entries.set(given.event_id, entry);
+      if (refused) this.refused.push({ given, why: refused });
+      else this._waiting.push(given);
     }
     /** Ids that the server may have seen. @type {Set<string>} */
     this._tried = new Set(this._waiting.map((given) => given.event_id));
@@ -57,6 +63,29 @@ export class Outbox {
     this._waiting.push(given);
     this._say(this._offline ? "offline" : "saving");
     this._run();
+  }
+
+  /** Leases of the answers that are not saved yet, those of this person's other tabs included. @returns {string[]} */
+  get leases() {
+    const everywhere = keptNames(this._box).map((entry) => kept(entry, {}));
+    const waiting = [...this._waiting, ...everywhere.filter((given) => given.lease && !given.refused)];
+    return [...new Set(waiting.map((given) => given.lease))];
+  }
+
+  /** Send what was refused again. */
+  retry() {
+    for (const { given } of this.refused) this._waiting.push(given), keep(this._entry(given), given);
+    this.refused = [];
+    this._say("saving");
+    this._wake?.();
+    this._run();
+  }
+
+  /** Delete what was refused, for good. */
+  discard() {
+    for (const { given } of this.refused) this._forget(given);
+    this.refused = [];
+    this._say("saved");
   }
 
   /**
@@ -85,7 +114,7 @@ export class Outbox {
    */
   _say(state, why = "") {
     this._offline = state === "offline";
-    this._onState(state === "saved" && this._waiting.length ? "saving" : state, this._waiting.length, why);
+    this._onState(state === "saved" && this._waiting.length ? "saving" : state, this._waiting.length, why, this);
   }
 
   async _run() {
@@ -102,9 +131,11 @@ export class Outbox {
         this._say("saved");
       } catch (error) {
         if (error instanceof Refused && !error.passing && error.status !== 401) {
-          // It will never be taken; said aloud, because it is somebody's work.
-          this._forget(given);
-          this._say("refused", error.message);
+          // Somebody's work: kept, and said aloud.
+          this._waiting = this._waiting.filter((other) => other !== given);
+          this.refused.push({ given, why: error.message });
+          keep(this._entry(given), { ...given, refused: error.message });
+          this._say("saved", `An answer was not taken, and is kept here: ${error.message}`);
           continue;
         }
         const busy = error instanceof Refused && error.status === 429;
@@ -117,11 +148,15 @@ export class Outbox {
 
   /** @param {Given} given */
   _forget(given) {
-    // Found again: an answer behind it may have been taken back meanwhile.
-    this._waiting.splice(this._waiting.indexOf(given), 1);
+    this._waiting = this._waiting.filter((other) => other !== given);
     this._tried.delete(given.event_id);
-    keep(this._entries.get(given.event_id) ?? "", null);
+    keep(this._entry(given), null);
     this._entries.delete(given.event_id);
+  }
+
+  /** Where an answer is kept. @param {Given} given */
+  _entry(given) {
+    return this._entries.get(given.event_id) ?? "";
   }
 
   /** @param {number} seconds */

@@ -12,6 +12,10 @@ import { call, Refused, sheet } from "./api.js";
 
 const AHEAD = 3;
 const POLL_MS = 2000;
+/** Answers that wait to be saved, from which on no further pairs are asked for. */
+const MOST_WAITING = 24;
+/** Leases that the server lets a page name. */
+const MOST_HELD = 36;
 
 /**
  * A showing with its films, decoded.
@@ -35,17 +39,17 @@ export class Questions {
    * @param {() => void} onReady there is a question again
    * @param {(progress: any) => void} onProgress
    * @param {(text: string) => void} onTrouble why none comes, where the server cannot say
+   * @param {() => string[]} answered leases of answers that are not saved yet: their pairs are held like those on screen
    */
-  constructor(onReady, onProgress, onTrouble) {
+  constructor(onReady, onProgress, onTrouble, answered) {
     this._onReady = onReady;
     this._onProgress = onProgress;
     this._onTrouble = onTrouble;
+    this._answered = answered;
     /** @type {Question | null} */
     this.current = null;
     /** @type {Question[]} */
     this._ahead = [];
-    /** Leases the server does not want to hear of. @type {Set<string>} */
-    this._forgotten = new Set();
     this._fetching = false;
     this._running = false;
     document.addEventListener("visibilitychange", () => this._visible());
@@ -84,9 +88,13 @@ export class Questions {
   /** Fetch until enough are ahead. */
   async fill() {
     if (this._fetching || !this._running || document.hidden || this._ahead.length >= AHEAD) return;
+    if (this._answered().length >= MOST_WAITING) {
+      this._onTrouble(`Your last ${this._answered().length} answers are not saved yet. The next pair comes when they are.`);
+      return;
+    }
     this._fetching = true;
     try {
-      const wish = { count: AHEAD - this._ahead.length + (this.current ? 0 : 1), holding: this._leases() };
+      const wish = { count: AHEAD - this._ahead.length + (this.current ? 0 : 1), holding: this._held() };
       const { questions, progress } = await call("POST", "api/questions", wish);
       this._onProgress(progress);
       // In order, each as soon as it is there: the first is not kept waiting by the films of the third.
@@ -99,8 +107,6 @@ export class Questions {
         if (this._running && !this.current) this._onReady();
       }
     } catch (error) {
-      // Leases of an earlier run: without them, the next try goes well. The one on screen may be answered all the same.
-      if (error instanceof Refused && error.status === 400) this._forgotten = new Set(this._leases());
       this._onTrouble(error instanceof Refused ? error.message : "The server is not to be reached; trying again.");
     } finally {
       this._fetching = false;
@@ -118,8 +124,12 @@ export class Questions {
 
   /** @returns {string[]} */
   _leases() {
-    const leases = [this.current, ...this._ahead].flatMap((question) => (question ? [question.showing.lease] : []));
-    return leases.filter((lease) => !this._forgotten.has(lease));
+    return [this.current, ...this._ahead].flatMap((question) => (question ? [question.showing.lease] : []));
+  }
+
+  /** @returns {string[]} */
+  _held() {
+    return [...this._leases(), ...this._answered()].slice(0, MOST_HELD);
   }
 
   /** @param {string[]} leases */
@@ -135,7 +145,7 @@ export class Questions {
   }
 
   async _renew() {
-    const leases = this._leases();
+    const leases = this._held();
     let seconds = Infinity;
     if (leases.length && !document.hidden) {
       const renewed = [this.current, ...this._ahead];

@@ -106,11 +106,12 @@ function weightOf(row) {
  * @param {boolean} owner
  */
 function show(statistics, owner) {
-  byId("figures").replaceChildren(
-    figure("Labels", number(statistics.labels), "from all annotators"),
-    figure("Krippendorff’s α", number(statistics.alpha, 2), inWords(statistics.alpha)),
-    figure("Raw agreement", percent(statistics.raw_agreement), "the same answer on shared pairs"),
-  );
+  const figures = [figure("Labels", number(statistics.labels), "from all annotators")];
+  if (owner) {
+    figures.push(figure("Krippendorff’s α", number(statistics.alpha, 2), inWords(statistics.alpha)));
+    figures.push(figure("Raw agreement", percent(statistics.raw_agreement), "the same answer on shared pairs"));
+  }
+  byId("figures").replaceChildren(...figures);
   /** @type {any[]} */
   const rows = statistics.annotators ?? [];
   const columns = COLUMNS.filter(({ optional }) => !optional || !rows.every(optional));
@@ -124,7 +125,9 @@ function show(statistics, owner) {
     }),
   );
   const notes = columns.map(({ title, means }) => `${title}: ${means}.`).join(" ");
-  byId("notes").textContent = rows.length ? `${notes} What is marked with ! is worth a look.` : "Nobody has answered yet.";
+  const none = owner ? "Nobody has answered yet." : "You have not answered yet.";
+  const whose = owner ? "" : " Only the first annotator sees everybody's numbers.";
+  byId("notes").textContent = (rows.length ? `${notes} What is marked with ! is worth a look.` : none) + whose;
 }
 
 /** @param {import("./session.js").Me} me */

@@ -1,0 +1,62 @@
+"""A real desk with a real store, and made-up pairs to ask about."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.comparisons import Pairs
+from rlhf_ray.films import film
+from rlhf_ray.fragments import Fragments
+from rlhf_ray.labelling.collect import LocalStore
+from rlhf_ray.labelling.desk import Desk, Given, Showing
+from rlhf_ray.labelling.questions import Answer, QuestionQueue
+from rlhf_ray.store import Event, PreferenceStore
+from tests.made_up import IMAGES, VECTORS, some_fragments
+
+SECRET = b"s" * 32
+
+
+def pairs_of(count: int, seed: int = 0, *, images: bool = False, films: bool = True) -> Pairs:
+    fragments = some_fragments(2 * count, 6, observations=IMAGES if images else VECTORS, seed=seed)
+    pairs = Pairs.of(fragments, np.arange(2 * count).reshape(count, 2), 3)
+    if images or not films:
+        return pairs
+    made = [film(name, np.full((7, 32, 48, 3), i, np.uint8), pixelated=False) for i, name in enumerate(fragments.ids())]
+    return Pairs(pairs.left, pairs.right, pairs.ids, 3, tuple(zip(made[::2], made[1::2], strict=True)))
+
+
+class Broken(LocalStore):
+    """A store whose disk takes nothing while ``broken``, and whatever it takes ``delay`` seconds late."""
+
+    broken = False
+    recorded = 0
+    delay = 0.0
+
+    async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
+        self.recorded += 1
+        await asyncio.sleep(self.delay)
+        if self.broken:
+            raise OSError("no space left on device")
+        return await super().record(events, clips)
+
+
+class Office:
+    """A desk, its store, and shorthands."""
+
+    def __init__(self, path: Path, **options: Any):
+        self.store = PreferenceStore(path)
+        self.local = Broken(self.store)
+        self.queue = QuestionQueue(seed=0, **options)
+        self.desk = Desk(self.local, self.queue, SECRET, fps=30, run_id="run")
+
+    async def give(self, who: str, shown: Showing, answer: Answer, event: str | None = None) -> str:
+        event = event or secrets.token_hex(16)
+        await self.desk.answer(who, Given(event, shown.lease, answer, view_ms=700, key="ArrowLeft"))
+        return event
+
+    def rows(self) -> list[dict[str, Any]]:
+        return PreferenceStore(self.store.path).events().to_pylist()  # from the disk

@@ -1,0 +1,143 @@
+"""The page in a real browser at a real desk with a real store: nobody is asked twice, and no answer is lost."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.labelling.at_the_page import press, wait_for_pair, wait_saved
+from tests.labelling.fake_desk import Served, served
+from tests.labelling.office import Office, pairs_of
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Office:
+    return Office(tmp_path / "store")
+
+
+@pytest.fixture
+def serve(office: Office, browser: Browser) -> Iterator[Callable[[int], tuple[Served, BrowserContext]]]:
+    """Serves the page about so many pairs; a browser of its own."""
+    context = browser.new_context()
+    with served(office.desk) as site:  # type: ignore[arg-type]
+
+        def start(pairs: int) -> tuple[Served, BrowserContext]:
+            # In a thread, since Playwright's loop is running in this one.
+            ThreadPoolExecutor(1).submit(asyncio.run, office.desk.ask(0, pairs_of(pairs))).result()
+            return site, context
+
+        yield start
+        context.close()
+
+
+def come(context: BrowserContext, site: Served) -> Page:
+    page = context.new_page()
+    page.goto(site.link())
+    wait_for_pair(page)
+    return page
+
+
+def press_until_all_are_answered(office: Office, *pages: Page) -> None:
+    """Press as fast as the pages take it."""
+    deadline = time.monotonic() + 60
+    while office.queue.open():
+        assert time.monotonic() < deadline, f"{office.queue.open()} pairs were never asked for"
+        for page in pages:
+            page.keyboard.press("ArrowLeft")
+    for page in pages:
+        wait_saved(page)
+
+
+def assert_each_was_asked_once(office: Office, pairs: int) -> None:
+    rows = office.rows()
+    assert len(rows) == len({row["pair_id"] for row in rows}) == pairs
+    assert {row["kind"] for row in rows} == {"label"}
+
+
+def test_whoever_presses_at_full_speed_is_asked_nothing_twice(serve: Any, office: Office) -> None:
+    site, context = serve(20)
+    office.local.delay = 0.2
+    page = come(context, site)
+    press_until_all_are_answered(office, page)
+    assert_each_was_asked_once(office, 20)
+
+
+def test_two_pages_of_one_person_show_different_pairs(serve: Any, office: Office) -> None:
+    site, context = serve(16)
+    office.local.delay = 0.2
+    pages = come(context, site), come(context, site)
+    press_until_all_are_answered(office, *pages)
+    assert_each_was_asked_once(office, 16)
+
+
+def test_answers_kept_while_nothing_is_stored_are_not_asked_for_again(serve: Any, office: Office) -> None:
+    """Neither by the page that keeps them, nor once it is reloaded, nor later than their leases."""
+    office.queue.lease_seconds = 3.0
+    site, context = serve(12)
+    page = come(context, site)
+    office.local.broken = True
+    for _ in range(5):
+        press(page, "ArrowLeft")
+    page.wait_for_timeout(1000)
+    page.reload()
+    wait_for_pair(page)
+    page.wait_for_timeout(3500)  # without the page, the leases of what it keeps would have ended
+    press(page, "ArrowLeft")
+    office.local.broken = False
+    press_until_all_are_answered(office, page)
+    assert_each_was_asked_once(office, 12)
+
+
+def test_a_reloaded_page_gives_its_pairs_back_and_gets_them_again(serve: Any, office: Office) -> None:
+    site, context = serve(3)
+    page = come(context, site)
+    for _ in range(3):
+        page.wait_for_timeout(300)
+        page.reload()
+        wait_for_pair(page)
+    press_until_all_are_answered(office, page)
+    assert_each_was_asked_once(office, 3)
+
+
+def test_a_refused_answer_is_kept_shown_and_discarded_on_purpose_alone(serve: Any, office: Office) -> None:
+    site, context = serve(8)
+    page = come(context, site)
+    leases, office.desk._leases = office.desk._leases, type(office.desk._leases)(b"another run")
+    page.keyboard.press("ArrowLeft")
+    badge = page.locator("#refused-count")
+    expect(badge).to_have_text("1 answer not taken")
+    expect(page.locator("#saved")).to_have_text("Others saved")
+    page.reload()
+    expect(badge).to_have_text("1 answer not taken")
+    assert office.rows() == []
+    badge.click()
+    expect(page.locator("#refused-why")).to_contain_text("1 answer: The lease is not one of this page's")
+    page.locator("#refused-retry").click()  # in vain
+    page.wait_for_timeout(300)
+    expect(badge).to_have_text("1 answer not taken")
+    office.desk._leases = leases
+    badge.click()
+    page.locator("#refused-retry").click()
+    expect(page.locator("#saved")).to_have_text("All saved")
+    expect(badge).to_be_hidden()
+    expect(page.locator("#refused")).to_be_hidden()
+    assert len(office.rows()) == 1
+    office.desk._leases = type(leases)(b"a third run")
+    wait_for_pair(page)
+    page.keyboard.press("ArrowLeft")
+    badge.click()
+    page.locator("#refused-discard").click()
+    expect(badge).to_be_visible()
+    page.locator("#refused-discard", has_text="Discard 1 answer for good").click()
+    expect(badge).to_be_hidden()
+    page.reload()
+    page.wait_for_timeout(300)
+    expect(badge).to_be_hidden()
+    assert len(office.rows()) == 1
