@@ -119,7 +119,7 @@ def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialSc
         **{name: changed},
     )
     population.space = space
-    return population  # type: ignore[no-any-return]
+    return population
 
 
 class _Population:
@@ -131,7 +131,7 @@ class _Population:
     space: Space
     """What varies; set by `scheduler`."""
 
-    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+    def choose_trial_to_run(self: Any, tune_controller: Any) -> Any:
         """Called by Tune, all the time. Where all wait and nobody is left to wait for, the next look is a later one."""
         chosen = super().choose_trial_to_run(tune_controller)  # type: ignore[misc]
         live = tune_controller.get_live_trials()
