@@ -512,20 +512,31 @@ class Experiment:
             f"fragments are cut from rollouts of ppo.rollout_length={self.ppo.rollout_length} steps: "
             "shorten the fragments or lengthen the rollouts",
         )
-        exploration = self.preferences.rounds * fragments.between_rounds_env_steps(self.preferences.asks_people)
-        needed = fragments.initial_env_steps + exploration + self.ppo.iteration_env_steps
-        _require(
-            self.total_env_steps >= needed,
-            "total_env_steps",
-            self.total_env_steps,
-            f"the first fragments (fragments.initial_env_steps={fragments.initial_env_steps}), exploration "
-            f"({exploration}) and one iteration of PPO ({self.ppo.iteration_env_steps}) take {needed}",
-        )
+        needed, what = env_steps_needed(fragments, self.preferences, self.ppo.iteration_env_steps)
+        _require(self.total_env_steps >= needed, "total_env_steps", self.total_env_steps, what)
 
     def resolved_fragments(self, horizon: int | None = None) -> ResolvedFragments:
         """`FragmentSettings.resolved` for this experiment; the first guess where the environment's ``horizon`` is not known yet."""
         of = self.ppo.rollout_length
         return self.fragments.resolved(horizon=horizon, total_env_steps=self.total_env_steps, rollout=of)
+
+
+def env_steps_needed(fragments: ResolvedFragments, preferences: PreferenceSettings, iteration: int) -> tuple[int, str]:
+    """The environment steps that a training takes at least, with one ``iteration`` of PPO, and what they are for."""
+    rounds = preferences.rounds
+    needed = (
+        fragments.initial_env_steps + rounds * fragments.between_rounds_env_steps(preferences.asks_people) + iteration
+    )
+    parts = [f"the first fragments (fragments.initial_env_steps={fragments.initial_env_steps})"]
+    if fragments.exploration_env_steps:
+        parts.append(
+            f"exploration in preferences.rounds={rounds} (fragments.exploration_env_steps={fragments.exploration_env_steps})"
+        )
+    if preferences.asks_people:
+        parts.append(
+            f"filming for people in preferences.rounds={rounds} (fragments.film_env_steps={fragments.filmed_env_steps})"
+        )
+    return needed, f"{', '.join(parts)} and one iteration of PPO ({iteration}) take {needed}: raise it or lower those"
 
 
 def to_json(settings: Any) -> dict[str, Any]:

@@ -148,7 +148,12 @@ def stop(words: list[str]) -> None:
         return
     print(f"{row['name']}: stopping after the current iteration", flush=True)
     announced.stop(row["folder"])
-    print(f"{row['name']}: stopped; `rlhf-ray train --resume {row['folder']}` goes on with it")
+    print(f"{row['name']}: stopped; `{going_on_with(row)}` goes on with it")
+
+
+def going_on_with(row: dict[str, Any]) -> str:
+    """The command that goes on with a run, or a sweep, that was stopped."""
+    return f"rlhf-ray {'tune' if row.get('sweep') else 'train'} --resume {row['folder']}"
 
 
 def submitted() -> list[dict[str, Any]]:

@@ -41,6 +41,7 @@ from rlhf_ray.settings import (
     ResolvedFragments,
     RewardModelSettings,
     SettingError,
+    env_steps_needed,
     from_json,
     to_json,
 )
@@ -280,14 +281,10 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
             raise SettingError(
                 f"batch_mode is {self.batch_mode!r}; only 'truncate_episodes' takes a known number of steps."
             )
-        needed = fragments.initial_env_steps + self.most_iteration_env_steps
-        needed += preferences.rounds * fragments.between_rounds_env_steps(preferences.asks_people)
         _ = self.labelling_settings
+        needed, what = env_steps_needed(fragments, preferences, self.most_iteration_env_steps)
         if self.total_env_steps < needed:
-            raise SettingError(
-                f"total_env_steps is {self.total_env_steps}; the first fragments ({fragments.initial_env_steps} steps), "
-                f"exploration and one iteration ({self.most_iteration_env_steps} steps) take {needed}: raise it or lower those."
-            )
+            raise SettingError(f"total_env_steps is {self.total_env_steps}; {what}.")
 
     def check_environment(self) -> tuple[gym.spaces.Box, gym.Space[Any]]:
         """Make the environment once and check that everything fits it.

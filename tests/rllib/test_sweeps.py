@@ -70,7 +70,10 @@ def rows_of(trial: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_train_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     space = {"ppo.gamma": tune.uniform(0.9, 0.99), "reward_model.updates": tune.choice([3, 5])}
@@ -101,6 +104,11 @@ def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_trai
     assert len(begun) in (3, 4)  # one of them twice, unless it was killed when it had done all but end
     assert {there - done for done, there in begun} <= {1, 2}  # of two CPUs each, on four
     assert f"rlhf-ray train {folder}/best.json" in printed.replace("\n", "")
+    assert re.search(
+        r"trial_\w+: its process died; it restarts from its last checkpoint, checkpoint_\d+ \(restart 1 of 10\)",
+        printed,
+    )
+    assert "Traceback" not in printed + caplog.text
     for trial in outcome.trials:
         assert list((folder / trial["name"]).glob("events.out.tfevents.*"))  # TensorBoard
     assert len(list(folder.glob("wandb/offline-run-*/*.wandb"))) >= 3
@@ -125,11 +133,13 @@ def test_a_trial_that_takes_over_another_goes_on_with_its_labels_and_its_reward_
     taker = replaced.parent
     (donor,) = (tmp_path / "sweep" / trial["name"] for trial in outcome.trials if trial["name"] != taker.name)
     rows, donors = rows_of(taker), rows_of(donor)
-    seed = donors[0]["settings"]["seed"]
-    first = next(i for i, row in enumerate(rows) if row["settings"]["seed"] == seed)
+    rate = rows[0]["settings"]["ppo.learning_rate"]
+    first = next(i for i, row in enumerate(rows) if row["settings"]["ppo.learning_rate"] != rate)
     after = rows[first]
     source = donors[after["training_iteration"] - 2]  # what the donor had come to when it was taken over
     assert first > 0
+    # It keeps its seed, so that it goes another way from there.
+    assert after["settings"]["seed"] == rows[0]["settings"]["seed"] != source["settings"]["seed"]
     held, theirs, own = (
         PreferenceStore(path, create=False).load() for path in (taker / "preferences", donor / "preferences", replaced)
     )

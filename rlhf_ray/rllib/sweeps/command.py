@@ -86,7 +86,7 @@ def run(
 def _begin(plan: Plan, folder: Path, turn: Callable[[Path], object]) -> None:
     """Start Ray, and have the sweep listed while it runs."""
     start_ray(cpus=2 + plan.experiment.ppo.num_env_runners + plan.experiment.ppo.num_learners)
-    with announced(folder, environment=plan.experiment.environment) as announcement:
+    with announced(folder, environment=plan.experiment.environment, sweep=True) as announcement:
         announcement.tell("tuning")
         turn(folder)
 

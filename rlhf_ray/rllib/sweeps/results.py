@@ -38,7 +38,8 @@ class Outcome:
 
     Attributes:
         plan: what was asked for, as JSON values.
-        trials: one dictionary each, the best first: ``name``, ``status`` (finished, stopped early, failed or unfinished),
+        trials: one dictionary each, the best first, of those that ran to the end and then of the others: ``name``, ``status``
+            (finished, stopped early, failed or unfinished),
             ``objective`` (None where it was never measured), ``env_steps``, ``held_out_accuracy``, ``comparisons``, ``settings``
             (those that vary, as they were at the end), ``curve`` (environment steps and objective) and ``error``.
         complete: whether every trial came to its end, be it that it was stopped or failed.
@@ -52,10 +53,8 @@ class Outcome:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The best of the trials that ran to the end; of all, where none did. None where none was measured."""
-        measured = [trial for trial in self.trials if trial["objective"] is not None]
-        whole = [trial for trial in measured if trial["status"] == "finished"]
-        return next(iter(whole or measured), None)
+        """The first trial: the best of those that ran to the end; of all, where none did. None where none was measured."""
+        return next((trial for trial in self.trials if trial["objective"] is not None), None)
 
     @property
     def over_seeds(self) -> dict[str, Any] | None:
@@ -100,9 +99,10 @@ def collect(results: ResultGrid, plan: dict[str, Any], trials: int) -> Outcome:
     return Outcome(plan, found, complete=len(done) >= trials)
 
 
-def _rank(trial: dict[str, Any]) -> tuple[bool, float]:
+def _rank(trial: dict[str, Any]) -> tuple[bool, bool, float]:
+    """The best first: whoever was stopped early is compared, but comes after those who ran to the end."""
     objective = trial["objective"]
-    return objective is None, -(objective or 0.0)
+    return objective is None, trial["status"] != "finished", -(objective or 0.0)
 
 
 def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def conclude(outcome: Outcome, experiment: Experiment, folder: Path, say: Callab
 
 def _print(outcome: Outcome) -> None:
     """A table of three columns, so that it can be read in 80 characters, however many settings vary."""
-    table = Table(title="trials, best first", show_lines=True)
+    table = Table(title="trials, best first; those stopped early after those that ran to the end", show_lines=True)
     table.add_column(NAMES[outcome.plan["metric"]], justify="right")
     table.add_column("settings", overflow="fold")
     table.add_column("trial", overflow="fold")
@@ -182,7 +182,8 @@ def _print(outcome: Outcome) -> None:
         accuracy = trial["held_out_accuracy"]
         if accuracy is not None and math.isfinite(accuracy):
             told.append(f"held-out accuracy {_text(accuracy)}")
-        table.add_row(_text(trial["objective"]), settings, "\n".join(told))
+        mark = f"\nbest, in {BEST}" if trial is outcome.best else ""
+        table.add_row(f"{_text(trial['objective'])}{mark}", settings, "\n".join(told), style="bold" if mark else None)
     Console().print(table)
 
 

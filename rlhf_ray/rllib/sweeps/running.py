@@ -97,6 +97,11 @@ class Plan:
                 "preferences.held_out_share is 0, and trials are to be measured by the likelihood of held-out comparisons: set it "
                 "to 0.1, say, or --metric to return."
             )
+        if preferences.asks_people and self.schedule in ("pbt", "pb2"):
+            raise SettingError(
+                f"--schedule is {self.schedule} and preferences.teacher is {preferences.teacher!r}: the trials of a population "
+                "take turns, each with a labelling page of its own, so that people are sent from one to another. Use asha or none."
+            )
         check_tracker(self.tracker)
         check(self.space, self.experiment)
         check_strategies(self.search, self.schedule, self.space, self.trials, self.concurrent)
@@ -291,6 +296,8 @@ def _with_other_seeds(plan: Plan, folder: Path, outcome: Outcome, say: Callable[
 def _fit(tuner: tune.Tuner) -> tune.ResultGrid:
     # Not every result has an objective: no reason for Tune to give up.
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
+    # Nor is a trial that is lost and begun again one for a trace: the announcer says it, and `error.txt` in its folder holds all.
+    os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
     return tuner.fit()
 
 
@@ -322,9 +329,22 @@ class Announcer(tune.Callback):  # type: ignore[misc]
         if OBJECTIVE in result:
             self.say(f"{trial}: env steps {result[ENV_STEPS]:.0f}, objective {result[OBJECTIVE]:.4g}")
 
+    def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        """Called by Tune."""
+        start = f"its last checkpoint, {Path(trial.checkpoint.path).name}" if trial.checkpoint else "the beginning"
+        self.say(f"{trial}: {_why(trial)}; it restarts from {start} (restart {trial.num_failures} of {FAILURES})")
+
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Called by Tune."""
-        self.say(f"{trial}: failed; see {trial.local_path}")
+        self.say(f"{trial}: failed: {_why(trial)}; see {trial.error_file}")
+
+
+def _why(trial: Any) -> str:
+    """What went wrong with a trial, in a few words."""
+    error = trial.get_pickled_error()
+    if isinstance(error, ray.exceptions.RayActorError):
+        return "its process died"
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:

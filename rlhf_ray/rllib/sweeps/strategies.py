@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import math
+import random
 from typing import Any, Literal
 
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.schedulers.pb2 import PB2
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 from ray.tune.search.sample import Categorical, Float, Integer
 
 from rlhf_ray.rllib.sweeps.space import CHANGEABLE, PLACED, Space
-from rlhf_ray.rllib.sweeps.trial import ENV_STEPS
+from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, TRIAL
 from rlhf_ray.settings import SettingError
 
 Search = Literal["random", "optuna"]
@@ -27,6 +30,9 @@ REDUCTION = 3
 
 POPULATION = 5
 """Population-based training: this part (1/5) of a trial's steps lies between two looks at how it stands among the others."""
+
+DRAWS = 20
+"""Times that other settings are drawn for a trial that would get those of the one it takes over: a choice may have one value."""
 
 
 def check_strategies(search: Search, schedule: Schedule, space: Space, trials: int, concurrent: int | None) -> None:
@@ -104,7 +110,7 @@ def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialSc
     kind: Any
     kind, name = (_PB2, "hyperparam_bounds") if schedule == "pb2" else (_PBT, "hyperparam_mutations")
     changed = mutations(space, schedule)
-    return kind(
+    population = kind(
         time_attr=ENV_STEPS,
         perturbation_interval=max(1, total_env_steps // POPULATION),
         require_attrs=False,  # not every iteration is measured
@@ -112,35 +118,77 @@ def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialSc
         custom_explore_fn=Within(space),
         **{name: changed},
     )
+    population.space = space
+    return population
 
 
-class _NobodyWaitsForTheLost:
-    """A population whose trials wait for each other, but not for one that has failed: Tune's own would wait for ever."""
+class _Population:
+    """What Tune's populations lack: nobody waits for ever, whoever takes over another differs from it, and nobody is cut short.
 
-    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """Called by Tune."""
-        super().on_trial_error(tune_controller, trial)  # type: ignore[misc]
-        self._wait_no_more_for(trial, tune_controller)
+    All trials stop at each look, and go on when all have been looked at. A base that comes before Tune's class.
+    """
 
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Called by Tune."""
-        super().on_trial_complete(tune_controller, trial, result)  # type: ignore[misc]
-        self._wait_no_more_for(trial, tune_controller)
+    space: Space
+    """What varies; set by `scheduler`."""
 
-    def _wait_no_more_for(self: Any, ended: Any, tune_controller: Any) -> None:
-        states = [self._trial_state[trial] for trial in tune_controller.get_live_trials() if trial is not ended]
-        if states and all(state.last_train_time >= self._next_perturbation_sync for state in states):
-            self._next_perturbation_sync += self._perturbation_interval
-            for state in states:
-                state.last_perturbation_time = state.last_train_time
+    def choose_trial_to_run(self: Any, tune_controller: Any) -> Any:
+        """Called by Tune, all the time. Where all wait and nobody is left to wait for, the next look is a later one."""
+        chosen = super().choose_trial_to_run(tune_controller)  # type: ignore[misc]
+        live = tune_controller.get_live_trials()
+        if chosen is None and live and all(trial.status == Trial.PAUSED for trial in live):
+            self._look_later([self._trial_state[trial] for trial in live])
+            chosen = super().choose_trial_to_run(tune_controller)  # type: ignore[misc]
+        return chosen
+
+    def _look_later(self: Any, states: list[Any]) -> None:
+        """Move the look that everybody has come to, or is beyond, behind the one who is farthest.
+
+        Tune leaves it where it is when it has lost the trial that was waited for, and puts it on the very step where all stand when
+        what lies between two results of a trial is more than what lies between two looks.
+        """
+        self._next_perturbation_sync = max(state.last_train_time for state in states) + self._perturbation_interval
+        for state in states:
+            state.last_perturbation_time = state.last_train_time
+
+    def _get_new_config(self: Any, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The settings of ``trial``, which takes over ``trial_to_clone``: changed, and with a seed of its own.
+
+        With the same weights, settings and seed both would be one training from then on. PB2 changes nothing as long as the
+        settings that are taken over have not come to two results, and both may be held back by the end of a range.
+        """
+        config, operations = super()._get_new_config(trial, trial_to_clone)  # type: ignore[misc]
+        theirs = trial_to_clone.config
+        changed = [name for name in self.space if name in CHANGEABLE and name in self._hyperparam_mutations]
+        for _ in range(DRAWS):
+            if any(_differ(config[name], theirs[name]) for name in changed):
+                break
+            config |= {name: self.space[name].sample() for name in changed}
+        config["seed"] = trial.config.get("seed")
+        while config["seed"] in (None, theirs.get("seed"), theirs[TRIAL]["experiment"]["seed"]):
+            config["seed"] = random.randrange(10**6)
+        return config, operations
+
+    def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
+        """Have ``trial`` take over ``trial_to_clone``.
+
+        Where it is still saving to pause, Tune notes that it is to stop when it has saved, and would do so at a much later save.
+        """
+        super()._exploit(tune_controller, trial, trial_to_clone)  # type: ignore[misc]
+        tune_controller._cached_trial_decisions.pop(trial.trial_id, None)
 
 
-class _PBT(_NobodyWaitsForTheLost, PopulationBasedTraining):  # type: ignore[misc]
+class _PBT(_Population, PopulationBasedTraining):  # type: ignore[misc]
     pass
 
 
-class _PB2(_NobodyWaitsForTheLost, PB2):  # type: ignore[misc]
+class _PB2(_Population, PB2):  # type: ignore[misc]
     pass
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return not math.isclose(one, other, rel_tol=1e-6)  # PB2 computes in 32 bits
+    return bool(one != other)
 
 
 def mutations(space: Space, schedule: Schedule) -> dict[str, Any]:

@@ -1,0 +1,100 @@
+"""What a sweep says: the table and the best, trials that are lost, and how to go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray import tune
+
+from rlhf_ray.cluster.commands import going_on_with
+from rlhf_ray.rllib.sweeps import Plan
+from rlhf_ray.rllib.sweeps.results import Outcome, _rank, conclude
+from rlhf_ray.rllib.sweeps.running import Announcer
+from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SettingError, load_experiment
+
+
+def trial(name: str, objective: float | None, status: str, gamma: float) -> dict[str, Any]:
+    return {
+        "name": name,
+        "status": status,
+        "objective": objective,
+        "env_steps": 800,
+        "held_out_accuracy": None,
+        "comparisons": 4,
+        "settings": {"ppo.gamma": gamma},
+        "curve": [] if objective is None else [[800.0, objective]],
+        "error": None,
+    }
+
+
+def test_the_first_of_the_table_is_marked_as_the_best_and_is_the_one_in_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    plan = Plan(Experiment(), {"ppo.gamma": tune.uniform(0.9, 0.99)}, trials=4, schedule="asha")
+    # One that was stopped early looked better at the time than all others do at the end.
+    trials = [
+        trial("trial_lost", None, "failed", 0.91),
+        trial("trial_early", -100.0, "stopped early", 0.92),
+        trial("trial_whole", -300.0, "finished", 0.93),
+        trial("trial_worse", -400.0, "finished", 0.94),
+    ]
+    outcome = Outcome(plan.to_json(), sorted(trials, key=_rank), complete=True)
+    conclude(outcome, plan.experiment, tmp_path, lambda what: None)
+    names = ["trial_whole", "trial_worse", "trial_early", "trial_lost"]
+    printed = capsys.readouterr().out
+    assert sorted(names, key=printed.index) == names
+    (marked,) = (line for line in printed.splitlines() if "best, in best.json" in line)
+    assert printed.index("-300") < printed.index(marked) < printed.index("-400")
+    assert load_experiment(tmp_path / "best.json").ppo.gamma == 0.93
+    assert json.loads((tmp_path / "trials.json").read_text())["best"] == "trial_whole"
+
+
+@pytest.mark.parametrize(
+    ("error", "checkpoint", "message"),
+    [
+        (
+            ray.exceptions.ActorDiedError(),
+            "/runs/sweep/trial_a/checkpoint_000003",
+            "trial_a: its process died; it restarts from its last checkpoint, checkpoint_000003 (restart 2 of 10)",
+        ),
+        (ValueError("a\nb\n"), None, "trial_a: b; it restarts from the beginning (restart 2 of 10)"),
+        (ValueError(), None, "trial_a: ValueError; it restarts from the beginning (restart 2 of 10)"),
+    ],
+)
+def test_a_trial_that_is_lost_says_that_it_restarts(error: Exception, checkpoint: str | None, message: str) -> None:
+    class Lost:
+        num_failures = 2
+
+        def __init__(self) -> None:
+            self.checkpoint = None if checkpoint is None else tune.Checkpoint(checkpoint)
+
+        def get_pickled_error(self) -> Exception:
+            return error
+
+        def __str__(self) -> str:
+            return "trial_a"
+
+    said: list[str] = []
+    Announcer(said.append).on_trial_recover(0, [], Lost())
+    assert said == [message]
+
+
+def test_whoever_stops_a_sweep_is_told_how_to_go_on_with_it() -> None:
+    assert going_on_with({"folder": "/runs/tune-x", "sweep": True}) == "rlhf-ray tune --resume /runs/tune-x"
+    assert going_on_with({"folder": "/runs/x"}) == "rlhf-ray train --resume /runs/x"
+
+
+def test_what_people_need_is_said() -> None:
+    people = PreferenceSettings(teacher="human", rounds=10)
+    with pytest.raises(SettingError, match=r"--schedule is pbt and preferences.teacher is 'human'.*Use asha or none"):
+        Plan(Experiment(preferences=people), {"ppo.gamma": tune.uniform(0.9, 0.99)}, schedule="pbt").check()
+    fragments = FragmentSettings(length=10, initial_env_steps=500, film_env_steps=300)
+    with pytest.raises(
+        SettingError, match=r"filming for people in preferences\.rounds=10 \(fragments\.film_env_steps=300\).*lower"
+    ):
+        Experiment(preferences=people, fragments=fragments, total_env_steps=3_000)
