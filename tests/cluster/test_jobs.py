@@ -152,7 +152,7 @@ def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_listed_and_st
     assert result["interrupted"]
     assert result["comparisons"] == len(PreferenceStore(run.preferences)) >= 20
     assert run.checkpoint()
-    wait(lambda: somebody.types("ray", "job", "status", first).stdout.count("succeeded"))
+    wait(lambda: {job["submission_id"]: job["status"] for job in jobs_of(somebody)}[first] == "SUCCEEDED")
 
     # The other one has seen nothing of it. `ray job stop` gives it the time to end well, too.
     rows = {row["job"]: row for row in somebody.ps()}
@@ -228,9 +228,8 @@ def test_who_has_no_token_is_refused(head: Head, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_whose_cluster_died_goes_on_in_another(home: Path) -> None:
+def test_a_run_whose_cluster_died_goes_on_in_another(head: Head, home: Path) -> None:
     first = Head(home)
-    second: Head | None = None
     try:
         somebody = Somebody(first)
         words = [*SMALL, "--total-env-steps", "3600"]
@@ -249,8 +248,7 @@ def test_a_run_whose_cluster_died_goes_on_in_another(home: Path) -> None:
         assert follower.returncode == 1
         assert "train --resume" in printed
         assert not run.finished()
-        second = Head(home)
-        Somebody(second).succeeds("rlhf-ray", "submit", "--", "train", "--resume", "runs/dies")
+        Somebody(head).succeeds("rlhf-ray", "submit", "--", "train", "--resume", "runs/dies")
         result = json.loads(run.result.read_text())
         assert (result["env_steps"], result["comparisons"], result["interrupted"]) == (3600, 40, False)
         after = PreferenceStore(run.preferences).load()
@@ -259,5 +257,3 @@ def test_a_run_whose_cluster_died_goes_on_in_another(home: Path) -> None:
         assert set(before.pairs.ids) <= set(after.pairs.ids)
     finally:
         first.close()
-        if second is not None:
-            second.close()
