@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import ray
@@ -87,12 +89,26 @@ def look(address: str) -> None:
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and access.token_source() is None:
         raise access.refused(address)  # Ray would end the process
     try:
-        GcsClient(address=address).internal_kv_get(b"", None, timeout=ANSWER_WITHIN)
+        with _silenced():
+            GcsClient(address=address).internal_kv_get(b"", None, timeout=ANSWER_WITHIN)
     except ray.exceptions.AuthenticationError as error:
         raise access.refused(address) from error
     except Exception as error:
         remedy = "Name a Ray head's own address, HOST:6379; that of a dashboard begins with http://."
         raise access.NoAccessError(f"What answers at {address} is no Ray head ({error})", remedy) from error
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """Keep to itself what Ray's C++ prints of what the exception says better."""
+    stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nothing)
 
 
 def hold_ray(cpus: int) -> None:
