@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import ray
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
+from actors import access
 from rlhf_ray.run_folder import JOB
+
+ANSWER_WITHIN = 30.0
+"""Seconds that a head may take to answer."""
 
 _held = 0
 _ours = False
@@ -31,12 +38,16 @@ def start_ray(cpus: int) -> None:
 
     Args:
         cpus: CPUs that the run claims. A machine with fewer is told it has as many: its processes then share them.
+
+    Raises:
+        NoAccessError: nothing answers at ``RAY_ADDRESS``, or it does not take this machine's token.
     """
     if ray.is_initialized():
         return
     global _private
     runtime_env: dict[str, Any] = {"env_vars": {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]}}
-    if os.environ.get("RAY_ADDRESS"):
+    if address := os.environ.get("RAY_ADDRESS"):
+        look(address)
         given = json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {}).get("env_vars") or {}
         if "OMP_NUM_THREADS" in given:  # Ray refuses what the job was submitted with, even when it is the same
             runtime_env = {}
@@ -61,6 +72,43 @@ def start_ray(cpus: int) -> None:
             if not attempts_left or "timed out during startup" not in str(error):
                 raise
             ray.shutdown()
+
+
+def look(address: str) -> None:
+    """Find out at once what Ray takes half a minute to say of a cluster that lets nobody in.
+
+    Args:
+        address: Ray's own. Of one that is no ``HOST:PORT`` nothing is found out.
+
+    Raises:
+        NoAccessError: nothing answers there, or it does not take this machine's token.
+    """
+    access.reach(address)
+    if "://" in address or ":" not in address:
+        return
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and access.token_source() is None:
+        raise access.refused(address)  # Ray would end the process
+    try:
+        with _silenced():
+            GcsClient(address=address).internal_kv_get(b"", None, timeout=ANSWER_WITHIN)
+    except ray.exceptions.AuthenticationError as error:
+        raise access.refused(address) from error
+    except Exception as error:
+        remedy = "Name a Ray head's own address, HOST:6379; that of a dashboard begins with http://."
+        raise access.NoAccessError(f"What answers at {address} is no Ray head ({error})", remedy) from error
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """Keep to itself what Ray's C++ prints of what the exception says better."""
+    stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nothing)
 
 
 def hold_ray(cpus: int) -> None:

@@ -83,7 +83,8 @@ class Doctor:
     """Check the installation, this machine and Ray, and say what to do. Ends with code 1 when there is a problem."""
 
     address: str | None = None
-    """Address of the Ray cluster to check; RAY_ADDRESS unless given, and where that is not set, Ray started for the check."""
+    """Address of the Ray cluster to check; RAY_ADDRESS unless given, and where that is not set, Ray started for the check. Given
+    a dashboard's (http://…), a job of the cluster makes the check."""
     json: bool = False
     """Print a JSON list instead of lines."""
 
@@ -326,6 +327,16 @@ def _doctor(words: list[str]) -> None:
     command = _parse(Doctor, "rlhf-ray doctor", words, Doctor())
     if command.address is not None:
         os.environ["RAY_ADDRESS"] = command.address
+    if "://" in os.environ.get("RAY_ADDRESS", ""):
+        from rlhf_ray.cluster.commands import relay
+
+        relay(os.environ["RAY_ADDRESS"], ["doctor", *(["--json"] if command.json else [])])
+        return
+
+    from actors.access import show_token
+
+    if os.environ.get("RAY_ADDRESS"):
+        show_token()
 
     from rlhf_ray.doctor import Finding, examine_machine
     from rlhf_ray.rllib.doctor import examine_cluster, examine_ports

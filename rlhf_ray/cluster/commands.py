@@ -8,20 +8,25 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
-from rich.table import Table
 
+from actors import access
+from rlhf_ray.run_folder import in_job
 from rlhf_ray.settings import SettingError
 
-LONGEST = 60
-"""Characters of a job's command that are shown in the table."""
+WIDTH = 80
+"""Columns of what `ps` prints, as far as names allow."""
+
+ENDED = ("succeeded", "failed", "stopped")
+"""States of jobs that are over."""
 
 USAGE = """usage: rlhf-ray submit [--address URL] [--working-dir FOLDER] [--OPTION VALUE …] -- COMMAND …
 
@@ -55,7 +60,7 @@ class Ps:
     address: str | None = None
     """Of the cluster; RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265 unless given."""
     json: bool = False
-    """Print a JSON list instead of a table."""
+    """Print a JSON list instead."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ def submit(words: list[str]) -> None:
     options: Submit = _parse(Submit, "submit", own)
     if options.working_dir is not None and not options.working_dir.is_dir():
         raise SettingError(f"--working-dir is {options.working_dir}, and there is no such folder.")
-    show_token()
+    access.show_token()
 
     from ray.job_submission import JobStatus
 
@@ -117,7 +122,7 @@ def ps(words: list[str]) -> None:
     """Run `rlhf-ray ps`."""
     options: Ps = _parse(Ps, "ps", words)
     if not _inside(options.address):
-        _relay(options.address, ["ps", *(["--json"] if options.json else [])])
+        relay(options.address, ["ps", *(["--json"] if options.json else [])])
         return
 
     from actors import announced
@@ -128,14 +133,14 @@ def ps(words: list[str]) -> None:
     elif not rows:
         print("no runs")
     else:
-        Console().print(_table(rows))
+        print("\n".join(in_lines(rows)))
 
 
 def stop(words: list[str]) -> None:
     """Run `rlhf-ray stop`."""
     options: Stop = _parse(Stop, "stop", words)
     if not _inside(options.address):
-        _relay(options.address, ["stop", options.run])
+        relay(options.address, ["stop", options.run])
         return
 
     from actors import announced
@@ -199,7 +204,7 @@ def find(rows: Sequence[dict[str, Any]], run: str) -> dict[str, Any]:
         SettingError: none does, or several do, or it has ended.
     """
     named = [row for row in rows if run.rstrip("/") in (row["name"], row["folder"], row["job"])]
-    alive = [row for row in named if row["state"] not in ("succeeded", "failed", "stopped")]
+    alive = [row for row in named if row["state"] not in ENDED]
     if len(alive) == 1:
         return alive[0]
     if alive:
@@ -211,30 +216,35 @@ def find(rows: Sequence[dict[str, Any]], run: str) -> dict[str, Any]:
     )
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table()
-    for name in ("run", "environment", "state", "for", "env steps", "labels", "of", "page"):
-        table.add_column(name, overflow="fold")
+def in_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What `ps` prints: each run's name alone on a line, whole, so that it can be pasted; below it all else in `WIDTH` columns."""
+    names = Counter(row["name"] for row in rows)
+    lines = []
     for row in rows:
-        table.add_row(
-            row["name"] or f"{row['job']}: {_shortened(row['command'].removeprefix('rlhf-ray '))}",
-            row["environment"] or "",
-            row["state"],
-            _span(time.time() - row["since"]),
-            _of(row["env_steps"], row["total_env_steps"]),
-            _of(row["labels"], row["total_labels"]),
-            row["user"] or "",
-            ", ".join(row["pages"] or ()),
+        # Where two have one name, their folders are told apart.
+        lines.append((row["name"] if names[row["name"]] == 1 else row["folder"]) or row["job"])
+        ended, span = row["state"] in ENDED, _span(time.time() - row["since"])
+        said = [
+            f"{row['state']} {span} ago" if ended else f"{row['state']} for {span}",
+            row["environment"] or (row["command"] or "").removeprefix("rlhf-ray "),
+            _of(row["env_steps"], row["total_env_steps"], "env steps"),
+            _of(row["labels"], row["total_labels"], "labels"),
+            f"of {row['user']}" if row["user"] else "",
+            *(row["pages"] or ()),
+        ]
+        lines += textwrap.wrap(
+            ", ".join(filter(None, said)),
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
         )
-    return table
+    return lines
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-
-
-def _of(done: int | None, total: int | None) -> str:
-    return "" if total is None else f"{done or 0}/{total}"
+def _of(done: int | None, total: int | None, what: str) -> str:
+    return "" if total is None else f"{done or 0}/{total} {what}"
 
 
 def _span(seconds: float) -> str:
@@ -245,12 +255,14 @@ def _span(seconds: float) -> str:
 
 
 def _inside(address: str | None) -> bool:
-    """Connect to the cluster itself, where it is reached: by an address that is Ray's and not its dashboard's."""
-    if address is not None and "://" not in address:
-        os.environ["RAY_ADDRESS"] = address
-    named = address or os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
+    """Connect to the cluster itself, where it is reached: from a job of it, or by an address that is not its dashboard's."""
+    of_others = None if in_job() else os.environ.get("RAY_API_SERVER_ADDRESS")
+    named = address or of_others or os.environ.get("RAY_ADDRESS")
     if not named or "://" in named:
         return False
+    os.environ.pop("RAY_API_SERVER_ADDRESS", None)  # or its jobs would be those of another cluster
+    os.environ["RAY_ADDRESS"] = named
+    access.show_token()
 
     from actors.cluster import start_ray
 
@@ -258,17 +270,21 @@ def _inside(address: str | None) -> bool:
     return True
 
 
-def show_token() -> None:
-    """Have this process show Ray's token where there is one and nothing was said about tokens."""
-    paths = (os.environ.get("RAY_AUTH_TOKEN_PATH"), Path.home() / ".ray" / "auth_token")
-    if os.environ.get("RAY_AUTH_TOKEN") or any(path and Path(path).exists() for path in paths):
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+def relay(address: str | None, words: Sequence[str]) -> None:
+    """Run ``rlhf-ray WORDS …`` in the cluster whose dashboard is at ``address``, and show what it prints.
 
-
-def _relay(address: str | None, words: Sequence[str]) -> None:
-    show_token()
+    Raises:
+        SettingError: there is no way into the cluster, or this is such a job already.
+    """
+    access.show_token()
 
     from rlhf_ray.cluster import jobs
+
+    if os.environ.get(jobs.RELAYED):
+        raise SettingError(
+            f"This is a job that `rlhf-ray {words[0]}` has submitted, and it would submit itself again: it does not know the "
+            "cluster that it is in. Name that by its own address: --address HOST:6379."
+        )
 
     try:
         ended_well = jobs.relay(jobs.connect(address), words, lambda text: print(text, end="", flush=True))

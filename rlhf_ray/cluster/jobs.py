@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from rlhf_ray.settings import SettingError
+from actors import access
+from actors.cluster import look
+from rlhf_ray.run_folder import in_job
 
 ADDRESS = "http://127.0.0.1:8265"
 """Where the dashboard of this machine's Ray listens, and where `ray dashboard cluster.yaml` brings a cluster's."""
@@ -25,6 +28,9 @@ STOP_WITHIN = 600
 
 TRIES = 10
 """Times that a job's cluster may fail to answer, a second apart, before following the job is given up."""
+
+RELAYED = "RLHF_RAY_RELAYED"
+"""Environment variable of the jobs that `relay` submits, which do not submit themselves again."""
 
 COMMAND = "command"
 """Key of a job's metadata: the `rlhf-ray` command that it runs, as ``train`` or ``tune``."""
@@ -37,22 +43,24 @@ def connect(address: str | None = None) -> JobSubmissionClient:
         address: of the dashboard; ``RAY_API_SERVER_ADDRESS``, ``RAY_ADDRESS`` or that of this machine unless given.
 
     Raises:
-        SettingError: nothing answers there, or it refuses us.
+        NoAccessError: nothing answers there, or it does not take this machine's token.
     """
     if address is not None:
         os.environ["RAY_API_SERVER_ADDRESS"] = address  # or Ray takes what the environment says
+    elif in_job():
+        os.environ.pop("RAY_API_SERVER_ADDRESS", None)  # the job's own cluster, whatever its node's environment says
     asked = os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS") or ADDRESS
+    look(asked)
     try:
         return JobSubmissionClient(asked)
+    except AuthenticationError as error:
+        raise access.refused(asked) from error
+    except ConnectionError as error:
+        raise access.silent(asked, str(error).splitlines()[0].rstrip(".")) from error
     except Exception as error:
-        if "uthenticat" in str(error) or "nauthorized" in str(error):
-            raise SettingError(
-                f"The cluster at {asked} asks for another token than this machine has. Copy its ~/.ray/auth_token here (the "
-                "machine that started the cluster has it), or name the file: RAY_AUTH_TOKEN_PATH."
-            ) from error
-        raise SettingError(
-            f"Nothing answers at {asked} ({str(error).splitlines()[0]}). Bring the cluster's dashboard there, which `ray dashboard "
-            "cluster.yaml` does, or name another address: --address."
+        remedy = "Name that of a cluster's dashboard: --address."
+        raise access.NoAccessError(
+            f"What answers at {asked} is no Ray dashboard ({str(error).splitlines()[0]})", remedy
         ) from error
 
 
@@ -145,7 +153,7 @@ def relay(client: JobSubmissionClient, words: Sequence[str], show: Callable[[str
     Returns:
         Whether it ended well.
     """
-    job = submit(client, words, env={"COLUMNS": os.environ.get("COLUMNS", "160")})
+    job = submit(client, words, env={RELAYED: "1"})
     printed = ""
 
     def take(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.access import NoAccessError
 from rlhf_ray import doctor
 from rlhf_ray.doctor import Examiner, Finding, NodeFacts
 from rlhf_ray.rllib.training import start_ray
@@ -35,12 +35,13 @@ def examine_ports() -> Finding:
 def examine_cluster() -> list[Finding]:
     """All checks that need Ray, which is started, or connected to, as training would."""
     try:
-        _reach(os.environ.get("RAY_ADDRESS", ""))
         start_ray(doctor.CPUS)
+    except NoAccessError as error:
+        return [Finding("Ray", "problem", error.seen, error.remedy)]
     except Exception as error:  # whatever it is, it is what is wrong
         remedy = (
-            "If RAY_ADDRESS is set: does that cluster run, with the same Ray and Python, and is its token in ~/.ray/auth_token "
-            "with RAY_AUTH_MODE=token? If not: the logs lie in /tmp/ray/session_latest/logs."
+            "If RAY_ADDRESS is set: does that cluster run the same Ray and Python? If not: the logs lie in "
+            "/tmp/ray/session_latest/logs."
         )
         return [Finding("Ray", "problem", f"it does not start: {error}", remedy)]
     nodes = [node for node in ray.nodes() if node["Alive"]]
@@ -56,16 +57,6 @@ def examine_cluster() -> list[Finding]:
     for node, fact in zip(nodes, facts, strict=True):
         findings += [fact] if isinstance(fact, Finding) else _of_node(node, fact)
     return findings
-
-
-def _reach(address: str) -> None:
-    """Fail at once where nobody listens, which Ray takes minutes to find out."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        try:
-            socket.create_connection((host, int(port)), timeout=10.0).close()
-        except OSError as error:
-            raise ConnectionError(f"nothing answers at {address} ({error})") from error
 
 
 def _examine(nodes: list[dict[str, Any]]) -> Iterator[NodeFacts | Finding]:

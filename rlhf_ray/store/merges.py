@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rlhf_ray.settings import SettingError
 from rlhf_ray.store.clips import Rows
 from rlhf_ray.store.contents import Contents
 from rlhf_ray.store.schema import LABELS, MERGE, UNDO, rows_holding, take
@@ -87,12 +88,12 @@ def check_one_kind(held: Mapping[str, Mapping[str, str]]) -> None:
         held: the `kinds` of each store, by its name.
 
     Raises:
-        ValueError: it cannot.
+        SettingError: it cannot.
     """
     of = {kind: (store, words) for store, found in held.items() for kind, words in found.items()}
     if len(of) > 1:
         stores = "; ".join(f"{store} holds {words}" for store, words in of.values())
-        raise ValueError(f"{stores}. They cannot be fitted to together: keep them in stores of their own.")
+        raise SettingError(f"{stores}. They cannot be fitted to together: keep them in stores of their own.")
 
 
 def foreign(contents: Contents, snapshot: Snapshot) -> list[str]:

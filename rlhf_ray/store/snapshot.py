@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from rlhf_ray.arrays import Array, FloatArray, IntArray
 from rlhf_ray.comparisons import Comparisons, Pairs
+from rlhf_ray.settings import SettingError
 from rlhf_ray.store.clips import Joined, Pack
 
 
@@ -86,10 +87,10 @@ class Snapshot:
 
         Raises:
             DamagedClipError: a clip is damaged, which its first reading shows. The store's next snapshot is without it.
-            ValueError: the clips that the comparisons hold about are of several lengths or shapes.
+            SettingError: the clips that the comparisons hold about are of several lengths or shapes.
         """
         if not self._one_kind:
-            raise ValueError(
+            raise SettingError(
                 f"{self.path} holds clips of several lengths or shapes, which cannot be fitted to together. Take back the merge "
                 f"that brought the others: rlhf-ray store undo {self.path}"
             )

@@ -332,11 +332,16 @@ class PreferenceStore:
         """Read everything there is and compare it with its checksums."""
         self._contents = Contents(self._files)  # nothing counts as read before
         found = upkeep.verify(self._contents)
+        problems = list(found.problems)
+        if len(self.kinds()) > 1:
+            problems.append(
+                f"clips: comparisons are of several kinds of clips; `rlhf-ray store undo {self.path}` repairs that"
+            )
         try:
             self.weights()
         except ValueError as error:
-            return replace(found, problems=(*found.problems, str(error)))
-        return found
+            problems.append(str(error))
+        return replace(found, problems=tuple(problems))
 
     def describe(self) -> dict[str, Any]:
         """What is in the store, in numbers; as JSON takes it."""

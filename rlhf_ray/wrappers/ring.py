@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ray
 
-from actors.asynchronous import AsynchronousPipeline
+from actors.asynchronous import LOOK_EVERY, AsynchronousPipeline
 from actors.fragmenter import Clips
 from actors.people import PeoplesPipeline
 from rlhf_ray.settings import SettingError
@@ -42,6 +43,26 @@ class WrapperRing(AsynchronousPipeline):
             ray.get(self._sent)  # raises what went wrong
         self._sent = self.fragmenter.add.remote(clips)
         return True
+
+    @property
+    def labels_due(self) -> int:
+        """Labels due by now, in all."""
+        return self._due() if self.asks and self._now >= self.fragments.initial_env_steps else 0
+
+    def settle(self) -> tuple[int, int]:
+        """Wait for the labels that are due and the fit to them, as far as neither people nor new clips are needed for that.
+
+        Returns:
+            How many labels are missing, and how many are due.
+
+        Raises:
+            Exception: whatever went wrong in the ring.
+        """
+        with self._changed:
+            while self._labels_to_come() or self._fit_to_come():
+                self._changed.wait(LOOK_EVERY)
+                self._raise_failure()
+            return max(0, self.labels_due - self.answered), self.labels_due
 
     def close(self) -> None:
         """See `AsynchronousPipeline.close`; where Ray was shut down before, there is nothing left to end."""
@@ -79,6 +100,22 @@ class WrapperRing(AsynchronousPipeline):
     def _answers_to_come(self) -> bool:
         return self.asks and (not self.waited_for or super()._answers_to_come())
 
+    def _labels_to_come(self) -> bool:
+        return self.answered < self.labels_due and super()._answers_to_come()
+
+    def _fit_to_come(self) -> bool:
+        if not self.fits or self.stages["fitting"].call is not None:
+            return self.fits
+        if not self._unfitted:
+            return False
+        if self.version == 0:
+            return self.answered >= self.preferences.first_fit_comparisons
+        last = self._progress == 1.0 and self.answered >= self._due()
+        return last or math.floor(self._progress * self.rounds) > self._fits
+
 
 class PeoplesWrapperRing(WrapperRing, PeoplesPipeline):
     """The same, asking people. They are shown what the wrapper drew, or the observations where those are images."""
+
+    def _labels_to_come(self) -> bool:
+        return self._open(people=False) > 0

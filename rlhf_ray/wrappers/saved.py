@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.arrays import Array
+from rlhf_ray.films import Film, FilmInfo
 from rlhf_ray.flush import flush
 
 FORMAT = "rlhf_ray.wrapper/1"
@@ -52,7 +53,7 @@ def _replaced(path: Path) -> Path:
 
 
 def write_state(state: dict[str, Any], folder: Path) -> None:
-    """Write ``state``: dicts, lists and tuples, nested, of arrays, numbers, strings and None."""
+    """Write ``state``: dicts, lists and tuples, nested, of arrays, films, numbers, strings and None."""
     arrays: list[Array] = []
     plain = {"format": FORMAT, "state": _plain(state, arrays)}
     (folder / NAME).write_text(json.dumps(plain) + "\n")
@@ -79,6 +80,9 @@ def _plain(value: Any, arrays: list[Array]) -> Any:
         return {"array": len(arrays) - 1}
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, Film):
+        sheet = _plain(np.frombuffer(value.sheet, np.uint8), arrays)
+        return {"film": {"info": vars(value.info), "sheet": sheet}}
     if isinstance(value, dict):
         return {"dict": [[_plain(key, arrays), _plain(item, arrays)] for key, item in value.items()]}
     if isinstance(value, tuple):
@@ -96,6 +100,8 @@ def _nested(value: Any, arrays: Any) -> Any:
     ((kind, content),) = value.items()
     if kind == "array":
         return arrays[str(content)]
+    if kind == "film":
+        return Film(FilmInfo(**content["info"]), _nested(content["sheet"], arrays).tobytes())
     if kind == "tuple":
         return tuple(_nested(item, arrays) for item in content)
     return {_nested(key, arrays): _nested(item, arrays) for key, item in content}

@@ -56,6 +56,11 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
     *around* this wrapper would overwrite ``info["episode"]`` with learned returns, and Stable-Baselines3 puts one there if
     handed the environment itself: hand it a ``DummyVecEnv`` as above, or put your own Monitor inside.
 
+    **Off-policy agents** (SAC, DQN …) keep rewards in a replay buffer, where each stays what it was: 0.0 from before the first
+    version, an older version's from before a newer one. So make the environment with ``wait=True``, and relabel the buffer when
+    ``status()["reward_version"]`` has changed: with Stable-Baselines3 by ``rlhf_ray.wrappers.relabel_replay_buffer(agent, env)``
+    (examples/sb3_off_policy.py), elsewhere by `relabel`. ``status()["unlearned_steps"]`` counts the steps that were rewarded 0.0.
+
     **When something goes wrong** in an actor it is restarted, and nothing is lost; what cannot be repaired, or a setting
     that turns out not to fit the environment, is raised in ``step``.
 
@@ -195,6 +200,14 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
             seconds = round(time.perf_counter() - self._started, 6)
             info.setdefault("episode", {"r": float(returns[0]), "l": int(lengths[0]), "t": seconds})
         return observation, float(rewards[0]), terminated, truncated, info
+
+    def _see_all(self, observations: Any) -> Array:
+        if self._transform is None:
+            return np.asarray(observations, self._space.dtype)
+        nested = isinstance(observations, dict)
+        count = len(next(iter(observations.values()))) if nested else len(observations)
+        one = [{name: of[i] for name, of in observations.items()} if nested else observations[i] for i in range(count)]
+        return np.stack([self._see(observation)[0] for observation in one])
 
     @property
     def _drawn_every(self) -> int:

@@ -72,8 +72,36 @@ class Taught:
                 self._teaching.gathering = False
         self._teaching.wait()
 
+    def relabel(self, observations: Any, actions: Array, next_observations: Any, terminated: Array) -> FloatArray:
+        """What the newest version of the reward says of ``n`` steps: for a replay buffer, whose rewards are older versions'.
+
+        Args:
+            observations: what the environment returned before the steps, ``[n, *shape]`` (of a Dict space, a dict of these).
+            actions: what `step` was given, ``[n, *shape]``.
+            next_observations: what the environment returned after the steps, before any reset.
+            terminated: ``[n]`` bool; false where an episode was only truncated.
+
+        Returns:
+            ``[n]`` float32.
+
+        Raises:
+            RuntimeError: there is no version yet.
+        """
+        seen = [self._see_all(batch) for batch in (observations, next_observations)]
+        rewards = self._teaching.rewards(seen[0], np.asarray(actions), seen[1], np.asarray(terminated))
+        if rewards is None:
+            raise RuntimeError("There is no learned reward yet: wait_for_reward() waits for the first version.")
+        return rewards
+
+    def _see_all(self, observations: Any) -> Array:
+        """What the reward model sees of ``n`` observations."""
+        raise NotImplementedError
+
     def save(self, path: Path | str) -> None:
         """Save preferences, reward model and counters into the folder ``path``, to go on from with `load`.
+
+        Waits for the labels that are due, and the fit to them, where scripts answer; where people do it does not wait, and a
+        warning says how many are missing.
 
         In it are ``preferences`` (a preference store: `rlhf-ray store` reads it), ``reward_model`` (`RewardEnsemble.load` reads
         it; it is missing before the first version) and the state of the ring. What was saved there before is replaced, and
@@ -102,8 +130,9 @@ class Taught:
     def status(self) -> dict[str, Any]:
         """How far it is.
 
-        ``env_steps`` and ``comparisons`` so far, the ``reward_version`` in use (0: none yet), ``clips_dropped`` (windows whose
-        clips the ring had no time for), and the last fit's ``train_accuracy`` and ``held_out_accuracy``.
+        ``env_steps`` and ``comparisons`` so far, ``comparisons_due`` by now, the ``reward_version`` in use (0: none yet),
+        ``unlearned_steps`` (rewarded 0.0, since there was no version), ``clips_dropped`` (windows whose clips the ring had no time
+        for), and the last fit's ``train_accuracy`` and ``held_out_accuracy``.
         """
         return self._teaching.status()
 
@@ -155,6 +184,8 @@ class Taught:
         if not self._paused:
             self._count(int(real.sum()))
         if learned is None:
+            if not self._true and not self._paused:
+                teaching.note_unlearned(int(real.sum()))
             return (true if self._true else np.zeros(len(true))), np.zeros(len(true), bool), real, episodes
         return np.where(real, learned, 0.0), real, real, episodes
 

@@ -73,6 +73,8 @@ class Teaching:
         """Steps taken in all environments."""
         self.clips_dropped = 0
         """Windows whose clips were dropped, because those of an earlier one were still on their way."""
+        self.unlearned_steps = 0
+        """Steps that were rewarded 0.0 because there was no version yet."""
         self.gathering = False
         """Whether the steps are random ones, to make the first clips."""
         self.version = 0
@@ -165,6 +167,17 @@ class Teaching:
         if self.ring is not None and not self._begun:
             self.ring.start()
             self._begun = True
+
+    def note_unlearned(self, steps: int) -> None:
+        """The agent was given 0.0 for so many steps; the first time, warn of what that does to a replay buffer."""
+        if self.gathering or self.ring is None or not self.ring.fits:
+            return
+        if not self.unlearned_steps:
+            logger.warning(
+                "There is no learned reward yet, so step() returns 0.0. An agent with a replay buffer keeps these rewards: use "
+                "wait=True, or rlhf_ray.wrappers.relabel_replay_buffer(agent, env) after each new version."
+            )
+        self.unlearned_steps += steps
 
     @property
     def records(self) -> bool:
@@ -267,6 +280,9 @@ class Teaching:
         state: dict[str, Any] = {"env_steps": self.env_steps, "windows": self._windows, "ring": None}
         if self.ring is not None:
             self.begin()
+            missing, due = self.ring.settle()
+            if missing:
+                logger.warning("%s: %d of the %d labels that are due by now are missing.", path, missing, due)
             state["ring"] = self.ring.state()
             if state["ring"]["trainer"] is not None:
                 self._use_version(state["ring"]["trainer"]["ensemble"])
@@ -305,7 +321,9 @@ class Teaching:
         status: dict[str, Any] = {
             "env_steps": self.env_steps,
             "comparisons": 0 if self.ring is None else self.ring.answered,
+            "comparisons_due": 0 if self.ring is None else self.ring.labels_due,
             "reward_version": self.version,
+            "unlearned_steps": self.unlearned_steps,
             "clips_dropped": self.clips_dropped,
         }
         if self.last_fit is not None:
@@ -336,6 +354,10 @@ class Teaching:
         """Reward by this version of the reward model, which is whole: weights, normalisers and number."""
         self.ensemble.load_state(state)
         self._predictor = Predictor(self.ensemble)
+        if not self.version and self.unlearned_steps:
+            logger.warning(
+                "The first learned reward is here. Before it %d steps were rewarded 0.0.", self.unlearned_steps
+            )
         self.version = int(self.ensemble.version)
         news = self.ring.news() if self.ring is not None else None
         if news is not None:

@@ -140,6 +140,9 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
         seen = observations if self._transform is None else self._transform(observations)
         return np.array(seen, self._space.dtype)
 
+    def _see_all(self, observations: Any) -> Array:
+        return self._see(observations)
+
     def _final(self, infos: dict[str, Any], ended: Array) -> Array:
         """What the reward model sees after the step, before episodes that ended were begun anew."""
         if not ended.any():

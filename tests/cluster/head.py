@@ -36,9 +36,10 @@ class Head:
     Args:
         home: its home folder.
         cpus: that Ray shall think it has.
+        names_itself: whether its processes have its dashboard's address in RAY_API_SERVER_ADDRESS, as on nodes set up for people.
     """
 
-    def __init__(self, home: Path, cpus: int = 4):
+    def __init__(self, home: Path, cpus: int = 4, *, names_itself: bool = False):
         self.home = home
         token = home / ".ray" / "auth_token"
         token.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,10 @@ class Head:
         ]
         self.log = (self.folder / "start.log").open("w")
         self.process = subprocess.Popen(
-            [str(BIN / "ray"), *words], env=self.environment(), stdout=self.log, stderr=subprocess.STDOUT
+            [str(BIN / "ray"), *words],
+            env=self.environment(**({"RAY_API_SERVER_ADDRESS": self.address} if names_itself else {})),
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
         )
         self._wait()
 

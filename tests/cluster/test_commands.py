@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from actors import access
 from actors.announced import AnnouncedRun
 from rlhf_ray import cli
 from rlhf_ray.cluster import commands, jobs
@@ -79,15 +78,26 @@ def test_what_cannot_be_stopped_is_said() -> None:
             commands.find(rows, word)
 
 
-def test_the_table_shows_how_far_each_run_is_and_where_its_page_is() -> None:
-    rows = commands.listed(
-        [run("a", pages=["http://127.0.0.1:8765"], labels=3, total_labels=9)], [job("job-2", "pending")]
-    )
-    printed = io.StringIO()
-    Console(file=printed, width=160).print(commands._table(rows))
-    text = printed.getvalue()
-    for word in ("a", "10/20", "3/9", "training", "ada", "http://127.0.0.1:8765", "job-2: train x", "pending"):
-        assert word in text
+def test_each_run_is_listed_in_80_columns_under_a_name_that_can_be_pasted() -> None:
+    name = "procgen-coinrun-seed3-20261120-105010-4fQz"
+    far = {"environment": "procgen:procgen-coinrun-v0", "env_steps": 12_345_678, "total_env_steps": 25_000_000}
+    runs = [
+        run(name, pages=["http://127.0.0.1:8765"], labels=3, total_labels=9, **far),
+        run("a"),
+        run("a", folder="/b/a"),
+    ]
+    waiting = job("raysubmit_abcdefghijklmnop", "pending") | {"command": f"rlhf-ray train {'x' * 9} --seed 3 " * 5}
+    lines = commands.in_lines(commands.listed(runs, [waiting, job("job-3", "failed")]))
+    assert max(map(len, lines)) <= 80
+    names = [line for line in lines if not line.startswith(" ")]
+    assert names == ["raysubmit_abcdefghijklmnop", "job-3", name, "/home/ada/runs/a", "/b/a"]
+    for each in names[:3]:
+        said = " ".join(line.strip() for line in lines[lines.index(each) :])
+        for words in {
+            name: ("training for", "12345678/25000000 env steps", "3/9 labels", "of ada", "http://127.0.0.1:8765"),
+            "job-3": ("failed", " ago, train x, of bob"),
+        }.get(each, ("pending for", "train xxxxxxxxx --seed 3")):
+            assert words in said
 
 
 def test_a_run_tells_its_state_and_since_when_and_is_interrupted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,10 +124,40 @@ def test_submit_explains_itself_and_names_what_is_wrong(
     assert "-- COMMAND" in said(capsys, "submit")
     assert "-- COMMAND" in said(capsys, "submit", "--address", NOBODY)
     assert "there is no such folder" in said(capsys, "submit", "--working-dir", str(tmp_path / "x"), "--", "ps")
-    for words in (["submit", "--address", NOBODY, "--", "train", "pendulum"], ["ps", "--address", NOBODY]):
-        printed = said(capsys, *words)
-        assert f"Nothing answers at {NOBODY}" in printed
-        assert "ray dashboard cluster.yaml" in printed
+
+
+@pytest.mark.parametrize("address", [NOBODY, "127.0.0.1:1"])
+@pytest.mark.parametrize("words", [["submit", "--", "ps"], ["ps"], ["stop", "a"], ["doctor"]])
+def test_where_nothing_answers_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str, words: list[str]
+) -> None:
+    for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
+        monkeypatch.setenv(name, "")  # is put back afterwards
+    with pytest.raises(SystemExit) as error:
+        cli.main([words[0], "--address", address, *words[1:]])
+    printed = capsys.readouterr()
+    if words == ["doctor"] and "://" not in address:  # a finding among others
+        assert error.value.code == 1
+        assert f"Nothing answers at {address}" in printed.out
+        return
+    assert error.value.code == 2
+    (line,) = printed.err.splitlines()
+    assert line.startswith(f"rlhf-ray: Nothing answers at {address} (")
+    assert "ray dashboard cluster.yaml" in line
+
+
+def test_a_job_asks_its_own_cluster_and_what_it_relays_is_not_relayed_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", NOBODY)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert f"at {NOBODY}" in said(capsys, "ps")
+    monkeypatch.setenv(JOB, "{}")
+    for words in (["ps"], ["stop", "a"], ["submit", "--", "ps"]):
+        monkeypatch.setenv("RAY_API_SERVER_ADDRESS", NOBODY)
+        assert NOBODY not in said(capsys, *words)
+    monkeypatch.setenv(jobs.RELAYED, "1")
+    assert "would submit itself again" in said(capsys, "ps", "--address", NOBODY)
 
 
 def test_environment_variables_are_names_with_values() -> None:
@@ -138,11 +178,11 @@ def test_the_token_is_shown_where_there_is_one(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAY_AUTH_MODE", "")  # is put back afterwards
     monkeypatch.delenv("RAY_AUTH_MODE")
-    commands.show_token()
+    access.show_token()
     assert "RAY_AUTH_MODE" not in os.environ
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("secret")
-    commands.show_token()
+    access.show_token()
     assert os.environ["RAY_AUTH_MODE"] == "token"
 
 

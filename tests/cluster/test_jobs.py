@@ -34,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def head(home: Path) -> Iterator[Head]:
-    head = Head(home)
+    head = Head(home, names_itself=True)
     yield head
     head.close()
 
@@ -135,9 +135,10 @@ def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_listed_and_st
     assert rows[first]["labels"] >= 20
     assert not rows[first]["pages"]
     assert rows[first]["folder"] == str(run.path) != rows[second]["folder"]
-    table = somebody.succeeds("rlhf-ray", "ps")  # from outside, by a job of its own
-    assert run.path.name in table
-    assert "Running entrypoint" not in table
+    listed = somebody.succeeds("rlhf-ray", "ps").splitlines()  # from outside, by one job of its own, which is gone then
+    assert run.path.name in listed
+    assert max(map(len, listed)) <= 80
+    assert "ps" not in {(job["metadata"] or {}).get("command") for job in jobs_of(somebody)}
     assert actors_by_job(somebody) == [5, 5]
 
     # One folder cannot be trained twice at a time.
@@ -151,7 +152,7 @@ def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_listed_and_st
     assert result["interrupted"]
     assert result["comparisons"] == len(PreferenceStore(run.preferences)) >= 20
     assert run.checkpoint()
-    wait(lambda: somebody.types("ray", "job", "status", first).stdout.count("succeeded"))
+    wait(lambda: {job["submission_id"]: job["status"] for job in jobs_of(somebody)}[first] == "SUCCEEDED")
 
     # The other one has seen nothing of it. `ray job stop` gives it the time to end well, too.
     rows = {row["job"]: row for row in somebody.ps()}
@@ -160,6 +161,16 @@ def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_listed_and_st
     somebody.succeeds("ray", "job", "stop", second)
     assert json.loads((Path(rows[second]["folder"]) / "result.json").read_text())["interrupted"]
     assert not [row for row in somebody.ps() if row["folder"]]
+
+
+def jobs_of(somebody: Somebody) -> list[dict[str, Any]]:
+    """All jobs of the cluster, as its dashboard lists them."""
+    token = (somebody.head.home / ".ray" / "auth_token").read_text()
+    headers = {"Authorization": f"Bearer {token}"}
+    listed: list[dict[str, Any]] = requests.get(
+        f"{somebody.head.address}/api/jobs/", headers=headers, timeout=30
+    ).json()
+    return listed
 
 
 def actors_by_job(somebody: Somebody) -> list[int]:
@@ -189,15 +200,23 @@ def test_who_has_no_token_is_refused(head: Head, tmp_path: Path) -> None:
         for path in ("/nodes?view=summary", "/api/v0/actors", "/api/cluster_status", "/api/serve/applications/"):
             assert requests.get(head.address + path, headers=headers, timeout=10).status_code == status, path
     stranger = Somebody(head, HOME=str(tmp_path))  # the same machine, another home folder
-    for mode, words in (
-        ("disabled", ("ray", "job", "submit", "--", "touch", f"{tmp_path}/ran")),
-        ("token", ("rlhf-ray", "submit", "--", "store", "info", "x")),
-        ("token", ("rlhf-ray", "ps")),
+    del stranger.environment["RAY_AUTH_MODE"]
+    for token, words, message in (
+        (None, ("submit", "--", "store", "info", "x"), "asks for a token, and this machine has none. Copy"),
+        (None, ("ps", "--address", head.ray), "asks for a token, and this machine has none. Copy"),
+        ("wrong", ("stop", "x"), "auth_token): it has another. Copy"),
+        ("wrong", ("doctor", "--address", head.ray), "auth_token): it has another"),
     ):
-        stranger.environment["RAY_AUTH_MODE"] = mode
-        refused = stranger.types(*words)
+        if token is not None:
+            (tmp_path / ".ray").mkdir(exist_ok=True)
+            (tmp_path / ".ray" / "auth_token").write_text(token)
+        refused = stranger.types("rlhf-ray", *words)
         assert refused.returncode != 0
-        assert "token" in (refused.stdout + refused.stderr).lower(), words
+        (line,) = [
+            line for line in (refused.stdout + refused.stderr).splitlines() if head.address in line or head.ray in line
+        ]
+        assert message in line, words
+        assert words[0] == "doctor" or refused.stderr == f"{line}\n"
     assert not (tmp_path / "ran").exists()
     (listening,) = {
         of.laddr.ip
@@ -209,9 +228,8 @@ def test_who_has_no_token_is_refused(head: Head, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_whose_cluster_died_goes_on_in_another(home: Path) -> None:
+def test_a_run_whose_cluster_died_goes_on_in_another(head: Head, home: Path) -> None:
     first = Head(home)
-    second: Head | None = None
     try:
         somebody = Somebody(first)
         words = [*SMALL, "--total-env-steps", "3600"]
@@ -230,8 +248,7 @@ def test_a_run_whose_cluster_died_goes_on_in_another(home: Path) -> None:
         assert follower.returncode == 1
         assert "train --resume" in printed
         assert not run.finished()
-        second = Head(home)
-        Somebody(second).succeeds("rlhf-ray", "submit", "--", "train", "--resume", "runs/dies")
+        Somebody(head).succeeds("rlhf-ray", "submit", "--", "train", "--resume", "runs/dies")
         result = json.loads(run.result.read_text())
         assert (result["env_steps"], result["comparisons"], result["interrupted"]) == (3600, 40, False)
         after = PreferenceStore(run.preferences).load()
@@ -240,5 +257,3 @@ def test_a_run_whose_cluster_died_goes_on_in_another(home: Path) -> None:
         assert set(before.pairs.ids) <= set(after.pairs.ids)
     finally:
         first.close()
-        if second is not None:
-            second.close()

@@ -34,15 +34,15 @@ def test_the_command_ends_with_1_when_there_is_a_problem(
     printed = capsys.readouterr().out
     assert "ok       Python" in printed
     assert "problem  Ray " in printed
-    assert "→ If RAY_ADDRESS is set" in printed
+    assert "→ Bring the cluster there" in printed
 
 
 def test_an_address_where_nobody_listens_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     (finding,) = doctor.examine_cluster()
     assert finding.status == "problem"
-    assert "nothing answers at 127.0.0.1:1" in finding.seen
-    assert "RAY_ADDRESS" in finding.remedy
+    assert "Nothing answers at 127.0.0.1:1" in finding.seen
+    assert "--address" in finding.remedy
 
 
 def test_a_ray_that_does_not_start_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,6 +152,8 @@ def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"rlhf-ray store undo {path}" in line
+    (problem,) = store.verify().problems
+    assert f"rlhf-ray store undo {path}" in problem
     cli.main(["store", "undo", str(path)])
     assert "took back 3 comparisons of clips of 7 steps" in capsys.readouterr().out
     found = PreferenceStore(path).load()

@@ -11,8 +11,10 @@ import pytest
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
+from rlhf_ray.wrappers.teaching import WINDOW
 from tests.labelling.person import Person
 from tests.made_up import Drawn, Walk
+from tests.wrappers.test_single import act
 
 PEOPLE = PreferenceSettings(mode="asynchronous", teacher="human", comparisons=12, initial_comparisons=6, rounds=2)
 PAGE = LabellingSettings(annotators=("ada",), port=0, catch_share=0.0, overlap_share=0.0)
@@ -21,7 +23,9 @@ FRAGMENTS = FragmentSettings(length=5, initial_env_steps=200)
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
-def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(tmp_path: Path) -> None:
+def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     drawn = Drawn((20,), numbered=False)
     env = HumanPreferencesEnv(
         drawn,
@@ -33,11 +37,14 @@ def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(tm
         labelling=PAGE,
     )
     with env:
+        env.action_space.seed(0)
+        act(env, WINDOW)
+        env.save(tmp_path / "early")  # waits for nobody
+        assert "6 of the 6 labels that are due by now are missing" in caplog.text
         person, stopped = Person(env.links["ada"], tmp_path / "preferences"), threading.Event()
         thread = person.start(stopped.is_set)
-        env.action_space.seed(0)
         env.reset(seed=0)
-        steps, deadline = 0, time.monotonic() + 200
+        steps, deadline = WINDOW, time.monotonic() + 200
         while env.status()["comparisons"] < 12 or env.status()["reward_version"] < 1:
             assert time.monotonic() < deadline, env.status()
             *_, terminated, truncated, info = env.step(env.action_space.sample())

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlhf_ray.films import Film, FilmInfo
 from rlhf_ray.wrappers.saved import NAME, find_folder, read_state, whole_folder, write_state
 
 STATE: dict[str, Any] = {
@@ -17,6 +18,7 @@ STATE: dict[str, Any] = {
     "asked": {0: [("a", "b"), ("c", "d")], 7: []},
     "numbers": [1, 2.5, True, None, "text", {"array": 3, "more": 4}],
     "scalar": np.float32(0.5),
+    "films": [Film(FilmInfo("f" * 64, 2, 2, 8, 4, False), b"RIFF")],
 }
 
 

@@ -1,0 +1,73 @@
+"""Replay: a changing reward in the replay buffer of an off-policy agent of Stable-Baselines3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlhf_ray.arrays import Array
+from rlhf_ray.wrappers.single import HumanPreferencesEnv
+
+CHUNK = 4096
+"""Steps that are rewarded at a time: a buffer of images does not fit into memory twice."""
+
+
+def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
+    """Replace all rewards in ``agent.replay_buffer`` by what the newest version of the reward says of their steps.
+
+    Call it when ``env.status()["reward_version"]`` has changed: a buffer keeps what `step` returned, which is 0.0 before the
+    first version and an older version's word after it. ``examples/sb3_off_policy.py`` does.
+
+    Args:
+        agent: SAC, TD3, DDPG or DQN, with a `ReplayBuffer` or `DictReplayBuffer`.
+        env: the environment, or any of those that share its reward.
+
+    Returns:
+        How many steps there are in the buffer.
+
+    Raises:
+        RuntimeError: there is no version yet.
+        ValueError: the buffer's observations are not those that ``env`` returned, as where frames were stacked after it.
+    """
+    buffer, space = agent.replay_buffer, env.action_space
+    rows = buffer.buffer_size if buffer.full else buffer.pos
+    original = _original(buffer.observations, env.observation_space)
+    box = isinstance(space, gym.spaces.Box)
+    for start in range(0, rows, max(1, CHUNK // buffer.n_envs)):
+        now = np.arange(start, min(rows, start + max(1, CHUNK // buffer.n_envs)))
+        after, following = (
+            (buffer.observations, (now + 1) % buffer.buffer_size)
+            if buffer.optimize_memory_usage
+            else (buffer.next_observations, now)
+        )
+        # Stable-Baselines3 keeps continuous actions scaled to -1 to 1.
+        actions: Array = agent.policy.unscale_action(buffer.actions[now]) if box else buffer.actions[now]
+        ended = buffer.dones[now] * (1 - buffer.timeouts[now])
+        rewards = env.relabel(
+            original(buffer.observations, now),
+            actions.reshape(-1, *(space.shape or ())),
+            original(after, following),
+            ended.reshape(-1) > 0,
+        )
+        buffer.rewards[now] = rewards.reshape(len(now), buffer.n_envs)
+    return int(rows * buffer.n_envs)
+
+
+def _original(stored: Any, space: gym.Space[Any]) -> Callable[[Any, Array], Any]:
+    """What takes rows of the buffer's observations, ``[rows, n_envs, …]``, and gives those of the environment, ``[n, …]``."""
+    if isinstance(stored, dict):
+        assert isinstance(space, gym.spaces.Dict)
+        parts = {name: _original(array, space[name]) for name, array in stored.items()}
+        return lambda arrays, rows: {name: part(arrays[name], rows) for name, part in parts.items()}
+    shape, wanted = stored.shape[2:], space.shape or ()
+    if shape == wanted:
+        return lambda array, rows: array[rows].reshape(-1, *wanted)
+    if len(wanted) == 3 and shape == (wanted[2], *wanted[:2]):  # by VecTransposeImage
+        return lambda array, rows: np.moveaxis(array[rows].reshape(-1, *shape), 1, -1)
+    raise ValueError(
+        f"The replay buffer holds observations of shape {shape}, and the environment returns {wanted}: put what changes them "
+        "inside of the environment, or hand env.relabel() the original observations."
+    )
