@@ -79,6 +79,21 @@ def test_what_cannot_be_stopped_is_said() -> None:
             commands.find(rows, word)
 
 
+def test_submit_warns_that_variables_are_no_place_for_keys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(jobs, "connect", lambda address: None)
+    monkeypatch.setattr(jobs, "submit", lambda client, command, **of: given.append(of["env"]) or "job-1")
+    cli.main(["submit", "--no-follow", "--env", "WANDB_API_KEY=abc", "A=b", "--", "train", "pendulum"])
+    said = capsys.readouterr().err
+    assert "Ray shows the values of WANDB_API_KEY, A to everyone with the cluster's token" in said
+    assert "abc" not in said
+    cli.main(["submit", "--no-follow", "--", "train", "pendulum"])
+    assert not capsys.readouterr().err
+    assert given == [{"WANDB_API_KEY": "abc", "A": "b"}, {}]
+
+
 def test_the_table_shows_how_far_each_run_is_and_where_its_page_is() -> None:
     rows = commands.listed(
         [run("a", pages=["http://127.0.0.1:8765"], labels=3, total_labels=9)], [job("job-2", "pending")]
