@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 import tune_configs
+from rlhf_ray import consent
 from rlhf_ray.labelling import links
 from rlhf_ray.progress import Progress
 from rlhf_ray.settings import Experiment, SettingError, load_experiment
@@ -42,7 +43,8 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray doctor [--address …]               check the installation, this machine and the Ray cluster
 
 PRESET is one of {presets}; or the name of an environment, which starts from the defaults; or a
-JSON file of settings (a run's config.json, a sweep's best.json).
+JSON file of settings (a run's config.json, a sweep's best.json). An environment module:Id that a file names and you have
+not typed before needs --allow-import MODULE, since importing it runs its code.
 `rlhf-ray COMMAND --help` (and `rlhf-ray train PRESET --help`) explains every option."""
 
 
@@ -117,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(usage)
         sys.exit(0 if rest and rest[0] in ("-h", "--help") else 2)
     try:
-        actions[command](rest)
+        actions[command](consent.take_flags(rest))
     except SettingError as error:
         # The message says what to do; a trace would hide it.
         print(f"rlhf-ray: {error}", file=sys.stderr)
@@ -133,7 +135,9 @@ def preset(name: str) -> Experiment:
         experiment: Experiment = tune_configs.load(name).experiment
         return experiment
     if name.endswith(".json"):
-        return _settings_file(Path(name))
+        experiment = _settings_file(Path(name))
+        consent.check(experiment.environment, Path(name))
+        return experiment
     import gymnasium
 
     from rlhf_ray import envs
@@ -143,6 +147,7 @@ def preset(name: str) -> Experiment:
     except (ValueError, ImportError, gymnasium.error.Error) as error:
         presets = ", ".join(tune_configs.names())
         raise SettingError(f"{name!r} is neither a preset ({presets}) nor an environment: {error}") from error
+    consent.allow(consent.module_of(name))  # who types it, means it
     return Experiment(environment=name)
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
+from rlhf_ray import consent
 from rlhf_ray.checkpoints import last_checkpoint
 from rlhf_ray.settings import Experiment, SettingError, load_experiment, save_experiment
 
@@ -87,6 +88,7 @@ class RunFolder:
                     f"run_dir is {folder.path}, and there is something there already: name another folder."
                 ) from None
         save_experiment(experiment, folder.config)
+        consent.allow(consent.module_of(experiment.environment))
         names = ("rlhf-ray", "ray", "torch", "gymnasium", "numpy", "pyarrow")
         folder._write(
             folder.run,
@@ -123,8 +125,14 @@ class RunFolder:
         return next((folder for folder in folders if folder.config.exists()), None)
 
     def experiment(self) -> Experiment:
-        """The settings of the run."""
-        return load_experiment(self.config)
+        """The settings of the run.
+
+        Raises:
+            SettingError: its environment's module would be imported, and nobody has allowed that (`rlhf_ray.consent`).
+        """
+        experiment = load_experiment(self.config)
+        consent.check(experiment.environment, self.config)
+        return experiment
 
     def checkpoint(self) -> Path:
         """The newest whole checkpoint.

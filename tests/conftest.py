@@ -1,6 +1,7 @@
 """What every test shares: a quiet environment, one local Ray, and no actors left behind."""
 
 import os
+import tempfile
 
 # Ray and torch read these when they are imported or started, so they come before everything else.
 os.environ.update(
@@ -9,16 +10,21 @@ os.environ.update(
     RAY_USAGE_STATS_ENABLED="0",  # no telemetry
     RAY_worker_niceness="0",  # on a busy machine, workers at Ray's 15 starve until time limits are met
     RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # under `uv run`, workers would each resolve their own environment
+    XDG_CONFIG_HOME=tempfile.mkdtemp(
+        prefix="rlhf_ray-config-"
+    ),  # what is remembered of users is not of whoever runs the tests
 )
 
+import atexit
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 
 import pytest
 
 VANISH_WITHIN_S = 10.0
+
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 
 def named_actors() -> set[tuple[str, str]]:

@@ -7,7 +7,11 @@ with a list, and pods are looked at as far as the tests below go.
 
 import copy
 import itertools
+import json
+import os
+import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +22,7 @@ import pytest
 import ray
 import yaml
 from packaging.requirements import Requirement
+from ray.autoscaler._private.aws.config import DEFAULT_AMI, _create_default_ssh_inbound_rules
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
 
@@ -135,17 +140,101 @@ def test_dashboard_listens_on_loopback_only_and_memory_and_disk_are_sized(name: 
                 assert int(shared.removesuffix("m")) * 10**6 > int(size)
 
 
-@pytest.mark.parametrize("name", CLOUDS)
-def test_security_group_is_rays_own(name: str) -> None:
-    # Ray's own opens SSH to the world and the rest to the cluster only; a wider one would have to be written down here.
-    cluster = load(name)
-    assert "security_group" not in cluster["provider"]
-    assert not any("SecurityGroupIds" in kind["node_config"] for kind in cluster["available_node_types"].values())
+def node_configs(name: str) -> dict[str, dict[str, Any]]:
+    return {kind: about["node_config"] for kind, about in load(name)["available_node_types"].items()}
+
+
+def test_on_aws_machines_are_in_the_group_that_takes_ssh_from_its_owner() -> None:
+    # Ray's own takes it from everywhere. A group that is not put in ends `ray up` at once.
+    assert _create_default_ssh_inbound_rules()[0]["IpRanges"] == [{"CidrIp": "0.0.0.0/0"}]
+    for config in node_configs("cluster.yaml").values():
+        assert config["SecurityGroupIds"] == ["sg-put-yours-in"]
+        assert config["MetadataOptions"]["HttpTokens"] == "required"
+
+
+def test_on_aws_the_head_may_start_this_clusters_machines_and_no_more() -> None:
+    configs = node_configs("cluster.yaml")
+    assert [kind for kind, config in configs.items() if "IamInstanceProfile" in config] == ["head"]
+    assert configs["head"]["IamInstanceProfile"] == {"Name": "rlhf-ray-head"}
+    statements = json.loads((ROOT / "deploy" / "aws-head.json").read_text())["Statement"]
+    actions = {
+        action for of in statements for action in ([of["Action"]] if isinstance(of["Action"], str) else of["Action"])
+    }
+    assert not any("*" in action for action in actions)
+    assert all(action.startswith("ec2:") for action in actions)
+    name = load("cluster.yaml")["cluster_name"]
+    for of in statements:
+        if of["Sid"] == "Look" or of["Sid"] == "WithWhatTheyConsistOf":
+            assert of["Action"] == "ec2:RunInstances" or all(
+                action.startswith("ec2:Describe") for action in of["Action"]
+            )
+        else:
+            condition = of["Condition"]["StringEquals"]
+            assert name in (
+                condition.get("aws:RequestTag/ray-cluster-name"),
+                condition.get("ec2:ResourceTag/ray-cluster-name"),
+            )
+    (start,) = [of for of in statements if of["Sid"].startswith("StartWorkers")]
+    workers = {config["InstanceType"] for kind, config in configs.items() if kind != "head"}
+    assert set(start["Condition"]["StringEquals"]["ec2:InstanceType"]) == workers
+
+
+def test_on_google_cloud_machines_are_in_the_network_that_takes_ssh_from_its_owner() -> None:
+    configs = node_configs("deploy/gcp.yaml")
+    assert [kind for kind, config in configs.items() if "serviceAccounts" in config] == ["head"]
+    (account,) = configs["head"]["serviceAccounts"]
+    assert account["email"].startswith("rlhf-ray-head@")
+    for config in configs.values():
+        (interface,) = config["networkInterfaces"]
+        assert interface["subnetwork"].endswith("/subnetworks/rlhf-ray")
+        assert config["tags"] == {"items": ["rlhf-ray"]}
+
+
+@pytest.mark.parametrize(
+    ("script", "command", "words"), [("aws-account.sh", "aws", ()), ("gcp-project.sh", "gcloud", ("my-project",))]
+)
+def test_the_scripts_open_ssh_to_ones_own_address_alone(
+    script: str, command: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """With commands that only write down what they are asked, as on an account that has nothing yet, and one that has all."""
+    (tmp_path / "curl").write_text("#!/bin/sh\necho 203.0.113.7\n")
+    (tmp_path / command).write_text(
+        f"""#!/bin/sh
+echo "$@" >> {tmp_path}/asked
+case "$*" in
+  *"Name=group-name"*) echo $GROUP ;;
+  *IpPermissions*) echo 198.51.100.1/32 ;;
+  *create-security-group*) echo sg-new ;;
+  *get-role*|*describe*) exit $MISSING ;;
+esac
+"""
+    )
+    for file in ("curl", command):
+        (tmp_path / file).chmod(0o755)
+    for missing, group in (("1", "None"), ("0", "sg-old")):
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MISSING": missing, "GROUP": group}
+        run = [str(ROOT / "deploy" / script), *words]
+        said = subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout
+        assert "203.0.113.7/32" in said
+        asked = (tmp_path / "asked").read_text()
+        (tmp_path / "asked").unlink()
+        assert "0.0.0.0/0" not in asked
+        assert "FullAccess" not in asked
+        assert "compute.admin" not in asked
+        ranges = re.findall(r"(?:--cidr|--source-ranges) (\S+)", asked)
+        assert {*ranges} - {"198.51.100.1/32"} == {"203.0.113.7/32"}
+        assert command != "aws" or "revoke-security-group-ingress" in asked  # of where one was before
 
 
 @pytest.mark.parametrize("name", CLOUDS)
-def test_images_have_our_ray(name: str) -> None:
+def test_images_have_our_ray_and_are_pinned(name: str) -> None:
     cluster = load(name)
+    for config in node_configs(name).values():
+        if "ImageId" in config:
+            assert config["ImageId"] == DEFAULT_AMI[cluster["provider"]["region"]]
+        else:
+            for disk in config["disks"]:
+                assert re.search(r"/images/[a-z0-9-]+-v\d{8}$", disk["initializeParams"]["sourceImage"])
     assert cluster["docker"]["image"] == f"rayproject/ray:{ray.__version__}-py311-cpu"
     assert cluster["available_node_types"]["learner"]["docker"]["worker_image"].endswith(
         f":{ray.__version__}-py311-gpu"

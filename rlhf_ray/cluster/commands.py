@@ -44,7 +44,7 @@ class Submit:
     working_dir: Path | None = None
     """Folder to send along, without what its .gitignore names: its code runs in the place of what is installed there."""
     env: tuple[str, ...] = ()
-    """More environment variables of the job, as NAME=VALUE."""
+    """More environment variables of the job, as NAME=VALUE. Everyone with the cluster's token can read them: no keys."""
     cpus: float | None = None
     """CPUs for the run's own process (its learner among them), on whatever node has them; it is on the head unless given."""
     gpus: float | None = None
@@ -90,12 +90,18 @@ def submit(words: list[str]) -> None:
 
     from rlhf_ray.cluster import jobs
 
-    client = jobs.connect(options.address)
+    client, variables = jobs.connect(options.address), _variables(options.env)
+    if variables:
+        print(
+            f"rlhf-ray: Ray shows the values of {', '.join(variables)} to everyone with the cluster's token. Keep keys in a file "
+            "on the nodes instead (docs/cluster.md, Keys).",
+            file=sys.stderr,
+        )
     job = jobs.submit(
         client,
         command,
         working_dir=options.working_dir,
-        env=_variables(options.env),
+        env=variables,
         cpus=options.cpus,
         gpus=options.gpus,
     )

@@ -133,7 +133,7 @@ async def enter(entry: Entry, request: Request, response: Response) -> dict[str,
         if seconds := state.failures.wait(caller):
             raise too_fast(seconds)
         raise HTTPException(
-            401, "this link is unknown here, too old or revoked; ask whoever started the run for a new one"
+            401, "this link is not known here, too old or revoked; ask whoever started the run for a new one"
         )
     response.set_cookie(
         state.sessions.cookie_name,

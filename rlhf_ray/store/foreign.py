@@ -6,7 +6,6 @@ learning-from-human-preferences and its descendants (``train.pkl.gz``, ``val.pkl
 
 from __future__ import annotations
 
-import gzip
 import io
 import pickle
 import zlib
@@ -19,6 +18,9 @@ from rlhf_ray.arrays import Array
 from rlhf_ray.comparisons import Comparisons, Pairs
 from rlhf_ray.fragments import Fragments
 
+LARGEST = 8 << 30
+"""Bytes that a file may come to in memory: what is packed in it, and the clips that it names. A few kB can claim any number."""
+
 CLASSES = ("PreferenceDataset", "TrajectoryWithRew", "Trajectory", "PrefDB", "CompressedDict")
 """Classes whose attributes are read; what they are called tells enough, since their code is not used."""
 
@@ -30,20 +32,50 @@ def read(file: Path) -> tuple[str, Comparisons]:
     fragments of n - 1 steps, whose last frame is the observation after the last step.
 
     Raises:
-        ValueError: the file is neither, or names anything that has no place in one of them.
+        ValueError: the file is neither, or names anything that has no place in one of them, or comes to more than `LARGEST`.
     """
     content = file.read_bytes()
+    room = _Room()
     try:
-        found = _load(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+        found = _load(room.unpack(content, GZIP) if content[:2] == b"\x1f\x8b" else content)
         if isinstance(found, _Object) and found.kind == "PreferenceDataset":
             return "imitation", _imitation(vars(found))
         if isinstance(found, _Object) and found.kind == "PrefDB":
-            return "drlhp", _drlhp(vars(found))
+            return "drlhp", _drlhp(vars(found), room)
     except (pickle.UnpicklingError, EOFError, OSError, zlib.error, ArithmeticError, LookupError) as error:
         raise ValueError(f"{file} cannot be imported: {error}") from error
     except (TypeError, AttributeError, ValueError, MemoryError) as error:  # of a pickle that is put together oddly
         raise ValueError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
     raise ValueError(f"{file} cannot be imported: it holds neither imitation's PreferenceDataset nor a PrefDB.")
+
+
+GZIP = 16 + zlib.MAX_WBITS
+"""What zlib calls gzip's format."""
+
+
+class _Room:
+    """How much may still be unpacked: `LARGEST` bytes in all."""
+
+    def __init__(self) -> None:
+        self._left = LARGEST
+
+    def unpack(self, content: bytes, kind: int = zlib.MAX_WBITS) -> bytes:
+        """What is compressed in ``content``.
+
+        Raises:
+            ValueError: that is more than there is room for.
+            EOFError: it is cut off.
+        """
+        found = bytearray()
+        while content:  # a gzip file may have several parts
+            unpacker = zlib.decompressobj(kind)
+            found += unpacker.decompress(content, self._left + 1)
+            _check_size(LARGEST - self._left + len(found))
+            if not unpacker.eof:
+                raise EOFError("what is compressed in it is cut off")
+            content = unpacker.unused_data.lstrip(b"\0") if kind == GZIP else b""
+        self._left -= len(found)
+        return bytes(found)
 
 
 class _Object:
@@ -133,12 +165,15 @@ def _imitation(found: dict[str, Any]) -> Comparisons:
     return _compared(clips(found["fragments1"]), clips(found["fragments2"]), _stack(found["preferences"]))
 
 
-def _drlhp(found: dict[str, Any]) -> Comparisons:
+def _drlhp(found: dict[str, Any], room: _Room) -> Comparisons:
     segments = found["segments"]
     if isinstance(segments, _Object):  # each one pickled and compressed by itself
-        segments = {name: _load(zlib.decompress(content)) for name, content in vars(segments)["store"].items()}
+        segments = {name: _load(room.unpack(content)) for name, content in vars(segments)["store"].items()}
 
     def clips(names: list[Any]) -> Fragments:
+        # Before any is made: the same clip may be named any number of times.
+        sizes = {name: sum(_array(frame).nbytes for frame in _frames(segments[name])) for name in set(names)}
+        _check_size(sum(sizes[name] for name in names))
         observations = _stack([_stack(segments[name]) for name in names])
         n, length = len(names), observations.shape[1] - 1
         return Fragments(
@@ -154,6 +189,10 @@ def _drlhp(found: dict[str, Any]) -> Comparisons:
     return _compared(clips(list(left)), clips(list(right)), np.stack([_stack(mu) for mu in preferences])[:, 0])
 
 
+def _frames(segment: Any) -> Any:
+    return segment.value if isinstance(segment, _Array) else segment
+
+
 def _compared(left: Fragments, right: Fragments, preferences: Array) -> Comparisons:
     n = len(left)
     pairs = Pairs.of(Fragments.concatenate([left, right]), np.stack([np.arange(n), np.arange(n) + n], axis=1))
@@ -166,4 +205,21 @@ def _stack(values: Any) -> Array:
         values = values.value
     if isinstance(values, np.ndarray):
         return values
-    return np.stack([np.asarray(one.value if isinstance(one, _Array) else one) for one in values])
+    arrays = [_array(one) for one in values]
+    _check_size(sum(array.nbytes for array in arrays))
+    return np.stack(arrays)
+
+
+def _array(one: Any) -> Array:
+    """One array or number as an array. Lists are refused: lists of lists of the same lists have no end."""
+    value = one.value if isinstance(one, _Array) else one
+    if not isinstance(value, np.ndarray | np.generic | int | float):
+        raise ValueError(f"there is a {type(value).__name__} in the place of an array")
+    return np.asarray(value)
+
+
+def _check_size(size: int) -> None:
+    if size > LARGEST:
+        raise ValueError(
+            f"it comes to more than {LARGEST / 2**30:g} GiB in memory, the limit for files of others: split it into several"
+        )

@@ -100,6 +100,21 @@ def test_each_run_is_listed_in_80_columns_under_a_name_that_can_be_pasted() -> N
             assert words in said
 
 
+def test_submit_warns_that_variables_are_no_place_for_keys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[dict[str, str]] = []
+    monkeypatch.setattr(jobs, "connect", lambda address: None)
+    monkeypatch.setattr(jobs, "submit", lambda client, command, **of: given.append(of["env"]) or "job-1")
+    cli.main(["submit", "--no-follow", "--env", "WANDB_API_KEY=abc", "A=b", "--", "train", "pendulum"])
+    said = capsys.readouterr().err
+    assert "Ray shows the values of WANDB_API_KEY, A to everyone with the cluster's token" in said
+    assert "abc" not in said
+    cli.main(["submit", "--no-follow", "--", "train", "pendulum"])
+    assert not capsys.readouterr().err
+    assert given == [{"WANDB_API_KEY": "abc", "A": "b"}, {}]
+
+
 def test_a_run_tells_its_state_and_since_when_and_is_interrupted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
     monkeypatch.setattr("actors.announced.os.kill", lambda *arguments: sent.append(arguments))

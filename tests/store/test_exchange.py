@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import pickle
+import tracemalloc
 import zlib
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.store import Event, PreferenceStore, foreign
 from rlhf_ray.store.exchange import export, import_file
 from tests.made_up import CHOICES, IMAGES, same_comparisons, some_comparisons
 
@@ -146,6 +147,40 @@ def test_what_imitation_saved_can_be_imported(tmp_path: Path, actions: gym.Space
     assert np.array_equal(loaded.preferences, batch.preferences)
     assert set(store.events()["annotator"].to_pylist()) == {"imitation"}
     assert set(store.events()["annotator_type"].to_pylist()) == {"import"}
+
+
+def test_what_is_packed_in_a_foreign_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "LARGEST", 1 << 20)
+    limit = "more than 0.000976562 GiB in memory, the limit"
+
+    def refused(content: bytes, match: str = limit) -> None:
+        (tmp_path / "bomb").write_bytes(content)
+        tracemalloc.start()
+        with pytest.raises(ValueError, match=match):
+            foreign.read(tmp_path / "bomb")
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+        tracemalloc.stop()
+
+    frames, compressed = [np.zeros((100, 100), np.uint8)] * 9, CompressedDict()
+    part = gzip.compress(bytes(100 << 20))
+    refused(part)
+    refused(gzip.compress(bytes(900_000)) * 2)  # in parts, of which none is too large
+    refused(part[: len(part) // 100], "cut off")
+    whole = zlib.compress(pickle.dumps([np.full((100, 100), k, np.uint8) for k in range(9)]))
+    compressed.store = dict.fromkeys(range(12), whole)
+    for segments, prefs in (
+        (compressed, [(0, 1, (0.0, 1.0))]),  # in many clips, of which none is too large
+        ({0: frames}, [(0, 0, (0.0, 1.0))] * 1000),  # one clip, named again and again
+    ):
+        database = PrefDB()
+        database.segments, database.prefs = segments, prefs
+        refused(gzip.compress(pickle.dumps(database)))
+    nested: list[object] = [0.0] * 10
+    for _ in range(12):
+        nested = [nested] * 10
+    database = PrefDB()
+    database.segments, database.prefs = {0: [nested]}, [(0, 0, (0.0, 1.0))]
+    refused(pickle.dumps(database), "a list in the place of an array")
 
 
 class PrefDB:

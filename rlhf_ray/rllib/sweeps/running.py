@@ -17,6 +17,7 @@ import ray
 from ray import tune
 
 from actors.placement import missing
+from rlhf_ray import consent
 from rlhf_ray.rllib.sweeps.results import Outcome, collect, conclude
 from rlhf_ray.rllib.sweeps.space import PLACED, Space, apply, check, describe, extremes
 from rlhf_ray.rllib.sweeps.strategies import (
@@ -159,7 +160,9 @@ def read_plan(folder: Path) -> Plan:
     if not (folder / PLAN).exists():
         raise SettingError(f"{folder} is no folder of a sweep (it has no {PLAN}).")
     values = json.loads((folder / PLAN).read_text())
-    return Plan(**values | {"experiment": from_json(Experiment, values["experiment"])})
+    experiment = from_json(Experiment, values["experiment"])
+    consent.check(experiment.environment, folder / PLAN)
+    return Plan(**values | {"experiment": experiment})
 
 
 def concurrency(plan: Plan, say: Callable[[str], None] = lambda what: None) -> int:

@@ -1,0 +1,111 @@
+"""A module that a file names is imported when somebody has said so, and not before."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlhf_ray import cli, consent
+from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.settings import Experiment, save_experiment, to_json
+
+NAME = "foreign_envs:Pendulum-v1"
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_said_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(consent, "_allowed", set())
+
+
+@pytest.fixture
+def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """There once the module `foreign_envs` was imported, which is one that Python finds."""
+    marker = tmp_path / "imported"
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "foreign_envs.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    return marker
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A run's folder, a sweep's and its best.json, as they come out of somebody's archive."""
+    folder = tmp_path / "foreign"
+    RunFolder.create(folder, Experiment(environment="Pendulum-v1"))
+    save_experiment(Experiment(environment=NAME), folder / "config.json")
+    save_experiment(Experiment(environment=NAME), folder / "best.json")
+    (folder / "sweep.json").write_text(json.dumps({"experiment": to_json(Experiment(environment=NAME))}))
+    return folder
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train {}/best.json",
+        "train --resume {}",
+        "evaluate {}",
+        "record {} --out {}/steps.npz",
+        "label {} --store {}/labels",
+        "fit {}/preferences",
+        "tune {}/best.json",
+        "tune --resume {}",
+    ],
+)
+def test_foreign_files_import_nothing(
+    words: str, foreign: Path, imported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(words.replace("{}", str(foreign)).split(), capsys)
+    assert "'foreign_envs'" in said
+    assert str(imported.parent / "modules" / "foreign_envs.py") in said
+    assert "add --allow-import foreign_envs" in said
+    assert not imported.exists()
+
+
+def test_a_flag_is_consent_for_this_file_of_the_module_from_then_on(
+    foreign: Path, imported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert "holds no policy yet" in refused(["evaluate", str(foreign), "--allow-import", "foreign_envs"], capsys)
+    monkeypatch.setattr(consent, "_allowed", set())  # as in a new process
+    assert "holds no policy yet" in refused(["evaluate", str(foreign)], capsys)
+    # A module of that name beside the foreign files is another one.
+    (foreign / "foreign_envs.py").write_text("")
+    monkeypatch.syspath_prepend(foreign)
+    assert "--allow-import" in refused(["evaluate", str(foreign)], capsys)
+
+
+def test_typing_a_name_is_consent(foreign: Path, imported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.preset(NAME).environment == NAME
+    monkeypatch.setattr(consent, "_allowed", set())
+    assert cli.preset(str(foreign / "best.json")).environment == NAME
+    assert RunFolder.open(foreign).experiment().environment == NAME
+
+
+def test_whoever_made_a_run_is_not_asked(tmp_path: Path, imported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    RunFolder.create(tmp_path / "own", Experiment(environment=NAME))
+    monkeypatch.setattr(consent, "_allowed", set())
+    assert RunFolder.open(tmp_path / "own").experiment().environment == NAME
+
+
+def test_only_the_flags_that_are_ours_are_taken() -> None:
+    words = ["x.json", "--environment", "my_envs:A-v0", "--seed", "3", "--allow-import=other.envs"]
+    assert consent.take_flags(words) == words[:-1]
+    assert consent._allowed == {"my_envs", "other"}
+    job = ["--env", "A=b", "--", "train", "x.json", "--allow-import", "their_envs"]
+    assert consent.take_flags(job) == job
+    assert "their_envs" not in consent._allowed
+    with pytest.raises(ValueError, match="name the Python module"):
+        consent.take_flags(["--allow-import"])
+
+
+def test_what_is_remembered_may_be_damaged_or_unwritable(foreign: Path, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("a file in the way")
+    consent.allow("foreign_envs")
+    consent.check(NAME, foreign / "config.json")
