@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +16,12 @@ from actors.pipeline import EPISODE_EVERY, FEWEST_FILMS, OPEN_PER_PERSON
 from actors.questions import LOST, Questions
 from actors.rollout_collector import PolicyFactory
 from rlhf_ray.labelling.desk import Situation
+from rlhf_ray.schedules import progress_due
 
 logger = logging.getLogger(__name__)
+
+PACE_OF = 20
+"""Iterations of PPO whose pace is taken for that of the next ones."""
 
 
 class PeoplesPipeline(AsynchronousPipeline):
@@ -36,6 +42,8 @@ class PeoplesPipeline(AsynchronousPipeline):
         """Questions that people have answered."""
         self._asked_since_film = 0
         """Questions that the page was given since clips were filmed last."""
+        self._pace: deque[tuple[float, float]] = deque(maxlen=PACE_OF)
+        """When PPO was how far (`advance`), of late: seconds since 1970, and 0 to 1."""
 
     def state(self) -> dict[str, Any]:
         """See `Pipeline.state`."""
@@ -45,6 +53,12 @@ class PeoplesPipeline(AsynchronousPipeline):
         """See `Pipeline.load_state`."""
         self._people_done = state["people_done"]
         super().load_state(state)
+
+    def advance(self, progress: float, env_steps: int, stop: Callable[[], bool] = lambda: False) -> None:
+        """See `AsynchronousPipeline.advance`."""
+        with self._changed:
+            self._pace.append((time.time(), progress))
+        super().advance(progress, env_steps, stop)
 
     def film(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
         """Have a policy filmed for people, where they have use for it: drawing takes time that the training would have.
@@ -190,7 +204,26 @@ class PeoplesPipeline(AsynchronousPipeline):
             waiting_for = "the agent's first clips"
         else:
             waiting_for = "the reward to be learned from these first answers"
-        situation = self._situation(self._now, waiting_for)
+        situation = self._situation(self._now, waiting_for, next_question=self._next_question())
         if situation != self._told or episode is not None:
             self._told = situation
             self.page.tell.remote(situation, episode)
+
+    def _next_question(self) -> float | None:
+        """When people are likely to be asked next, at PPO's pace of late (seconds since 1970); None where that is not known."""
+        of = self.preferences
+        with self._changed:
+            asked, pace = self._open(people=True), list(self._pace)
+            # The first label whose falling due makes `_to_ask` ask people.
+            if of.people_share == 1.0:
+                label = self.answered + asked + 1
+            else:
+                label = math.ceil((self._people_done + asked + 0.5) / of.people_share)
+        if self.version == 0 or label > of.comparisons or len(pace) < 2 or pace[-1][1] <= pace[0][1]:
+            return None
+        (began, first), (ended, last) = pace[0], pace[-1]
+        iterations = len(pace) - 1
+        due = progress_due(of.comparisons, of.initial_comparisons, of.schedule, label, of.steepness)
+        # Questions come between two iterations of PPO, and after the next one at the earliest.
+        ahead = max(1, math.ceil((due - last) * iterations / (last - first)))
+        return ended + ahead * (ended - began) / iterations

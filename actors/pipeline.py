@@ -334,9 +334,20 @@ class Pipeline:
         filmed, shown = film.remote(env_steps, clips, number, taken, policy_version, make_policy, episode)
         return filmed, shown if episode else None
 
-    def _situation(self, env_steps: int, waiting_for: str, *, finished: bool = False) -> Situation:
+    def _situation(
+        self, env_steps: int, waiting_for: str, *, finished: bool = False, next_question: float | None = None
+    ) -> Situation:
         of = self.preferences
-        return Situation(of.comparisons, env_steps, self.total_env_steps, finished, waiting_for)
+        first = of.first_fit_comparisons if of.mode == "asynchronous" else of.initial_comparisons
+        return Situation(
+            of.comparisons,
+            env_steps,
+            self.total_env_steps,
+            finished,
+            waiting_for,
+            first_labels=None if self.version else first,
+            next_question=next_question,
+        )
 
     def _collect_first(self, env_steps: int) -> None:
         ray.get(self._first_clips(env_steps, 0))

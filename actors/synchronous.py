@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ class SynchronousPipeline(Pipeline):
         """Times that was asked beyond once a round: each time has a number of its own."""
         self._adopted: Comparisons | None = None
         """Labels that are there before the first round, until that is held."""
+        self._last_answer: float | None = None
+        """When people had answered the last round that asked them something, in seconds since 1970."""
 
     @property
     def rounds_held(self) -> int:
@@ -126,6 +129,7 @@ class SynchronousPipeline(Pipeline):
             ray.get(self.store.commit.remote(comparisons, annotator=self.preferences.teacher))
             return [comparisons]
         assert self.page is not None
+        between = None if self._last_answer is None else time.time() - self._last_answer
         ray.get(self.page.ask.remote(round_number, pairs))
         changes = 0
         while not stop():
@@ -135,7 +139,10 @@ class SynchronousPipeline(Pipeline):
                 ray.get(self.page.ask.remote(round_number, pairs))
             elif progress.done[round_number] >= count:
                 break
-        ray.get(self.page.tell.remote(self._situation(self.env_steps, "the agent to learn from this round")))
+        self._last_answer = time.time()
+        next_question = None if between is None else self._last_answer + between
+        learning = self._situation(self.env_steps, "the agent to learn from this round", next_question=next_question)
+        ray.get(self.page.tell.remote(learning))
         since, (self._read, held) = self._read, ray.get(self.store.position.remote())
         return [self.store.since.remote(since)] if held else []
 

@@ -32,6 +32,18 @@ def labels_due(total: int, initial: int, schedule: ScheduleName, progress: float
     return initial + round((total - initial) * share_due(schedule, progress, steepness))
 
 
+def progress_due(total: int, initial: int, schedule: ScheduleName, label: int, steepness: float = 1.0) -> float:
+    """The progress (0 to 1) at which the ``label``-th of ``total`` labels falls due: where `labels_due` reaches it."""
+    if label <= initial:
+        return 0.0
+    share = min(1.0, (label - initial - 0.5) / (total - initial))  # labels_due rounds to the nearest
+    if schedule == "hyperbolic":
+        return math.expm1(share * math.log1p(steepness)) / steepness
+    if schedule == "inverse_quadratic":
+        return math.tan(share * math.atan(steepness)) / steepness
+    return share
+
+
 def labels_per_round(
     total: int, initial: int, schedule: ScheduleName, rounds: int, steepness: float = 1.0
 ) -> list[int]:

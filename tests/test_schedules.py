@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_ray.arrays import FloatArray
-from rlhf_ray.schedules import ScheduleName, labels_due, labels_per_round, rounds_covered, share_due
+from rlhf_ray.schedules import (
+    ScheduleName,
+    labels_due,
+    labels_per_round,
+    progress_due,
+    rounds_covered,
+    share_due,
+)
 
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 RATES: dict[ScheduleName, Callable[[FloatArray], FloatArray]] = {
@@ -57,6 +64,21 @@ def test_labels_due_never_fall_while_training_goes_on(
     assert due == sorted(due)
     assert labels_due(*budget, schedule, 0.0, steepness) == budget[1]
     assert labels_due(*budget, schedule, 1.0, steepness) == budget[0]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@settings(max_examples=150, deadline=None)
+@given(budget=budgets(), share=st.floats(0, 1), steepness=STEEPNESSES)
+def test_a_label_falls_due_where_the_schedule_says(
+    schedule: ScheduleName, budget: tuple[int, int], share: float, steepness: float
+) -> None:
+    total, initial = budget
+    label = 1 + round(share * (total - 1))
+    at = progress_due(total, initial, schedule, label, steepness)
+    assert 0 <= at <= 1
+    assert labels_due(total, initial, schedule, at + 1e-6, steepness) >= label
+    if at > 0:
+        assert labels_due(total, initial, schedule, at - 1e-6, steepness) < label
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -6,7 +6,14 @@ from typing import Any
 
 from ray import tune
 
-from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    LabellingSettings,
+    PPOSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+)
 
 experiment = Experiment(
     environment="rlhf_ray/CartPoleFixed-v0",
@@ -28,6 +35,12 @@ experiment = Experiment(
         learning_rate=1e-3,
         final_learning_rate=0.0,
         gamma=0.98,
+    ),
+    labelling=LabellingSettings(
+        instructions=(
+            "Prefer the pole that stays more upright, with its cart on the white track. The goal: balance to the end. "
+            "If both fall: the later fall."
+        )
     ),
 )
 

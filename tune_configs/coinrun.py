@@ -10,7 +10,14 @@ from typing import Any
 
 from ray import tune
 
-from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    LabellingSettings,
+    PPOSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+)
 
 experiment = Experiment(
     environment="procgen/coinrun-easy",
@@ -47,6 +54,12 @@ experiment = Experiment(
         entropy_coefficient=0.01,
         value_coefficient=0.5,
         max_grad_norm=0.5,
+    ),
+    labelling=LabellingSettings(
+        instructions=(
+            "Prefer the clip that takes the coin, or gets further right, towards it. The goal: the coin. "
+            "A saw, a monster or lava is worst."
+        )
     ),
 )
 

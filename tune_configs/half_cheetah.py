@@ -10,7 +10,14 @@ from typing import Any
 
 from ray import tune
 
-from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    LabellingSettings,
+    PPOSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+)
 
 experiment = Experiment(
     environment="HalfCheetah-v5",  # its episodes have 1,000 steps, always
@@ -50,6 +57,12 @@ experiment = Experiment(
         gae_lambda=0.95,  # PPO
         clip=0.2,  # PPO
         hidden=(64, 64),  # PPO
+    ),
+    labelling=LabellingSettings(
+        instructions=(
+            "Prefer the cheetah that runs further to the right (watch the floor). The goal: run forward fast. "
+            "On its feet beats on its back."
+        )
     ),
 )
 

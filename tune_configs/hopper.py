@@ -10,7 +10,14 @@ from typing import Any
 
 from ray import tune
 
-from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    LabellingSettings,
+    PPOSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+)
 
 experiment = Experiment(
     # Episodes of 1,000 steps, whatever happens: a fall that ends them would tell about the reward (Christiano, section 3.1).
@@ -53,6 +60,12 @@ experiment = Experiment(
         gae_lambda=0.95,  # PPO
         clip=0.2,  # PPO
         hidden=(64, 64),  # PPO
+    ),
+    labelling=LabellingSettings(
+        instructions=(
+            "Prefer the hopper that hops further to the right (watch the floor). The goal: hop forward. "
+            "A fallen hopper never gets up: falling is worst."
+        )
     ),
 )
 

@@ -6,7 +6,14 @@ from typing import Any
 
 from ray import tune
 
-from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    LabellingSettings,
+    PPOSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+)
 
 experiment = Experiment(
     environment="rlhf_ray/MovingDot-v0",
@@ -26,6 +33,9 @@ experiment = Experiment(
         final_learning_rate=0.0,
         gamma=0.9,
         entropy_coefficient=0.01,
+    ),
+    labelling=LabellingSettings(
+        instructions=("Prefer the dot nearer to the middle, or on its way there. The goal: reach the middle and stay.")
     ),
 )
 

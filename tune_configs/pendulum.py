@@ -6,7 +6,14 @@ from typing import Any
 
 from ray import tune
 
-from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    LabellingSettings,
+    PPOSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+)
 
 experiment = Experiment(
     environment="Pendulum-v1",
@@ -29,6 +36,12 @@ experiment = Experiment(
         final_learning_rate=0.0,  # lets the policy settle at the end
         gamma=0.98,
         gae_lambda=0.9,
+    ),
+    labelling=LabellingSettings(
+        instructions=(
+            "Prefer the pendulum nearer to upright; if both are upright, the stiller one. "
+            "The goal: swing up and hold still."
+        )
     ),
 )
 

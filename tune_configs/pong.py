@@ -11,7 +11,14 @@ from typing import Any
 
 from ray import tune
 
-from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    LabellingSettings,
+    PPOSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+)
 
 experiment = Experiment(
     # 84x84, grey, four frames stacked, the score black and no end of a game to be seen (the paper).
@@ -54,6 +61,12 @@ experiment = Experiment(
         clip=0.1,
         entropy_coefficient=0.01,  # both papers
         value_coefficient=1.0,
+    ),
+    labelling=LabellingSettings(
+        instructions=(
+            "Prefer the clip where the right paddle scores or returns the ball. The goal: win points. "
+            "Missing the ball is worst."
+        )
     ),
 )
 

@@ -19,6 +19,8 @@ class CartPoleFixed(CartPoleEnv):
     * Observation: float32 [4], unbounded: cart position (m), cart velocity (m/s), pole angle (rad), pole velocity
       (rad/s). After a fall the cart leaves the track and the pole swings round and round.
     * Action: Discrete(2), push the cart to the left (0) or right (1) for 0.02 s.
+    * Picture: as CartPole-v1's where the whole pole fits into it. Beyond, the view follows the cart: what lies off the
+      track is grey, and marks a metre apart show how the cart moves.
     * Reward: 1.0 if, after the step, the cart is within 2.4 m of the centre and the pole within 12 degrees of upright;
       else 0.0. A pole that comes upright again earns again.
     """
@@ -36,3 +38,30 @@ class CartPoleFixed(CartPoleEnv):
         self.steps_beyond_terminated = None
         observation, _, fallen, _, info = super().step(action)  # type: ignore[no-untyped-call]
         return observation, 0.0 if fallen else 1.0, False, False, info
+
+    def render(self) -> Any:
+        """The picture, uint8 [400, 600, 3] with ``render_mode="rgb_array"``; the cart and its pole never leave it."""
+        if self.state is None or self.render_mode is None:
+            return super().render()  # type: ignore[no-untyped-call]
+        state, pole = self.state, 2 * self.length  # m
+        shift = state[0] - np.clip(state[0], pole - self.x_threshold, self.x_threshold - pole)
+        try:
+            self.state = np.array([state[0] - shift, *state[1:]])
+            frame = super().render()  # type: ignore[no-untyped-call]
+        finally:
+            self.state = state
+        if shift and frame is not None:
+            _draw_track(frame, shift, self.x_threshold)
+        return frame
+
+
+def _draw_track(frame: NDArray[np.uint8], centre: float, end: float) -> None:
+    """Draws into a picture of a track that ends at -``end`` and ``end`` (m), seen around ``centre`` and ``2 * end`` wide."""
+    height, width, _ = frame.shape
+    scale = width / (2 * end)  # pixels per metre
+    where = (np.arange(width) + 0.5) / scale - end + centre
+    off_track = np.abs(where) > end
+    frame[:, off_track] = frame[:, off_track] // 4 * 3
+    near_a_metre = np.abs(where - np.round(where)) * scale < 2
+    track = height * 3 // 4
+    frame[track : track + 10, near_a_metre] = 0

@@ -108,6 +108,8 @@ class Situation:
         env_steps, total_env_steps: environment steps so far and in all.
         finished: whether no further question will be asked.
         waiting_for: in words, what has to happen before there are further questions.
+        first_labels: labels that training begins after; None once it has begun.
+        next_question: when the next question is likely to come, in seconds since 1970; None where nobody can tell.
     """
 
     wanted: int | None = None
@@ -115,6 +117,18 @@ class Situation:
     total_env_steps: int | None = None
     finished: bool = False
     waiting_for: str = "the agent's first clips"
+    first_labels: int | None = None
+    next_question: float | None = None
+
+
+def about(seconds: float) -> str:
+    """So many seconds in words, as exact as an estimate is."""
+    if seconds < 15:
+        return "a few seconds"
+    if seconds < 50:
+        return f"about {10 * round(seconds / 10)} s"
+    minutes = round(seconds / 60)
+    return f"about {minutes} min" if minutes < 90 else f"about {round(minutes / 60)} h"
 
 
 class Desk:
@@ -286,6 +300,7 @@ class Desk:
             "env_steps": situation.env_steps,
             "total_env_steps": situation.total_env_steps,
             "finished": situation.finished,
+            "first_labels": situation.first_labels,
             "reason": None if self.queue.ready(annotator) else self._reason(labels, annotator),
         }
 
@@ -410,8 +425,12 @@ class Desk:
         if self.queue.open(annotator):
             return "What is open is on another page of yours. A page that was not closed properly gives its pairs back soon."
         if self.queue.open():
-            return "Whatever is open is on somebody else's screen, or you have answered it. There will be more."
-        return f"Nothing to label for the moment: waiting for {situation.waiting_for}."
+            reason = "Whatever is open is on somebody else's screen, or you have answered it. There will be more."
+        else:
+            reason = f"Nothing to label for the moment: waiting for {situation.waiting_for}."
+        seconds = 0.0 if situation.next_question is None else situation.next_question - time.time()
+        # An estimate that has passed was wrong: it says nothing any more.
+        return f"{reason} Next question in {about(seconds)}." if seconds > 0 else reason
 
     def _stored(self) -> None:
         self.changes += 1

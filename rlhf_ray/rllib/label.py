@@ -98,7 +98,7 @@ def label(
         source: a run's folder, an environment's name, a ``.npz`` of recorded steps, or a preference store.
         store: folder or URL; a new store, or one to add to.
         comparisons: that the store shall hold in the end.
-        experiment: the environment and the settings of fragments.
+        experiment: the environment, the settings of fragments, and the instructions unless ``labelling`` has others.
         length: steps per clip, other than the experiment's.
         seed: of clips and pairs.
         labelling: settings of the page.
@@ -116,10 +116,13 @@ def label(
     if length is not None:
         config.fragments(length=length)
     clips = _Clips(source, config, seed)
+    labelling = labelling or LabellingSettings()
+    if labelling.instructions == LabellingSettings.instructions:
+        labelling = dataclasses.replace(labelling, instructions=experiment.labelling.instructions)
     return collect(
         clips.propose,
         store,
-        labelling or LabellingSettings(),
+        labelling,
         comparisons=comparisons,
         fps=clips.fps,
         title=experiment.environment,

@@ -108,6 +108,12 @@ def test_people_are_asked_and_the_reward_is_fitted_to_what_they_say(tmp_path: Pa
         assert first is not None
         assert first.fit is not None
         assert first.answered >= 6
+        # Label 7 of 20 falls due at 1/28 of the way: 36 iterations of this pace.
+        for i in range(3):
+            ring.advance(i / 1000, 200 + i)
+            time.sleep(0.3)
+        _wait(lambda: "Next question in" in (person.client.get("/api/progress").json()["reason"] or ""))
+        assert person.client.get("/api/progress").json()["first_labels"] is None
         ring.film(1, 0, UP)
         ring.advance(1.0, 1000)
         _wait(lambda: ring.answered >= 20)
@@ -133,6 +139,7 @@ def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp
         thread = threading.Thread(target=ring.begin, args=(200,))
         thread.start()
         person = Person(ring.links["ada"], tmp_path / "store")
+        _wait(lambda: person.client.get("/api/progress").json()["first_labels"] == 2)
         for _ in range(3):
             _wait(lambda: (question := person.question()) is not None and bool(person.answer(question, "left")))
         thread.join(60)

@@ -63,3 +63,22 @@ def test_renders_frames() -> None:
     frame = env.render()
     assert frame.shape == (400, 600, 3)
     env.close()
+
+
+def test_the_cart_never_leaves_the_picture() -> None:
+    pytest.importorskip("pygame")
+    env = make_env(NAME, render_mode="rgb_array")
+    env.reset(seed=0)
+    inner = env.unwrapped
+    for x, off_track in ((0.0, 0.0), (-1.4, 0.0), (2.6, 0.25), (-3.8, 0.5), (5.0, 0.75), (300.5, 1.0)):
+        for angle in (np.pi / 2, -np.pi / 2):  # the pole points to either side
+            before = inner.state = np.array([x, 0.0, angle, 0.0])
+            frame = env.render()
+            assert inner.state is before
+            black = (frame[311:314] == 0).all(axis=(0, 2))  # the cart, under pole and track
+            assert black.sum() == pytest.approx(50, abs=2), x
+            brown = (frame[..., 0] > frame[..., 2] + 40).any(axis=0)
+            assert brown.sum() >= 110, x  # the whole pole, but for what the axle hides
+            grey = (frame[5, :, 0] < 255).mean()
+            assert grey == pytest.approx(off_track, abs=0.01), x
+    env.close()

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Page, expect
 
+UNSEEN_MS = 260
+"""For so long after a pair has come nobody can have seen it, and the page takes no answer; and a little longer."""
+
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
 
 
 def wait_for_pair(page: Page, besides: str = "") -> str:
-    """The lease of the pair on screen, once it is another than `besides`."""
+    """The lease of the pair on screen, once it is another than `besides` and may be answered."""
     page.wait_for_function(
         """besides => {
             const { state, lease } = document.querySelector("#pair").dataset;
@@ -19,6 +22,7 @@ def wait_for_pair(page: Page, besides: str = "") -> str:
         }""",
         arg=besides,
     )
+    page.wait_for_timeout(UNSEEN_MS)
     return lease_of(page)
 
 
@@ -71,3 +75,19 @@ def pixels(page: Page, side: str) -> np.ndarray:
         side,
     )
     return np.array(got["data"], np.uint8).reshape(got["height"], got["width"], 4)[..., :3]
+
+
+def covered(page: Page, over: str, under: str) -> list[str]:
+    """What of the elements `under` lies behind the element `over`, on screen, in HTML."""
+    return list(
+        page.evaluate(
+            """([over, under]) => {
+                const a = document.querySelector(over).getBoundingClientRect();
+                return [...document.querySelectorAll(under)].filter((element) => {
+                    const b = element.getBoundingClientRect();
+                    return a.width && b.width && a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+                }).map((element) => element.outerHTML);
+            }""",
+            [over, under],
+        )
+    )

@@ -69,6 +69,7 @@ class FakeDesk:
         pairs: how many questions there are.
         fail_answers: the next so many answers raise OSError.
         pixelated: how the films say they want to be shown.
+        told: what `progress` tells, over what it would.
     """
 
     pairs: int = 200
@@ -76,6 +77,7 @@ class FakeDesk:
     pixelated: bool = True
     episode_ended: bool = True
     size: int = 32
+    told: dict[str, Any] = field(default_factory=dict)
     answers: list[tuple[str, Given, int]] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
@@ -180,8 +182,9 @@ class FakeDesk:
             "env_steps": 12_288,
             "total_env_steps": 100_000,
             "finished": False,
+            "first_labels": None,
             "reason": None if self.open else "All clips so far are compared: the agent is recording new ones.",
-        }
+        } | self.told
 
     async def statistics(self) -> dict[str, Any]:
         def row(
@@ -231,15 +234,16 @@ class Served:
 
 
 @contextmanager
-def served(desk: FakeDesk, names: Sequence[str] = ("ada", "grace"), port: int = 0) -> Iterator[Served]:
+def served(
+    desk: FakeDesk,
+    names: Sequence[str] = ("ada", "grace"),
+    port: int = 0,
+    title: str = "Moving squares",
+    instructions: str = "Prefer the clip whose square stays nearer to the middle. <b>Colour does not matter.</b>",
+) -> Iterator[Served]:
     """The page on a free port, until the block ends."""
     sessions = Sessions.create(names)
-    app = create_app(
-        desk,
-        sessions,
-        title="Moving squares",
-        instructions="Prefer the clip whose square stays nearer to the middle. <b>Colour does not matter.</b>",
-    )
+    app = create_app(desk, sessions, title=title, instructions=instructions)
     listening = socket.socket()
     listening.bind(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))

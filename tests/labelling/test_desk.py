@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from rlhf_ray.labelling import leases
-from rlhf_ray.labelling.desk import Given, Showing, Situation
+from rlhf_ray.labelling.desk import Given, Showing, Situation, about
 from rlhf_ray.labelling.questions import Answer
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.office import Office, pairs_of
@@ -307,6 +307,21 @@ def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> N
     assert len(office.store) == 20 - len(checks)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (3, "a few seconds"),
+        (34, "about 30 s"),
+        (55, "about 1 min"),
+        (150, "about 2 min"),
+        (5000, "about 83 min"),
+        (9e3, "about 2 h"),
+    ],
+)
+def test_an_estimate_is_as_exact_as_it_is(seconds: float, words: str) -> None:
+    assert about(seconds) == words
+
+
 def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:
     async def reason(who: str) -> str | None:
         office.desk._count = None
@@ -320,6 +335,10 @@ def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:
         shown = (await office.desk.next("ada", 1, []))[0]
         assert "somebody else's screen" in str(await reason("bob"))
         await office.give("ada", shown, "left")
+        office.desk.tell(Situation(wanted=5, waiting_for="rain", next_question=time.time() + 125))
+        assert await reason("ada") == "Nothing to label for the moment: waiting for rain. Next question in about 2 min."
+        office.desk.tell(Situation(wanted=5, waiting_for="rain", next_question=time.time() - 1))
+        assert await reason("ada") == "Nothing to label for the moment: waiting for rain."
         office.desk.tell(Situation(wanted=1))
         assert "All 1 labels are given" in str(await reason("ada"))
         office.desk.tell(Situation(wanted=5, finished=True))

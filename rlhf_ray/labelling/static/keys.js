@@ -66,6 +66,9 @@ export class Keys {
       this._assign(event);
       return;
     }
+    const pressed = event.target instanceof Element && event.target.closest("button");
+    // Held down, Enter presses a focused button again and again: an answer that nobody gave, to a pair that nobody saw.
+    if (event.repeat && pressed && event.key === "Enter") event.preventDefault();
     if (!this._on || event.defaultPrevented || document.querySelector("dialog[open]")) return;
     const target = event.target instanceof Element ? event.target : document.body;
     if (target.closest("input:not([type=checkbox]), select, textarea")) return;

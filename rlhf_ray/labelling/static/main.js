@@ -14,6 +14,11 @@ import { Watch } from "./watch.js";
 
 const UNDO_DEEP = 50;
 const PROGRESS_EVERY_MS = 10000;
+/**
+ * A press sooner after a pair came into view was meant for the pair before, or for none: to see that there is something new and to
+ * choose takes people more than 0.3 s, however quick they are.
+ */
+const TOO_SOON_MS = 250;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const pair = byId("pair");
 const scrub = /** @type {HTMLInputElement} */ (byId("scrub"));
@@ -36,13 +41,16 @@ const given = [];
 let outbox;
 let whose = "";
 let undoing = false;
+/** Answers given on this page, but for those taken back. */
+let answered = 0;
+/** Whether the pair on screen was there before: it may be answered at once. */
+let again = false;
 /** Whether films play by themselves; whoever stops one pair does not want the next to play. */
 let playing = !calm.matches;
 
 /** @param {Player} shown */
 function showPlayer(shown) {
   pair.dataset.playing = String(shown.playing);
-  byId("hint").hidden = shown.playing || !calm.matches || shown.frame > 0;
   scrub.max = String(Math.max(1, shown.length - 1));
   scrub.value = String(Math.max(0, shown.frame));
   scrub.setAttribute("aria-valuetext", `frame ${shown.frame + 1} of ${shown.length}`);
@@ -59,6 +67,12 @@ function show() {
   player.playing = playing;
   player.show(question?.films ?? [], question?.showing.fps ?? 1);
   watch.start();
+  again = false;
+  byId("next").textContent = question ? `Pair ${answered + 1}. A or B?` : "";
+  if (question && !playing && calm.matches && !kept("told-of-less-motion", false)) {
+    keep("told-of-less-motion", true);
+    say("Clips are paused, as your system asks for less motion. Press play, or tap the clips.", 9);
+  }
 }
 
 /** The next pair, at once. */
@@ -74,11 +88,16 @@ function advance() {
 function respond(answer, key) {
   const question = questions.current;
   if (!question || undoing) return;
+  if (!again && watch.read().view_ms < TOO_SOON_MS) {
+    say("Too quick: that press did not count. This pair is new.", 2.5);
+    return;
+  }
   const [loops_left, loops_right] = player.loops;
   const id = newId();
   outbox.add({ event_id: id, lease: question.showing.lease, answer, ...watch.read(), loops_left, loops_right, key });
   given.push({ id, showing: question.showing, question });
   if (given.length > UNDO_DEEP) given.shift();
+  answered += 1;
   flash(answer);
   advance();
   const older = given[given.length - 4];
@@ -112,7 +131,9 @@ async function undo() {
       }
       questions.putBefore(await load(question));
     }
+    answered = Math.max(0, answered - 1);
     show();
+    again = true;
     say("Taken back: answer this pair again.", 2.5);
   } catch (error) {
     say(error instanceof Refused ? `Not undone: ${error.message}` : "Undo needs the server, which is not to be reached now.");
@@ -223,7 +244,18 @@ calm.addEventListener("change", () => {
   playing = player.playing = !calm.matches;
   showPlayer(player);
 });
-byId("hint").textContent = "Paused, as your system asks for less motion. Press play or tap the clips.";
+// Instructions too long for the place above the clips are cut off there, and shown whole where somebody asks.
+const [instructions, more] = [byId("instructions"), byId("more")];
+new ResizeObserver(() => {
+  if (instructions.classList.contains("whole")) return;
+  more.hidden = true; // it takes room that they may fit into
+  more.hidden = instructions.scrollHeight <= instructions.clientHeight + 1;
+}).observe(instructions);
+more.addEventListener("click", () => {
+  const whole = instructions.classList.toggle("whole");
+  more.setAttribute("aria-expanded", String(whole));
+  more.textContent = whole ? "Less" : "More";
+});
 swipes(/** @type {HTMLElement} */ (pair.querySelector(".panes")), {
   onDrag: (side) => {
     byId("drag").hidden = !side || !questions.current;

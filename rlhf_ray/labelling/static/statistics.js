@@ -115,13 +115,18 @@ function show(statistics, owner) {
   /** @type {any[]} */
   const rows = statistics.annotators ?? [];
   const columns = COLUMNS.filter(({ optional }) => !optional || !rows.every(optional));
-  const heads = columns.map(({ title, means }) => make("th", { scope: "col", title: means }, title));
-  byId("columns").replaceChildren(make("tr", {}, make("th", { scope: "col" }, "Name"), ...heads, make("th", { scope: "col" }, "Weight")));
+  // Roles in so many words: a narrow page shows rows as lists, and browsers then take tables for none.
+  const heads = columns.map(({ title, means }) => make("th", { scope: "col", role: "columnheader", title: means }, title));
+  const [name, last] = ["Name", "Weight"].map((title) => make("th", { scope: "col", role: "columnheader" }, title));
+  byId("columns").replaceChildren(make("tr", { role: "row" }, name, ...heads, last));
   byId("people").replaceChildren(
     ...rows.map((row) => {
-      const cells = columns.map(({ text, odd }) => make("td", odd?.(row) ? { class: "odd", title: "worth a look" } : {}, text(row)));
-      const weight = make("td", {}, owner ? weightOf(row) : number(row.weight ?? 1, 2));
-      return make("tr", {}, make("th", { scope: "row" }, `${row.name ?? "?"}${row.weight === 0 ? " (left out)" : ""}`), ...cells, weight);
+      const cells = columns.map(({ title, text, odd }) =>
+        make("td", { role: "cell", "data-title": title, ...(odd?.(row) ? { class: "odd", title: "worth a look" } : {}) }, text(row)),
+      );
+      const weight = make("td", { role: "cell", "data-title": "Weight" }, owner ? weightOf(row) : number(row.weight ?? 1, 2));
+      const who = `${row.name ?? "?"}${row.weight === 0 ? " (left out)" : ""}`;
+      return make("tr", { role: "row" }, make("th", { scope: "row", role: "rowheader" }, who), ...cells, weight);
     }),
   );
   const notes = columns.map(({ title, means }) => `${title}: ${means}.`).join(" ");

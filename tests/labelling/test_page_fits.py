@@ -1,0 +1,121 @@
+"""Whether everything fits, in a real browser: small and large screens, long numbers, long instructions, and what lies over what."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+import tune_configs
+from tests.labelling.at_the_page import covered, wait_for_pair
+from tests.labelling.fake_desk import FakeDesk
+
+pytestmark = pytest.mark.slow
+
+PHONES = ((320, 568), (360, 740))
+SCREENS = (*PHONES, (768, 1024), (1280, 720), (1280, 800), (2560, 1440))
+COINRUN = {"labels": 1_234, "wanted": 2_000, "own": 1_234, "env_steps": 12_345_678, "total_env_steps": 25_000_000}
+HOPPER = {"labels": 699, "wanted": 700, "env_steps": 999_999, "total_env_steps": 1_000_000}
+
+
+@pytest.fixture
+def desk() -> FakeDesk:
+    return FakeDesk(size=64, told=COINRUN)
+
+
+def size(page: Page, screen: tuple[int, int]) -> None:
+    page.set_viewport_size({"width": screen[0], "height": screen[1]})
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def wide(page: Page) -> int:
+    width: int = page.evaluate("document.documentElement.scrollWidth")
+    return width
+
+
+def test_long_numbers_push_nothing_sideways(visit, desk):
+    page = visit()
+    page.wait_for_selector("#episode:not([hidden])")
+    expect(page.locator("#numbers")).to_contain_text("12.3 M of 25 M")
+    for screen in SCREENS:
+        size(page, screen)
+        assert wide(page) <= screen[0], screen
+    desk.told = HOPPER
+    page.reload()
+    expect(page.locator("#numbers")).to_contain_text("999.9 k of 1 M")  # not rounded up: it is not the end
+    for screen in ((320, 568), (1280, 720)):
+        size(page, screen)
+        assert wide(page) <= screen[0], screen
+
+
+def test_instructions_clips_and_answers_are_in_sight_together(visit, desk):
+    desk.told = {"first_labels": 40}
+    page = visit()
+    expect(page.locator("#begins")).to_have_text("Training begins after 40 answers: 0 so far.")
+    texts = [tune_configs.load(name).experiment.labelling.instructions for name in tune_configs.names()]
+    page.evaluate("text => (document.getElementById('instructions').textContent = text)", max(texts, key=len))
+    for screen in (*PHONES, (1280, 720)):
+        size(page, screen)
+        lowest = page.evaluate(
+            """Math.max(...[...document.querySelectorAll("#instructions, #begins, #left, #right, .answers button")].map(
+                (element) => element.getBoundingClientRect().bottom))"""
+        )
+        assert lowest <= screen[1], screen
+        assert covered(page, ".answers", "#left, #right, #instructions") == []
+        if screen != (320, 568):
+            expect(page.locator("#more")).to_be_hidden()  # nothing of them is cut off
+    desk.told = {"first_labels": None}
+    page.reload()
+    wait_for_pair(page)
+    expect(page.locator("#begins")).to_be_hidden()
+
+
+def test_long_instructions_are_cut_off_until_they_are_asked_for(visit):
+    page = visit(viewport={"width": 360, "height": 740})
+    page.evaluate(
+        "document.getElementById('instructions').textContent = 'Prefer the calmer clip, and say why. '.repeat(12)"
+    )
+    whole = "(({ scrollHeight, clientHeight }) => scrollHeight <= clientHeight + 1)(document.getElementById('instructions'))"
+    page.locator("#more").click()
+    expect(page.locator("#more")).to_have_text("Less")
+    assert page.evaluate(whole)
+    page.locator("#more").click()
+    expect(page.locator("#more")).to_have_attribute("aria-expanded", "false")
+    assert not page.evaluate(whole)
+
+
+def test_a_tablets_cards_are_full_and_a_large_screens_clips_are_large(visit):
+    page = visit()
+    page.wait_for_selector("#episode:not([hidden])")
+    size(page, (768, 1024))
+    empty = page.evaluate(
+        """[...document.querySelectorAll("aside .card")].map((card) =>
+            card.getBoundingClientRect().bottom - card.lastElementChild.getBoundingClientRect().bottom)"""
+    )
+    assert len(empty) == 2
+    assert max(empty) < 40
+    size(page, (2560, 1440))
+    width = page.locator("#left").bounding_box()["width"]
+    assert width >= 900
+    assert width % 64 == 0
+
+
+def test_what_is_said_lies_over_no_answer(visit):
+    page = visit()
+    for screen in SCREENS:
+        size(page, screen)
+        page.locator("[data-action=undo]").click()
+        expect(page.locator("#toast")).to_have_text("There is nothing to undo.")
+        assert covered(page, "#toast", "[data-answer], [data-action=undo], .player button") == [], screen
+
+
+def test_statistics_are_whole_on_a_phone(visit):
+    page = visit("ada", "/statistics")
+    page.wait_for_selector("#people td")
+    for screen in (*PHONES, (768, 1024)):
+        size(page, screen)
+        assert wide(page) <= screen[0], screen
+        rights = page.locator("#people td, #people input").evaluate_all(
+            "all => all.map((one) => one.getBoundingClientRect().right)"
+        )
+        assert max(rights) <= screen[0], screen
+    row = page.get_by_role("row").filter(has_text="hurried")  # a table still, for who hears it
+    assert row.get_by_role("cell").count() == 10
+    assert page.get_by_role("columnheader", name="Agreement").count() == 1
