@@ -224,9 +224,8 @@ class Desk:
         lease = self._leases.read(given.lease, annotator)
         task = self._under_way.get(given.event_id)
         if task is None:
-            self.queue.answering(
-                annotator, lease.shown.key
-            )  # before anything is waited for: the page asks for more at once
+            # Before anything is waited for: the page asks for more at once.
+            self.queue.answering(annotator, lease.shown.key)
             task = asyncio.create_task(self._answer(annotator, given, lease))
             self._under_way[given.event_id] = task
             task.add_done_callback(lambda done: self._settled(given.event_id, done))

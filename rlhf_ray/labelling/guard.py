@@ -26,7 +26,7 @@ from rlhf_ray.labelling.sessions import Person, Sessions
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LARGEST_BODY = 16_384
-"""Bytes. The largest honest request, twenty leases, has 12 kB."""
+"""Bytes. The largest honest request, 36 leases, has 15 kB."""
 BODY_WITHIN_S = 10.0
 CONTENT_SECURITY = (
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "

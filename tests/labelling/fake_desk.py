@@ -111,9 +111,7 @@ class FakeDesk:
 
     async def next(self, annotator: str, count: int, holding: Sequence[str]) -> list[Showing]:
         self.calls += 1
-        if not set(holding) <= self.known:
-            raise ValueError("a lease of another run")
-        await self.renew(annotator, holding)
+        await self.renew(annotator, [lease for lease in holding if lease in self.known])
         shown = [self.show(annotator, self.open.popleft()) for _ in range(min(count, len(self.open)))]
         held = [leased.pair for leased in self.leases.values()]
         self.doubled += len(held) - len(set(held))

@@ -41,23 +41,28 @@ class Person:
         left, right = clips.returns()
         return "left" if left > right else "right" if right > left else "equal"
 
-    def answer(self, question: dict[str, Any], answer: str) -> str:
+    def answer(self, question: dict[str, Any], answer: str, event: str | None = None) -> str:
         """Answer, and note the event when it is acknowledged."""
-        event = secrets.token_hex(16)
+        event = event or secrets.token_hex(16)
         self.post("/api/answers", {"event_id": event, "lease": question["lease"], "answer": answer, "view_ms": 500})
         self.acknowledged.append(event)
         return event
 
     def label(self, until: Callable[[], bool]) -> None:
-        """Answer whatever is asked, trying again where the page is not there."""
+        """Answer whatever is asked; what could not be saved is sent again until it is, as the page does."""
+        kept: tuple[dict[str, Any], str, str] | None = None
         while not until():
             try:
-                question = self.question()
-                if question is None:
-                    time.sleep(0.05)
+                if kept is None and (question := self.question()) is not None:
+                    kept = question, self.better(question), secrets.token_hex(16)
+                if kept is not None:
+                    self.answer(*kept)
+                    kept = None
                 else:
-                    self.answer(question, self.better(question))
-            except httpx.HTTPError:
+                    time.sleep(0.05)
+            except httpx.HTTPError as error:
+                if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 400:
+                    kept = None  # refused for good
                 time.sleep(0.2)
 
     def start(self, until: Callable[[], bool]) -> threading.Thread:

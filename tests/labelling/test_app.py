@@ -434,6 +434,12 @@ def test_of_an_error_in_another_process_only_what_it_says_is_told(ada, desk, mon
     assert (reply.status_code, reply.json()["detail"]) == (400, "ValueError: no such weight")
 
 
+def test_others_numbers_are_the_owners_alone(ada, grace):
+    everybody, own = (client.get("/api/statistics").json() for client in (ada, grace))
+    assert [row["name"] for row in everybody["annotators"]] == ["ada", "grace", "hurried", "new"]
+    assert own == {"labels": 436, "alpha": None, "raw_agreement": None, "annotators": [everybody["annotators"][1]]}
+
+
 def test_a_lease_is_its_annotators(ada, grace):
     lease = ask(ada)[0]["lease"]
     assert grace.post("/api/answers", json=answer(lease)).status_code == 400

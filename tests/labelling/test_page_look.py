@@ -279,5 +279,6 @@ def test_statistics_and_the_owners_weights(visit, desk):
     expect(page.locator("#toast")).to_contain_text("between 0")
     assert desk.weights == {"hurried": 0.25}
     other = visit("grace", "/statistics")
-    expect(other.locator("#people tr")).to_have_count(4)
+    expect(other.locator("#people tr")).to_have_count(1)  # their own
+    expect(other.locator("#figures")).not_to_contain_text("Krippendorff")
     assert other.locator("#people input").count() == 0

@@ -82,6 +82,17 @@ def test_saved_for_the_owner_alone_and_loaded_again(sessions, tmp_path):
     assert again.who(sessions.cookie(sessions.people["grace"])) == sessions.people["grace"]
 
 
+def test_links_are_kept_also_of_those_who_are_not_let_in_this_time(tmp_path):
+    path = tmp_path / "labels.labelling.json"
+    ada, bob = (Sessions.keep(path, ["ada", "bob"]).people[name] for name in ("ada", "bob"))
+    alone = Sessions.keep(path, ["bob"])
+    assert alone.people == {"bob": Person("bob", bob.token, owner=True)}
+    assert alone.exchange(ada.token) is None
+    again = Sessions.keep(path, ["ada", "bob"])
+    assert again.people == {"ada": ada, "bob": bob}
+    assert again.key("leases") == alone.key("leases")
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"secret": "00", "people": {}}', '{"secret": "zz", "people": {}}', '{"people": 3}']
 )

@@ -30,7 +30,7 @@ const questions = new Questions(
   advance,
   showProgress,
   (text) => (byId("reason").textContent = text),
-  () => outbox?.leases ?? [],
+  () => outbox,
 );
 /**
  * This page's answers, the latest last; the server knows those of earlier pages. The last few keep their films.

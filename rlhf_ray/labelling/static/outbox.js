@@ -38,7 +38,7 @@ export class Outbox {
     this._waiting = [];
     /** Answers that the server did not take, and why. @type {{given: Given, why: string}[]} */
     this.refused = [];
-    for (const entry of keptNames(this._box).sort()) {
+    for (const entry of this._names()) {
       const { refused, ...given } = kept(entry, {});
       if (!given.event_id) continue;
       this._entries.set(given.event_id, entry);
@@ -65,9 +65,14 @@ export class Outbox {
     this._run();
   }
 
+  /** How many answers of this page are not saved yet. */
+  get waiting() {
+    return this._waiting.length;
+  }
+
   /** Leases of the answers that are not saved yet, those of this person's other tabs included. @returns {string[]} */
   get leases() {
-    const everywhere = keptNames(this._box).map((entry) => kept(entry, {}));
+    const everywhere = this._names().map((entry) => kept(entry, {}));
     const waiting = [...this._waiting, ...everywhere.filter((given) => given.lease && !given.refused)];
     return [...new Set(waiting.map((given) => given.lease))];
   }
@@ -152,6 +157,12 @@ export class Outbox {
     this._tried.delete(given.event_id);
     keep(this._entry(given), null);
     this._entries.delete(given.event_id);
+  }
+
+  /** Where this person's answers are kept, the oldest first: not those of somebody whose name begins like theirs. */
+  _names() {
+    const own = (/** @type {string} */ name) => /^\d{15}\.[0-9a-f]{32}$/.test(name.slice(this._box.length));
+    return keptNames(this._box).filter(own).sort();
   }
 
   /** Where an answer is kept. @param {Given} given */

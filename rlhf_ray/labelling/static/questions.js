@@ -39,13 +39,14 @@ export class Questions {
    * @param {() => void} onReady there is a question again
    * @param {(progress: any) => void} onProgress
    * @param {(text: string) => void} onTrouble why none comes, where the server cannot say
-   * @param {() => string[]} answered leases of answers that are not saved yet: their pairs are held like those on screen
+   * @param {() => import("./outbox.js").Outbox | undefined} outbox where answers are that are not saved yet: their pairs are held like
+   *   those on screen
    */
-  constructor(onReady, onProgress, onTrouble, answered) {
+  constructor(onReady, onProgress, onTrouble, outbox) {
     this._onReady = onReady;
     this._onProgress = onProgress;
     this._onTrouble = onTrouble;
-    this._answered = answered;
+    this._outbox = outbox;
     /** @type {Question | null} */
     this.current = null;
     /** @type {Question[]} */
@@ -88,8 +89,9 @@ export class Questions {
   /** Fetch until enough are ahead. */
   async fill() {
     if (this._fetching || !this._running || document.hidden || this._ahead.length >= AHEAD) return;
-    if (this._answered().length >= MOST_WAITING) {
-      this._onTrouble(`Your last ${this._answered().length} answers are not saved yet. The next pair comes when they are.`);
+    const waiting = this._outbox()?.waiting ?? 0;
+    if (waiting >= MOST_WAITING) {
+      this._onTrouble(`Your last ${waiting} answers are not saved yet. The next pair comes when they are.`);
       return;
     }
     this._fetching = true;
@@ -129,7 +131,7 @@ export class Questions {
 
   /** @returns {string[]} */
   _held() {
-    return [...this._leases(), ...this._answered()].slice(0, MOST_HELD);
+    return [...this._leases(), ...(this._outbox()?.leases ?? [])].slice(0, MOST_HELD);
   }
 
   /** @param {string[]} leases */
