@@ -86,6 +86,33 @@ def test_trials_take_turns_and_whoever_takes_over_another_differs_from_it(
     assert seed != 3
 
 
+@pytest.mark.parametrize("schedule", ["pbt", "pb2"])
+def test_nobody_waits_for_a_look_that_all_have_come_to(schedule: Schedule) -> None:
+    class Controller:
+        search_alg = None
+
+        def get_trials(self) -> list[Trial]:
+            return trials
+
+        get_live_trials = get_trials
+
+        def _schedule_trial_save(self, trial: Trial, result: Any) -> None:
+            return None
+
+    population = scheduler(schedule, SPACE, BUDGET)
+    population.set_search_properties("objective", "max")
+    controller, trials = Controller(), [Trial("made_up", stub=True) for _ in range(2)]
+    for objective, trial in enumerate(trials):
+        trial.config = {"ppo.gamma": 0.9 + objective / 100, **COMMON}
+        trial.status = Trial.RUNNING
+        population.on_trial_add(controller, trial)
+    for objective, trial in enumerate(trials):
+        result = {"env_steps": STEPS, "objective": objective, "training_iteration": 1}
+        assert population.on_trial_result(controller, trial, result) == "PAUSE"
+        trial.status = Trial.PAUSED
+    assert population.choose_trial_to_run(controller) in trials
+
+
 @pytest.mark.usefixtures("seeded")
 @pytest.mark.parametrize("schedule", ["pbt", "pb2"])
 def test_a_taker_draws_where_changes_come_to_nothing_and_keeps_a_seed_of_its_own(schedule: Schedule) -> None:
