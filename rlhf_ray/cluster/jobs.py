@@ -82,18 +82,24 @@ def submit(
         env: more environment variables, of the job and its actors.
         cpus: that the run's own process claims; it may then be on any node that has them, else it is on the head.
         gpus: the same of GPUs.
+
+    Raises:
+        NoAccessError: the cluster answers no more.
     """
     variables = {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"], "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WITHIN)}
     runtime_env: dict[str, Any] = {"env_vars": variables | (env or {})}
     if working_dir is not None:
         runtime_env["working_dir"] = str(working_dir)
-    job: str = client.submit_job(
-        entrypoint=shlex.join(["rlhf-ray", *words]),
-        runtime_env=runtime_env,
-        metadata={COMMAND: words[0], "user": getpass.getuser()},
-        entrypoint_num_cpus=cpus,
-        entrypoint_num_gpus=gpus,
-    )
+    try:
+        job: str = client.submit_job(
+            entrypoint=shlex.join(["rlhf-ray", *words]),
+            runtime_env=runtime_env,
+            metadata={COMMAND: words[0], "user": getpass.getuser()},
+            entrypoint_num_cpus=cpus,
+            entrypoint_num_gpus=gpus,
+        )
+    except OSError as error:  # as those of requests are
+        raise access.silent(client.get_address(), error) from error
     return job
 
 

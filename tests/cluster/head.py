@@ -56,14 +56,16 @@ class Head:
             *(f"--ray-client-server-port={client}", f"--temp-dir={self.folder}", f"--num-cpus={cpus}"),
             *("--object-store-memory=150000000", "--disable-usage-stats"),
         ]
-        self.log = (self.folder / "start.log").open("w")
-        self.process = subprocess.Popen(
-            [str(BIN / "ray"), *words],
-            env=self.environment(**({"RAY_API_SERVER_ADDRESS": self.address} if names_itself else {})),
-            stdout=self.log,
-            stderr=subprocess.STDOUT,
-        )
-        self._wait()
+        environment = self.environment(**({"RAY_API_SERVER_ADDRESS": self.address} if names_itself else {}))
+        for _ in range(3):  # Ray gives a node 30 s to start, which a busy machine may exceed
+            self.log = (self.folder / "start.log").open("w")
+            self.process = subprocess.Popen(
+                [str(BIN / "ray"), *words], env=environment, stdout=self.log, stderr=subprocess.STDOUT
+            )
+            if self._wait():
+                return
+            self.log.close()
+        raise TimeoutError((self.folder / "start.log").read_text())
 
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of somebody on this node."""
@@ -75,21 +77,26 @@ class Head:
             "RAY_AUTH_MODE": "token",
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
             "RAY_worker_niceness": "0",
+            "PYTHONUNBUFFERED": "1",
             "COLUMNS": "200",
         }
         return kept | own | more
 
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
+        """Whether it has started; false where Ray has given up."""
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
-            assert self.process.poll() is None, (self.folder / "start.log").read_text()
+            printed = (self.folder / "start.log").read_text()
+            if self.process.poll() is not None:
+                assert "timed out during startup" in printed, printed
+                return False
             try:
                 token = (self.home / ".ray" / "auth_token").read_text()
                 agents = requests.get(
                     f"{self.address}/api/jobs/", headers={"Authorization": f"Bearer {token}"}, timeout=5
                 )
-                if agents.status_code == 200:
-                    return
+                if agents.status_code == 200 and "Ray runtime started" in printed:
+                    return True
             except requests.RequestException:
                 pass
             time.sleep(0.5)
