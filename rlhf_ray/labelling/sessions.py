@@ -17,7 +17,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlhf_ray.settings import SettingError
@@ -42,7 +42,7 @@ class Person:
     name: str
     token: str
     owner: bool = False
-    until: float = math.inf
+    until: float = field(default=math.inf, compare=False)
 
 
 class Sessions:
