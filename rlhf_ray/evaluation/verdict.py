@@ -78,7 +78,7 @@ def verdicts(result: Result) -> list[Verdict]:
                 "true reward, so the reference is no measure.",
             )
         )
-    if compare(trained, reference) < 0:
+    elif compare(trained, reference) < 0:
         found.append(
             Verdict(
                 "below_reference",

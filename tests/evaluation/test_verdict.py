@@ -33,7 +33,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str], bool]] = {
     "both never move": ({"random": agent(0, 0), "trained": agent(0, 0)}, {"no_better_than_random"}, False),
     "worse than random": ({"random": agent(25, 9), "trained": agent(9, 1)}, {"below_random"}, False),
     "MountainCarContinuous, standing still like its reference": (
-        {"random": agent(-33.3, 0.4), "trained": agent(-0.1, 0.0, 0.02), "reference": agent(-0.2, 0.0, 0.03)},
+        {"random": agent(-33.3, 0.4), "trained": agent(-0.2, 0.0, 0.02), "reference": agent(-0.1, 0.0, 0.03)},
         {"actions_collapsed", "reference_says_nothing"},
         False,
     ),
