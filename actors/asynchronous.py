@@ -105,6 +105,8 @@ class AsynchronousPipeline(Pipeline):
     def start(self) -> None:
         """Begin to turn, with the labels that the store holds."""
         self._adopt_stored()
+        if self.spending.watches:
+            self._ties_at = ray.get(self.store.ties.remote())
         self._thread.start()
 
     def wait_for_version(self, stop: Callable[[], bool] = lambda: False) -> None:
@@ -285,8 +287,6 @@ class AsynchronousPipeline(Pipeline):
     def _adopt_stored(self) -> None:
         """Count and fit to what the store holds: labels of before the run was killed, or those it was given."""
         self.answered = ray.get(self.store.__len__.remote())
-        if self.spending.watches:
-            self._ties_at = ray.get(self.store.ties.remote())
         if self.answered:
             self._unfitted = [self._all_labels()]  # the trainer leaves out what it has
 

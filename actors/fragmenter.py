@@ -58,6 +58,7 @@ class Fragmenter:
         seed: int,
     ):
         self.settings = fragments
+        self.start_share = 0.0 if fragments.start_share == "auto" else fragments.start_share
         self.preferences = preferences
         self.seed = seed
         self.ensemble: RewardEnsemble | None = None
@@ -134,7 +135,7 @@ class Fragmenter:
             for left, right in pairs
             if earlier < round_number and left in position and right in position
         }
-        drawn = random_pairs(len(pool), count + len(asked), rng, pool.starts == 0, self.settings.start_share)
+        drawn = random_pairs(len(pool), count + len(asked), rng, pool.starts == 0, self.start_share)
         return drawn[[frozenset(pair) not in asked for pair in drawn.tolist()]][:count]
 
     def report(self) -> dict[str, Any]:

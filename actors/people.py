@@ -85,8 +85,8 @@ class PeoplesPipeline(AsynchronousPipeline):
         self._tell()
 
     def _adopt_stored(self) -> None:
-        super()._adopt_stored()
-        self._unfitted, self._to_read = [], True
+        self._to_read = True
+        self.answered = ray.get(self.store.__len__.remote())
 
     def _all_labels(self) -> Any:
         return self.store.since.remote(0)

@@ -83,6 +83,9 @@ class RolloutCollector:
         self.env.action_space.seed(int(rng.integers(2**31)))
         trajectories: list[Trajectory] = []
         lengths: list[int] = []
+        horizon = self.env.spec and self.env.spec.max_episode_steps
+        if self.settings.varied and policy is None and horizon:
+            rollouts = max(len(HOLDS), env_steps // horizon)  # whole episodes: what is rare may come late in them
         rollouts = max(1, min(rollouts, env_steps // self.settings.length))
         for i, steps in enumerate(np.diff(np.linspace(0, env_steps, rollouts + 1).round().astype(int))):
             while steps > 0:

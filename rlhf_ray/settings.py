@@ -54,9 +54,10 @@ class FragmentSettings:
     length: int | Auto = "auto"
     """Steps per fragment. Must fit into an episode and into a rollout (ppo.rollout_length). auto: a twentieth of an episode, from
     10 to 50 steps."""
-    start_share: float = 0.0
+    start_share: float | Auto = "auto"
     """Share of the fragments asked about (0 to 1) that are the beginnings of episodes; the rest begin anywhere. Beginnings are
-    few, so that each is asked about more often, against others."""
+    few, so that each is asked about more often, against others. auto: a quarter where initial_env_steps is auto (what falls never
+    rises again, and two clips of what has fallen are a tie), else none."""
     pool: int = 400
     """Fragments kept to choose pairs from: those of the newest rollouts replace the oldest."""
     initial_env_steps: int | Auto = "auto"
@@ -79,7 +80,9 @@ class FragmentSettings:
             _require(valid, f"fragments.{name}", value, "it is a number of steps, or auto")
         length = 1 if self.length == "auto" else self.length
         _require(length >= 1, "fragments.length", self.length, "a fragment has at least 1 step")
-        _require(0 <= self.start_share <= 1, "fragments.start_share", self.start_share, "it is a share between 0 and 1")
+        share = self.start_share
+        valid = share == "auto" or (isinstance(share, int | float) and 0 <= share <= 1)
+        _require(valid, "fragments.start_share", share, "it is a share between 0 and 1, or auto")
         _require(self.pool >= 2, "fragments.pool", self.pool, "a pair needs at least 2 fragments")
         _require(
             self.initial_env_steps == "auto" or self.initial_env_steps >= 2 * length,
@@ -122,7 +125,13 @@ class FragmentSettings:
             initial = self.initial_env_steps
         own = {f.name: getattr(self, f.name) for f in dataclasses.fields(FragmentSettings)}
         varied = self.initial_env_steps == "auto" or getattr(self, "varied", False)
-        return ResolvedFragments(**own | {"length": length, "initial_env_steps": initial}, varied=varied)
+        share = (STARTS if varied else 0.0) if self.start_share == "auto" else self.start_share
+        chosen = {"length": length, "initial_env_steps": initial, "start_share": share}
+        return ResolvedFragments(**own | chosen, varied=varied)
+
+
+STARTS = 0.25
+"""What `FragmentSettings.start_share` is where that and initial_env_steps are auto."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +140,7 @@ class ResolvedFragments(FragmentSettings):
 
     length: int = 25
     initial_env_steps: int = 2_000
+    start_share: float = 0.0
     varied: bool = False
     """Whether the first clips are made and labels are spent as `initial_env_steps` says of auto."""
 

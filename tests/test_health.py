@@ -242,3 +242,15 @@ def test_clips_that_are_copies(different: int, names: list[str]) -> None:
     assert [alarm.name for _, alarm in raised] == names
     if names:
         assert "Only 20 %" in raised[0][1].message
+
+
+def test_labels_that_are_held_back_raise_one_alarm_and_not_that_of_ties_too() -> None:
+    rows = [row | {"labels_held_back": 0, "newest_answers": 10, "newest_ties": 9} for row in healthy()]
+    for i, row in enumerate(rows[30:]):
+        row |= {"labels_held_back": i + 1, "newest_answers": 12, "newest_ties": 12}
+        if "ties" in row:
+            row["ties"] = row["comparisons"]
+    i, alarm = the_one(watch(rows))
+    assert (i, alarm.name) == (30, "labels_held_back")
+    assert "12 of the newest 12 answers are ties: 1 labels are held back" in alarm.message
+    assert "fragments.length" in alarm.remedy

@@ -139,11 +139,11 @@ def test_an_iteration_counts_the_steps_of_all_runners_and_the_learners_own_as_on
 )
 def test_auto_is_chosen_from_the_horizon_and_given_numbers_stay(horizon: int | None, length: int, initial: int) -> None:
     chosen = Experiment().resolved_fragments(horizon)
-    assert (chosen.length, chosen.initial_env_steps, chosen.varied) == (length, initial, True)
+    assert (chosen.length, chosen.initial_env_steps, chosen.start_share, chosen.varied) == (length, initial, 0.25, True)
     assert chosen.resolved(horizon=7, total_env_steps=1) == chosen
     given = FragmentSettings(length=15, initial_env_steps=700)
     kept = Experiment(fragments=given).resolved_fragments(horizon)
-    assert (kept.length, kept.initial_env_steps, kept.varied) == (15, 700, False)
+    assert (kept.length, kept.initial_env_steps, kept.start_share, kept.varied) == (15, 700, 0.0, False)
 
 
 def test_auto_fits_into_short_episodes_rollouts_and_budgets() -> None:
@@ -163,8 +163,8 @@ def _other(kind: type[Any], name: str, value: Any) -> Any:
     """A value of the setting ``name`` that is valid and not ``value``."""
     choices = typing.get_args(typing.get_type_hints(kind)[name])
     if isinstance(value, str):
-        if int in choices:
-            return 1_000
+        if int in choices or float in choices:
+            return 1_000 if int in choices else 0.5
         return next((choice for choice in choices if choice != value), f"other {value}")
     if isinstance(value, bool):
         return not value

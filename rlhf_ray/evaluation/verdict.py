@@ -57,7 +57,7 @@ def verdicts(result: Result) -> list[Verdict]:
             Verdict(
                 "actions_collapsed",
                 f"The trained agent does nearly the same at every step: its actions vary {100 * share:.2g}% as much as random "
-                "ones. What it earns is what doing that earns.",
+                f"ones. What it earns is what doing that earns.{_in_training(result, trained)}",
             )
         )
     if reference is None:
@@ -78,7 +78,7 @@ def verdicts(result: Result) -> list[Verdict]:
                 "true reward, so the reference is no measure.",
             )
         )
-    if compare(trained, reference) < 0:
+    elif compare(trained, reference) < 0:
         found.append(
             Verdict(
                 "below_reference",
@@ -118,6 +118,17 @@ def _variety(agent: Result, random: Result) -> float | None:
     """How much the agent's actions vary, as a share of how much random ones do; None where it was not measured."""
     spread, usual = agent.get("action_spread"), random.get("action_spread")
     return None if spread is None or not usual else float(spread / usual)
+
+
+def _in_training(result: Result, trained: Result) -> str:
+    """What it earned while it acted at random around what it thinks best, where that is much more."""
+    before = result.get("training_return")
+    if before is None or before <= trained["true_return_mean"] + SURE * trained.get("true_return_std", 0.0):
+        return ""
+    return (
+        f" In training, where it acts at random around that, it last earned {before:.4g}: it may have learned, and not be sure of "
+        "it yet; train longer."
+    ).replace("-", "−")
 
 
 def _agent(result: Result, name: str) -> Result | None:

@@ -74,11 +74,14 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
             for episode in episodes
             if len(episode) > 0
         ]
-        runners = max(1, config.num_env_runners)
+        count, rollout = -(-settings.pool // max(1, config.num_env_runners)), config.get_rollout_fragment_length()
+        if settings.varied and config.horizon:
+            # So few that the pool spans an episode: rollouts of its end alone, say, may hold nothing that differs.
+            count = -(-count * rollout // max(rollout, config.horizon))
         fragments: Fragments | None = cut_fragments(
             trajectories,
             length=settings.length,
-            count=-(-settings.pool // runners),
+            count=count,
             start_share=settings.start_share,
             policy_version=version,
             rng=np.random.default_rng([config.seed or 0, 4, env_runner.worker_index, version]),

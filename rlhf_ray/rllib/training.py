@@ -51,6 +51,8 @@ class Outcome:
     """(trained - random) / (reference - random), the mean true returns; None where that would say nothing (see `verdicts`)."""
     train_seconds: float
     interrupted: bool
+    training_return: float | None = None
+    """The last mean true return in training, where the policy acts at random around what it thinks best."""
     verdicts: list[Verdict] = field(default_factory=list)
     """What the numbers alone could hide."""
 
@@ -158,6 +160,7 @@ def _train(
         started = time.perf_counter() - metrics.get("seconds", 0.0)
         rows = read_metrics(folder.metrics)
         accuracies = [row.get("held_out_accuracy") for row in rows]
+        returns = [row.get("true_return_mean") for row in rows]
         for row in rows:
             health.watch(row)
         announcement.tell("training")
@@ -165,6 +168,7 @@ def _train(
         while ready and not algorithm.finished and not interrupted():
             metrics = flat_metrics(algorithm.train()) | {"seconds": time.perf_counter() - started}
             accuracies.append(metrics.get("held_out_accuracy"))
+            returns.append(metrics["true_return_mean"])
             raised = [asdict(alarm) for alarm in health.watch(metrics)]
             metrics |= {"alarms": health.active, "raised": raised}
             with going_on("metrics"):
@@ -187,6 +191,7 @@ def _train(
         "env_steps": metrics.get("env_steps", 0),
         "comparisons": len(PreferenceStore(folder.preferences)) if folder.preferences.exists() else 0,
         "held_out_accuracy": next((accuracy for accuracy in reversed(accuracies) if accuracy is not None), None),
+        "training_return": next((value for value in reversed(returns) if value is not None), None),
         "train_seconds": time.perf_counter() - started,
         "interrupted": not finished,
     }

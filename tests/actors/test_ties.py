@@ -15,13 +15,14 @@ from actors.synchronous import SynchronousPipeline
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.spending import GATHERINGS, PROBE, TRICKLE
 from rlhf_ray.store import PreferenceStore
-from tests.made_up import AlwaysUp, Walk, same_comparisons
+from tests.made_up import Walk, same_comparisons
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
-ROUNDS, LABELS, INITIAL = 6, 100, 40
+ROUNDS, LABELS, INITIAL = 3, 100, 40
 FIRST = 600
 TOTAL = 10_000
+"""Environment steps of the first clips, and in all: of which the gatherings take a tenth each."""
 
 
 class Far(Walk):
@@ -111,21 +112,22 @@ def test_where_nothing_tells_clips_apart_the_budget_is_held_back_and_a_restored_
     assert len(stored[0]) == probes + TRICKLE * ROUNDS
 
 
-@pytest.mark.parametrize(("goal", "most"), [(12.0, LABELS), (math.inf, PROBE * (1 + GATHERINGS) + TRICKLE * ROUNDS)])
-def test_the_asynchronous_ring_does_the_same(goal: float, most: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("goal", [12.0, math.inf])
+def test_the_asynchronous_ring_does_the_same(goal: float, tmp_path: Path) -> None:
     ring = AsynchronousPipeline(**_arguments(tmp_path, goal, "asynchronous"))
+    nothing = goal == math.inf
     try:
         report = ring.begin(FIRST)
         assert report is not None
-        assert report.answered == (INITIAL if goal < math.inf else PROBE * (1 + GATHERINGS))
-        assert ring.env_steps == FIRST + (goal == math.inf) * GATHERINGS * ring.more_env_steps
-        for i in range(1, ROUNDS + 1):
-            ring.explore(i, i, partial(AlwaysUp, 0.05 * i))
+        first = PROBE * (1 + GATHERINGS) if nothing else INITIAL
+        assert report.answered == first
+        assert ring.env_steps == FIRST + nothing * GATHERINGS * ring.more_env_steps
+        for i in (1, ROUNDS):
             ring.advance(i / ROUNDS, FIRST + 100 * i)
-            time.sleep(0.6)
-        deadline = time.monotonic() + 20
-        while ring.answered < most and goal < math.inf and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert ring.answered == LABELS if goal < math.inf else PROBE * (1 + GATHERINGS) < ring.answered <= most
+            before, deadline = ring.answered, time.monotonic() + 60
+            while ring.answered == before:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        assert first < ring.answered <= (first + 2 * TRICKLE if nothing else LABELS)
     finally:
         ring.close()

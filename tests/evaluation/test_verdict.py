@@ -33,7 +33,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str], bool]] = {
     "both never move": ({"random": agent(0, 0), "trained": agent(0, 0)}, {"no_better_than_random"}, False),
     "worse than random": ({"random": agent(25, 9), "trained": agent(9, 1)}, {"below_random"}, False),
     "MountainCarContinuous, standing still like its reference": (
-        {"random": agent(-33.3, 0.4), "trained": agent(-0.1, 0.0, 0.02), "reference": agent(-0.2, 0.0, 0.03)},
+        {"random": agent(-33.3, 0.4), "trained": agent(-0.2, 0.0, 0.02), "reference": agent(-0.1, 0.0, 0.03)},
         {"actions_collapsed", "reference_says_nothing"},
         False,
     ),
@@ -62,6 +62,14 @@ def test_verdicts(result: dict[str, Any], names: set[str], told: bool) -> None:
     assert (share_of_the_way(result) is not None) == told
 
 
+def test_what_acting_at_random_earned_in_training_is_said_beside_a_policy_that_stands_still_without() -> None:
+    result = {"random": agent(-498, 7), "trained": agent(-500, 0, 0.0), "training_return": -206.4}
+    messages = {verdict.name: verdict.message for verdict in verdicts(result)}
+    assert "it last earned −206.4" in messages["actions_collapsed"]
+    messages = {verdict.name: verdict.message for verdict in verdicts(result | {"training_return": -500.0})}
+    assert "In training" not in messages["actions_collapsed"]
+
+
 def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,7 +84,7 @@ def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
     folder = RunFolder.create(tmp_path / "run", Experiment(environment="MountainCarContinuous-v0"))
     numbers = {"random": dataclasses.asdict(random), "trained": dataclasses.asdict(trained)}
     outcome = Outcome(
-        "MountainCarContinuous-v0", 0, 0, 0, None, random, trained, None, None, 1.0, False, verdicts(numbers)
+        "MountainCarContinuous-v0", 0, 0, 0, None, random, trained, None, None, 1.0, False, None, verdicts(numbers)
     )
     folder.finish(dataclasses.asdict(outcome), interrupted=False)
     Progress(folder.experiment()).summarise(outcome, folder)
