@@ -67,7 +67,7 @@ def test_trials_take_turns_and_whoever_takes_over_another_differs_from_it(
             search_alg=searcher("random", 3, 0),
             scheduler=scheduler(schedule, SPACE, BUDGET),
             reuse_actors=False,
-            time_budget_s=240,  # one that waits for ever fails
+            time_budget_s=550,  # one that waits for ever fails
         ),
         run_config=tune.RunConfig(
             name="turns",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -201,6 +203,27 @@ def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_
     rows = [json.loads(line) for line in (store.parent / "result.json").read_text().splitlines()]
     assert [row["training_iteration"] for row in rows][-1] == 6
     assert rows[-1]["preferences"]["finished"] == 1.0
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_terminated_ends_as_by_ctrl_c(
+    tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
+) -> None:
+    folder = tmp_path / "sweep"
+    vary = ["--vary", "ppo.gamma=0.9,0.99", "--trials", "1", "--evaluation-episodes", "2", "--run-dir", str(folder)]
+    process = begin("tune", "Pendulum-v1", *vary, *options(small()))
+    deadline = time.monotonic() + 600
+    while not list(folder.glob("*/checkpoint_*")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "the sweep does not get on"
+        time.sleep(0.1)
+    for _ in range(2):  # `timeout` signals the process, and then its whole group
+        os.killpg(process.pid, signal.SIGTERM)
+    said, _ = process.communicate(timeout=300)
+    assert "trials, best first" in said, said
+    assert f"go on with: rlhf-ray tune --resume {folder}" in said.replace("\n", ""), said
+    assert "Traceback" not in said
+    assert (folder / "trials.json").exists()
 
 
 def test_a_complete_run_and_other_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
