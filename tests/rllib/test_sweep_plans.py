@@ -16,6 +16,7 @@ from rlhf_ray.rllib.sweeps.running import PLAN, Announcer, Plan, placements, rea
 from rlhf_ray.rllib.sweeps.space import CHANGEABLE, apply, check, describe, kinds, parse
 from rlhf_ray.rllib.sweeps.strategies import Within, check_strategies, mutations, scheduler, searcher
 from rlhf_ray.rllib.sweeps.trial import MEASUREMENTS, REFUSAL, TRIAL, SweepTrial
+from rlhf_ray.run_folder import JOB
 from rlhf_ray.settings import Experiment, PreferenceSettings, SettingError, to_json
 
 
@@ -285,7 +286,7 @@ def test_a_plan_that_is_read_again_says_the_same(tmp_path: Path) -> None:
     assert (again.experiment, again.trials, again.schedule) == (plan.experiment, 7, "asha")
 
 
-def test_people_are_told_where_they_label_once(tmp_path: Path) -> None:
+def test_people_are_told_where_they_label_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Trial:
         trial_id, path = "t1", str(tmp_path)
         finished = False
@@ -304,6 +305,9 @@ def test_people_are_told_where_they_label_once(tmp_path: Path) -> None:
         for _ in range(3):
             announcer.on_step_end(0, [trial])
     assert said == [f"trial_t1: ann labels at http://127.0.0.1:{port}/#a" for port in (1, 2)]
+    monkeypatch.setenv(JOB, "{}")  # everyone with the cluster's token reads what a job prints
+    Announcer(said.append).on_step_end(0, [trial])
+    assert said[2:] == [f"trial_t1: everybody's link is in {tmp_path}/links.json"]
 
 
 def test_a_plan_that_cannot_work_is_refused() -> None:

@@ -28,6 +28,7 @@ from rlhf_ray.rllib.sweeps.strategies import (
     searcher,
 )
 from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, LINKS, OBJECTIVE, REFUSAL, TRIAL, Metric, SweepTrial
+from rlhf_ray.run_folder import in_job
 from rlhf_ray.settings import Experiment, SettingError, from_json, to_json
 from rlhf_ray.trackers import PROJECT, TrackerName, check_tracker
 
@@ -318,6 +319,9 @@ class Announcer(tune.Callback):  # type: ignore[misc]
             links = Path(trial.path or ".") / LINKS
             if not trial.is_finished() and links.exists() and self._told.get(trial.trial_id) != links.read_text():
                 self._told[trial.trial_id] = links.read_text()
+                if in_job():  # everyone with the cluster's token reads what a job prints
+                    self.say(f"{trial}: everybody's link is in {links}")
+                    continue
                 for person, link in json.loads(links.read_text()).items():
                     self.say(f"{trial}: {person} labels at {link}")
 
