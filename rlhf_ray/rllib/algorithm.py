@@ -29,6 +29,7 @@ from actors.placement import NODES_WITHIN, await_room, ring_bundles
 from actors.synchronous import SynchronousPipeline
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferencePPOConfig
+from rlhf_ray.rllib.env_runner import raise_fault
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
 from rlhf_ray.rllib.metrics import Gauges
@@ -282,7 +283,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         """RLlib's state and the ring's."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **keywords)
         if self._check_component(PREFERENCES, components, not_components):
-            state[PREFERENCES] = {"ring": self.ring.state(), "begun": self._begun, "rounds_seen": self._rounds_seen}
+            ring = self.ring.state() if self._begun or isinstance(self.ring, FixedReward) else None
+            state[PREFERENCES] = {"ring": ring, "begun": self._begun, "rounds_seen": self._rounds_seen}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -312,6 +314,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
 
         Raises:
             RuntimeError: they sample nothing, however often they are restarted.
+            FaultyEnvironmentError: the environment raised, or gave what cannot be trained on.
         """
         sampled = self._sampled
         for _ in range(ATTEMPTS):
@@ -324,6 +327,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             else:
                 iterations = (self.config.total_env_steps - self.env_steps) // self.config.most_iteration_env_steps
                 learn_while_sampling(self, self._ahead, most=iterations * self.config.num_env_runners)
+            if self.env_runner_group.num_healthy_remote_workers() < self.env_runner_group.num_remote_workers():
+                raise_fault(self.config.faults)
             if self._sampled > sampled:
                 return
             self.restore_env_runners(self.env_runner_group)

@@ -57,6 +57,7 @@ def new_run(
         raise SettingError(
             "preferences.comparisons is 0; set it to 1 or more, or name a fitted reward model (--reward-from)."
         )
+    experiment = dataclasses.replace(experiment, preferences=experiment.preferences.resolved())
     config = PreferencePPOConfig.from_experiment(experiment)
     config.start_from(reward_model=start.reward_from, policy=start.policy_from, labels=start.labels)
     spaces = config.check_environment()
