@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from actors.pipeline import Pipeline, RoundReport
+from actors.pipeline import FIRST_FIT, Pipeline, RoundReport
 from actors.questions import LOST, Questions
 from actors.reward_trainer import StateLostError
 from actors.rollout_collector import PolicyFactory
@@ -231,6 +231,11 @@ class AsynchronousPipeline(Pipeline):
             self._granted, self._granted_at = state["granted"], state["granted_at"]
         self.start()
 
+    def abandon(self) -> None:
+        """See `Pipeline.abandon`. Once the thread runs, `close` sees to what is under way: answers are among it."""
+        if not self._thread.is_alive():
+            super().abandon()
+
     def close(self) -> None:
         """Store the answers that were given, then end the thread and the actors."""
         with self._changed:
@@ -385,6 +390,8 @@ class AsynchronousPipeline(Pipeline):
             if due <= 0 and not late:
                 return
             updates = max(due, 1) * self.reward_model.updates
+        if self.version == 0 and self._unfitted:
+            self.say(FIRST_FIT)
         if not self._unfitted:
             if self._due() <= self.answered:
                 # Rounds without labels make no version; the newest one waits for the next label.
@@ -498,7 +505,7 @@ class AsynchronousPipeline(Pipeline):
     def _scheduled(self) -> int:
         """Labels due by now, in all."""
         of = self.preferences
-        due = labels_due(of.comparisons, of.initial_comparisons, of.schedule, self._progress, of.steepness)
+        due = labels_due(of.comparisons, of.first_comparisons, of.schedule, self._progress, of.steepness)
         return max(due, of.first_fit_comparisons)  # which PPO waits for before it makes any progress
 
     def _open(self, people: bool | None = None) -> int:

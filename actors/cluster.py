@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import ray
+from ray._private import services
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from actors import access
+from rlhf_ray.envs import modules
 from rlhf_ray.run_folder import JOB
 
 ANSWER_WITHIN = 30.0
@@ -45,26 +49,28 @@ def start_ray(cpus: int) -> None:
     if ray.is_initialized():
         return
     global _private
-    runtime_env: dict[str, Any] = {"env_vars": {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]}}
+    told = {name: os.environ[name] for name in ("OMP_NUM_THREADS", modules.FOLDERS) if name in os.environ}
+    runtime_env: dict[str, Any] = {"env_vars": told}
     if address := os.environ.get("RAY_ADDRESS"):
         look(address)
-        given = json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {}).get("env_vars") or {}
-        if "OMP_NUM_THREADS" in given:  # Ray refuses what the job was submitted with, even when it is the same
-            runtime_env = {}
+        # Ray refuses what the job was submitted with, even when it is the same.
+        for name in json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {}).get("env_vars") or {}:
+            told.pop(name, None)
         ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR")
         return
     # At Ray's own niceness of 15 the ring's actors, which the run waits for, get next to nothing on a busy machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
     for attempts_left in (2, 1, 0):
         try:
-            ray.init(
-                address="local",
-                num_cpus=max(cpus, os.cpu_count() or 1),
-                include_dashboard=False,
-                runtime_env=runtime_env,
-                log_to_driver=False,
-                logging_level="ERROR",
-            )
+            with _out_of_signals_way():
+                ray.init(
+                    address="local",
+                    num_cpus=max(cpus, os.cpu_count() or 1),
+                    include_dashboard=False,
+                    runtime_env=runtime_env,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                )
             _private = True
             return
         except Exception as error:
@@ -109,6 +115,31 @@ def _silenced() -> Iterator[None]:
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(nothing)
+
+
+class _OfOwnGroup(services.ConsolePopen):  # type: ignore[misc]
+    """A process of Ray's, in a process group of its own."""
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        super().__init__(*arguments, process_group=0, **keywords)
+
+
+@contextlib.contextmanager
+def _out_of_signals_way() -> Iterator[None]:
+    """Within it, Ray starts such that what ends a run does not end Ray under it, which the run needs to save itself.
+
+    Terminals, `timeout` and job runners signal the whole process group, so Ray's processes get their own (they still die with this
+    one). Ray's own handler of SIGTERM, which ends them, is replaced by the one there was.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
+    services.ConsolePopen = _OfOwnGroup
+    try:
+        yield
+    finally:
+        services.ConsolePopen = _OfOwnGroup.__base__
+        if main and before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def hold_ray(cpus: int) -> None:

@@ -22,6 +22,8 @@ class FixedReward:
     rounds = rounds_held = answered = env_steps = 0
     links: ClassVar[dict[str, str]] = {}
     """Nobody is asked to label."""
+    say: Callable[[str], None]
+    """There is nothing to wait for."""
 
     def __init__(self, reward: dict[str, Array] | None):
         self._reward = reward
@@ -48,6 +50,9 @@ class FixedReward:
         """Nothing is gathered, asked or fitted; ``env_steps`` are not taken."""
         self.publish()
         return RoundReport(0, 0, 0, 0, None)
+
+    def abandon(self) -> None:
+        """There is nothing under way."""
 
     def arrived(self) -> dict[str, Any]:
         """No clips are cut."""

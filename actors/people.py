@@ -223,7 +223,7 @@ class PeoplesPipeline(AsynchronousPipeline):
             return None
         (began, first), (ended, last) = pace[0], pace[-1]
         iterations = len(pace) - 1
-        due = progress_due(of.comparisons, of.initial_comparisons, of.schedule, label, of.steepness)
+        due = progress_due(of.comparisons, of.first_comparisons, of.schedule, label, of.steepness)
         # Questions come between two iterations of PPO, and after the next one at the earliest.
         ahead = max(1, math.ceil((due - last) * iterations / (last - first)))
         return ended + ahead * (ended - began) / iterations

@@ -31,6 +31,8 @@ from rlhf_ray.settings import FragmentSettings, PreferenceSettings, ResolvedFrag
 from rlhf_ray.spending import Spending
 from rlhf_ray.store import PreferenceStore
 
+FIRST_FIT = "fitting the reward model to the first answers"
+
 FIRST_FILMS = 36
 """Clips that are filmed before the first question, at most: people wait for them."""
 
@@ -198,12 +200,14 @@ class Pipeline:
         self.version = 0
         """The version of the reward model; 0 before the first fit."""
         self._trainer_state: ray.ObjectRef[dict[str, Any]] | None = None
+        self.say: Callable[[str], None] = lambda what: None
+        """Is told what the run waits for before its first iteration."""
 
     @property
     def films_per_round(self) -> int:
         """Clips filmed before each later round: so many that each is in one pair or two, since drawing them costs most."""
         of = self.preferences
-        wanted = math.ceil(1.5 * of.people_share * (of.comparisons - of.initial_comparisons) / max(1, self.rounds))
+        wanted = math.ceil(1.5 * of.people_share * (of.comparisons - of.first_comparisons) / max(1, self.rounds))
         return max(FEWEST_FILMS, min(wanted, self.fragments.filmed_env_steps // (self.fragments.length + 1)))
 
     def film(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
@@ -214,7 +218,7 @@ class Pipeline:
     def labels(self) -> list[int]:
         """The labels that fall due in the first round and in each later one."""
         of = self.preferences
-        return labels_per_round(of.comparisons, of.initial_comparisons, of.schedule, self.rounds, of.steepness)
+        return labels_per_round(of.comparisons, of.first_comparisons, of.schedule, self.rounds, of.steepness)
 
     def adopt(self, store: Path | str) -> Comparisons:
         """Begin with the labels in the preference store ``store``: they count as answered, and the first fit is to them too.
@@ -299,6 +303,12 @@ class Pipeline:
             self._trainer_state = ray.put(state["trainer"])
             ray.get(self._restore_trainer())
 
+    def abandon(self) -> None:
+        """Leave off beginning, which was interrupted: end what is under way, so that the store can be copied. Then `close`."""
+        for actor in (self.collector, self.gatherer, self.trainer):
+            if actor is not None:
+                ray.kill(actor)
+
     def close(self) -> None:
         """End the actors."""
         for actor in (self.collector, self.fragmenter, self.gatherer, self.page, self.store, self.trainer):
@@ -338,7 +348,7 @@ class Pipeline:
         self, env_steps: int, waiting_for: str, *, finished: bool = False, next_question: float | None = None
     ) -> Situation:
         of = self.preferences
-        first = of.first_fit_comparisons if of.mode == "asynchronous" else of.initial_comparisons
+        first = of.first_fit_comparisons if of.mode == "asynchronous" else of.first_comparisons
         return Situation(
             of.comparisons,
             env_steps,
@@ -373,7 +383,7 @@ class Pipeline:
         else:
             # Images are shown as they are, and cut from all steps; of them an episode is filmed alone.
             filmed = min(env_steps // 2, self.fragments.film_env_steps) if self.images else env_steps
-            clips = min(FIRST_FILMS, 2 * self.preferences.initial_comparisons)
+            clips = min(FIRST_FILMS, 2 * self.preferences.first_comparisons)
             films, shown = self._film(filmed, clips, number, RANDOM_POLICY, None, 0)
             calls = [
                 self.fragmenter.add.remote(films),

@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from actors.pipeline import Pipeline, RoundReport
+from actors.pipeline import FIRST_FIT, Pipeline, RoundReport
 from actors.reward_trainer import StateLostError
 from actors.rollout_collector import PolicyFactory
 from rlhf_ray.comparisons import Comparisons
@@ -161,6 +161,8 @@ class SynchronousPipeline(Pipeline):
 
     def _fit(self, updates: int, *labels: Any) -> FitReport:
         """Fit; a trainer that was restarted is given its state back first."""
+        if self.version == 0:
+            self.say(FIRST_FIT)
         fit = self.trainer.fit.options(num_returns=2)
         refs = fit.remote(updates, self.version + 1, *labels)
         try:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from rlhf_ray.failures import cause, writing
 from rlhf_ray.flush import flush
 
 KEPT = 2
@@ -22,41 +25,60 @@ logger = logging.getLogger(__name__)
 def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object], unlisted: str) -> Path:
     """Let ``write`` fill a new folder, flush it to the disk, and give it its name; then delete older ones.
 
-    A process that is killed leaves the checkpoints there were and perhaps a ``.tmp-`` folder, which nobody reads.
+    What fails leaves the checkpoints there were; a process that is killed perhaps a ``.tmp-`` folder besides, which nobody reads.
 
     Args:
         folder: of all checkpoints of the run.
         iteration: after which the checkpoint is taken; its name.
         write: writes the checkpoint to the folder it is given.
         unlisted: name of a folder in it that looks after itself, and whose damage does not make the checkpoint a damaged one.
+
+    Raises:
+        OSError: it cannot be written; names the file or folder.
     """
     checkpoint = folder / f"{iteration:08d}"
     temporary = folder / f".tmp-{checkpoint.name}"
     for left in folder.glob(".tmp-*"):
         shutil.rmtree(left)
-    temporary.mkdir(parents=True)
-    write(temporary)
-    files = sorted(file for file in temporary.rglob("*") if file.is_file())
-    names = {
-        str(file.relative_to(temporary)): file for file in files if unlisted not in file.relative_to(temporary).parts
-    }
-    manifest = {name: _digest(file) for name, file in names.items()}
-    (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-    for path in [temporary, *temporary.rglob("*")]:
-        flush(path)
+    try:
+        with writing(checkpoint):
+            _fill(temporary, write, unlisted)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     if checkpoint.exists():  # damaged, or of a run that was continued from an earlier one
         shutil.rmtree(checkpoint)
     temporary.rename(checkpoint)
     flush(folder)
     flush(folder.parent)  # where the folder itself may be new
-    for old in _all(folder)[:-KEPT]:
+    for old in all_checkpoints(folder)[:-KEPT]:
         shutil.rmtree(old)
     return checkpoint
 
 
+def _fill(folder: Path, write: Callable[[Path], object], unlisted: str) -> None:
+    """Have ``write`` fill the new ``folder``, add what each file is, and flush all of it."""
+    folder.mkdir(parents=True)
+    try:
+        write(folder)
+    except Exception as error:
+        inner = cause(error)  # of the store's actor, say
+        if not isinstance(inner, OSError) and (said := re.search(r"os error (\d+)", str(inner))):  # safetensors'
+            inner = OSError(int(said[1]), os.strerror(int(said[1])))
+        if isinstance(inner, OSError) and inner.errno is not None:
+            raise OSError(inner.errno, os.strerror(inner.errno), inner.filename) from error
+        raise
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    names = {str(file.relative_to(folder)): file for file in files if unlisted not in file.relative_to(folder).parts}
+    manifest = {name: _digest(file) for name, file in names.items()}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+    for path in [folder, *folder.rglob("*")]:
+        flush(path)
+
+
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint whose every file is as it was written; damaged ones are named in the log. None without any."""
-    for checkpoint in reversed(_all(folder)):
+    for checkpoint in reversed(all_checkpoints(folder)):
         damage = damaged_files(checkpoint)
         if not damage:
             return checkpoint
@@ -77,7 +99,7 @@ def damaged_files(checkpoint: Path) -> list[str]:
     ]
 
 
-def _all(folder: Path) -> list[Path]:
+def all_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in ``folder``, the oldest first."""
     return sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
 

@@ -6,7 +6,9 @@ import dataclasses
 import json
 import os
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,6 +20,9 @@ import tyro
 
 import tune_configs
 from rlhf_ray import consent
+from rlhf_ray.envs.modules import look_in
+from rlhf_ray.failures import DEBUG, cause, debugging, explain
+from rlhf_ray.interruption import sigterm_as_ctrl_c
 from rlhf_ray.labelling import links
 from rlhf_ray.progress import Progress
 from rlhf_ray.settings import Experiment, SettingError, load_experiment
@@ -45,7 +50,8 @@ USAGE = """usage: rlhf-ray COMMAND …
 PRESET is one of {presets}; or the name of an environment, which starts from the defaults; or a
 JSON file of settings (a run's config.json, a sweep's best.json). An environment module:Id that a file names and you have
 not typed before needs --allow-import MODULE, since importing it runs its code.
-`rlhf-ray COMMAND --help` (and `rlhf-ray train PRESET --help`) explains every option."""
+`rlhf-ray COMMAND --help` (and `rlhf-ray train PRESET --help`) explains every option. With --debug (or RLHF_RAY_DEBUG=1) every
+command shows the whole trace of what goes wrong."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +98,30 @@ class Doctor:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. Wrong settings end it with code 2 and one message."""
+    """Run the command line. Wrong settings end it with code 2, other failures with 1, each with one line that says what to do."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    own = words[: words.index("--")] if "--" in words else words  # what follows is the command of a job
+    if "--debug" in own:
+        words.remove("--debug")
+        os.environ[DEBUG] = "1"
+    try:
+        _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read what this prints has gone, as `head` does. Python would complain when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("rlhf-ray: stopped at once", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if debugging():
+            traceback.print_exception(error)
+        print(f"rlhf-ray: {explain(error)}", file=sys.stderr)
+        sys.exit(2 if isinstance(cause(error), SettingError) else 1)
+
+
+def _run(words: list[str]) -> None:
     usage = USAGE.format(presets=", ".join(tune_configs.names()))
     if not words or words[0] in ("-h", "--help"):
         print(usage)
@@ -118,15 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if command in ("train", "tune") and (not rest or rest[0].startswith("-")) and rest[:1] != ["--resume"]:
         print(usage)
         sys.exit(0 if rest and rest[0] in ("-h", "--help") else 2)
-    try:
-        actions[command](consent.take_flags(rest))
-    except SettingError as error:
-        # The message says what to do; a trace would hide it.
-        print(f"rlhf-ray: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("rlhf-ray: stopped at once", file=sys.stderr)
-        sys.exit(130)
+    if threading.current_thread() is threading.main_thread():
+        sigterm_as_ctrl_c()
+    look_in(Path.cwd())
+    actions[command](consent.take_flags(rest))
 
 
 def preset(name: str) -> Experiment:
@@ -135,7 +158,7 @@ def preset(name: str) -> Experiment:
         experiment: Experiment = tune_configs.load(name).experiment
         return experiment
     if name.endswith(".json"):
-        experiment = _settings_file(Path(name))
+        experiment = load_experiment(Path(name))
         consent.check(experiment.environment, Path(name))
         return experiment
     import gymnasium
@@ -145,21 +168,12 @@ def preset(name: str) -> Experiment:
     try:
         envs.make_env(name).close()  # type: ignore[no-untyped-call]
     except (ValueError, ImportError, gymnasium.error.Error) as error:
+        if ":" in name:  # nobody means a preset by that
+            raise SettingError(str(error)) from error
         presets = ", ".join(tune_configs.names())
         raise SettingError(f"{name!r} is neither a preset ({presets}) nor an environment: {error}") from error
     consent.allow(consent.module_of(name))  # who types it, means it
     return Experiment(environment=name)
-
-
-def _settings_file(path: Path) -> Experiment:
-    try:
-        return load_experiment(path)
-    except SettingError:
-        raise
-    except (OSError, ValueError, TypeError) as error:
-        raise SettingError(
-            f"{path} cannot be read as settings ({error}): name a run's config.json or a sweep's best.json."
-        ) from error
 
 
 def _train(words: list[str]) -> None:
@@ -181,6 +195,8 @@ def _train(words: list[str]) -> None:
         Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
     )
     experiment = _experiment(command)
+    if command.evaluation_episodes < 1:
+        raise SettingError(f"--evaluation-episodes is {command.evaluation_episodes}; it must be 1 or more.")
     check_tracker(command.tracker)
     if resumed is not None:
         _check_resumed(resumed.experiment(), experiment)
@@ -253,6 +269,8 @@ def _check_resumed(before: Experiment, now: Experiment) -> None:
 
 def _evaluate(words: list[str]) -> None:
     command = _parse(Evaluate, "rlhf-ray evaluate", words, None)
+    if command.episodes < 1:
+        raise SettingError(f"--episodes is {command.episodes}; it must be 1 or more.")
 
     from rlhf_ray.rllib.evaluation import evaluate, newest_policy
     from rlhf_ray.rllib.training import quiet
@@ -265,16 +283,23 @@ def _evaluate(words: list[str]) -> None:
     metrics = folder.metrics_at(iteration)
     result = evaluate(experiment.environment, policy.best, episodes=command.episodes, seed=experiment.seed)
     values = dataclasses.asdict(result) | {
-        "env_steps": metrics.get("env_steps", 0),
-        "comparisons": metrics.get("comparisons", 0),
+        "env_steps": metrics.get("env_steps", 0 if iteration == 0 else None),
+        "comparisons": metrics.get("comparisons", 0 if iteration == 0 else None),
         "seed": experiment.seed,
     }
+    if values["env_steps"] is None:
+        print(
+            f"rlhf-ray: {folder.metrics} lacks iteration {iteration}, which the policy is from, so its steps and comparisons are "
+            "not known.",
+            file=sys.stderr,
+        )
     if command.json:
         print(json.dumps(values))
     else:
+        taken = "" if values["env_steps"] is None else f", after {values['env_steps']} steps"
         print(
             f"{experiment.environment}: true return {result.true_return_mean:.1f} ± {result.true_return_std:.1f} over "
-            f"{result.episodes} episodes, after {values['env_steps']} steps and {values['comparisons']} comparisons"
+            f"{result.episodes} episodes{taken}" + (f" and {values['comparisons']} comparisons" if taken else "")
         )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +30,16 @@ class TrueReturnLike(Protocol):
     episodes: int
 
 
+class _Console(Console):
+    """Says nothing any more once whoever read it has gone, as `head` does: the run is stopped as by Ctrl-C, and not lost."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        signal.raise_signal(signal.SIGINT)
+
+
 class Progress:
     """Bars for environment steps, labels and reward fits, with the true return beside the learned one.
 
@@ -38,7 +51,7 @@ class Progress:
 
     def __init__(self, experiment: Experiment):
         self.experiment = experiment
-        self.console = Console()
+        self.console = _Console()
         self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
         self._fits = 0

@@ -19,6 +19,7 @@ import math
 import os
 import platform
 import shlex
+import shutil
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +28,9 @@ from typing import Any
 from tensorboardX import SummaryWriter
 
 from rlhf_ray import consent
-from rlhf_ray.checkpoints import last_checkpoint
+from rlhf_ray.checkpoints import all_checkpoints, damaged_files, last_checkpoint
+from rlhf_ray.envs.modules import found_in, look_in
+from rlhf_ray.failures import writing
 from rlhf_ray.settings import Experiment, SettingError, load_experiment, save_experiment
 
 FORMAT = "rlhf_ray.run/1"
@@ -82,29 +85,38 @@ class RunFolder:
         folder = RunFolder(path)
         try:
             folder.path.mkdir(parents=True)
-        except FileExistsError:
+        except (FileExistsError, NotADirectoryError):
             if not folder.path.is_dir() or any(folder.path.iterdir()):
                 raise SettingError(
                     f"run_dir is {folder.path}, and there is something there already: name another folder."
                 ) from None
-        save_experiment(experiment, folder.config)
+        try:
+            folder._begin(experiment, options or {})
+        except OSError:
+            shutil.rmtree(folder.path, ignore_errors=True)  # or the next attempt would find something there
+            raise
         consent.allow(consent.module_of(experiment.environment))
+        return folder
+
+    def _begin(self, experiment: Experiment, options: dict[str, Any]) -> None:
+        with writing(self.config):
+            save_experiment(experiment, self.config)
         names = ("rlhf-ray", "ray", "torch", "gymnasium", "numpy", "pyarrow")
-        folder._write(
-            folder.run,
+        self._write(
+            self.run,
             {
                 "format": FORMAT,
                 "started": datetime.now(UTC).isoformat(timespec="seconds"),
                 "finished": None,
                 "interrupted": False,
-                "options": options or {},
+                "options": options,
+                "modules": found_in(experiment.environment),
                 "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
                 "versions": {name.replace("-", "_"): importlib.metadata.version(name) for name in names}
                 | {"python": platform.python_version()},
                 "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
             },
         )
-        return folder
 
     @staticmethod
     def open(path: Path | str) -> RunFolder:
@@ -125,12 +137,15 @@ class RunFolder:
         return next((folder for folder in folders if folder.config.exists()), None)
 
     def experiment(self) -> Experiment:
-        """The settings of the run.
+        """The settings of the run. Its environment's module is looked for where the run found it, too.
 
         Raises:
-            SettingError: its environment's module would be imported, and nobody has allowed that (`rlhf_ray.consent`).
+            SettingError: its config.json is missing, damaged or something else's; or nobody has allowed its environment's module to
+                be imported (`rlhf_ray.consent`).
         """
         experiment = load_experiment(self.config)
+        if ":" in experiment.environment and self.run.exists() and (folder := self.about().get("modules")):
+            look_in(folder)
         consent.check(experiment.environment, self.config)
         return experiment
 
@@ -138,9 +153,16 @@ class RunFolder:
         """The newest whole checkpoint.
 
         Raises:
-            SettingError: there is none yet.
+            SettingError: there is none yet, or each is damaged.
         """
         checkpoint = last_checkpoint(self.checkpoints)
+        there = all_checkpoints(self.checkpoints)
+        if checkpoint is None and there:
+            damage = "; ".join(f"{each.name}: {', '.join(damaged_files(each)[:3])}" for each in there)
+            raise SettingError(
+                f"Every checkpoint in {self.checkpoints} is damaged; these files are missing or changed ({damage}). Bring one back "
+                "from a copy, or remove that folder: `rlhf-ray train --resume` then begins anew, with the labels there are."
+            )
         if checkpoint is None:
             every = self.experiment().checkpoint_every
             raise SettingError(
@@ -150,8 +172,20 @@ class RunFolder:
         return checkpoint
 
     def about(self) -> dict[str, Any]:
-        """What `create` and `finish` wrote: versions, machine, command, times."""
-        values: dict[str, Any] = json.loads(self.run.read_text())
+        """What `create` and `finish` wrote: versions, machine, command, times.
+
+        Raises:
+            SettingError: run.json is missing, damaged or something else's.
+        """
+        try:
+            values: dict[str, Any] = json.loads(self.run.read_text())
+            if values["format"] != FORMAT:
+                raise ValueError(f"its format is {values['format']!r}")
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({_said(error)})"
+            raise SettingError(
+                f"{self.run} {why}: bring it back from a copy. Without it the run cannot be continued, only evaluated."
+            ) from error
         return values
 
     def metrics_at(self, iteration: int) -> dict[str, Any]:
@@ -166,9 +200,7 @@ class RunFolder:
     def go_back_to(self, iteration: int) -> None:
         """Forget the metrics of the iterations after ``iteration``, which are about to be done again."""
         rows = [row for row in read_metrics(self.metrics) if row["iteration"] <= iteration]
-        temporary = self.metrics.with_name(f".tmp-{self.metrics.name}")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        temporary.replace(self.metrics)
+        _replace(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def finish(self, result: dict[str, Any], *, interrupted: bool) -> None:
         """Write the outcome and the time it was reached."""
@@ -183,9 +215,7 @@ class RunFolder:
 
     @staticmethod
     def _write(path: Path, values: dict[str, Any]) -> None:
-        temporary = path.with_name(f".tmp-{path.name}")
-        temporary.write_text(json.dumps(plain(values), indent=2) + "\n")
-        temporary.replace(path)
+        _replace(path, json.dumps(plain(values), indent=2) + "\n")
 
 
 class MetricsWriter:
@@ -196,6 +226,7 @@ class MetricsWriter:
 
     def __init__(self, folder: RunFolder):
         last = folder.last_metrics()
+        self._path = folder.metrics
         self._lines = folder.metrics.open("a")
         self._events = SummaryWriter(str(folder.tensorboard), purge_step=last["env_steps"] + 1 if last else None)
 
@@ -205,8 +236,9 @@ class MetricsWriter:
         TensorBoard gets the numbers only, and of the alarms that are on their count.
         """
         values = plain(metrics)
-        self._lines.write(json.dumps(values) + "\n")
-        self._lines.flush()
+        with writing(self._path):
+            self._lines.write(json.dumps(values) + "\n")
+            self._lines.flush()
         for name, value in values.items():
             if name == "alarms":
                 value = len(value)
@@ -217,6 +249,22 @@ class MetricsWriter:
         """Flush everything to its file."""
         self._lines.close()
         self._events.close()
+
+
+def _replace(path: Path, text: str) -> None:
+    """Give ``path`` this content, all of it or none."""
+    temporary = path.with_name(f".tmp-{path.name}")
+    try:
+        with writing(path):
+            temporary.write_text(text)
+            temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _said(error: Exception) -> str:
+    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

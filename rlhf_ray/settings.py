@@ -164,8 +164,9 @@ class PreferenceSettings:
     comparisons: int = 200
     """Comparisons in all: the label budget. Met exactly; in the asynchronous mode a slow teacher may leave some unanswered.
     0 where the reward model is fitted already and nothing is asked (see `without_questions`)."""
-    initial_comparisons: int = 50
-    """Comparisons among these that are asked about the random policy's fragments, before training."""
+    initial_comparisons: int | Literal["auto"] = "auto"
+    """Comparisons among these that are asked about the random policy's fragments, before training. auto: a quarter of them, as in
+    Christiano et al. 2017."""
     rounds: int = 24
     """Labelling rounds after the first, spread evenly over the training; each ends with a fit of the reward model."""
     schedule: ScheduleName = "constant"
@@ -208,16 +209,17 @@ class PreferenceSettings:
             "set it to 1 or more, or to 0 with a reward model that is fitted already",
         )
         least = min(1, self.comparisons)
+        first = self.first_comparisons
         _require(
-            least <= self.initial_comparisons <= self.comparisons,
+            isinstance(first, int) and least <= first <= self.comparisons,
             "preferences.initial_comparisons",
             self.initial_comparisons,
-            f"it must be between {least} and preferences.comparisons={self.comparisons}",
+            f"it must be between {least} and preferences.comparisons={self.comparisons}, or auto for a quarter of them",
         )
         _require(self.rounds >= 0, "preferences.rounds", self.rounds, "it must be 0 or more")
         if self.rounds == 0:
             _require(
-                self.initial_comparisons == self.comparisons,
+                first == self.comparisons,
                 "preferences.rounds",
                 0,
                 f"only the first round asks then: set preferences.initial_comparisons to {self.comparisons}, or rounds to 1 up",
@@ -261,6 +263,17 @@ class PreferenceSettings:
         )
 
     @property
+    def first_comparisons(self) -> int:
+        """`initial_comparisons` as a number."""
+        if self.initial_comparisons != "auto":
+            return self.initial_comparisons
+        return self.comparisons if self.rounds == 0 else min(self.comparisons, max(1, round(self.comparisons / 4)))
+
+    def resolved(self) -> PreferenceSettings:
+        """The same with numbers in place of auto."""
+        return replace(self, initial_comparisons=self.first_comparisons)
+
+    @property
     def asks_people(self) -> bool:
         """Whether people are asked at all."""
         return self.people_share > 0
@@ -275,7 +288,7 @@ class PreferenceSettings:
     @property
     def first_fit_comparisons(self) -> int:
         """Asynchronous: comparisons answered before the first fit."""
-        return self.initial_comparisons if self.minimum_comparisons is None else self.minimum_comparisons
+        return self.first_comparisons if self.minimum_comparisons is None else self.minimum_comparisons
 
     def without_questions(self) -> PreferenceSettings:
         """These settings for a training on a reward model that is fitted already: nobody is asked anything."""
@@ -492,6 +505,11 @@ class LabellingSettings:
         )
 
 
+COMPARISONS_PER_CLIP = 10
+"""Comparisons, at most, for each clip that fits into a training's steps. Published ones are at 0.1 and less; far beyond, it is a
+slip of the keyboard that would take days of somebody's answers."""
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One experiment: an environment, a budget, and the settings of every part."""
@@ -513,6 +531,9 @@ class Experiment:
     labelling: LabellingSettings = field(default_factory=LabellingSettings)
 
     def __post_init__(self) -> None:
+        seeds = isinstance(self.seed, int) and 0 <= self.seed < 2**31
+        _require(seeds, "seed", self.seed, "it must be a whole number from 0 to 2147483647")
+        _require(isinstance(self.environment, str), "environment", self.environment, "it must be a name")
         _require(self.checkpoint_every >= 1, "checkpoint_every", self.checkpoint_every, "it must be 1 or more")
         fragments = self.resolved_fragments()
         _require(
@@ -521,6 +542,15 @@ class Experiment:
             fragments.length,
             f"fragments are cut from rollouts of ppo.rollout_length={self.ppo.rollout_length} steps: "
             "shorten the fragments or lengthen the rollouts",
+        )
+        clips = self.total_env_steps // fragments.length
+        _require(
+            self.preferences.comparisons <= COMPARISONS_PER_CLIP * max(1, clips),
+            "preferences.comparisons",
+            self.preferences.comparisons,
+            f"total_env_steps={self.total_env_steps} make about {clips} clips of {fragments.length} steps, and each would be "
+            f"asked about {2 * self.preferences.comparisons // max(1, clips)} times: ask for fewer (hundreds are usual) or raise "
+            "total_env_steps",
         )
         needed, what = env_steps_needed(fragments, self.preferences, self.ppo.iteration_env_steps)
         _require(self.total_env_steps >= needed, "total_env_steps", self.total_env_steps, what)
@@ -557,6 +587,8 @@ def to_json(settings: Any) -> dict[str, Any]:
 
 def from_json(kind: type[_S], values: dict[str, Any]) -> _S:
     """The inverse of `to_json`. A name that ``kind`` does not have is a `SettingError` that lists those it has."""
+    if not isinstance(values, dict):
+        raise SettingError(f"{kind.__name__} is {values!r}; it must be an object of settings and their values.")
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(set(values) - set(known))
     if unknown:
@@ -585,5 +617,16 @@ def save_experiment(experiment: Experiment, path: Path) -> None:
 
 
 def load_experiment(path: Path) -> Experiment:
-    """The experiment that `save_experiment` wrote."""
-    return from_json(Experiment, json.loads(path.read_text()))
+    """The experiment that `save_experiment` wrote.
+
+    Raises:
+        SettingError: it is missing, damaged, or something else's; names the file.
+    """
+    try:
+        return from_json(Experiment, json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        why = "it is cut off or no JSON: " if isinstance(error, json.JSONDecodeError) else ""
+        raise SettingError(
+            f"{path} cannot be read as settings ({why}{error}). Name a run's config.json or a sweep's best.json, or bring this "
+            "one back from a copy."
+        ) from error

@@ -1,11 +1,17 @@
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save_file
 
 from rlhf_ray.checkpoints import KEPT, damaged_files, last_checkpoint, save_checkpoint
+from rlhf_ray.failures import explain
 
 
 def _save(folder: Path, iteration: int, text: str = "weights") -> Path:
@@ -33,13 +39,44 @@ def test_the_newest_is_found_and_old_ones_are_deleted(tmp_path: Path) -> None:
 def test_a_checkpoint_that_was_being_written_is_not_seen_and_is_cleared_away(tmp_path: Path) -> None:
     def fail(path: Path) -> None:
         (path / "half").write_text("…")
-        raise OSError("No space left on device")
+        raise KeyboardInterrupt
 
     good = _save(tmp_path, 1)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(KeyboardInterrupt):
         save_checkpoint(tmp_path, 2, fail, unlisted="preferences")
     assert last_checkpoint(tmp_path) == good
+    assert not list(tmp_path.glob(".tmp-*"))
+    (tmp_path / ".tmp-00000002").mkdir()  # of a process that was killed
     assert _save(tmp_path, 3) == last_checkpoint(tmp_path)
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+def _safetensors(path: Path) -> None:
+    save_file({"weights": np.zeros(10_000)}, path / "policy.safetensors")
+
+
+def _parquet(path: Path) -> None:
+    pq.write_table(pa.table({"weights": np.random.default_rng(0).random(10_000)}), path / "labels.parquet")
+
+
+def _pickled(path: Path) -> None:
+    (path / "state.pkl").write_bytes(bytes(10_000))
+
+
+@pytest.mark.parametrize("write", [_safetensors, _parquet, _pickled])
+def test_a_full_disk_is_said_with_the_checkpoint_and_leaves_nothing_half(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    good = _save(tmp_path, 1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, before[1]))  # to the process as good as a full disk
+    try:
+        with pytest.raises(OSError, match="File too large") as error:
+            save_checkpoint(tmp_path, 2, write, unlisted="preferences")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert explain(error.value).startswith(f"{tmp_path / '00000002'}: File too large. Please raise")
+    assert last_checkpoint(tmp_path) == good
     assert not list(tmp_path.glob(".tmp-*"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,11 @@ def test_the_name_of_an_environment_starts_from_the_defaults() -> None:
         (["train", "pendulum", "--total-env-steps", "100"], ["total_env_steps", "100"]),
         (["evaluate", "/nowhere"], ["/nowhere", "no run folder"]),
         (["tune", "nothing"], ["nothing", "pendulum"]),
+        (["train", "pendulum", "--seed", "-1"], ["seed", "-1", "from 0"]),
+        (
+            ["train", "pendulum", "--preferences.comparisons", "1000000"],
+            ["preferences.comparisons", "1000000", "fewer"],
+        ),
     ],
 )
 def test_wrong_settings_are_named(
@@ -131,33 +138,72 @@ def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(tmp_path: P
     assert int(RewardEnsemble.load(tmp_path / "moved" / "reward_model").version) == 3
 
 
+OWN_ENVIRONMENT = """
+import gymnasium
+gymnasium.register("Own-v0", entry_point="gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=200)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_ctrl_c_stops_cleanly_and_leaves_a_usable_folder(tmp_path: Path) -> None:
+def test_sigterm_to_the_whole_group_stops_cleanly_and_leaves_a_usable_folder(tmp_path: Path) -> None:
+    """Of an environment in the current directory, whose module actors and env runners find, and who evaluates it elsewhere."""
+    (tmp_path / "own_environment.py").write_text(OWN_ENVIRONMENT)
     run = tmp_path / "run"
-    arguments = [PROGRAM, "train", "pendulum", *SMALL, "--total-env-steps", "100000", "--run-dir", str(run)]
+    more = ["--total-env-steps", "100000", "--ppo.num-env-runners", "1", "--run-dir", str(run)]
+    with _started("train", "own_environment:Own-v0", *SMALL, *more, folder=tmp_path) as process:
+        _await(process, lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > 0)
+        for _ in range(2):  # `timeout` signals its child, and then the child's group
+            os.killpg(process.pid, signal.SIGTERM)
+        printed, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, printed
+    assert "fitting the reward model" in printed
+    assert "stopped early" in printed
+    assert json.loads((run / "result.json").read_text())["interrupted"] is True
+    assert (run / "report.html").exists()
+    values: dict[str, Any] = json.loads(_run("evaluate", str(run), "--episodes", "2", "--json"))
+    assert 400 < values["env_steps"] < 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ctrl_c_while_the_first_clips_are_gathered_leaves_a_usable_folder(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    more = ["--total-env-steps", "9000000", "--fragments.initial-env-steps", "5000000", "--run-dir", str(run)]
+    with _started("train", "pendulum", *SMALL, *more, folder=tmp_path) as process:
+        _await(process, lambda: (run / "preferences" / "store.json").exists())
+        time.sleep(2.0)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it
+        printed, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, printed
+    assert "0 labels" in printed
+    assert "stopped early" in printed
+    assert (run / "report.html").exists()
+    values: dict[str, Any] = json.loads(_run("evaluate", str(run), "--episodes", "2", "--json"))
+    assert values["env_steps"] == 0
+
+
+@contextlib.contextmanager
+def _started(*words: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        arguments,
+        [PROGRAM, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
         env=_environment(),
+        cwd=folder,
     )
     try:
-        metrics = run / "metrics.jsonl"
-        while not (metrics.exists() and metrics.stat().st_size):
-            assert process.poll() is None
-            time.sleep(0.2)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it
-        printed, _ = process.communicate(timeout=200)
+        yield process
     finally:
         process.kill()
-    assert process.returncode == 0, printed
-    assert "stopped early" in printed
-    assert json.loads((run / "result.json").read_text())["interrupted"] is True
-    values: dict[str, Any] = json.loads(_run("evaluate", str(run), "--episodes", "2", "--json"))
-    assert 400 < values["env_steps"] < 100_000
+
+
+def _await(process: subprocess.Popen[str], done: Callable[[], bool]) -> None:
+    while not done():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.2)
 
 
 def _environment() -> dict[str, str]:

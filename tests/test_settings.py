@@ -38,11 +38,17 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("fragments", {"exploration_env_steps": -1}, "fragments.exploration_env_steps", "-1", "0 or more"),
     ("fragments", {"random_action_share": -0.1}, "fragments.random_action_share", "-0.1", "between 0 and 1"),
     ("preferences", {"comparisons": -1, "initial_comparisons": 0}, "preferences.comparisons", "-1", "1 or more"),
-    ("preferences", {"comparisons": 0}, "preferences.initial_comparisons", "50", "between 0 and"),
+    (
+        "preferences",
+        {"comparisons": 20, "initial_comparisons": 50},
+        "preferences.initial_comparisons",
+        "50",
+        "between 1 and preferences.comparisons=20, or auto",
+    ),
     ("preferences", {"initial_comparisons": 0}, "preferences.initial_comparisons", "0", "between 1 and"),
     ("preferences", {"initial_comparisons": 201}, "preferences.initial_comparisons", "201", "comparisons=200"),
     ("preferences", {"rounds": -1}, "preferences.rounds", "-1", "0 or more"),
-    ("preferences", {"rounds": 0}, "preferences.rounds", "0", "initial_comparisons to 200"),
+    ("preferences", {"rounds": 0, "initial_comparisons": 50}, "preferences.rounds", "0", "initial_comparisons to 200"),
     ("preferences", {"steepness": 0.0}, "preferences.steepness", "0.0", "above 0"),
     ("preferences", {"oversampling": 0}, "preferences.oversampling", "0", "1 or more"),
     ("preferences", {"rationality": -1.0}, "preferences.rationality", "-1.0", "0 or more"),
@@ -96,6 +102,39 @@ def test_a_value_that_cannot_work_is_named_with_the_setting_and_the_remedy(
         GROUPS[group](**given)
     assert _message(error).startswith(f"{setting} is {value}; ")
     assert remedy in _message(error)
+
+
+@pytest.mark.parametrize(
+    ("given", "first"),
+    [({}, 50), ({"comparisons": 20}, 5), ({"comparisons": 1}, 1), ({"comparisons": 20, "rounds": 0}, 20)],
+)
+def test_the_first_comparisons_follow_as_a_share(given: dict[str, int], first: int) -> None:
+    settings = PreferenceSettings(**given)  # type: ignore[arg-type]
+    assert settings.first_comparisons == settings.resolved().initial_comparisons == first
+    assert dataclasses.replace(PreferenceSettings(initial_comparisons=50), comparisons=60).first_comparisons == 50
+
+
+def test_more_comparisons_than_anybody_means_are_refused_and_many_are_not() -> None:
+    Experiment(preferences=PreferenceSettings(comparisons=20_000))
+    with pytest.raises(
+        SettingError, match=r"preferences\.comparisons is 1000000; .*100000 make about 4000 clips of 25 .*fewer"
+    ):
+        Experiment(preferences=PreferenceSettings(comparisons=1_000_000))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31, "x"])
+def test_a_seed_that_some_generator_would_not_take_is_refused(seed: int) -> None:
+    with pytest.raises(SettingError, match=r"^seed is "):
+        Experiment(seed=seed)
+
+
+@pytest.mark.parametrize(
+    "content", ["", '{"environment": "Pend', "[1]", '{"name": "left-pad"}', '{"ppo": {"epochs": "ten"}}']
+)
+def test_a_file_that_holds_no_settings_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(SettingError, match=r"config\.json cannot be read as settings"):
+        load_experiment(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -162,6 +201,8 @@ def test_settings_cannot_be_changed_after_they_were_checked() -> None:
 def _other(kind: type[Any], name: str, value: Any) -> Any:
     """A value of the setting ``name`` that is valid and not ``value``."""
     choices = typing.get_args(typing.get_type_hints(kind)[name])
+    if value == "auto" and int in choices:
+        return 7
     if isinstance(value, str):
         if int in choices or float in choices:
             return 1_000 if int in choices else 0.5

@@ -22,7 +22,7 @@ experiment = Experiment(
     fragments=FragmentSettings(length=25, start_share=0.5, initial_env_steps=4_000, pool=200),
     # A reward that is right early decides the outcome, and late clips of an agent that balances are ties: most labels come early.
     preferences=PreferenceSettings(
-        comparisons=200, initial_comparisons=50, rounds=97, schedule="hyperbolic", steepness=6.0, selection="random"
+        comparisons=200, rounds=97, schedule="hyperbolic", steepness=6.0, selection="random"
     ),
     reward_model=RewardModelSettings(
         hidden=(64, 64), activation="tanh", learning_rate=1e-3, initial_updates=200, updates=20

@@ -27,7 +27,6 @@ experiment = Experiment(
     fragments=FragmentSettings(length=25, initial_env_steps=100_000, pool=1_000),
     preferences=PreferenceSettings(
         comparisons=2_000,
-        initial_comparisons=500,  # the same quarter of them as in Christiano et al. 2017
         rounds=200,
         # An episode ends at the coin, at a hazard or at the time limit: its length tells, and there is no way around it.
         allow_variable_horizon=True,

@@ -32,7 +32,6 @@ experiment = Experiment(
     ),
     preferences=PreferenceSettings(
         comparisons=700,  # Christiano: with 700, near to what the true reward teaches on all MuJoCo tasks
-        initial_comparisons=175,  # Christiano: a quarter of them, of random actions
         rounds=48,  # one before every tenth iteration, of 10 or 11 comparisons
         # Christiano: a rate proportional to 2e6/(T + 2e6), which is 1/(1 + t/2) over a million steps.
         schedule="hyperbolic",

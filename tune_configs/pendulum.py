@@ -22,7 +22,7 @@ experiment = Experiment(
     fragments=FragmentSettings(length=10, initial_env_steps=1_600, pool=400),
     # A reward that is right early decides the outcome: most labels come early, and a round before almost every iteration.
     preferences=PreferenceSettings(
-        comparisons=200, initial_comparisons=50, rounds=61, schedule="hyperbolic", steepness=6.0, selection="random"
+        comparisons=200, rounds=61, schedule="hyperbolic", steepness=6.0, selection="random"
     ),
     reward_model=RewardModelSettings(
         hidden=(64, 64), activation="leaky_relu", learning_rate=2e-3, initial_updates=200, updates=20

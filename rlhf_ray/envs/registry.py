@@ -1,14 +1,14 @@
 """From an environment's name to the environment, single or vectorised."""
 
 import difflib
-import importlib
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import find_highest_version, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlhf_ray.envs import procgen, procgen_settings
+from rlhf_ray.envs import modules, procgen, procgen_settings
+from rlhf_ray.envs.checked import RAISED, CheckedEnv, fault
 from rlhf_ray.envs.fixed_horizon import fixed
 
 PROCGEN_PREFIX = "procgen/"
@@ -59,6 +59,7 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     Raises:
         ValueError: No environment has this name; the text gives the nearest ones.
         ImportError: A procgen game without procgen installed.
+        FaultyEnvironmentError: The environment, or its module, raises when it is made; the environment's methods raise it too.
     """
     if is_natively_vectorised(name):
         return procgen.ProcgenEnv(*_procgen_game_and_mode(name), **options)
@@ -69,7 +70,7 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
         _check_gymnasium_id(inner)
         return fixed(inner, **options)
     _check_gymnasium_id(name)
-    return gymnasium.make(name, **options)
+    return _make(name, options)
 
 
 def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, Any, Any]:
@@ -117,6 +118,16 @@ class EnvCreator:
         return make_env(self.name, **options)
 
 
+def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    try:
+        env = gymnasium.make(name, **options)
+    except (gymnasium.error.Error, ImportError):
+        raise
+    except RAISED as error:
+        raise fault(f"Making environment {name}", error) from error
+    return CheckedEnv(env, name)
+
+
 def _procgen_game_and_mode(name: str) -> tuple[str, str]:
     game, _, mode = name.removeprefix(PROCGEN_PREFIX).rpartition("-")
     if mode not in procgen_settings.modes_of(game):
@@ -128,12 +139,7 @@ def _check_gymnasium_id(name: str) -> None:
     """Raises a ValueError unless gymnasium can make ``name``; imports the module of a ``module:EnvId`` name."""
     module, _, env_id = name.rpartition(":")
     if module:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # The module is there, and lacks a dependency of its own: that error says more than ours.
-            raise ValueError(f"{_unknown(name)} There is no module {error.name!r} to import.") from error
+        modules.import_module(module, name)
     if env_id in gymnasium.registry:
         return
     try:

@@ -29,6 +29,7 @@ from actors.placement import NODES_WITHIN, await_room, ring_bundles
 from actors.synchronous import SynchronousPipeline
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferencePPOConfig
+from rlhf_ray.rllib.env_runner import raise_fault
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
 from rlhf_ray.rllib.metrics import Gauges
@@ -304,7 +305,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **keywords)
         if self._check_component(PREFERENCES, components, not_components):
             state[PREFERENCES] = {
-                "ring": self.ring.state(),
+                "ring": self.ring.state() if self._begun or isinstance(self.ring, FixedReward) else None,
                 "begun": self._begun,
                 "rounds_seen": self._rounds_seen,
                 "initial_env_steps": self._initial_env_steps,
@@ -339,6 +340,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
 
         Raises:
             RuntimeError: they sample nothing, however often they are restarted.
+            FaultyEnvironmentError: the environment raised, or gave what cannot be trained on.
         """
         sampled = self._sampled
         for _ in range(ATTEMPTS):
@@ -352,6 +354,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
                 left = (self.config.total_env_steps - self.env_steps) // self.config.most_iteration_env_steps
                 iterations = max(1, left)  # whoever calls `train` beyond the budget gets the iteration all the same
                 learn_while_sampling(self, self._ahead, most=iterations * self.config.num_env_runners)
+            if self.env_runner_group.num_healthy_remote_workers() < self.env_runner_group.num_remote_workers():
+                raise_fault(self.config.faults)
             if self._sampled > sampled:
                 return
             self.restore_env_runners(self.env_runner_group)

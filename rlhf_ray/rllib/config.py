@@ -21,12 +21,14 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from actors.labelling_page import PageSettings
 from rlhf_ray import envs
+from rlhf_ray.envs.checked import try_out
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.films import Camera, camera_options, without_a_screen
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.clip_cutter import ClipCutter
+from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.inherited import check_inherited
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
 from rlhf_ray.rllib.policy import checked_network, policy_spec
@@ -88,6 +90,7 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         """Steps of the environment's episodes, at most; set by each `PreferencePPO`."""
         self.ring_name: str | None = None
         """Set by each `PreferencePPO` for its own actors."""
+        self.env_runner_cls = EnvRunner
         self.policy_config: dict[str, Any] = to_json(PPOSettings())
         apply_ppo(self, PPOSettings())
 
@@ -205,7 +208,7 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
     @property
     def preference_settings(self) -> PreferenceSettings:
         """The preference settings, checked."""
-        return from_json(PreferenceSettings, self.preferences_config)
+        return from_json(PreferenceSettings, self.preferences_config).resolved()
 
     @property
     def reward_model_settings(self) -> RewardModelSettings:
@@ -216,6 +219,11 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
     def labelling_settings(self) -> LabellingSettings:
         """The labelling page's settings, checked."""
         return from_json(LabellingSettings, self.labelling_config)
+
+    @property
+    def faults(self) -> str:
+        """Under which env runners report what is wrong with their environment."""
+        return str(self.ring_name)
 
     @property
     def iteration_env_steps(self) -> int:
@@ -295,12 +303,14 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
         Raises:
             SettingError: the environment is unknown or has unsupported spaces or episodes shorter than a fragment, or a network
             does not fit its observations, or what training starts from does not fit all that.
+            FaultyEnvironmentError: the environment raises, or gives what cannot be trained on.
         """
         if self.env is None:
             raise SettingError("No environment is set; name one with environment('Pendulum-v1').")
         try:
             env = self.make_env()()
             check_spaces(env.observation_space, env.action_space, str(self.env))
+            try_out(env)
         except (ValueError, ImportError, gym.error.Error) as error:
             raise SettingError(str(error)) from error
         observation_space, action_space = cast(gym.spaces.Box, env.observation_space), env.action_space

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from ray.rllib.core import (
@@ -27,6 +28,10 @@ ActBest = Callable[[Array], Array]
 
 SEED_OFFSET = 1_000_000
 """Evaluation episodes begin from seeds that training does not use."""
+
+
+LONGEST = 10_000
+"""Steps after which an evaluated episode is cut off, of an environment that is registered without ``max_episode_steps``."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
     if envs.is_natively_vectorised(environment):
         env: VectorEnv[Any, Any, Any] = envs.make_vector_env(environment, copies)
     else:
-        env = SyncVectorEnv([lambda: envs.make_env(environment) for _ in range(copies)])
+        env = SyncVectorEnv([lambda: with_an_end(environment) for _ in range(copies)])
     actions: list[Array] = []
     try:
         quota = np.full(copies, episodes // copies) + (np.arange(copies) < episodes % copies)
@@ -71,6 +76,13 @@ def action_spread(actions: Array) -> float:
     if actions.ndim == 1:
         return float(1.0 - np.unique(actions, return_counts=True)[1].max() / len(actions))
     return float(actions.reshape(len(actions), -1).std(axis=0).max())
+
+
+def with_an_end(environment: str) -> gym.Env[Any, Any]:
+    """The environment, whose episodes end after `LONGEST` steps where it has no limit of its own: some would never end."""
+    env = envs.make_env(environment)
+    limited = env.spec is None or env.spec.max_episode_steps is not None
+    return env if limited else gym.wrappers.TimeLimit(env, LONGEST)
 
 
 def play(

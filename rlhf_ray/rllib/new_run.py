@@ -61,6 +61,7 @@ def new_run(
         )
     if start.labels is not None and experiment.fragments.length == "auto":
         experiment = _length_of_labels(store_of(str(start.labels)), experiment)
+    experiment = dataclasses.replace(experiment, preferences=experiment.preferences.resolved())
     config = PreferencePPOConfig.from_experiment(experiment)
     config.start_from(reward_model=start.reward_from, policy=start.policy_from, labels=start.labels)
     spaces = config.check_environment()

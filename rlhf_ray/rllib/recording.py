@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import tyro
 
-from rlhf_ray import envs
 from rlhf_ray.demonstrations import Demonstrations
-from rlhf_ray.rllib.evaluation import SEED_OFFSET, ActBest, newest_policy
+from rlhf_ray.rllib.evaluation import SEED_OFFSET, ActBest, newest_policy, with_an_end
 from rlhf_ray.run_folder import RunFolder
 from rlhf_ray.settings import SettingError
 
@@ -56,7 +55,7 @@ def record(environment: str, act: ActBest, *, episodes: int, seed: int) -> Demon
         episodes: how many, at least one.
         seed: of their beginnings, which no training meets.
     """
-    env = envs.make_env(environment)
+    env = with_an_end(environment)
     steps: dict[str, list[Any]] = defaultdict(list)
     for episode in range(episodes):
         observation, _ = env.reset(seed=SEED_OFFSET + 1000 * seed + episode)

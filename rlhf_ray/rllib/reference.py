@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlhf_ray.rllib.config import apply_ppo, register_environment
+from rlhf_ray.rllib.env_runner import EnvRunner, raise_fault
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.settings import Experiment
 
@@ -29,6 +31,7 @@ class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
     def from_experiment(cls, experiment: Experiment) -> ReferencePPOConfig:
         """The reference of ``experiment``."""
         config = cls()
+        config.env_runner_cls, config.faults = EnvRunner, f"reference-{uuid.uuid4().hex[:12]}"
         register_environment(config, experiment.environment)
         config.environment(experiment.environment)
         apply_ppo(config, experiment.ppo, experiment.total_env_steps)
@@ -77,6 +80,7 @@ def train_reference(experiment: Experiment, interrupted: Callable[[], bool] = la
             if interrupted():
                 return None
             algorithm.train()
+            raise_fault(algorithm.config.faults)
         module = algorithm.learner_group._learner.module[DEFAULT_MODULE_ID].unwrapped().cpu()
         return CollectorPolicy(module)
     finally:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from actors.announced import Announcement, announced
@@ -20,14 +17,16 @@ from rlhf_ray.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.evaluation.report import write_report
 from rlhf_ray.evaluation.verdict import Verdict, share_of_the_way, verdicts
 from rlhf_ray.health import Health
+from rlhf_ray.interruption import Interrupted, Interruption, interruptible
 from rlhf_ray.rllib.algorithm import PreferencePPO
 from rlhf_ray.rllib.config import PreferencePPOConfig
+from rlhf_ray.rllib.env_runner import NoFaults
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate, load_policy
 from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
 from rlhf_ray.rllib.new_run import sources
 from rlhf_ray.rllib.reference import train_reference
 from rlhf_ray.run_folder import MetricsWriter, RunFolder, read_metrics
-from rlhf_ray.settings import Experiment, SettingError
+from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.trackers import Tracker, TrackerName
 
@@ -61,6 +60,8 @@ def quiet() -> None:
     """Silence what RLlib says of itself to everybody: notes on its own past interfaces. Errors still show."""
     for name in ("ray.rllib", "ray._common.deprecation"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("ray.rllib", "ray.rllib.utils.actor_manager", "ray.rllib.env.env_runner_group"):
+        logging.getLogger(name).addFilter(NoFaults())
     warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env-v0.*")
 
 
@@ -101,7 +102,7 @@ def train(
             observe(metrics)
 
         try:
-            progress = _train(experiment, folder, resume, interrupted, look, invite, announcement)
+            progress = _train(experiment, folder, resume, interrupted, look, say, invite, announcement)
         finally:
             tracking.close()
 
@@ -137,8 +138,9 @@ def _train(
     experiment: Experiment,
     folder: RunFolder,
     resume: bool,
-    interrupted: Callable[[], bool],
+    interrupted: Interruption,
     observe: Observer,
+    say: Callable[[str], None],
     invite: Callable[[dict[str, str]], None],
     announcement: Announcement,
 ) -> dict[str, Any]:
@@ -164,7 +166,15 @@ def _train(
         for row in rows:
             health.watch(row)
         announcement.tell("training")
-        ready = algorithm.begin(interrupted)
+        algorithm.ring.say = say
+        try:
+            with (
+                interrupted.at_once()
+            ):  # gathering clips and fitting take their time, and nothing is lost by leaving off
+                ready = algorithm.begin(interrupted)
+        except Interrupted:
+            ready = False
+            algorithm.ring.abandon()
         while ready and not algorithm.finished and not interrupted():
             metrics = flat_metrics(algorithm.train()) | {"seconds": time.perf_counter() - started}
             accuracies.append(metrics.get("held_out_accuracy"))
@@ -217,33 +227,5 @@ def go_on(algorithm: PreferencePPO, folder: RunFolder) -> None:
     if checkpoint is not None:
         algorithm.restore_from_path(str(checkpoint))
     elif any(folder.checkpoints.glob("[0-9]*")):
-        raise SettingError(
-            f"--resume is {folder.path}, and each of its checkpoints is damaged (the log names the files). Bring one back from a "
-            f"copy, or remove {folder.checkpoints} to begin anew with the labels there are."
-        )
+        folder.checkpoint()  # says which files are damaged
     folder.go_back_to(algorithm.training_iteration)
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Within it, the first Ctrl-C (or SIGTERM) asks to stop after the current iteration; a second one stops at once.
-
-    Outside of the main thread, where Python delivers no signals, it does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    asked = False
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

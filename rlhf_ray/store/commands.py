@@ -67,6 +67,8 @@ class Export:
     """The store's folder or URL, or a run's folder."""
     out: tyro.conf.Positional[Path]
     """The file: .parquet (with the clips), .csv or .jsonl."""
+    overwrite: bool = False
+    """Replace the file if it is there already."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,8 @@ def _compact(command: Compact) -> None:
 
 
 def _export(command: Export) -> None:
+    if command.out.exists() and not command.overwrite:
+        raise SettingError(f"{command.out} is there already: name another file, or add --overwrite to replace it.")
     count = exchange.export(_open(command.path), command.out)
     print(f"{command.out}: {count} events")
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
 from gymnasium.vector import SyncVectorEnv
 
+from rlhf_ray.rllib import evaluation
 from rlhf_ray.rllib.evaluation import evaluate, play
 
 
@@ -50,3 +52,19 @@ def test_the_same_seed_gives_the_same_return_and_any_number_of_episodes_is_met()
 def test_the_return_is_the_true_one() -> None:
     result = evaluate("rlhf_ray/CartPoleFixed-v0", None, episodes=5, seed=0)
     assert 5 < result.true_return_mean < 100  # random actions drop the pole within some steps
+
+
+class Endless(Countdown):
+    """Episodes that never end."""
+
+    def __init__(self) -> None:
+        super().__init__(10**9)
+
+
+def test_episodes_that_never_end_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    gym.register("Endless-v0", entry_point=Endless)
+    monkeypatch.setattr(evaluation, "LONGEST", 30)
+    try:
+        assert evaluate("Endless-v0", None, episodes=2, seed=0).true_return_mean == 30.0
+    finally:
+        del gym.registry["Endless-v0"]

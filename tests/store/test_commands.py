@@ -71,6 +71,10 @@ def test_compact_joins_the_files(capsys: pytest.CaptureFixture[str], stored: Pat
 def test_export_import_and_merge(capsys: pytest.CaptureFixture[str], tmp_path: Path, stored: Path) -> None:
     out = tmp_path / "out.parquet"
     assert "6 events" in run(capsys, "export", stored, out)
+    out.write_bytes(b"precious")
+    assert "is there already: name another file, or add --overwrite" in run(capsys, "export", stored, out, code=2)
+    assert out.read_bytes() == b"precious"
+    assert "6 events" in run(capsys, "export", stored, out, "--overwrite")
     assert "6 new comparisons" in run(capsys, "import", tmp_path / "imported", out)
     PreferenceStore(tmp_path / "more").commit(some_comparisons(1, 2, seed=9), annotator="oracle")
     printed = run(capsys, "merge", tmp_path / "merged", stored, tmp_path / "more", tmp_path / "imported")

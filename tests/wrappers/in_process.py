@@ -74,7 +74,7 @@ class InProcessRing:
             raise self.failure
         self.advances.append((progress, env_steps))
         of = self.preferences
-        due = labels_due(of.comparisons, of.initial_comparisons, of.schedule, progress, of.steepness) - self.answered
+        due = labels_due(of.comparisons, of.first_comparisons, of.schedule, progress, of.steepness) - self.answered
         if self.asks and due > 0 and env_steps >= self.fragments.initial_env_steps:
             _, pairs = self.fragmenter.propose(due, self.asked, self.publish() if self.version else None)
             if pairs is not None:

@@ -18,6 +18,7 @@ from ray import tune
 
 from actors.placement import missing
 from rlhf_ray import consent
+from rlhf_ray.envs.modules import found_in, look_in
 from rlhf_ray.rllib.sweeps.results import Outcome, collect, conclude
 from rlhf_ray.rllib.sweeps.space import PLACED, Space, apply, check, describe, extremes
 from rlhf_ray.rllib.sweeps.strategies import (
@@ -128,7 +129,7 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> Outcom
         raise SettingError(f"run_dir is {folder}, and there is something there already: name another folder.")
     at_once = concurrency(plan, say)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / PLAN, plan.to_json())
+    _write(folder / PLAN, plan.to_json() | {"modules": found_in(plan.experiment.environment)})
     # The schedulers draw from these.
     random.seed(plan.experiment.seed)
     np.random.seed(plan.experiment.seed)
@@ -161,6 +162,8 @@ def read_plan(folder: Path) -> Plan:
     if not (folder / PLAN).exists():
         raise SettingError(f"{folder} is no folder of a sweep (it has no {PLAN}).")
     values = json.loads((folder / PLAN).read_text())
+    if modules := values.pop("modules", None):
+        look_in(modules)
     experiment = from_json(Experiment, values["experiment"])
     consent.check(experiment.environment, folder / PLAN)
     return Plan(**values | {"experiment": experiment})

@@ -12,6 +12,8 @@ import ray
 from ray.tune import PlacementGroupFactory, Trainable
 
 from actors.placement import CPUS, of_ring
+from rlhf_ray.envs.checked import FaultyEnvironmentError
+from rlhf_ray.failures import cause
 from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate
@@ -101,7 +103,7 @@ class SweepTrial(PreferencePPO):
         if self._refusal is None:
             try:
                 self._begin(config)
-            except SettingError as error:
+            except (SettingError, FaultyEnvironmentError) as error:
                 self._refusal = str(error)
 
     def _begin(self, config: Any) -> None:
@@ -133,7 +135,12 @@ class SweepTrial(PreferencePPO):
         """An iteration; its result has the environment steps so far, the settings that vary, and now and then the objective."""
         if self._refusal is not None:
             return {"done": True, REFUSAL: self._refusal, ENV_STEPS: 0, SETTINGS: self._settings}
-        result: dict[str, Any] = super().step()
+        try:
+            result: dict[str, Any] = super().step()
+        except Exception as error:  # Tune would begin the trial again, ten times, for the same to happen
+            if not isinstance(fault := cause(error), FaultyEnvironmentError):
+                raise
+            return {"done": True, REFUSAL: str(fault), ENV_STEPS: self.env_steps, SETTINGS: self._settings}
         result |= {ENV_STEPS: self.env_steps, SETTINGS: self._settings}
         objective = self._measure(result)
         if objective is not None:

@@ -1,0 +1,76 @@
+"""Failures: what went wrong, in one line that a user can act on; and the whole trace for those who ask for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlhf_ray.envs.checked import FaultyEnvironmentError
+from rlhf_ray.settings import SettingError
+
+DEBUG = "RLHF_RAY_DEBUG"
+"""Environment variable that has traces shown where it is set to anything but nothing and 0; `--debug` sets it to 1."""
+
+_FULL = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of the quota",
+    errno.EFBIG: "raise the file size limit",
+}
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def debugging() -> bool:
+    """Whether traces are asked for."""
+    return os.environ.get(DEBUG, "0") not in ("", "0")
+
+
+def cause(error: BaseException) -> BaseException:
+    """What began it: Ray wraps what an actor raises, and RLlib what an environment raises."""
+    found, queue, seen = [], [error], set[int]()
+    while queue:
+        one = queue.pop(0)
+        wrapped = getattr(one, "cause", None)  # Ray's
+        if not isinstance(wrapped, BaseException):
+            wrapped = None
+        if wrapped is None and isinstance(one, SettingError | FaultyEnvironmentError):
+            return one
+        seen.add(id(one))
+        found.append(one)
+        queue += [each for each in (wrapped, one.__cause__) if each is not None and id(each) not in seen]
+    while isinstance(inner := getattr(error, "cause", None), BaseException):
+        error = inner
+    return error
+
+
+def explain(error: BaseException) -> str:
+    """One line that says what went wrong, where, and what to do about it."""
+    error = cause(error)
+    if isinstance(error, SettingError | FaultyEnvironmentError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f"{error.filename}: " if error.filename else ""
+        what = f"{where}{os.strerror(error.errno)}"
+        if error.errno in _FULL:
+            return f"{what}. Please {_FULL[error.errno]} there; a run continues with `rlhf-ray train --resume RUN`."
+        if error.errno in _FORBIDDEN:
+            return f"{what}. Make it writable, or name another place (--run-dir, say)."
+        return f"{what}."
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return (
+        f"unexpected {type(error).__name__}{': ' if first else ''}{first.rstrip('.')}. --debug shows the trace, which a bug report "
+        "needs."
+    )
+
+
+@contextmanager
+def writing(path: Path | str) -> Iterator[None]:
+    """Within it, an OSError that names no file names ``path``: those of a full disk name none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise type(error)(error.errno, error.strerror, str(path)) from error

@@ -1,0 +1,88 @@
+"""Interruption: what Ctrl-C and SIGTERM do to a command that has something to save first."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+SAME_SIGNAL = 1.0
+"""Seconds in which signals count as one: `timeout` signals its child and then the child's whole group, so that it comes twice."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody asked to stop while nothing was under way that has to be completed first."""
+
+
+class Interruption:
+    """Whether somebody asked to stop: call it."""
+
+    def __init__(self) -> None:
+        self._asked_at: float | None = None
+        self._at_once = self._twice = False
+
+    def __call__(self) -> bool:
+        """Whether somebody asked to stop."""
+        return self._asked_at is not None
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Within it, the first signal raises `Interrupted` wherever the main thread is, instead of being asked for."""
+        self._at_once = True
+        try:
+            if self():
+                raise Interrupted
+            yield
+        except KeyboardInterrupt as error:
+            if self._twice:
+                raise
+            raise Interrupted from error  # ray.get makes a plain KeyboardInterrupt of it
+        finally:
+            self._at_once = False
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._asked_at is None:
+            self._asked_at = now
+            if self._at_once:
+                raise Interrupted
+        elif now - self._asked_at > SAME_SIGNAL:
+            self._twice = True
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Within it, the first Ctrl-C or SIGTERM asks to stop; a second one raises KeyboardInterrupt, which stops at once.
+
+    Outside of the main thread, where Python delivers no signals, nobody ever asks.
+    """
+    interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    before = {number: signal.signal(number, interruption._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interruption
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def sigterm_as_ctrl_c() -> None:
+    """From now on SIGTERM does what Ctrl-C does, whoever handles that. Call it in the main thread.
+
+    Ray's own handler of SIGTERM ends Ray under a run that still has a checkpoint to write.
+    """
+    last = -SAME_SIGNAL
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        if time.monotonic() - last > SAME_SIGNAL:
+            last = time.monotonic()
+            signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, pass_on)

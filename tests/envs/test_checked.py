@@ -1,0 +1,116 @@
+"""Checked environments: what is wrong with one is said in its name, with the step; what does no harm passes."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray import envs
+from rlhf_ray.envs.checked import CheckedEnv, FaultyEnvironmentError, try_out
+
+
+class Env(gym.Env[Any, Any]):
+    """Gives in its third step what it is told to: an observation, a reward, or something to do instead."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, observation: Any = (0.0, 0.0), reward: Any = 1.0, instead: Any = None):
+        self.given, self.reward, self.instead, self.t = observation, reward, instead, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        if self.t < 3:
+            return np.zeros(2, np.float32), 0.0, False, False, {}
+        if self.instead is not None:
+            self.instead()
+        return self.given, self.reward, False, False, {}
+
+
+def third_step(**given: Any) -> Any:
+    env = CheckedEnv(Env(**given), "mine:Env-v0")
+    env.reset(seed=0)
+    env.step(0), env.step(0)
+    return env.step(0)
+
+
+def divide() -> float:
+    return 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"reward": float("nan")}, "the reward is nan"),
+        ({"reward": float("-inf")}, "the reward is -inf"),
+        ({"reward": None}, "the reward is None, which is not a number"),
+        ({"observation": np.array([0.0, np.nan], np.float32)}, "an observation that is nan at 1"),
+        ({"observation": np.zeros(3, np.float32)}, r"of the shape \(3,\), and its observation space has \(2,\)"),
+        ({"observation": [[1.0], 2.0]}, r"no array but \[\[1.0\], 2.0\]"),
+        ({"observation": "up"}, "no array of numbers but 'up'"),
+        ({"instead": divide}, r"step\(\) raised ZeroDivisionError: division by zero \(test_checked.py, line \d+\)"),
+        ({"instead": lambda: sys.exit("bye")}, r"step\(\) raised SystemExit: bye"),
+    ],
+)
+def test_what_is_wrong_is_said_with_environment_and_step(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(
+        FaultyEnvironmentError, match=rf"^Environment mine:Env-v0, step 3 of its episode 1: .*{said}"
+    ) as error:
+        third_step(**given)
+    assert str(copy.copy(error.value)) == str(error.value)  # as between Ray's processes
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("observation", [[1, 2], np.array([1.0, 2.0]), (np.int64(1), 2.0)])
+def test_what_loses_nothing_becomes_what_the_space_says(observation: Any) -> None:
+    given, reward, *_ = third_step(observation=observation, reward=np.array([3]))
+    assert given.dtype == np.float32
+    assert given.tolist() == [1.0, 2.0]
+    assert type(reward) is float
+
+
+def test_floats_are_no_pixels() -> None:
+    env = Env(observation=np.full((2,), 0.5))
+    env.observation_space = gym.spaces.Box(0, 255, (2,), np.uint8)
+    checked = CheckedEnv(env, "mine:Env-v0")
+    env.t = 3
+    with pytest.raises(FaultyEnvironmentError, match=r"of float64, and 0.5 in it is no uint8"):
+        checked.step(0)
+    env.given = [0, 255]
+    assert checked.step(0)[0].dtype == np.uint8
+    env.given = [0, 256]
+    with pytest.raises(FaultyEnvironmentError, match="and 256 in it is no uint8"):
+        checked.step(0)
+
+
+def test_every_environment_that_is_made_by_name_is_checked_and_tried_out() -> None:
+    gym.register("BornFaulty-v0", entry_point=lambda: {}["asset.png"])
+    gym.register("Faulty-v0", entry_point=lambda: Env(reward="good"), max_episode_steps=9)
+    try:
+        with pytest.raises(
+            FaultyEnvironmentError, match=r"Making environment BornFaulty-v0 raised KeyError: 'asset.png'"
+        ):
+            envs.make_env("BornFaulty-v0")
+        env = envs.make_env("Faulty-v0")
+        assert env.spec is not None
+        assert env.spec.max_episode_steps == 9
+        with pytest.raises(FaultyEnvironmentError, match="Faulty-v0, step 3 of its episode 1: the reward is 'good'"):
+            try_out(env)
+        several = envs.make_vector_env("Faulty-v0", 2)
+        several.reset(seed=0)
+        several.step(np.zeros(2, np.int64))
+        several.step(np.zeros(2, np.int64))
+        with pytest.raises(FaultyEnvironmentError, match="the reward is 'good'"):
+            several.step(np.zeros(2, np.int64))
+    finally:
+        del gym.registry["BornFaulty-v0"], gym.registry["Faulty-v0"]

@@ -1,0 +1,61 @@
+"""Modules of users' environments: found in the folder one is in, which is remembered."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+from rlhf_ray import envs
+from rlhf_ray.envs import modules
+from rlhf_ray.envs.checked import FaultyEnvironmentError
+from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.settings import Experiment
+
+MODULE = """
+import gymnasium
+gymnasium.register("Mine-v0", entry_point="gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=200)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv(modules.FOLDERS, "")
+    (tmp_path / "own_module.py").write_text(MODULE)
+    (tmp_path / "broken_module.py").write_text("x = (")
+    yield tmp_path
+    sys.modules.pop("own_module", None)
+    gym.registry.pop("Mine-v0", None)
+
+
+def test_a_module_is_found_where_one_looks_and_the_run_remembers_it(folder: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"no environment 'own_module:Mine-v0': there is no module 'own_module' .*PYTHONPATH"
+    ):
+        envs.make_env("own_module:Mine-v0")
+    modules.look_in(folder)
+    envs.make_env("own_module:Mine-v0").close()
+    assert modules.found_in("own_module:Mine-v0") == str(folder)
+    assert modules.found_in("gymnasium:Pendulum-v1") is None  # installed
+    run = RunFolder.create(folder / "run", Experiment(environment="own_module:Mine-v0"))
+    modules.os.environ[modules.FOLDERS] = ""
+    assert run.experiment().environment == "own_module:Mine-v0"
+    assert modules.folders() == [str(folder)]
+
+
+def test_what_lies_in_the_folder_stands_in_for_nothing_else(folder: Path) -> None:
+    modules.look_in(folder)
+    envs.make_env("own_module:Mine-v0").close()
+    assert sys.path[-1] == str(folder)
+
+
+def test_a_module_that_raises_is_named(folder: Path) -> None:
+    modules.look_in(folder)
+    with pytest.raises(
+        FaultyEnvironmentError, match=r"Importing broken_module .* raised SyntaxError: .*broken_module.py, line 1"
+    ):
+        envs.make_env("broken_module:Mine-v0")

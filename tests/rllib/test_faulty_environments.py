@@ -1,0 +1,80 @@
+"""An environment that goes wrong on the way: the run ends at once and says how, wherever the environment was stepped."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from ray import tune
+
+from rlhf_ray.envs.checked import CheckedEnv, FaultyEnvironmentError
+from rlhf_ray.failures import cause
+from rlhf_ray.rllib import PreferencePPOConfig
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def make_late(context: Any) -> Any:
+    """An environment that calls `sys.exit` in its 150th step, which the first clips do not reach."""
+
+    class Late(gym.Env[Any, Any]):
+        observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        action_space = gym.spaces.Discrete(2)
+        spec = None
+        taken = 0
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.t = 0
+            return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            self.t, self.taken = self.t + 1, self.taken + 1
+            if self.taken == context.get("last", 150):
+                raise SystemExit("the simulator is gone")
+            return self.np_random.uniform(-1, 1, 2).astype(np.float32), float(action), False, self.t == 20, {}
+
+    return CheckedEnv(Late(), "late")
+
+
+def config(**env_config: Any) -> PreferencePPOConfig:
+    tune.register_env("late", lambda context: make_late(context))
+    made = PreferencePPOConfig().environment("late", env_config=env_config).fragments(length=10, initial_env_steps=100)
+    made.preferences(comparisons=12, rounds=2, total_env_steps=2_000)
+    made.reward_model(ensemble_size=1, initial_updates=2, updates=1, hidden=(8,))
+    made.training(train_batch_size_per_learner=200, minibatch_size=100, num_epochs=1)
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runners", [0, 1])
+def test_a_fault_on_the_way_ends_the_run_at_once(runners: int) -> None:
+    made = config().env_runners(num_env_runners=runners, num_envs_per_env_runner=2)
+    algorithm = made.build_algo()
+    try:
+        algorithm.train()
+        began = time.monotonic()
+        with pytest.raises(RuntimeError) as error:
+            algorithm.train()
+    finally:
+        algorithm.stop()
+    fault = cause(error.value)
+    assert isinstance(fault, FaultyEnvironmentError)
+    assert str(fault).startswith(
+        "Environment late, step 10 of its episode 8: step() raised SystemExit: the simulator is gone ("
+    )
+    assert time.monotonic() - began < 30  # RLlib waits a minute, and then begins anew
+
+
+@pytest.mark.slow
+def test_a_fault_among_the_first_clips_ends_the_run_at_once() -> None:
+    algorithm = config(last=50).env_runners(num_env_runners=0, num_envs_per_env_runner=2).build_algo()
+    try:
+        with pytest.raises(RuntimeError) as error:
+            algorithm.train()
+    finally:
+        algorithm.stop()
+    assert "late, step 10 of its episode 3: step() raised SystemExit" in str(cause(error.value))

@@ -1,0 +1,128 @@
+"""What goes wrong is one line that says what, where and what to do; a trace is for those who ask for it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_ray import cli
+from rlhf_ray.checkpoints import save_checkpoint
+from rlhf_ray.envs.checked import FaultyEnvironmentError
+from rlhf_ray.failures import DEBUG, cause, explain
+from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.settings import Experiment, SettingError
+
+
+class WrapperError(RuntimeError):
+    """As Ray's: its text is a trace."""
+
+    def __init__(self, inner: Exception):
+        super().__init__("Traceback …\n  many lines\n")
+        self.cause = inner
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(word) for word in words])
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, printed.err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run with one checkpoint, after iteration 7."""
+    made = RunFolder.create(tmp_path / "run", Experiment())
+    save_checkpoint(made.checkpoints, 7, lambda path: (path / "state").write_text("weights"), unlisted="preferences")
+    made.metrics.write_text(json.dumps({"iteration": 7, "env_steps": 10, "comparisons": 3}) + "\n")
+    return made
+
+
+def test_the_cause_is_found_in_whatever_it_is_wrapped() -> None:
+    fault = FaultyEnvironmentError("Environment x, step 3: …")
+    outer = RuntimeError("sampling failed")
+    outer.__cause__ = WrapperError(fault)
+    assert cause(outer) is fault
+    assert cause(WrapperError(SettingError("seed is -1"))).args == ("seed is -1",)
+    told = RuntimeError("a message of its own")
+    told.__cause__ = KeyError("detail")
+    assert cause(told) is told
+
+
+def test_a_disk_error_names_file_and_remedy() -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "/runs/a/metrics.jsonl")
+    assert explain(WrapperError(full)) == (
+        "/runs/a/metrics.jsonl: No space left on device. Please free some space there; a run continues with "
+        "`rlhf-ray train --resume RUN`."
+    )
+    assert "Make it writable" in explain(OSError(errno.EROFS, "Read-only file system", "/runs/a"))
+    assert explain(ValueError("odd\nthing")).startswith("unexpected ValueError: odd. --debug shows the trace")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["evaluate", "RUN", "--episodes", "0"], 2, "--episodes is 0; it must be 1 or more"),
+        (["train", "pendulum", "--evaluation-episodes", "0"], 2, "--evaluation-episodes is 0"),
+        (["train", "pendulum", "--run-dir", "/proc/run"], 1, "/proc/run: "),
+        (["train", "RUN/config.json"], 2, "config.json cannot be read as settings (it is cut off or no JSON"),
+        (["evaluate", "RUN"], 2, "config.json cannot be read as settings"),
+        (["train", "--resume", "RUN"], 2, "run.json is missing: bring it back"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    capsys: pytest.CaptureFixture[str], folder: RunFolder, words: list[str], code: int, said: str
+) -> None:
+    folder.config.write_text('{"environment": "Pend')
+    folder.run.unlink()
+    ended, printed = run(capsys, *(word.replace("RUN", str(folder.path)) for word in words))
+    assert printed.startswith("rlhf-ray: ")
+    assert said in printed
+    assert printed.count("\n") == 1
+    assert ended == code
+
+
+def test_damaged_checkpoints_are_not_called_missing_ones(capsys: pytest.CaptureFixture[str], folder: RunFolder) -> None:
+    (folder.checkpoints / "00000007" / "state").write_text("rubbish")
+    for words in (["evaluate", folder.path], ["record", folder.path, "--out", folder.path / "x.npz"]):
+        _, printed = run(capsys, *words)
+        assert "is damaged; these files are missing or changed (00000007: state)" in printed
+    shutil.rmtree(folder.checkpoints)
+    assert "holds no policy yet" in run(capsys, "evaluate", folder.path)[1]
+
+
+def test_a_folder_that_could_not_be_begun_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rlhf_ray.run_folder.save_experiment", full)
+        with pytest.raises(OSError, match=r"No space left on device: .*config.json"):
+            RunFolder.create(tmp_path / "run", Experiment())
+    RunFolder.create(tmp_path / "run", Experiment())
+
+
+def test_a_trace_is_for_those_who_ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DEBUG, "0")
+    assert "Traceback" not in run(capsys, "evaluate", "/nowhere")[1]
+    assert "Traceback" in run(capsys, "evaluate", "/nowhere", "--debug")[1]
+    assert "Traceback" in run(capsys, "evaluate", "/nowhere")[1]  # by the environment variable, which processes inherit
+
+
+def test_whoever_reads_may_stop_reading() -> None:
+    program = (
+        f'{sys.executable} -c \'from rlhf_ray.cli import main; main(["train", "pendulum", "--help"])\' | head -n 1'
+    )
+    finished = subprocess.run(
+        ["bash", "-c", program], capture_output=True, text=True, timeout=100, env=dict(os.environ)
+    )
+    assert finished.stderr == ""
+    assert finished.stdout.count("\n") == 1
