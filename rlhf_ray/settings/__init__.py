@@ -1,0 +1,41 @@
+"""Every setting of an experiment, a file for each group: what it means, its unit, its default.
+
+The command line and its help are made from these classes, and so are `PreferencePPOConfig`'s setters.
+"""
+
+from rlhf_ray.settings.checks import SettingError
+from rlhf_ray.settings.experiment import (
+    Experiment,
+    env_steps_needed,
+    from_json,
+    load_experiment,
+    save_experiment,
+    to_json,
+)
+from rlhf_ray.settings.fragments import STARTS, FragmentSettings, ResolvedFragments
+from rlhf_ray.settings.labelling import LabellingSettings
+from rlhf_ray.settings.ppo import PolicyNetwork, PPOSettings
+from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings
+from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, RewardModelSettings, RewardNetworkName
+
+__all__ = [
+    "NO_QUESTIONS",
+    "PEOPLES_NOISE",
+    "STARTS",
+    "Activation",
+    "Experiment",
+    "FragmentSettings",
+    "LabellingSettings",
+    "PPOSettings",
+    "PolicyNetwork",
+    "PreferenceSettings",
+    "ResolvedFragments",
+    "RewardModelSettings",
+    "RewardNetworkName",
+    "SettingError",
+    "env_steps_needed",
+    "from_json",
+    "load_experiment",
+    "save_experiment",
+    "to_json",
+]

@@ -1,0 +1,31 @@
+"""What a setting may be: checks whose message names the setting, the value and the remedy."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args, get_origin, get_type_hints
+
+
+class SettingError(ValueError):
+    """A setting has a value that cannot work. The message names the setting, the value and the remedy."""
+
+
+def require(condition: bool, setting: str, value: object, rule: str) -> None:
+    """Raise a `SettingError` that names ``setting``, its ``value`` and the ``rule`` unless ``condition`` holds."""
+    if not condition:
+        raise SettingError(f"{setting} is {value!r}; {rule}.")
+
+
+def require_layers(hidden: tuple[int, ...], setting: str) -> None:
+    """Check units of hidden layers."""
+    valid = len(hidden) >= 1 and all(units >= 1 for units in hidden)
+    require(valid, setting, hidden, "name at least one hidden layer, each of 1 or more units")
+
+
+def require_choices(settings: object, group: str) -> None:
+    """Check each field of ``settings`` whose type is a `Literal`."""
+    for name, kind in get_type_hints(type(settings)).items():
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        if choices and getattr(settings, name) not in choices:
+            raise SettingError(
+                f"{group}.{name} is {getattr(settings, name)!r}; it must be one of {', '.join(choices)}."
+            )
