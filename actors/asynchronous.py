@@ -464,7 +464,7 @@ class AsynchronousPipeline(Pipeline):
 
     def _grant(self) -> None:
         """Look at the ties among the newest answers, and say how many labels may be asked for: all that are due, or fewer."""
-        now = math.floor(self._progress * self.rounds) if self.version else -1
+        now = math.floor(self._progress * self.rounds)
         if self._granted < self.preferences.comparisons:  # each grant is answered before the next one
             done = self.answered >= self._granted and not self._open() and self.answered < self._scheduled()
             if not done or (self.version and now == self._granted_at) or (not self.version and self._settled):

@@ -54,7 +54,7 @@ def table(runs: list[dict[str, Any]]) -> str:
         def each(agent: str, of: list[dict[str, Any]] = of) -> str:
             return ", ".join(f"{one[agent]['true_return_mean']:.4g}" for one in of)
 
-        labels = ", ".join(f"{one['comparisons']} ({one['ties']})" for one in of)
+        labels = ", ".join(f"{one['comparisons']} ({one['ties']:.0f})" for one in of)
         said = sorted({verdict["name"] for one in of for verdict in one["verdicts"]})
         cells = (environment, each("trained"), each("reference"), each("random"), labels, ", ".join(said) or "–")
         lines.append(f"| {' | '.join(cells)} |")
