@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -43,8 +44,9 @@ def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object
     try:
         with writing(checkpoint):
             _fill(temporary, write, unlisted)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+    except Exception:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(temporary)
         raise
     if checkpoint.exists():  # damaged, or of a run that was continued from an earlier one
         shutil.rmtree(checkpoint)
