@@ -133,7 +133,8 @@ def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(tmp_path: P
     shutil.move(run, tmp_path / "moved")
     values = json.loads(_run("evaluate", str(tmp_path / "moved"), "--episodes", "4", "--json"))
     assert values["true_return_mean"] == pytest.approx(result["trained"]["true_return_mean"])
-    assert values.keys() == {"true_return_mean", "true_return_std", "episodes", "env_steps", "comparisons", "seed"}
+    expected = {"true_return_mean", "true_return_std", "episodes", "action_spread", "env_steps", "comparisons", "seed"}
+    assert values.keys() == expected
     assert (values["env_steps"], values["comparisons"], values["seed"]) == (4400, 40, 5)
     assert int(RewardEnsemble.load(tmp_path / "moved" / "reward_model").version) == 3
 
