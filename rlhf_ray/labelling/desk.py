@@ -185,9 +185,9 @@ class Desk:
             for annotator, shown, answer, event in self._past.pop(key, ()):
                 self.queue.answered(annotator, shown, answer, event)
 
-    def tell(self, situation: Situation, episode: Episode | None = None) -> None:
-        """How the training is doing, and the agent's latest episode where there is a new one."""
-        self._situation = situation
+    def tell(self, situation: Situation | None, episode: Episode | None = None) -> None:
+        """How the training is doing, and the agent's latest episode, each where there is news of it."""
+        self._situation = situation or self._situation
         if episode is not None:
             self._episode = (episode, time.monotonic())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ray
@@ -62,8 +63,12 @@ class WrapperRing(AsynchronousPipeline):
         return super().check_report(report)
 
     def _ask(self) -> None:
-        if self.asks and self._now >= self.fragments.initial_env_steps:
+        if self.asks and self._may_ask:
             super()._ask()
+
+    @property
+    def _may_ask(self) -> bool:
+        return self._now >= self.fragments.initial_env_steps
 
     def _fit(self) -> None:
         if self.fits:
@@ -81,4 +86,15 @@ class WrapperRing(AsynchronousPipeline):
 
 
 class PeoplesWrapperRing(WrapperRing, PeoplesPipeline):
-    """The same, asking people. They are shown what the wrapper drew, or the observations where those are images."""
+    """The same, asking people, about the first two clips already, while the others are made.
+
+    They are shown what the wrapper drew, or the observations where those are images.
+    """
+
+    @property
+    def _may_ask(self) -> bool:
+        return self._now > 0
+
+    def _questions_now(self, wanted: int) -> int:
+        share = min(1.0, self._now / self.fragments.initial_env_steps)
+        return min(wanted, max(1, math.floor(wanted * share)))

@@ -234,6 +234,11 @@ class Teaching:
         return isinstance(self.ring, PeoplesWrapperRing) and self.ring.asks and not self.ring.images
 
     @property
+    def people_wait(self) -> bool:
+        """Whether people wait for the first clips, which these steps make."""
+        return bool(self.links) and not self.version and self.env_steps < self.fragments.initial_env_steps
+
+    @property
     def links(self) -> dict[str, str]:
         """Where each person labels."""
         return {} if self.ring is None else self.ring.links
@@ -348,7 +353,7 @@ def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed:
         sessions = Sessions.create(settings.annotators)
         file.parent.mkdir(parents=True, exist_ok=True)
         sessions.save(file)
-    return PageSettings(settings, sessions, title, fps, title, seed)
+    return PageSettings(settings, sessions, title, fps, title, seed, file.with_suffix(".port"))
 
 
 def _end(ring: WrapperRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
