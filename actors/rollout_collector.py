@@ -40,7 +40,7 @@ class RolloutCollector:
         make_env: makes the environment.
         settings: fragments.
         seed: of environments and actions; each round draws from its own generator.
-        niceness: added to its process's, so that others come first where cores are few.
+        niceness: added to its process's once the first clips are made, so that others come first where cores are few.
     """
 
     def __init__(
@@ -50,9 +50,8 @@ class RolloutCollector:
         seed: int,
         niceness: int = 0,
     ):
-        if niceness:
-            os.nice(niceness)
         self.settings = settings
+        self._niceness = niceness
         self.seed = seed
         self.env = make_env()
         self._left: tuple[Array, int] | None = None
@@ -80,6 +79,7 @@ class RolloutCollector:
             part: which part of the round's steps these are, from 1; 0: all of them.
             most: fragments to cut; the pool's size unless given.
         """
+        self._make_way(part)
         rng = np.random.default_rng([self.seed, 3, round_number] + [part] * (part > 0))
         policy = None if make_policy is None else make_policy()
         self.env.action_space.seed(int(rng.integers(2**31)))
@@ -130,6 +130,7 @@ class RolloutCollector:
             part: which part of the steps with this number these are, from 1; 0: all of them. Unless an episode is filmed, a part
                 goes on with the episode that the last one left.
         """
+        self._make_way(part)
         rng = np.random.default_rng([self.seed, 5, number] + [part] * (part > 0))
         policy = None if make_policy is None else make_policy()
         self.env.action_space.seed(int(rng.integers(2**31)))
@@ -165,6 +166,12 @@ class RolloutCollector:
         lengths = tuple(reel.trajectory.start + len(reel.trajectory) for reel in reels if reel.ended)
         shown = reels[0].episode(policy_version, taken) if episode else None
         return Clips(-1 - part, policy_version, fragments, too_short, lengths, films), shown
+
+    def _make_way(self, part: int) -> None:
+        """Let others come first from now on, unless these are the first clips, which people wait for: they come in parts."""
+        if part == 0 and self._niceness:
+            os.nice(self._niceness)
+            self._niceness = 0
 
     def _roll(
         self,

@@ -182,6 +182,8 @@ def without_a_screen(make: Callable[..., gym.Env[Any, Any]], *arguments: Any) ->
     if not os.environ.get("DISPLAY"):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame
         os.environ.setdefault("MUJOCO_GL", "egl")  # without it, MuJoCo raises or ends the process
+        # Where OpenGL draws on the CPU, its threads wait for each other: others are better at the other cores.
+        os.environ.setdefault("LP_NUM_THREADS", "0")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     env = make(*arguments)
     if _is_mujoco(env):  # a fifth of the time per frame, which looks the same at this size
