@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 PORT_WITHIN = 60.0
 """Seconds that a page waits for its port when another process has it. Open pages look for it there, with answers to deliver."""
 
+RESUMED_WITHIN = 5.0
+"""The same of a run that is resumed, whose port another run may have had for long."""
+
 
 class PageHandle:
     """Starts the page, tells it how the training is doing, and brings it back where it was after it was killed.
@@ -70,13 +73,14 @@ class PageHandle:
         links: dict[str, str] | None = ray.get(started)
         if links is None:
             if self._wait_until is None:
+                within = PORT_WITHIN if self.links else RESUMED_WITHIN
                 logger.warning(
                     "Another process has port %s of the labelling page. Waiting up to %.0f s for it, since open pages look "
                     "for the page there.",
                     self._port,
-                    PORT_WITHIN,
+                    within,
                 )
-                self._wait_until = time.monotonic() + PORT_WITHIN
+                self._wait_until = time.monotonic() + within
             return False
         moved, self.links, self._wait_until = self.links and self.links != links, links, None
         self._port = urlsplit(next(iter(links.values()))).port

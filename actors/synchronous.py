@@ -70,17 +70,18 @@ class SynchronousPipeline(Pipeline):
         self.env_steps += env_steps
         wanted = self.labels[0] - (len(self._adopted) if self._adopted is not None else 0)
         calls: dict[Any, tuple[Part, Any]] = {}
+        self.page_handle.tell(self._situation(0, first.waiting_for))
         while not first.done and not stop():
             busy = [collector for _, collector in calls.values()]
             for collector in (self.collector, *first.helpers):
                 if first.left and collector not in busy:
                     part, clips = self._start_part(first, collector)
                     calls[clips] = part, collector
-            self.page_handle.tell(self._situation(first.env_steps, first.waiting_for))
             for clips in ray.wait(list(calls), timeout=LOOK_EVERY, fetch_local=False)[0]:
                 part, _ = calls.pop(clips)
                 ray.get(self.fragmenter.add.remote(clips))
                 self._took_part(first, part, clips, ray.get(self.fragmenter.report.remote()))
+                self.page_handle.tell(self._situation(first.env_steps, first.waiting_for))
                 missing = first.questions(wanted) - sum(count for *_, count in self._asked)
                 if missing > 0 and not first.done:
                     self._ask(missing, len(self._asked))
