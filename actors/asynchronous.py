@@ -477,6 +477,8 @@ class AsynchronousPipeline(Pipeline):
             answers, ties = ray.get(call)
             before, self._ties_at = self._ties_at, (answers, ties)
             self.spending.look(answers - before[0], ties - before[1])
+            if self._first is not None and self.spending.tied:
+                return 0  # the other first clips may tell more
             if self.version == 0 and self._wants_clips:
                 self._gather_more()
                 return 0

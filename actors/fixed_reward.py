@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from actors.pipeline import RoundReport
 from rlhf_ray.arrays import Array
@@ -20,7 +20,7 @@ class FixedReward:
     """
 
     rounds = rounds_held = answered = env_steps = 0
-    links: ClassVar[dict[str, str]] = {}
+    page_handle: None = None
     """Nobody is asked to label."""
     say: Callable[[str], None]
     """There is nothing to wait for."""

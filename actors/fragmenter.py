@@ -24,7 +24,7 @@ class Clips:
     """What one rollout gave: its fragments, and what is to be known about its episodes.
 
     Attributes:
-        source: who made it: the index of the EnvRunner, or -1 for the rollout collector.
+        source: who made it: the index of the EnvRunner; -1 for the rollout collector, and less for each part of what it makes.
         policy_version: the version of the policy that acted. A source makes one batch of clips per version.
         fragments: None when no stretch of an episode was long enough.
         too_short: stretches of episodes that were shorter than a fragment.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +21,16 @@ from rlhf_ray.fragments import Fragments
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk, Situation
 from rlhf_ray.labelling.questions import QuestionQueue
-from rlhf_ray.labelling.serve import Server, allowed_hosts, links
+from rlhf_ray.labelling.serve import Server, allowed_hosts, links, listen_at
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event
 
 PATIENCE = 1.0
-"""Seconds after which `LabellingPage.wait` returns though nothing has happened."""
+"""Seconds after which `LabellingPage.wait` returns though nothing has happened, and `start` where its port is taken."""
+
+TRY_EVERY = 0.1
+"""Seconds between two tries to have a port that is taken."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class PageSettings:
         fps: of the environment.
         run_id: for the events.
         seed: of sides and catch pairs.
+        port_file: remembers the port for a run that is resumed, on the disk of the ring's process; None: nothing does.
     """
 
     settings: LabellingSettings
@@ -48,6 +54,7 @@ class PageSettings:
     fps: float
     run_id: str
     seed: int
+    port_file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -58,11 +65,13 @@ class Progress:
         changes: how often something was stored since the page was started.
         done: of each asking, how many of its questions have an answer.
         unknown: askings that the page does not know: it was restarted since.
+        serving: whether browsers can reach it. A page that was restarted waits for `LabellingPage.start`.
     """
 
     changes: int
     done: dict[int, int]
     unknown: tuple[int, ...]
+    serving: bool = True
 
 
 class ActorStore:
@@ -98,7 +107,8 @@ class ActorStore:
 class LabellingPage:
     """Serves the page from the run's node. Answers go straight to the store, and are acknowledged when stored.
 
-    A page that is restarted has lost its questions, which whoever asked them asks again; leases and sessions stay valid.
+    A page that is restarted has lost its questions, its port and what it was told: whoever holds it (`PageHandle`) says all of
+    that again. Leases and sessions stay valid.
 
     Args:
         page: what it is made from.
@@ -122,8 +132,14 @@ class LabellingPage:
         self._server: Server | None = None
         self._starting = asyncio.Lock()
 
-    async def start(self) -> dict[str, str]:
-        """Serve the page, which every other call does too; each person's link.
+    async def start(self, port: int | None = None) -> dict[str, str] | None:
+        """Serve the page, if it is not served yet.
+
+        Args:
+            port: to listen at, and no other; None: the first free one from that of the settings on.
+
+        Returns:
+            Each person's link; None where another process has the port, for longer than `PATIENCE`.
 
         Raises:
             SettingError: it cannot be served where the settings say.
@@ -138,19 +154,28 @@ class LabellingPage:
                     title=self.page.title,
                     instructions=of.instructions,
                 )
-                server = Server(app, of)
+                listening = None if port is None else await self._listen_at(port)
+                if port is not None and listening is None:
+                    return None
+                server = Server(app, of, listening)
                 await server.start()
                 self._server = server
         return links(self.sessions, self.page.settings, self._server.port)
 
+    async def _listen_at(self, port: int) -> socket.socket | None:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                return listen_at(self.page.settings.host, port)
+            await asyncio.sleep(TRY_EVERY)
+        return None
+
     async def ask(self, number: int, pairs: Pairs) -> None:
         """See `Desk.ask`."""
-        await self.start()
         await self.desk.ask(number, pairs)
 
-    async def tell(self, situation: Situation, episode: Episode | None = None) -> None:
+    async def tell(self, situation: Situation | None, episode: Episode | None = None) -> None:
         """See `Desk.tell`."""
-        await self.start()
         self.desk.tell(situation, episode)
 
     async def wait(self, numbers: Sequence[int], changes: int) -> Progress:
@@ -160,9 +185,8 @@ class LabellingPage:
             numbers: of the askings to tell about.
             changes: `Progress.changes` of the last call.
         """
-        await self.start()
         desk = self.desk
-        if desk.changes == changes:
+        if desk.changes == changes and self._server is not None:
             desk.changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(desk.changed.wait(), PATIENCE)
@@ -171,4 +195,5 @@ class LabellingPage:
             desk.changes,
             {number: desk.queue.done(number) for number in numbers if number in known},
             tuple(number for number in numbers if number not in known),
+            self._server is not None,
         )

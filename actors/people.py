@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
+from ray.actor import ActorHandle
 
 from actors.asynchronous import STORE_AGAIN_AFTER, AsynchronousPipeline
+from actors.first_clips import FirstClips, Part
 from actors.pipeline import EPISODE_EVERY, FEWEST_FILMS, OPEN_PER_PERSON
 from actors.questions import LOST, Questions
 from actors.rollout_collector import PolicyFactory
-from rlhf_ray.labelling.desk import Situation
+from actors.stages import Stage
 from rlhf_ray.schedules import progress_due
 
 logger = logging.getLogger(__name__)
@@ -37,13 +39,14 @@ class PeoplesPipeline(AsynchronousPipeline):
         self._read, self._to_read = 0, False
         """Up to which event the store was read, and whether there is more."""
         self._page_changes = 0
-        self._told: Situation | None = None
         self._people_done = 0
         """Questions that people have answered."""
         self._asked_since_film = 0
         """Questions that the page was given since clips were filmed last."""
         self._pace: deque[tuple[float, float]] = deque(maxlen=PACE_OF)
         """When PPO was how far (`advance`), of late: seconds since 1970, and 0 to 1."""
+        self._labels_before = 0
+        """Labels that were there before the first clips."""
 
     def state(self) -> dict[str, Any]:
         """See `Pipeline.state`."""
@@ -74,6 +77,11 @@ class PeoplesPipeline(AsynchronousPipeline):
                 self._asked_since_film = 0
                 self.env_steps += self.fragments.filmed_env_steps
 
+    def _collect_first(self, env_steps: int) -> None:
+        """Have the first clips made by the stages, part by part; the first pair is asked about as soon as there are two."""
+        self._first = self._first_parts(env_steps)
+        self.env_steps += env_steps
+
     def _starts(self) -> dict[str, Callable[[], None]]:
         return super()._starts() | {"filming": self._film_next, "people": self._people, "reading": self._read_store}
 
@@ -82,11 +90,46 @@ class PeoplesPipeline(AsynchronousPipeline):
 
     def _look(self) -> None:
         super()._look()
+        with self._changed:
+            first = None if self._stopping else self._first
+            for i, helper in enumerate(first.helpers if first is not None else ()):
+                if self.stages.setdefault(f"helper{i}", Stage()).call is None:
+                    self._make_part(f"helper{i}", helper)
         self._tell()
+
+    def _make_part(self, stage: str, collector: ActorHandle[Any]) -> None:
+        """Have ``collector`` make the next part of the first clips, if there is one left, and the fragmenter take it."""
+        first = self._first
+        if first is None or not first.left:
+            return
+        part, clips = self._start_part(first, collector)
+
+        def take() -> int:
+            added, report = self.fragmenter.add.remote(clips), self.fragmenter.report.remote()
+
+            def taken() -> int:
+                try:
+                    ray.get(added)
+                except LOST:
+                    first.left.append(part)
+                    return 0
+                self._took_part(first, part, clips, ray.get(report))
+                return part.env_steps
+
+            self.stages[stage].start(report, taken)
+            return 0
+
+        self.stages[stage].start(clips, take)
+
+    def _took_part(self, first: FirstClips, part: Part, clips: Any, report: dict[str, Any]) -> None:
+        super()._took_part(first, part, clips, report)
+        self._starved_at = -1  # there are new pairs to ask about
+        if first.done:
+            self._first = None
 
     def _adopt_stored(self) -> None:
         self._to_read = True
-        self.answered = ray.get(self.store.__len__.remote())
+        self.answered = self._labels_before = ray.get(self.store.__len__.remote())
 
     def _all_labels(self) -> Any:
         return self.store.since.remote(0)
@@ -97,6 +140,7 @@ class PeoplesPipeline(AsynchronousPipeline):
     def _to_ask(self) -> tuple[bool, int]:
         """Whether people are to be asked next, and how many pairs."""
         of, due = self.preferences, self._due()
+        due = self._labels_before + self._questions_now(due - self._labels_before)
         for_people = round(of.people_share * due)
         if of.people_share == 1.0:
             missing = {True: due - self.answered}
@@ -112,15 +156,23 @@ class PeoplesPipeline(AsynchronousPipeline):
                 return people, count
         return False, 0
 
+    def _questions_now(self, wanted: int) -> int:
+        """How many of ``wanted`` questions to have asked by now: while the first clips are made, so many as there are clips for."""
+        return wanted if self._first is None else self._first.questions(wanted)
+
     def _film_next(self) -> None:
-        """Have the policy filmed that waits for it, and the page told."""
+        """Have the next of the first clips made; else the policy filmed that waits for it, and the page told."""
+        if self._first is not None:
+            self._make_part("filming", self.collector)
+            return
         if self._filming is None:
             return
         round_number, policy_version, make_policy = self._filming
         clips, shown = self._film(
             self.fragments.filmed_env_steps, self.films_per_round, round_number, policy_version, make_policy, self._now
         )
-        self._tell(shown)
+        if shown is not None and self.page_handle is not None:
+            self.page_handle.show(shown)
 
         def finish() -> int:
             self._filming = None
@@ -164,6 +216,8 @@ class PeoplesPipeline(AsynchronousPipeline):
 
         def finish() -> int:
             progress = ray.get(call)
+            if not progress.serving:
+                self._serve_again()
             self._to_read |= progress.changes != self._page_changes
             self._page_changes = progress.changes
             before = self._people_done
@@ -180,6 +234,22 @@ class PeoplesPipeline(AsynchronousPipeline):
 
         self.stages["people"].start(call, finish)
 
+    def _serve_again(self) -> None:
+        """Bring the page back, which was restarted."""
+        assert self.page_handle is not None
+        started = self.page_handle.serve()
+
+        def finish() -> int:
+            assert self.page_handle is not None
+            if not self.page_handle.serves(started):
+                self._serve_again()
+            return 0
+
+        self.stages["people"].start(started, finish)
+
+    def _answers_to_come(self) -> bool:
+        return self._first is not None or super()._answers_to_come()
+
     def _read_store(self) -> None:
         """Count and fit to what is new in the store."""
         if not self._to_read:
@@ -195,19 +265,19 @@ class PeoplesPipeline(AsynchronousPipeline):
 
         self.stages["reading"].start(call, finish)
 
-    def _tell(self, episode: Any = None) -> None:
+    def _tell(self) -> None:
         """Tell the page how the training is doing, where that has changed."""
-        assert self.page is not None
-        if self.version:
+        assert self.page_handle is not None
+        now = self._now
+        if self._first is not None:
+            waiting_for, now = self._first.waiting_for, self._first.env_steps
+        elif self.version:
             waiting_for = "the training to go on, over which the questions are spread"
         elif self.answered < self.preferences.first_fit_comparisons:
             waiting_for = "the agent's first clips"
         else:
             waiting_for = "the reward to be learned from these first answers"
-        situation = self._situation(self._now, waiting_for, next_question=self._next_question())
-        if situation != self._told or episode is not None:
-            self._told = situation
-            self.page.tell.remote(situation, episode)
+        self.page_handle.tell(self._situation(now, waiting_for, next_question=self._next_question()))
 
     def _next_question(self) -> float | None:
         """When people are likely to be asked next, at PPO's pace of late (seconds since 1970); None where that is not known."""

@@ -13,9 +13,11 @@ import gymnasium as gym
 import ray
 from ray.actor import ActorHandle
 
+from actors.first_clips import FIRST_FILMS, FirstClips, Part, free_cores, parts
 from actors.fragmenter import Fragmenter
 from actors.gatherer import SyntheticGatherer
 from actors.labelling_page import LabellingPage, PageSettings
+from actors.page_handle import PageHandle
 from actors.placement import CPUS, of_ring
 from actors.reward_trainer import RewardTrainerActor
 from actors.rollout_collector import PolicyFactory, RolloutCollector
@@ -32,9 +34,6 @@ from rlhf_ray.spending import Spending
 from rlhf_ray.store import PreferenceStore
 
 FIRST_FIT = "fitting the reward model to the first answers"
-
-FIRST_FILMS = 36
-"""Clips that are filmed before the first question, at most: people wait for them."""
 
 FILMS_KEPT = 36
 """Newest filmed clips that pairs are chosen from. Few, since few are made: more would be mostly of policies long gone."""
@@ -56,6 +55,10 @@ MOST_FIRST_STEPS = 0.3
 
 EPISODE_EVERY = 10.0
 """Seconds between two films of a whole episode, at least: drawing them takes time that the training would have."""
+
+
+SAY_EVERY = 5.0
+"""Seconds between two words on how many of the first clips are made, at least."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +162,7 @@ class Pipeline:
         def start(kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> ActorHandle[Any]:
             options: dict[str, Any] = {
                 "name": f"{name}/{role}",
-                "num_cpus": CPUS[role],
+                "num_cpus": CPUS.get(role, 0.0),
                 "num_gpus": gpus,
                 "scheduling_strategy": of_ring(role, gpus),
                 "max_restarts": -1,
@@ -171,6 +174,13 @@ class Pipeline:
         spaces = self.spaces = (observation_space, action_space)
         niceness = FILMING_NICENESS if page is not None and preferences.mode == "asynchronous" else 0
         self.collector: Any = make_env and start(RolloutCollector, "collector", make_env, fragments, seed, niceness)
+
+        def make_helpers(most: int) -> list[ActorHandle[Any]]:
+            """Other collectors for the cores that are idle now."""
+            made = range(min(most, free_cores()))
+            return [start(RolloutCollector, f"helper{i}", make_env, fragments, seed, FILMING_NICENESS) for i in made]
+
+        self._make_helpers = make_helpers
         if page is not None:
             reward_model = reward_model.for_people()
         pool = fragments
@@ -185,11 +195,11 @@ class Pipeline:
             RewardTrainerActor, "reward_trainer", reward_model, preferences, *spaces, seed, gpus=reward_model.gpus
         )
         self.page: ActorHandle[Any] | None = None
-        self.links: dict[str, str] = {}
-        """Where each person labels."""
+        self.page_handle: PageHandle | None = None
+        """Holds the page."""
         if page is not None:
             self.page = start(LabellingPage, "page", page, f"{name}/store")
-            self.links = ray.get(self.page.start.remote())
+            self.page_handle = PageHandle(self.page, page.settings.port, page.port_file)
 
         self.env_steps = 0
         """Environment steps the collector has taken."""
@@ -200,8 +210,16 @@ class Pipeline:
         self.version = 0
         """The version of the reward model; 0 before the first fit."""
         self._trainer_state: ray.ObjectRef[dict[str, Any]] | None = None
+        self._first: FirstClips | None = None
+        """The first clips for people, while they are made."""
+        self._said_at = -math.inf
         self.say: Callable[[str], None] = lambda what: None
         """Is told what the run waits for before its first iteration."""
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Where each person labels."""
+        return {} if self.page_handle is None else self.page_handle.links
 
     @property
     def films_per_round(self) -> int:
@@ -236,13 +254,16 @@ class Pipeline:
         self.import_store(store)
         return labels
 
-    def check_first_clips(self) -> None:
+    def check_first_clips(self, report: dict[str, Any]) -> None:
         """Check that the first clips can be compared.
+
+        Args:
+            report: of the fragmenter (`Fragmenter.report`) that has them.
 
         Raises:
             SettingError: they show that the settings do not fit the environment.
         """
-        report = self.check_report(ray.get(self.fragmenter.report.remote()))
+        self.check_report(report)
         if report["pool"] < 2:
             raise SettingError(
                 f"fragments.length is {self.fragments.length}, and in {self.env_steps} steps of random actions "
@@ -311,6 +332,8 @@ class Pipeline:
 
     def close(self) -> None:
         """End the actors."""
+        if self._first is not None:
+            self._first.end()
         for actor in (self.collector, self.fragmenter, self.gatherer, self.page, self.store, self.trainer):
             if actor is not None:
                 ray.kill(actor)
@@ -359,10 +382,44 @@ class Pipeline:
             next_question=next_question,
         )
 
+    def _first_parts(self, env_steps: int) -> FirstClips:
+        """The first clips, in the parts that they are made in for people."""
+        clips = min(FIRST_FILMS, 2 * self.preferences.first_comparisons)
+        made = parts(env_steps, clips, self.rollouts, self.fragments, images=self.images)
+        return FirstClips(made, self._make_helpers)
+
+    def _start_part(self, first: FirstClips, collector: ActorHandle[Any]) -> tuple[Part, Any]:
+        """Have ``collector`` make the next part of the first clips: the part, and the reference of its clips."""
+        part = first.left.popleft()
+        clips, shown = first.make(part, collector)
+        if shown is not None and self.page_handle is not None:
+            self._filmed_at = time.monotonic()
+            self.page_handle.show(shown)
+        return part, clips
+
+    def _took_part(self, first: FirstClips, part: Part, clips: Any, report: dict[str, Any]) -> None:
+        """The fragmenter, which reported so, has taken the clips of this part.
+
+        Raises:
+            SettingError: they show that the settings do not fit the environment.
+        """
+        if report["pool"] < first.made:  # it was restarted, and has no other clips
+            for earlier in first.clips:
+                self.fragmenter.add.remote(earlier)
+            report = ray.get(self.fragmenter.report.remote())
+        self.check_report(report)
+        first.took(part, clips, report["pool"])
+        if first.done:
+            self.check_first_clips(report)
+        elif time.monotonic() - self._said_at >= SAY_EVERY:
+            self._said_at = time.monotonic()
+            self.say(f"the first clips: {first.progress}")
+
     def _collect_first(self, env_steps: int) -> None:
-        ray.get(self._first_clips(env_steps, 0))
+        """Have the first clips made with ``env_steps`` random actions."""
+        ray.get(self._collect(env_steps, 0, RANDOM_POLICY, None))
         self.env_steps += env_steps
-        self.check_first_clips()
+        self.check_first_clips(ray.get(self.fragmenter.report.remote()))
 
     @property
     def _wants_clips(self) -> bool:
@@ -373,24 +430,19 @@ class Pipeline:
     def _more_first_clips(self) -> list[Any]:
         """Have more first clips gathered, which take the place of those there are; the references to wait for."""
         self.spending.gathered()
-        self.env_steps += self.more_env_steps
-        return self._first_clips(self.more_env_steps, MORE_CLIPS + self.spending.gatherings)
-
-    def _first_clips(self, env_steps: int, number: int) -> list[Any]:
-        """Have clips made with random actions, which ``number`` decides; the references to wait for."""
-        if self.page is None:
-            calls = [self._collect(env_steps, number, RANDOM_POLICY, None)]
-        else:
-            # Images are shown as they are, and cut from all steps; of them an episode is filmed alone.
-            filmed = min(env_steps // 2, self.fragments.film_env_steps) if self.images else env_steps
-            clips = min(FIRST_FILMS, 2 * self.preferences.first_comparisons)
-            films, shown = self._film(filmed, clips, number, RANDOM_POLICY, None, 0)
-            calls = [
-                self.fragmenter.add.remote(films),
-                self.page.tell.remote(self._situation(0, "the agent's first clips"), shown),
-            ]
-            if filmed < env_steps:
-                calls.append(self._collect(env_steps - filmed, number, RANDOM_POLICY, None))
+        steps, number = self.more_env_steps, MORE_CLIPS + self.spending.gatherings
+        self.env_steps += steps
+        if self.page_handle is None:
+            return [self._collect(steps, number, RANDOM_POLICY, None)]
+        # Images are shown as they are, and cut from all steps; of them an episode is filmed alone.
+        filmed = min(steps // 2, self.fragments.film_env_steps) if self.images else steps
+        clips = min(FIRST_FILMS, 2 * self.preferences.first_comparisons)
+        films, shown = self._film(filmed, clips, number, RANDOM_POLICY, None, 0)
+        if shown is not None:
+            self.page_handle.show(shown)
+        calls = [self.fragmenter.add.remote(films)]
+        if filmed < steps:
+            calls.append(self._collect(steps - filmed, number, RANDOM_POLICY, None))
         return calls
 
     def _take_fit(self, report: Any, state: Any) -> FitReport:

@@ -44,7 +44,7 @@ class RolloutCollector:
         make_env: makes the environment.
         settings: fragments.
         seed: of environments and actions; each round draws from its own generator.
-        niceness: added to its process's, so that others come first where cores are few.
+        niceness: added to its process's once the first clips are made, so that others come first where cores are few.
     """
 
     def __init__(
@@ -54,11 +54,12 @@ class RolloutCollector:
         seed: int,
         niceness: int = 0,
     ):
-        if niceness:
-            os.nice(niceness)
         self.settings = settings
+        self._niceness = niceness
         self.seed = seed
         self.env = make_env()
+        self._left: tuple[Array, int] | None = None
+        """Where an episode was left before its end: the newest observation, and the steps it had taken."""
 
     def collect(
         self,
@@ -67,6 +68,8 @@ class RolloutCollector:
         round_number: int,
         policy_version: int = RANDOM_POLICY,
         make_policy: PolicyFactory | None = None,
+        part: int = 0,
+        most: int | None = None,
     ) -> Clips:
         """Take exactly ``env_steps`` steps and cut fragments from them, as many as the pool has room for.
 
@@ -77,19 +80,22 @@ class RolloutCollector:
             round_number: decides everything random.
             policy_version: of the policy that is made.
             make_policy: makes the policy to follow but for a share of random actions; None takes random actions only.
+            part: which part of the round's steps these are, from 1; 0: all of them.
+            most: fragments to cut; the pool's size unless given.
         """
-        rng = np.random.default_rng([self.seed, 3, round_number])
+        self._make_way(part)
+        rng = np.random.default_rng([self.seed, 3, round_number] + [part] * (part > 0))
         policy = None if make_policy is None else make_policy()
         self.env.action_space.seed(int(rng.integers(2**31)))
         trajectories: list[Trajectory] = []
         lengths: list[int] = []
         horizon = self.env.spec and self.env.spec.max_episode_steps
-        if self.settings.varied and policy is None and horizon:
+        if self.settings.varied and policy is None and horizon and part == 0:
             rollouts = max(len(HOLDS), env_steps // horizon)  # whole episodes: what is rare may come late in them
         rollouts = max(1, min(rollouts, env_steps // self.settings.length))
         for i, steps in enumerate(np.diff(np.linspace(0, env_steps, rollouts + 1).round().astype(int))):
             while steps > 0:
-                share, hold = self.settings.random_action_share, self._hold(i)
+                share, hold = self.settings.random_action_share, self._hold(i + max(0, part - 1))
                 trajectory, ended = self._roll(int(steps), policy, rng, share, hold)
                 steps -= len(trajectory)
                 trajectories.append(trajectory)
@@ -98,13 +104,13 @@ class RolloutCollector:
         fragments = cut_fragments(
             trajectories,
             length=self.settings.length,
-            count=self.settings.pool,
+            count=most or self.settings.pool,
             start_share=self.settings.start_share,
             policy_version=policy_version,
             rng=rng,
         )
         too_short = sum(len(trajectory) < self.settings.length for trajectory in trajectories)
-        return Clips(-1, policy_version, fragments, too_short, tuple(lengths))
+        return Clips(-1 - part, policy_version, fragments, too_short, tuple(lengths))
 
     def film(
         self,
@@ -115,6 +121,7 @@ class RolloutCollector:
         policy_version: int = RANDOM_POLICY,
         make_policy: PolicyFactory | None = None,
         episode: bool = True,
+        part: int = 0,
     ) -> tuple[Clips, Episode | None]:
         """Take exactly ``env_steps`` steps; film clips for people where observations are no images, and an episode.
 
@@ -128,8 +135,11 @@ class RolloutCollector:
             policy_version: of the policy that is made.
             make_policy: makes the policy to follow; None takes random actions.
             episode: whether to film the first episode.
+            part: which part of the steps with this number these are, from 1; 0: all of them. Unless an episode is filmed, a part
+                goes on with the episode that the last one left.
         """
-        rng = np.random.default_rng([self.seed, 5, number])
+        self._make_way(part)
+        rng = np.random.default_rng([self.seed, 5, number] + [part] * (part > 0))
         policy = None if make_policy is None else make_policy()
         self.env.action_space.seed(int(rng.integers(2**31)))
         camera = Camera(self.env)
@@ -138,12 +148,14 @@ class RolloutCollector:
         reels: list[_Reel] = []
         left = env_steps
         while left > 0:
-            at_start = rng.random() < self.settings.start_share
+            go_on = part > 0 and not reels and not episode and self._left is not None
+            at_start = rng.random() < self.settings.start_share and not go_on
             first = 0 if at_start else int(rng.integers(max(1, spacing - length)))
             limit = min(left, (self.env.spec and self.env.spec.max_episode_steps) or left)
             stride = 0 if reels or not episode else math.ceil((limit + 1) / EPISODE_FRAMES)
             reel = _Reel(camera, first if not camera.pixelated else env_steps, spacing, length, stride)
-            reel.trajectory, reel.ended = self._roll(left, policy, rng, 0.0, self._hold(len(reels)), reel.see)
+            hold = self._hold(len(reels) + max(0, part - 1))
+            reel.trajectory, reel.ended = self._roll(left, policy, rng, 0.0, hold, reel.see, go_on)
             left -= len(reel.trajectory)
             reels.append(reel)
         cuts = [(reel, start) for reel in reels for start in reel.windows()]
@@ -157,10 +169,18 @@ class RolloutCollector:
                 film(name, [reel.frames[t] for t in range(start, start + length + 1)], pixelated=False)
                 for name, (reel, start) in zip(fragments.ids(), cuts, strict=True)
             )
-        too_short = sum(len(reel.trajectory) < length for reel in reels)
-        lengths = tuple(len(reel.trajectory) for reel in reels if reel.ended)
+        # An episode that a part begins with, or ends with, was cut for no reason of its own.
+        whole = reels if part == 0 else [reel for reel in reels if reel.ended and reel.trajectory.start == 0]
+        too_short = sum(len(reel.trajectory) < length for reel in whole)
+        lengths = tuple(reel.trajectory.start + len(reel.trajectory) for reel in reels if reel.ended)
         shown = reels[0].episode(policy_version, taken) if episode else None
-        return Clips(-1, policy_version, fragments, too_short, lengths, films), shown
+        return Clips(-1 - part, policy_version, fragments, too_short, lengths, films), shown
+
+    def _make_way(self, part: int) -> None:
+        """Let others come first from now on, unless these are the first clips, which people wait for: they come in parts."""
+        if part == 0 and self._niceness:
+            os.nice(self._niceness)
+            self._niceness = 0
 
     def _hold(self, rollout: int) -> int:
         """Steps that random actions are held for, on average, in the ``rollout``-th rollout."""
@@ -174,12 +194,18 @@ class RolloutCollector:
         random_share: float,
         hold: int,
         see: Callable[[int, Array], None] = lambda t, observation: None,
+        go_on: bool = False,
     ) -> tuple[Trajectory, bool]:
-        """At most ``steps`` steps of one episode from its beginning, and whether it ended.
+        """At most ``steps`` steps of one episode, and whether it ended.
 
-        A random action is held for ``hold`` steps, on average; ``see`` is shown each observation.
+        From its beginning, or with ``go_on`` from where an episode was left, if one was. A random action is held for ``hold``
+        steps, on average; ``see`` is shown each observation.
         """
-        observation, _ = self.env.reset(seed=int(rng.integers(2**31)))
+        start, left, self._left = 0, self._left, None
+        if go_on and left is not None:
+            observation, start = left
+        else:
+            observation, _ = self.env.reset(seed=int(rng.integers(2**31)))
         see(0, observation)
         observations = [np.array(observation)]  # copies: some environments reuse their arrays
         actions: list[Array] = []
@@ -200,9 +226,11 @@ class RolloutCollector:
             rewards.append(float(reward))
             see(len(actions), observation)
         trajectory = Trajectory(
-            np.stack(observations), np.stack(actions), np.array(rewards, dtype=np.float64), bool(terminated)
+            np.stack(observations), np.stack(actions), np.array(rewards, dtype=np.float64), bool(terminated), start
         )
-        return trajectory, bool(terminated or truncated)
+        ended = bool(terminated or truncated)
+        self._left = None if ended else (observations[-1], start + len(trajectory))
+        return trajectory, ended
 
 
 class _Reel:

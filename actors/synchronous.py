@@ -9,12 +9,20 @@ from typing import Any
 
 import ray
 
+from actors.first_clips import Part
+from actors.labelling_page import Progress
 from actors.pipeline import FIRST_FIT, Pipeline, RoundReport
 from actors.reward_trainer import StateLostError
 from actors.rollout_collector import PolicyFactory
 from rlhf_ray.comparisons import Comparisons
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.schedules import rounds_covered
+
+ASKINGS = 1000
+"""People's questions of a round have numbers from this times the round's up: those of the first round come in parts."""
+
+LOOK_EVERY = 0.2
+"""Seconds between two looks at whether to stop while the first clips are made."""
 
 
 class SynchronousPipeline(Pipeline):
@@ -24,6 +32,8 @@ class SynchronousPipeline(Pipeline):
         super().__init__(**arguments)
         self._read = 0
         """Up to which event the store was read, where people are asked."""
+        self._asked: list[tuple[int, Any, int]] = []
+        """What people are asked in this round: the number of each asking, its pairs, and how many."""
         self.round_number = -1
         """The last round that was held; -1 before the first."""
         self._extra = 0
@@ -51,8 +61,48 @@ class SynchronousPipeline(Pipeline):
         Raises:
             SettingError: the clips show that the settings do not fit the environment.
         """
-        self._collect_first(env_steps)
+        if self.page is None:
+            self._collect_first(env_steps)
+        else:
+            self._collect_and_ask(env_steps, stop)
         return self.hold_round(0, stop)
+
+    def _collect_and_ask(self, env_steps: int, stop: Callable[[], bool]) -> None:
+        """Gather the first clips, and ask people about those there are meanwhile."""
+        assert self.page is not None
+        assert self.page_handle is not None
+        self._first = first = self._first_parts(env_steps)
+        self.env_steps += env_steps
+        there = len(self._adopted) if self._adopted is not None else 0
+        wanted = self.spending.grant(self.labels[0], there, None)
+        calls: dict[Any, tuple[Part, Any]] = {}
+        self.page_handle.tell(self._situation(0, first.waiting_for))
+        while not first.done and not stop():
+            busy = [collector for _, collector in calls.values()]
+            for collector in (self.collector, *first.helpers):
+                if first.left and collector not in busy:
+                    part, clips = self._start_part(first, collector)
+                    calls[clips] = part, collector
+            for clips in ray.wait(list(calls), timeout=LOOK_EVERY, fetch_local=False)[0]:
+                part, _ = calls.pop(clips)
+                ray.get(self.fragmenter.add.remote(clips))
+                self._took_part(first, part, clips, ray.get(self.fragmenter.report.remote()))
+                self.page_handle.tell(self._situation(first.env_steps, first.waiting_for))
+                missing = first.questions(wanted) - sum(count for *_, count in self._asked)
+                if missing > 0 and not first.done:
+                    self._ask_people(missing, len(self._asked))
+            self._listen(-1)
+        first.end()
+        self._first = None
+
+    def _ask_people(self, count: int, number: int) -> None:
+        """Have ``count`` pairs chosen, and people asked about them."""
+        assert self.page is not None
+        reward = None if self.version == 0 else ray.put(self.publish())
+        found, pairs = self.fragmenter.propose.options(num_returns=2).remote(count, number, reward)
+        if asked := ray.get(found):
+            ray.get(self.page.ask.remote(number, pairs))
+            self._asked.append((number, pairs, asked))
 
     def explore(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
         """Gather clips of a policy with a share of random actions, as the settings say."""
@@ -62,12 +112,14 @@ class SynchronousPipeline(Pipeline):
 
     def film(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
         """Film a policy for people, as the settings say."""
-        assert self.page is not None
+        assert self.page_handle is not None
         steps, clips = self.fragments.filmed_env_steps, self.films_per_round
         films, shown = self._film(steps, clips, round_number, policy_version, make_policy, self.env_steps)
         self.env_steps += steps
-        told = self.page.tell.remote(self._situation(self.env_steps, "the next round"), shown)
-        ray.get([self.fragmenter.add.remote(films), told])
+        self.page_handle.tell(self._situation(self.env_steps, "the next round"))
+        if shown is not None:
+            self.page_handle.show(shown)
+        ray.get(self.fragmenter.add.remote(films))
 
     def hold_round(self, round_number: int, stop: Callable[[], bool] = lambda: False) -> RoundReport:
         """Ask for what is due by round ``round_number``, store the answers and fit the reward model to all.
@@ -104,11 +156,7 @@ class SynchronousPipeline(Pipeline):
         while True:
             count = self.spending.grant(due, there, rounds_left)
             if count > 0:
-                number = round_number + self._extra
-                reward = None if self.version == 0 else ray.put(self.publish())
-                found, pairs = self.fragmenter.propose.options(num_returns=2).remote(count, number, reward)
-                asked = ray.get(found)
-                new = self._gather(pairs, asked, number, stop) if asked else []
+                asked, new = self._gather(count, round_number + self._extra, stop)
                 labels += new
                 there += asked
                 if not new or not self.spending.watches or stop():
@@ -122,32 +170,62 @@ class SynchronousPipeline(Pipeline):
                 return labels
             self._extra += 1
 
-    def _gather(self, pairs: Any, count: int, round_number: int, stop: Callable[[], bool]) -> list[Any]:
-        """Have the pairs answered and the answers stored; the references of what there is to fit to."""
-        if self.gatherer is not None:
-            comparisons = self.gatherer.gather.remote(pairs, round_number)
-            ray.get(self.store.commit.remote(comparisons, annotator=self.preferences.teacher))
-            return [comparisons]
+    def _gather(self, missing: int, number: int, stop: Callable[[], bool]) -> tuple[int, list[Any]]:
+        """Have so many pairs chosen and answered and the answers stored: how many, and the references of what there is to fit to.
+
+        ``number`` is higher each time.
+        """
+        if self.page is not None:
+            return self._gather_from_people(missing, number, stop)
+        assert self.gatherer is not None
+        reward = None if self.version == 0 else ray.put(self.publish())
+        count, pairs = self.fragmenter.propose.options(num_returns=2).remote(missing, number, reward)
+        asked = ray.get(count)
+        if not asked:
+            return 0, []
+        comparisons = self.gatherer.gather.remote(pairs, number)
+        ray.get(self.store.commit.remote(comparisons, annotator=self.preferences.teacher))
+        return asked, [comparisons]
+
+    def _gather_from_people(self, missing: int, number: int, stop: Callable[[], bool]) -> tuple[int, list[Any]]:
         assert self.page is not None
         between = None if self._last_answer is None else time.time() - self._last_answer
-        ray.get(self.page.ask.remote(round_number, pairs))
+        assert self.page_handle is not None
+        if missing > (before := sum(count for *_, count in self._asked)):
+            self._ask_people(missing - before, ASKINGS * (number + 1) - 1)
+        asked = sum(count for *_, count in self._asked)
+        if not asked:
+            return 0, []
         changes = 0
         while not stop():
-            progress = ray.get(self.page.wait.remote([round_number], changes))
+            progress = self._listen(changes)
             changes = progress.changes
-            if progress.unknown:
-                ray.get(self.page.ask.remote(round_number, pairs))
-            elif progress.done[round_number] >= count:
+            if all(progress.done.get(number, 0) >= count for number, _, count in self._asked):
                 break
+        self._asked = []
         self._last_answer = time.time()
         next_question = None if between is None else self._last_answer + between
         learning = self._situation(self.env_steps, "the agent to learn from this round", next_question=next_question)
-        ray.get(self.page.tell.remote(learning))
+        self.page_handle.tell(learning)
         since, (self._read, held) = self._read, ray.get(self.store.position.remote())
-        return [self.store.since.remote(since)] if held else []
+        return asked, [self.store.since.remote(since)] if held else []
+
+    def _listen(self, changes: int) -> Progress:
+        """What has happened at the page (`LabellingPage.wait`). If it was restarted, it is brought back and asked again."""
+        assert self.page is not None
+        assert self.page_handle is not None
+        progress: Progress = ray.get(self.page.wait.remote([number for number, *_ in self._asked], changes))
+        while not (progress.serving or self.page_handle.serves(self.page_handle.serve())):
+            pass
+        for number, pairs, _ in self._asked:
+            if number in progress.unknown:
+                ray.get(self.page.ask.remote(number, pairs))
+        return progress
 
     def arrived(self) -> dict[str, Any]:
-        """What has arrived at the fragmenter (`Pipeline.check_report`)."""
+        """What has arrived at the fragmenter (`Pipeline.check_report`). Looks after the page, too."""
+        if self.page is not None:
+            self._listen(-1)
         return self.check_report(ray.get(self.fragmenter.report.remote()))
 
     def state(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@
     checkpoints/      RLlib's checkpoints of the algorithm, the newest two
     start/            copies of what the run started from: reward_model/, labels/ (a store), policy.safetensors
     labelling.json    where people label: their names and tokens, for the owner of the folder alone
+    labelling.port    the port of the labelling page, which a resumed run serves it at again
 """
 
 from __future__ import annotations

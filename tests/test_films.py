@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from rlhf_ray import envs
-from rlhf_ray.films import Camera, camera_options, film, film_info, picture, without_a_screen
+from rlhf_ray.films import SHADOW_SIDE, Camera, camera_options, film, film_info, picture, without_a_screen
 from tests.made_up import Drawn
 
 
@@ -72,6 +72,8 @@ def test_environments_are_filmed_without_a_screen(name: str) -> None:
     assert not np.array_equal(camera.frame(observation), first)
     assert camera.fps > 0
     assert camera.pixelated == (name == "rlhf_ray/MovingDot-v0")
+    if name == "HalfCheetah-v5":  # MuJoCo's own shadows take four fifths of the time
+        assert env.unwrapped.model.vis.quality.shadowsize == SHADOW_SIDE  # type: ignore[attr-defined]
     env.close()  # type: ignore[no-untyped-call]
 
 

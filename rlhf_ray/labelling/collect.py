@@ -74,7 +74,7 @@ def collect(
     fps: float = 15.0,
     title: str = "clips",
     sessions: Sessions | None = None,
-    episode: Episode | None = None,
+    film_episode: Callable[[], Episode | None] = lambda: None,
     invite: Callable[[dict[str, str]], None] = lambda links: print(*links.values(), sep="\n"),
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
@@ -89,7 +89,7 @@ def collect(
         fps: frames per second of the clips at their own pace.
         title: what the clips are of.
         sessions: who may label; people's links are kept in `sessions_file` and stay as they are unless it is given.
-        episode: a film of a whole episode, to be shown beside the questions.
+        film_episode: films a whole episode, to be shown beside the questions. It is called once there are enough of those.
         invite: is told each person's link.
         stop: says whether to stop earlier.
 
@@ -98,7 +98,7 @@ def collect(
     """
     store = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
     sessions = sessions or Sessions.keep(sessions_file(store), settings.annotators)
-    work = _collect(propose, store, settings, comparisons, fps, title, sessions, episode, invite, stop)
+    work = _collect(propose, store, settings, comparisons, fps, title, sessions, film_episode, invite, stop)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(work)
     return len(store)
@@ -126,7 +126,7 @@ async def _collect(
     fps: float,
     title: str,
     sessions: Sessions,
-    episode: Episode | None,
+    film_episode: Callable[[], Episode | None],
     invite: Callable[[dict[str, str]], None],
     stop: Callable[[], bool],
 ) -> None:
@@ -143,16 +143,19 @@ async def _collect(
     server = Server(app, settings)
     await server.start()
     invite(links(sessions, settings, server.port))
-    number, more = 0, True
+    number, more, filmed = 0, True, False
     try:
         while not stop() and server.serving:
             held = await local.count()
             open_now = queue.open()
-            desk.tell(Situation(wanted=comparisons, finished=held >= comparisons, waiting_for="clips"), episode)
-            episode = None
+            situation = Situation(
+                wanted=comparisons, finished=held >= comparisons, waiting_for="clips, which are being made"
+            )
+            desk.tell(situation)
             if held >= comparisons or not (more or open_now):
                 break
-            wanted = min(AT_A_TIME, comparisons - held - open_now)
+            # One pair at first, for which two clips do, then more each time: nobody waits for many.
+            wanted = min(AT_A_TIME, 2 ** min(number, 5), comparisons - held - open_now)
             if more and wanted > 0 and open_now < AT_A_TIME // 2:
                 pairs = await asyncio.to_thread(propose, wanted, number)
                 more = pairs is not None
@@ -160,6 +163,9 @@ async def _collect(
                     await desk.ask(number, pairs)
                 number += 1
                 continue
+            if not filmed:
+                desk.tell(situation, await asyncio.to_thread(film_episode))
+                filmed = True
             await asyncio.sleep(LOOK_EVERY)
         await asyncio.sleep(2 * LOOK_EVERY if server.serving else 0)  # for the pages to see that it is done
     finally:

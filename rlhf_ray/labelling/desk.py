@@ -198,9 +198,9 @@ class Desk:
                    for name, value in zip(names, side.returns(), strict=True)}  # fmt: skip
         self.queue.add(number, zip(left, right, strict=True), returns)
 
-    def tell(self, situation: Situation, episode: Episode | None = None) -> None:
-        """How the training is doing, and the agent's latest episode where there is a new one."""
-        self._situation = situation
+    def tell(self, situation: Situation | None, episode: Episode | None = None) -> None:
+        """How the training is doing, and the agent's latest episode, each where there is news of it."""
+        self._situation = situation or self._situation
         if episode is not None:
             self._episode = (episode, time.monotonic())
 

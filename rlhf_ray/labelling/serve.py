@@ -22,10 +22,10 @@ TRIES = 20
 
 
 class Server:
-    """A server for ``app``, listening where ``settings`` say. It serves once `start` was waited for."""
+    """A server for ``app``, listening at ``socket`` or else where ``settings`` say. It serves once `start` was waited for."""
 
-    def __init__(self, app: Any, settings: LabellingSettings):
-        self.socket = listen(settings.host, settings.port)
+    def __init__(self, app: Any, settings: LabellingSettings, socket: socket.socket | None = None):
+        self.socket = socket or listen(settings.host, settings.port)
         self.port: int = self.socket.getsockname()[1]
         # uvicorn believes X-Forwarded-For and -Proto of proxies on this machine, and of those FORWARDED_ALLOW_IPS names.
         config = uvicorn.Config(
@@ -59,23 +59,33 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         SettingError: there is none, or no such address on this machine.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in [port] if port == 0 else range(port, min(port + TRIES, 65536)):
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((host, candidate))
-            listening.listen(128)
+            return listen_at(host, candidate)
         except OSError as error:
-            listening.close()
             problem = error
-        else:
-            listening.setblocking(False)
-            return listening
     raise SettingError(
         f"labelling.host is {host!r} and labelling.port {port}, where the page cannot be served ({problem}): set "
         "labelling.port to a free one, or labelling.host to an address of this machine."
     )
+
+
+def listen_at(host: str, port: int) -> socket.socket:
+    """A socket that listens at ``port`` and no other.
+
+    Raises:
+        OSError: it is taken, or may not be had.
+    """
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(128)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
 
 
 def allowed_hosts(settings: LabellingSettings) -> list[str]:

@@ -359,7 +359,8 @@ class PreferencePPOConfig(PPOConfig):  # type: ignore[misc]
             raise SettingError(f"preferences.teacher is human, and {error}") from error
         finally:
             env.close()  # type: ignore[no-untyped-call]
-        return PageSettings(labelling, sessions, str(self.env), fps, run_id, self.seed or 0)
+        port_file = None if self.sessions is None else Path(self.sessions).with_suffix(".port")
+        return PageSettings(labelling, sessions, str(self.env), fps, run_id, self.seed or 0, port_file)
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
         """RLlib's pipeline, and the learned reward after it (PPO's learner then appends advantages)."""

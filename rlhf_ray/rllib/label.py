@@ -28,6 +28,9 @@ from rlhf_ray.run_folder import RunFolder
 from rlhf_ray.settings import Experiment, LabellingSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 
+MORE_CLIPS = 30
+"""Clips that are made where few hold no pair. Of images, which need not be drawn, they are chosen from as many."""
+
 USAGE = """usage: rlhf-ray label SOURCE --store STORE [--comparisons N] [--OPTION VALUE …]
 
 SOURCE is where the clips come from:
@@ -126,7 +129,7 @@ def label(
         comparisons=comparisons,
         fps=clips.fps,
         title=experiment.environment,
-        episode=clips.episode,
+        film_episode=clips.film_episode,
         invite=invite,
         stop=stop,
     )
@@ -147,7 +150,6 @@ class _Clips:
             self.fps = Camera(env()).fps
         except ValueError as error:
             raise SettingError(str(error)) from error
-        self.episode: Episode | None = None
         self.collector: RolloutCollector | None = None
         self.policy: Any = None
         self.version = RANDOM_POLICY
@@ -158,18 +160,29 @@ class _Clips:
         if (path / "config.json").exists():
             self.policy, self.version = newest_policy(RunFolder(path))
         self.collector = RolloutCollector(env, self.settings, seed)
-        self.episode = self._film(0, 2)[1]
 
     def propose(self, count: int, number: int) -> Pairs | None:
         """At most ``count`` pairs for asking ``number``; None when there are no more."""
-        wanted = math.ceil(1.5 * count)
-        if self.collector is not None and self.images:
-            steps = wanted * self.settings.length
-            clips = self.collector.collect(steps, 1, number + 1, self.version, self._maker())
-            self.fragmenter.add(dataclasses.replace(clips, source=number))
-        elif self.collector is not None:
-            self.fragmenter.add(dataclasses.replace(self._film(number + 1, wanted)[0], source=number))
-        return self.fragmenter.propose(count, number, None)[1]
+        for wanted in (math.ceil(1.5 * count), MORE_CLIPS):  # episodes can end before a clip does
+            self._make(wanted, number)
+            if pairs := self.fragmenter.propose(count, number, None)[1]:
+                break
+        return pairs
+
+    def _make(self, wanted: int, number: int) -> None:
+        """Have about so many clips made for asking ``number``, where they are not recorded."""
+        if self.collector is None:
+            return
+        if self.images:
+            steps = max(wanted, MORE_CLIPS) * self.settings.length
+            clips = self.collector.collect(steps, 1, number + 1, self.version, self._maker(), most=2 * wanted)
+        else:
+            clips = self._film(number + 1, wanted)[0]
+        self.fragmenter.add(dataclasses.replace(clips, source=number))
+
+    def film_episode(self) -> Episode | None:
+        """A film of an episode; None of recorded clips."""
+        return None if self.collector is None else self._film(0, 2)[1]
 
     def _film(self, number: int, clips: int) -> tuple[Clips, Episode | None]:
         assert self.collector is not None

@@ -150,11 +150,15 @@ def _train(
     health = Health(config.check_environment()[1])
     algorithm: PreferencePPO = config.build_algo()
     try:
-        if algorithm.ring.links:
+
+        def show_links(links: dict[str, str], state: str = "training") -> None:
             # Whoever has a link labels in that person's name: others are told where the page is, and no more.
-            pages = {link.partition("#")[0] for link in algorithm.ring.links.values()}
-            announcement.tell("starting", pages=sorted(pages))
-            invite(algorithm.ring.links)
+            announcement.tell(state, pages=sorted({link.partition("#")[0] for link in links.values()}))
+            invite(links)
+
+        if algorithm.ring.page_handle is not None:
+            show_links(algorithm.ring.links, "starting")
+            algorithm.ring.page_handle.on_links = show_links
         if resume:
             go_on(algorithm, folder)
         metrics = folder.last_metrics()

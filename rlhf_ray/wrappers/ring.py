@@ -83,8 +83,12 @@ class WrapperRing(AsynchronousPipeline):
         return super().check_report(report)
 
     def _ask(self) -> None:
-        if self.asks and self._now >= self.fragments.initial_env_steps:
+        if self.asks and self._may_ask:
             super()._ask()
+
+    @property
+    def _may_ask(self) -> bool:
+        return self._now >= self.fragments.initial_env_steps
 
     def _fit(self) -> None:
         if self.fits:
@@ -115,7 +119,18 @@ class WrapperRing(AsynchronousPipeline):
 
 
 class PeoplesWrapperRing(WrapperRing, PeoplesPipeline):
-    """The same, asking people. They are shown what the wrapper drew, or the observations where those are images."""
+    """The same, asking people, about the first two clips already, while the others are made.
+
+    They are shown what the wrapper drew, or the observations where those are images.
+    """
 
     def _labels_to_come(self) -> bool:
         return self._open(people=False) > 0
+
+    @property
+    def _may_ask(self) -> bool:
+        return self._now > 0
+
+    def _questions_now(self, wanted: int) -> int:
+        share = min(1.0, self._now / self.fragments.initial_env_steps)
+        return min(wanted, max(1, math.floor(wanted * share)))

@@ -212,7 +212,8 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
     @property
     def _drawn_every(self) -> int:
         """Steps from the beginning of one stretch that is drawn to that of the next: drawing takes longer than most steps."""
-        return (2 if self._teaching.gathering else 8) * (self._teaching.fragments.length + 1)
+        first = self._teaching.gathering or self._teaching.people_wait
+        return (2 if first else 8) * (self._teaching.fragments.length + 1)
 
     def _draw(self, taken: int = 0) -> Array | None:
         """A picture of the environment, if now is a time that people may be shown; ``taken`` steps are not recorded yet."""

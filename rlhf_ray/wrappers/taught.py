@@ -17,6 +17,9 @@ from rlhf_ray.settings import SettingError
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.teaching import WINDOW, Teaching
 
+FIRST_WINDOW_CLIPS = 4
+"""Clips' lengths of the windows that the first clips for people are cut from: of what is drawn by then, two are whole."""
+
 Transform = Callable[[Any], Any]
 
 
@@ -193,9 +196,15 @@ class Taught:
         before, total = self._teaching.env_steps, self._teaching.total_env_steps
         self._teaching.env_steps += steps
         self._since += 1
-        if self._since >= self._window or before < total <= self._teaching.env_steps:
+        if self._since >= self._window_now or before < total <= self._teaching.env_steps:
             self._since = 0
             self._teaching.send(self._recorder, self._source)
+
+    @property
+    def _window_now(self) -> int:
+        """Steps of each copy after which the ring is told: fewer where people wait for the first clips."""
+        first = FIRST_WINDOW_CLIPS * (self._teaching.fragments.length + 1)
+        return min(self._window, first) if self._teaching.people_wait else self._window
 
     _since = 0
     """Steps of each copy since the ring was told last."""

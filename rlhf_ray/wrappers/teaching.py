@@ -250,6 +250,11 @@ class Teaching:
         return isinstance(self.ring, PeoplesWrapperRing) and self.ring.asks and not self.ring.images
 
     @property
+    def people_wait(self) -> bool:
+        """Whether people wait for the first clips, which these steps make."""
+        return bool(self.links) and not self.version and self.env_steps < self.fragments.initial_env_steps
+
+    @property
     def links(self) -> dict[str, str]:
         """Where each person labels."""
         return {} if self.ring is None else self.ring.links
@@ -369,7 +374,7 @@ def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed:
     """The labelling page's settings; ``file`` keeps the links as they are when training is continued."""
     Sessions.keep(file, settings.annotators)
     warn_of_readers(settings)
-    return PageSettings(settings, file.absolute(), title, fps, title, seed)
+    return PageSettings(settings, file.absolute(), title, fps, title, seed, file.absolute().with_suffix(".port"))
 
 
 def _end(ring: WrapperRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:

@@ -19,62 +19,15 @@ import pytest
 import ray
 
 from actors.asynchronous import AsynchronousPipeline
-from actors.labelling_page import PageSettings
-from actors.people import PeoplesPipeline
 from actors.synchronous import SynchronousPipeline
 from rlhf_ray.labelling.sessions import Sessions
-from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
+from tests.actors.people_ring import LABELLING, PREFERENCES, people_ring
 from tests.labelling.person import Person
-from tests.made_up import AlwaysUp, Drawn, Walk
+from tests.made_up import AlwaysUp
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
-
-FRAGMENTS = FragmentSettings(length=5, pool=60, initial_env_steps=200, film_env_steps=40)
-PREFERENCES = PreferenceSettings(
-    mode="asynchronous", teacher="human", comparisons=20, initial_comparisons=6, rounds=4, held_out_share=0.2
-)
-REWARD_MODEL = RewardModelSettings(hidden=(8,), batch_size=4, initial_updates=10, updates=5)
 UP = partial(AlwaysUp, 1.0)
-LABELLING = LabellingSettings(annotators=("ada", "bob"), port=0, catch_share=0.0, overlap_share=0.0)
-
-
-@contextmanager
-def _ring(
-    folder: Path,
-    kind: type[Any] = PeoplesPipeline,
-    preferences: PreferenceSettings = PREFERENCES,
-    sessions: Sessions | None = None,
-    **labelling: Any,
-) -> Iterator[Any]:
-    file = folder / "labelling.json"
-    (sessions or Sessions.create(LABELLING.annotators)).save(file)
-    ring = kind(
-        name="ring",
-        fragments=FRAGMENTS,
-        preferences=preferences,
-        reward_model=REWARD_MODEL,
-        observation_space=Walk.observation_space,
-        action_space=Walk().action_space,
-        make_env=partial(Drawn, (20,), numbered=False),
-        store=folder / "store",
-        seed=0,
-        rollouts=4,
-        spread=100,
-        total_env_steps=1000,
-        page=PageSettings(
-            dataclasses.replace(LABELLING, **labelling),
-            file,
-            "Walk",
-            15.0,
-            "run",
-            0,
-        ),
-    )
-    try:
-        yield ring
-    finally:
-        ring.close()
 
 
 def _wait(condition: Callable[[], bool], within_s: float = 90.0) -> None:
@@ -103,7 +56,7 @@ def _all_once(person: Person, folder: Path) -> None:
 
 
 def test_people_are_asked_and_the_reward_is_fitted_to_what_they_say(tmp_path: Path) -> None:
-    with _ring(tmp_path) as ring, _person(ring, tmp_path) as person:
+    with people_ring(tmp_path) as ring, _person(ring, tmp_path) as person:
         first = ring.begin(200)
         assert first is not None
         assert first.fit is not None
@@ -135,7 +88,7 @@ def test_people_are_asked_and_the_reward_is_fitted_to_what_they_say(tmp_path: Pa
 
 
 def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp_path: Path) -> None:
-    with _ring(tmp_path, preferences=dataclasses.replace(PREFERENCES, minimum_comparisons=2)) as ring:
+    with people_ring(tmp_path, preferences=dataclasses.replace(PREFERENCES, minimum_comparisons=2)) as ring:
         thread = threading.Thread(target=ring.begin, args=(200,))
         thread.start()
         person = Person(ring.links["ada"], tmp_path / "store")
@@ -157,8 +110,7 @@ def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp
 
 @pytest.mark.parametrize("victim", ["page", "store", "trainer", "fragmenter", "collector"])
 def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: str) -> None:
-    sessions = Sessions.create(LABELLING.annotators)
-    with _ring(tmp_path, sessions=sessions, port=_free_port()) as ring, _person(ring, tmp_path) as person:
+    with people_ring(tmp_path) as ring, _person(ring, tmp_path) as person:
         assert ring.begin(200) is not None
         actor = getattr(ring, victim)
         pid = ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
@@ -177,7 +129,7 @@ def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: st
 
 def test_rounds_wait_for_people_when_they_are_asked_to(tmp_path: Path) -> None:
     rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
-    with _ring(tmp_path, SynchronousPipeline, rounds) as ring, _person(ring, tmp_path):
+    with people_ring(tmp_path, SynchronousPipeline, rounds) as ring, _person(ring, tmp_path):
         first = ring.begin(200)
         assert (first.wanted, first.answered) == (6, 6)
         ring.film(1, 0, UP)
@@ -188,7 +140,7 @@ def test_rounds_wait_for_people_when_they_are_asked_to(tmp_path: Path) -> None:
 
 def test_waiting_for_people_can_be_stopped(tmp_path: Path) -> None:
     rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
-    with _ring(tmp_path, SynchronousPipeline, rounds) as ring:
+    with people_ring(tmp_path, SynchronousPipeline, rounds) as ring:
         started = time.monotonic()
         report = ring.begin(200, stop=lambda: time.monotonic() - started > 15)
         assert report.answered == 0
@@ -197,7 +149,7 @@ def test_waiting_for_people_can_be_stopped(tmp_path: Path) -> None:
 
 def test_people_and_a_script_share_the_questions(tmp_path: Path) -> None:
     mixed = dataclasses.replace(PREFERENCES, teacher="oracle", human_share=0.5)
-    with _ring(tmp_path, preferences=mixed) as ring, _person(ring, tmp_path):
+    with people_ring(tmp_path, preferences=mixed) as ring, _person(ring, tmp_path):
         assert ring.begin(200) is not None
         ring.film(1, 0, UP)
         ring.advance(1.0, 1000)
@@ -212,14 +164,14 @@ def test_people_and_a_script_share_the_questions(tmp_path: Path) -> None:
 
 def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path: Path) -> None:
     sessions = Sessions.create(LABELLING.annotators)
-    with _ring(tmp_path, sessions=sessions) as ring:
+    with people_ring(tmp_path, sessions=sessions) as ring:
         with _person(ring, tmp_path) as person:
             assert ring.begin(200) is not None
         ring.advance(0.5, 600)
         held: list[Any] = []
         _wait(lambda: bool(held.append(person.question()) or held[-1]))
         state, answered = ring.state(), ring.answered
-    with _ring(tmp_path, sessions=sessions) as ring:
+    with people_ring(tmp_path, sessions=sessions) as ring:
         ring.load_state(state)
         assert ring.answered == answered
         again = Person(ring.links["ada"], tmp_path / "store")
@@ -228,24 +180,15 @@ def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path
         _wait(lambda: ring.answered == answered + 1)
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
-
-
 def test_the_page_refuses_strangers(tmp_path: Path) -> None:
-    with _ring(tmp_path) as ring:
+    with people_ring(tmp_path) as ring:
         base = ring.links["ada"].split("/#")[0]
         assert httpx.get(f"{base}/api/progress").status_code == 401
         assert httpx.get(f"{base}/api/progress", headers={"host": "evil.example"}).status_code in (400, 421)
 
 
 def test_whoever_is_shut_out_is_so_at_once(tmp_path: Path) -> None:
-    with _ring(tmp_path) as ring:
+    with people_ring(tmp_path) as ring:
         person, other = (Person(ring.links[who], tmp_path / "store") for who in ("ada", "bob"))
         sessions = Sessions.load(tmp_path / "labelling.json")
         sessions.revoke("ada")
@@ -269,7 +212,7 @@ def test_what_the_page_is_made_from_holds_no_secret(tmp_path: Path, monkeypatch:
         return wrap
 
     monkeypatch.setattr("actors.pipeline.ray.remote", watched)
-    with _ring(tmp_path):
+    with people_ring(tmp_path):
         kept = json.loads((tmp_path / "labelling.json").read_text())
         secrets = [bytes.fromhex(kept["secret"]), *(of["token"].encode() for of in kept["people"].values())]
         assert len(made) >= 4

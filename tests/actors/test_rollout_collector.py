@@ -212,6 +212,20 @@ class TestFilming:
         assert (one.fragments.actions == 1.0).all()
         assert one.fragments.ids() == other.fragments.ids()
 
+    def test_a_part_goes_on_with_the_episode_that_the_last_one_left(self) -> None:
+        collector = RolloutCollector(partial(Drawn, (20,)), ResolvedFragments(length=5), 0)
+        parts = [collector.film(14, 2, 0, 0, episode=False, part=part)[0] for part in (1, 2, 3)]
+        assert collector.env.steps_in_all == 42
+        assert collector.env.episode == 2
+        assert [clips.source for clips in parts] == [-2, -3, -4]
+        assert [clips.episode_lengths for clips in parts] == [(), (20,), (20,)]
+        for clips, starts, first in zip(parts, (range(15), range(14, 36), range(8, 23)), (0, 0, 1), strict=True):
+            assert clips.fragments is not None
+            steps, episodes = clips.fragments.observations[:, :, 0], clips.fragments.observations[:, :, 1]
+            assert (np.diff(steps, axis=1) == 1).all()
+            assert (clips.fragments.starts == steps[:, 0]).all()
+            assert set(clips.fragments.starts + 20 * (episodes[:, 0] - first).astype(int)) <= set(starts)
+
 
 def test_varied_clips_are_of_held_actions_too_and_others_as_ever() -> None:
     env = Counting(Walk((1000,)))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actors.rollout_collector import RolloutCollector
 from rlhf_ray import envs
 from rlhf_ray.demonstrations import Demonstrations
 from rlhf_ray.rllib.label import label
@@ -65,6 +66,19 @@ def test_people_label_what_random_actions_do_and_later_go_on(tmp_path: Path) -> 
     assert set(stored.pairs.left.policy_versions) == {-1}
     better = stored.pairs.left.returns() > stored.pairs.right.returns()
     assert (better == (stored.preferences == 1)).all()
+
+
+def test_the_first_pair_needs_no_more_than_two_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filmed: list[tuple[int, bool]] = []
+    film = RolloutCollector.film
+
+    def count(self: Any, env_steps: int, clips: int, *arguments: Any, episode: bool, **options: Any) -> Any:
+        filmed.append((clips, episode))
+        return film(self, env_steps, clips, *arguments, episode=episode, **options)
+
+    monkeypatch.setattr(RolloutCollector, "film", count)
+    assert _label("Pendulum-v1", tmp_path / "store", "Pendulum-v1", 2) == 2
+    assert filmed[0] == (2, False)  # an episode later
 
 
 def test_people_label_recorded_steps_and_then_the_store_they_made(tmp_path: Path) -> None:

@@ -64,6 +64,31 @@ def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(
     assert (np.diff(steps_of, axis=1) == 1).all()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_people_are_asked_about_the_first_two_clips_while_others_are_made(tmp_path: Path) -> None:
+    env = HumanPreferencesEnv(
+        Drawn((20,), numbered=False),
+        total_env_steps=20_000,
+        fragments=FRAGMENTS,
+        preferences=PEOPLE,
+        folder=tmp_path,
+        labelling=PAGE,
+    )
+    with env:
+        person = Person(env.links["ada"], tmp_path / "preferences")
+        env.action_space.seed(0)
+        env.reset(seed=0)
+        for _ in range(48):  # of 200
+            *_, truncated, _ = env.step(env.action_space.sample())
+            if truncated:
+                env.reset()
+        deadline = time.monotonic() + 60
+        while person.question() is None:
+            assert time.monotonic() < deadline, "no question after 48 steps"
+            time.sleep(0.1)
+
+
 def test_what_cannot_be_shown_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="render_mode='rgb_array'"):
         HumanPreferencesEnv(Walk(), total_env_steps=1000, preferences=PEOPLE, folder=tmp_path)

@@ -109,8 +109,9 @@ class SweepTrial(PreferencePPO):
     def _begin(self, config: Any) -> None:
         super().setup(config)
         self._every = max(1, self._iterations // MEASUREMENTS)
-        if self.ring.links and self._storage is not None:
-            self._leave_links(Path(self._storage.trial_fs_path))
+        if self.ring.page_handle is not None and self._storage is not None:
+            self._leave_links(self.ring.links)
+            self.ring.page_handle.on_links = self._leave_links
         if self._plan is not None and self._plan["metric"] == "return":
             options = {
                 "name": f"evaluator-{uuid.uuid4().hex[:12]}",
@@ -123,12 +124,13 @@ class SweepTrial(PreferencePPO):
             evaluator = ray.remote(**options)(Evaluator)
             self.evaluator = evaluator.remote(str(self.config.env), self._plan["episodes"], self._plan["seed"])
 
-    def _leave_links(self, folder: Path) -> None:
+    def _leave_links(self, links: dict[str, str]) -> None:
         """Leave the links to the labelling page in the trial's folder, for its owner: nobody sees what a trial prints."""
+        folder = Path(self._storage.trial_fs_path)
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f".tmp-{LINKS}"
         temporary.touch(mode=0o600)
-        temporary.write_text(json.dumps(self.ring.links))
+        temporary.write_text(json.dumps(links))
         temporary.replace(folder / LINKS)
 
     def step(self) -> dict[str, Any]:

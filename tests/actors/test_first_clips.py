@@ -1,0 +1,87 @@
+"""The first clips come in parts, and people are asked about those there are."""
+
+import dataclasses
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.first_clips import FirstClips, parts
+from actors.people import PeoplesPipeline
+from actors.synchronous import SynchronousPipeline
+from rlhf_ray.settings import FragmentSettings
+from tests.actors.people_ring import PREFERENCES, people_ring
+from tests.labelling.person import Person
+from tests.made_up import Drawn
+
+
+class SlowlyDrawn(Drawn):
+    """Takes as long to draw as MuJoCo does without a GPU."""
+
+    def render(self) -> Any:
+        time.sleep(0.05)
+        return super().render()
+
+
+@given(st.integers(1, 40), st.integers(0, 5000), st.integers(2, 400), st.integers(1, 64), st.booleans())
+def test_the_parts_take_all_steps_and_the_episode_comes_last(
+    length: int, more: int, clips: int, rollouts: int, images: bool
+) -> None:
+    fragments = FragmentSettings(length=length, initial_env_steps=2 * length + more)
+    made = parts(2 * length + more, clips, rollouts, fragments, images=images)
+    assert sum(part.env_steps for part in made) == 2 * length + more
+    assert all(part.env_steps >= length for part in made)
+    assert [part.episode for part in made] == [False] * (len(made) - 1) + [True]
+    assert [part.number for part in made] == list(range(1, len(made) + 1))
+    if not images:
+        assert sum(part.clips for part in made) <= max(clips, 4)
+
+
+def test_questions_come_with_the_clips() -> None:
+    made = parts(18_000, 36, 8, FragmentSettings(length=50, initial_env_steps=18_000), images=False)
+    first = FirstClips(made, lambda most: [])
+    asked = [first.questions(175)]
+    for part in made[:-1]:
+        first.took(part, None, first.made + part.clips)
+        asked.append(first.questions(175))
+    assert asked[:3] == [0, 9, 19]
+    assert asked[-1] < 175
+    assert first.progress == "clip 35 of 36"
+    first.took(made[-1], None, 36)
+    assert first.questions(175) == 175
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("kind", [PeoplesPipeline, SynchronousPipeline])
+def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, kind: type[Any]) -> None:
+    mode: Any = "synchronous" if kind is SynchronousPipeline else "asynchronous"
+    over, said = threading.Event(), list[str]()
+    preferences, slow = dataclasses.replace(PREFERENCES, mode=mode), partial(SlowlyDrawn, (20,), numbered=False)
+    with people_ring(tmp_path, kind, preferences, make_env=slow) as ring:
+        ring.say = said.append
+        thread = threading.Thread(target=ring.begin, args=(200, over.is_set))
+        thread.start()
+        person = Person(ring.links["ada"], tmp_path / "store")
+        reasons = set()
+        while (question := person.question()) is None:
+            reasons.add(person.client.get("/api/progress").json()["reason"])
+            time.sleep(0.05)
+        progress = person.client.get("/api/progress").json()
+        assert 0 < progress["env_steps"] < 200
+        assert progress["wanted"] == PREFERENCES.comparisons
+        assert any("clip 1 of 12 is being made" in reason for reason in reasons)
+        person.answer(question, "left")
+        deadline = time.monotonic() + 60
+        while ring._first is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert ring.env_steps == 200
+        assert said[0].startswith("the first clips: clip ")
+        over.set()
+        thread.join(30)
