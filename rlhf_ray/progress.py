@@ -55,6 +55,7 @@ class Progress:
         self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
         self._fits = 0
+        self._chosen_told = False
         self._known: dict[str, float] = {}
         """The last known value of what not every iteration tells."""
         self._last_line = -self.LINE_EVERY
@@ -107,7 +108,8 @@ class Progress:
                 highlight=False,
                 soft_wrap=True,
             )
-        if not self._known:
+        if not self._chosen_told:
+            self._chosen_told = True
             self._tell_choices(metrics)
         asks = self.experiment.preferences.comparisons > 0  # else the reward model is fitted already
         self._fits = metrics["reward_version"]

@@ -103,3 +103,19 @@ def test_the_progress_line_keeps_the_last_known_values(capsys: pytest.CaptureFix
     first, second = capsys.readouterr().out.splitlines()
     assert "true return -20.0, learned 4.0, held-out accuracy 0.90" in first
     assert second == first
+
+
+def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(Experiment())
+    progress.LINE_EVERY = -1.0
+    row = {"raised": [], "iteration": 1, "env_steps": 5, "comparisons": 30, "reward_version": 1}
+    row |= {"true_return_mean": None, "learned_return_mean": None, "fragments_length": 25}
+    row |= {"first_clips_env_steps": 18080, "first_clips_gathered": 3}
+    progress.show(row)
+    progress.show(row)
+    chosen, done, *lines = capsys.readouterr().out.splitlines()
+    assert chosen == "clips of 25 steps, the first from 18080 random steps"
+    assert done.startswith(
+        "Nearly all of the first answers were ties, so more first clips were gathered (3 times, 18080 env"
+    )
+    assert len(lines) == 2
