@@ -137,8 +137,10 @@ def load_experiment(path: Path) -> Experiment:
     try:
         return from_json(Experiment, json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
-        why = "it is cut off or no JSON: " if isinstance(error, json.JSONDecodeError) else ""
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        if isinstance(error, json.JSONDecodeError):
+            why = f"it is cut off or no JSON: {why}"
         raise SettingError(
-            f"{path} cannot be read as settings ({why}{error}). Name a run's config.json or a sweep's best.json, or bring this "
+            f"{path} cannot be read as settings ({why}). Name a run's config.json or a sweep's best.json, or bring this "
             "one back from a copy."
         ) from error

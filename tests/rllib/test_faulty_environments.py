@@ -43,7 +43,9 @@ def make_late(context: Any) -> Any:
 def config(**env_config: Any) -> PreferencePPOConfig:
     tune.register_env("late", lambda context: make_late(context))
     made = PreferencePPOConfig().environment("late", env_config=env_config).fragments(length=10, initial_env_steps=100)
-    made.preferences(comparisons=12, rounds=2, total_env_steps=2_000)
+    made.preferences(
+        comparisons=12, rounds=2, total_env_steps=2_100
+    )  # whole iterations, so that the first clips take 100
     made.reward_model(ensemble_size=1, initial_updates=2, updates=1, hidden=(8,))
     made.training(train_batch_size_per_learner=200, minibatch_size=100, num_epochs=1)
     return made
