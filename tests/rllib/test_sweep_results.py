@@ -66,15 +66,17 @@ def test_the_first_of_the_table_is_marked_as_the_best_and_is_the_one_in_the_file
         (ValueError(), None, "trial_a: ValueError; it restarts from the beginning (restart 2 of 10)"),
     ],
 )
-def test_a_trial_that_is_lost_says_that_it_restarts(error: Exception, checkpoint: str | None, message: str) -> None:
+def test_a_trial_that_is_lost_says_that_it_restarts(
+    error: Exception, checkpoint: str | None, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "error.pkl").write_bytes(ray.cloudpickle.dumps(error))
+
     class Lost:
         num_failures = 2
+        pickled_error_file = str(tmp_path / "error.pkl")
 
         def __init__(self) -> None:
             self.checkpoint = None if checkpoint is None else tune.Checkpoint(checkpoint)
-
-        def get_pickled_error(self) -> Exception:
-            return error
 
         def __str__(self) -> str:
             return "trial_a"

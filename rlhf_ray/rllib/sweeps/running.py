@@ -351,7 +351,10 @@ class Announcer(tune.Callback):  # type: ignore[misc]
 
 def _why(trial: Any) -> str:
     """What went wrong with a trial, in a few words."""
-    error = trial.get_pickled_error()
+    try:  # in this machine's file: Tune's own way reads the one in the sweep's folder, which is written later
+        error = ray.cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    except Exception:
+        return "it failed"
     if isinstance(error, ray.exceptions.RayActorError):
         return "its process died"
     return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
