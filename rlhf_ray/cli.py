@@ -20,6 +20,7 @@ import tyro
 
 import tune_configs
 from rlhf_ray import consent
+from rlhf_ray.arguments import parse_arguments
 from rlhf_ray.envs.modules import look_in
 from rlhf_ray.failures import DEBUG, cause, debugging, explain
 from rlhf_ray.interruption import sigterm_as_ctrl_c
@@ -190,8 +191,8 @@ def _train(words: list[str]) -> None:
         options["start"] = Start(**options.get("start", {}))
         defaults = Train(**_fields(resumed.experiment()), run_dir=resumed.path, **options)
     else:
-        defaults = Train(**_fields(preset(words[0])))
-    command = _parse(
+        defaults = Train(**_fields(_with_first_comparisons(preset(words[0]), words)))
+    command = parse_arguments(
         Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
     )
     experiment = _experiment(command)
@@ -239,6 +240,21 @@ def _train(words: list[str]) -> None:
     progress.summarise(outcome, folder)
 
 
+def _with_first_comparisons(experiment: Experiment, words: Sequence[str]) -> Experiment:
+    """The preset, with first comparisons in its own proportion to the budget that ``words`` set, unless they set both."""
+    of, given = experiment.preferences, {}
+    for word, value in zip(words, [*words[1:], ""], strict=True):
+        name, equals, text = word.partition("=")
+        given[name.replace("_", "-")] = text if equals else value
+    budget = given.get("--preferences.comparisons", "")
+    if not budget.isdecimal() or "--preferences.initial-comparisons" in given or of.initial_comparisons == "auto":
+        return experiment
+    comparisons = int(budget)
+    first = min(comparisons, max(1, round(of.initial_comparisons * comparisons / max(1, of.comparisons))))
+    changed = dataclasses.replace(of, comparisons=comparisons, initial_comparisons=first if comparisons else 0)
+    return dataclasses.replace(experiment, preferences=changed)
+
+
 def _experiment(command: Train) -> Experiment:
     """The settings that a command line comes to."""
     experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
@@ -268,7 +284,7 @@ def _check_resumed(before: Experiment, now: Experiment) -> None:
 
 
 def _evaluate(words: list[str]) -> None:
-    command = _parse(Evaluate, "rlhf-ray evaluate", words, None)
+    command = parse_arguments(Evaluate, "rlhf-ray evaluate", words, None)
     if command.episodes < 1:
         raise SettingError(f"--episodes is {command.episodes}; it must be 1 or more.")
 
@@ -354,7 +370,7 @@ def _stop(words: list[str]) -> None:
 
 
 def _doctor(words: list[str]) -> None:
-    command = _parse(Doctor, "rlhf-ray doctor", words, Doctor())
+    command = parse_arguments(Doctor, "rlhf-ray doctor", words, Doctor())
     if command.address is not None:
         os.environ["RAY_ADDRESS"] = command.address
     if "://" in os.environ.get("RAY_ADDRESS", ""):
@@ -388,12 +404,6 @@ def _doctor(words: list[str]) -> None:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     if any(finding.status == "problem" for finding in findings):
         sys.exit(1)
-
-
-def _parse(kind: Any, program: str, words: list[str], default: Any) -> Any:
-    annotated = Annotated[kind, tyro.conf.arg(name="")]
-    options: dict[str, Any] = {} if default is None else {"default": default}
-    return tyro.cli(annotated, prog=program, args=words, **options)
 
 
 def _fields(value: Any) -> dict[str, Any]:

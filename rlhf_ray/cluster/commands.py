@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
 
 from actors import access
+from rlhf_ray.arguments import parse_arguments
 from rlhf_ray.run_folder import in_job
 from rlhf_ray.settings import SettingError
 
@@ -309,4 +310,4 @@ def _variables(given: Sequence[str]) -> dict[str, str]:
 
 
 def _parse(kind: Any, command: str, words: Sequence[str]) -> Any:
-    return tyro.cli(Annotated[kind, tyro.conf.arg(name="")], prog=f"rlhf-ray {command}", args=list(words))
+    return parse_arguments(kind, f"rlhf-ray {command}", words)

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
+from rlhf_ray.arguments import parse_arguments
 from rlhf_ray.labelling.sessions import LASTS_S, Sessions
 from rlhf_ray.run_folder import in_job, run_path
 from rlhf_ray.settings import SettingError
@@ -35,7 +35,7 @@ def run(words: Sequence[str]) -> None:
     Raises:
         SettingError: there are no links, or nobody of that name.
     """
-    command = tyro.cli(Annotated[Links, tyro.conf.arg(name="")], prog="rlhf-ray links", args=list(words))
+    command = parse_arguments(Links, "rlhf-ray links", words)
     if in_job():
         raise SettingError(
             "links would be in the job's output, which everyone with the cluster's token reads: run it on the node that has the "

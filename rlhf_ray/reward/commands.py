@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from rlhf_ray import envs
+from rlhf_ray.arguments import parse_arguments
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.fitting import fit
@@ -51,11 +49,8 @@ def run(words: list[str]) -> None:
         sys.exit(0 if words and words[0] in ("-h", "--help") else 2)
     where = words[0]
     around = RunFolder.around(where) if "://" not in where else None
-    command = tyro.cli(
-        Annotated[Fit, tyro.conf.arg(name="")],
-        prog=f"rlhf-ray fit {where}",
-        args=words[1:],
-        default=Fit() if around is None else _as_in(around.experiment()),
+    command = parse_arguments(
+        Fit, f"rlhf-ray fit {where}", words[1:], Fit() if around is None else _as_in(around.experiment())
     )
     if command.environment is None:
         raise SettingError(

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import tyro
 
 from actors.fragmenter import Clips, Fragmenter
 from actors.rollout_collector import RolloutCollector
+from rlhf_ray.arguments import parse_arguments
 from rlhf_ray.comparisons import Pairs
 from rlhf_ray.demonstrations import Demonstrations
 from rlhf_ray.envs.spaces import is_image
@@ -69,7 +69,7 @@ def run(words: list[str], preset: Callable[[str], Experiment]) -> None:
     if not words or words[0].startswith("-"):
         print(USAGE)
         sys.exit(0 if words and words[0] in ("-h", "--help") else 2)
-    command = tyro.cli(Annotated[Label, tyro.conf.arg(name="")], prog=f"rlhf-ray label {words[0]}", args=words[1:])
+    command = parse_arguments(Label, f"rlhf-ray label {words[0]}", words[1:])
     held = label(
         words[0],
         command.store,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tyro
 
+from rlhf_ray.arguments import parse_arguments
 from rlhf_ray.demonstrations import Demonstrations
 from rlhf_ray.rllib.evaluation import SEED_OFFSET, ActBest, newest_policy, with_an_end
 from rlhf_ray.run_folder import RunFolder
@@ -32,7 +33,7 @@ class Record:
 
 def run(words: list[str]) -> None:
     """Run the command."""
-    command = tyro.cli(Record, prog="rlhf-ray record", args=words)
+    command = parse_arguments(Record, "rlhf-ray record", words)
     if command.episodes < 1:
         raise SettingError(f"--episodes is {command.episodes}; it must be 1 or more.")
     folder = RunFolder.open(command.run)

@@ -11,6 +11,7 @@ from typing import Any
 
 import tyro
 
+from rlhf_ray.arguments import parse_arguments
 from rlhf_ray.settings import SettingError
 from rlhf_ray.store import exchange
 from rlhf_ray.store.files import open_files
@@ -133,7 +134,7 @@ def run(words: list[str]) -> None:
     if words[0] not in actions:
         raise SettingError(f"there is no action {words[0]!r}.\n{USAGE}")
     kind, action = actions[words[0]]
-    command = tyro.cli(kind, prog=f"rlhf-ray store {words[0]}", args=words[1:])
+    command = parse_arguments(kind, f"rlhf-ray store {words[0]}", words[1:])
     try:
         action(command)
     except (ValueError, OSError) as error:

@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal
 
 from actors.announced import announced
+from rlhf_ray.arguments import parse_arguments
 from rlhf_ray.rllib.sweeps.running import Plan, go_on, read_plan, sweep
 from rlhf_ray.rllib.sweeps.space import Space, parse
 from rlhf_ray.rllib.sweeps.strategies import Schedule, Search
@@ -74,9 +73,7 @@ def run(
     name, rest = words[0], words[1:]
     experiment, space = load(name)
     defaults = Tune(**{f.name: getattr(experiment, f.name) for f in dataclasses.fields(Experiment)})
-    command: Tune = tyro.cli(
-        Annotated[Tune, tyro.conf.arg(name="")], prog=f"rlhf-ray tune {name}", args=rest, default=defaults
-    )
+    command: Tune = parse_arguments(Tune, f"rlhf-ray tune {name}", rest, defaults)
     plan = plan_of(command, space, name)
     plan.check()
     folder = command.run_dir or new_folder(f"tune-{Path(name).stem}", command.seed)

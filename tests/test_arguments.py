@@ -1,0 +1,48 @@
+"""What is wrong with a value on the command line is one line; first comparisons follow the budget."""
+
+import pytest
+
+import tune_configs
+from rlhf_ray import cli
+from rlhf_ray.store import commands
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["train", "pendulum", "--seed", "-1"], "rlhf-ray: seed is -1; it must be"),
+        (
+            ["train", "pendulum", "--preferences.comparisons", "1000000"],
+            "rlhf-ray: preferences.comparisons is 1000000;",
+        ),
+        (["train", "pendulum", "--fragments.length", "0"], "rlhf-ray: fragments.length is 0;"),
+        (["tune", "pendulum", "--seed", "-1"], "rlhf-ray: "),
+    ],
+)
+def test_a_value_that_cannot_work_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    said = capsys.readouterr()
+    assert ended.value.code == 2
+    assert said.err.startswith(line)
+    assert said.err.count("\n") == 1
+    assert not said.out
+
+
+def test_an_unknown_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        commands.run(["info", "somewhere", "--nonsense"])
+    assert "--nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["pendulum", "moving_dot", "pendulum_people", "pong"])
+@pytest.mark.parametrize("words", [["--preferences.comparisons", "20"], ["--preferences.comparisons=20"]])
+def test_first_comparisons_follow_a_presets_budget(name: str, words: list[str]) -> None:
+    preset = tune_configs.load(name).experiment
+    share = preset.preferences.first_comparisons / preset.preferences.comparisons
+    experiment = cli._with_first_comparisons(preset, [name, *words])
+    if preset.preferences.initial_comparisons != "auto":
+        assert experiment.preferences.comparisons == 20
+        assert experiment.preferences.first_comparisons == round(20 * share)
+    both = [name, *words, "--preferences.initial-comparisons", "7"]
+    assert cli._with_first_comparisons(preset, both) == preset
