@@ -31,6 +31,9 @@ LOOK_EVERY = 0.2
 MOST_UNSTORED = 4
 """Batches of answers that wait to be stored, at most: where the store is slow, the teacher waits."""
 
+CALLS_WITHIN = 1.5
+"""Seconds that calls under way have to return before the actors are ended. What waits for people at the page takes up to 1."""
+
 STORE_AGAIN_AFTER = 5.0
 """Seconds between two attempts to store answers that could not be."""
 
@@ -245,6 +248,10 @@ class AsynchronousPipeline(Pipeline):
             self._thread.join(60.0)
         if self._unstored:
             logger.error("%d answers could not be stored and are lost.", sum(count for _, count, _ in self._unstored))
+        # Ray prints a line for each call whose actor is ended under it.
+        calls = [stage.call for stage in self.stages.values() if stage.call is not None]
+        if calls:
+            ray.wait(calls, num_returns=len(calls), timeout=CALLS_WITHIN, fetch_local=False)
         super().close()
 
     # The thread.
