@@ -24,7 +24,7 @@ from rlhf_ray.labelling.collect import LocalStore
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.sessions import Sessions
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 
 ENVIRONMENT = "rlhf_ray/MovingDot-v0"
@@ -47,7 +47,7 @@ class Page:
         self.desk = Desk(
             LocalStore(PreferenceStore(store)), QuestionQueue(overlap_share=0.2), self.sessions.key("leases"), fps=15.0
         )
-        settings = FragmentSettings(length=20)
+        settings = ResolvedFragments(length=20)
         make_env = functools.partial(envs.make_env, ENVIRONMENT)
         env = make_env()
         fragmenter = Fragmenter(
