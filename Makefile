@@ -11,7 +11,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test test-fast lint format types constraints cluster
+.PHONY: help setup demo test test-fast soak lint format types constraints cluster
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
@@ -22,11 +22,14 @@ setup: ## Make .venv or bring it up to date (PYTHON=python3.12, EXTRAS=dev)
 demo: setup ## Train Pendulum from a scripted teacher's preferences
 	$(BIN)/rlhf-ray train pendulum
 
-test: lint types ## Lint, types, then all tests; stops at the first of the three that fails
-	$(BIN)/pytest --durations=15
+test: lint types ## Lint, types, then all tests but the soak; stops at the first of the three that fails
+	$(BIN)/pytest -m "not soak" --durations=15
 
 test-fast: setup ## The tests, without those marked slow
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow and not soak"
+
+soak: setup ## The tests that take minutes each; writes down what came of them
+	@bash -o pipefail -c '$(BIN)/pytest -m soak -v --tb=short --durations=0 2>&1 | tee benchmarks/results/soak.txt'
 
 lint: setup ## Check style and format
 	$(BIN)/ruff check .

@@ -199,7 +199,7 @@ def test_a_run_goes_on_whenever_the_power_went(tmp_path: Path, monkeypatch: pyte
     assert set(cut_power(tmp_path, monkeypatch, 25)) >= set(KINDS)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_of_many_power_cuts_anywhere_in_a_run_none_loses_or_doubles_a_label(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

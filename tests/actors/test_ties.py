@@ -112,7 +112,7 @@ def test_where_nothing_tells_clips_apart_the_budget_is_held_back_and_a_restored_
     assert len(stored[0]) == probes + TRICKLE * ROUNDS
 
 
-@pytest.mark.parametrize("goal", [12.0, math.inf])
+@pytest.mark.parametrize("goal", [12.0, pytest.param(math.inf, marks=pytest.mark.soak)])
 def test_the_asynchronous_ring_does_the_same(goal: float, tmp_path: Path) -> None:
     ring = AsynchronousPipeline(**_arguments(tmp_path, goal, "asynchronous"))
     nothing = goal == math.inf

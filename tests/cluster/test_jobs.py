@@ -227,7 +227,7 @@ def test_who_has_no_token_is_refused(head: Head, tmp_path: Path) -> None:
     assert listening == "127.0.0.1"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_run_whose_cluster_died_goes_on_in_another(head: Head, home: Path) -> None:
     first = Head(home)
     try:

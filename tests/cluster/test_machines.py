@@ -56,7 +56,7 @@ def rays(host: Host) -> list[str]:
     return [name for name in host.names() if name.startswith(("raylet", "gcs_server", "ray::"))]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_cluster_of_machines_is_brought_up_trains_a_job_and_is_taken_down(
     desk_head_worker: tuple[Host, Host, Host],

@@ -18,7 +18,7 @@ from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, Prefere
 from rlhf_ray.store import PreferenceStore
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
 def test_a_run_whose_actors_are_killed_keeps_every_label_once_and_comes_to_its_end(tmp_path: Path, mode: str) -> None:

@@ -108,6 +108,10 @@ cluster.shutdown()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("story", [JOIN, LEAVE], ids=["a node joins, two learners", "a node leaves, another joins"])
+@pytest.mark.parametrize(
+    "story",
+    [JOIN, pytest.param(LEAVE, marks=pytest.mark.soak)],
+    ids=["a node joins, two learners", "a node leaves, another joins"],
+)
 def test_training_uses_the_nodes_there_are(tmp_path: Path, story: str) -> None:
     assert "answered 20" in run_in_own_cluster(BEGIN + story + END, tmp_path / "store")

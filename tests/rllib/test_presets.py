@@ -26,7 +26,7 @@ LESS: dict[str, Any] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(
     ("name", "needs"), [("hopper", "mujoco"), ("half_cheetah", "mujoco"), ("pong", "ale_py"), ("coinrun", "procgen")]

@@ -201,7 +201,7 @@ def test_killed_processes_lose_nothing_they_acknowledged(tmp_path: Path) -> None
     kill_writers(tmp_path, 5)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_hundred_killed_processes_lose_nothing_they_acknowledged(tmp_path: Path) -> None:
     kill_writers(tmp_path, 100)
 
