@@ -82,7 +82,9 @@ class FirstClips:
         """Clips so far."""
         self.clips: list[Any] = []
         """References of the clips of each part that was made."""
-        self.helpers: list[ActorHandle[Any]] = []
+        self._ready: list[ActorHandle[Any]] = []
+        self._starting: dict[Any, ActorHandle[Any]] = {}
+        """Helpers that are not ready yet, by the reference that tells when they are."""
         self._parts, self._done = len(parts), 0
         self._make_helpers = make_helpers
 
@@ -128,15 +130,25 @@ class FirstClips:
         self.env_steps += part.env_steps
         self.made = max(self.made, made)
         if self._done == 1 and not self.done:  # not before: the first pair is what people wait for
-            self.helpers = self._make_helpers(len(self.left) // 2)
+            self._starting = {
+                helper.__ray_ready__.remote(): helper for helper in self._make_helpers(len(self.left) // 2)
+            }
         if self.done:
             self.end()
 
+    @property
+    def helpers(self) -> list[ActorHandle[Any]]:
+        """The helpers that are ready: one that takes long to start holds up no part."""
+        if self._starting:
+            ready, _ = ray.wait(list(self._starting), num_returns=len(self._starting), timeout=0)
+            self._ready += [self._starting.pop(each) for each in ready]
+        return self._ready
+
     def end(self) -> None:
         """End the helpers."""
-        for helper in self.helpers:
+        for helper in (*self._ready, *self._starting.values()):
             ray.kill(helper)
-        self.helpers = []
+        self._ready, self._starting = [], {}
 
 
 def free_cores() -> int:
