@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from actors import access
 from actors.announced import AnnouncedRun
@@ -146,6 +147,7 @@ def test_submit_explains_itself_and_names_what_is_wrong(
 def test_where_nothing_answers_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str, words: list[str]
 ) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # a command has a process of its own
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
         monkeypatch.setenv(name, "")  # is put back afterwards
     with pytest.raises(SystemExit) as error:
@@ -164,6 +166,7 @@ def test_where_nothing_answers_one_line_says_so(
 def test_a_job_asks_its_own_cluster_and_what_it_relays_is_not_relayed_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # a command has a process of its own
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", NOBODY)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert f"at {NOBODY}" in said(capsys, "ps")

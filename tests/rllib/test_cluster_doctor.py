@@ -4,6 +4,7 @@ import json
 import socket
 
 import pytest
+import ray
 
 from rlhf_ray import cli
 from rlhf_ray.rllib import doctor
@@ -27,6 +28,7 @@ def test_every_check_is_made_and_the_command_ends_well(capsys: pytest.CaptureFix
 def test_the_command_ends_with_1_when_there_is_a_problem(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # a command has a process of its own
     monkeypatch.setenv("RAY_ADDRESS", "")  # is put back afterwards
     with pytest.raises(SystemExit) as error:
         cli.main(["doctor", "--address", "127.0.0.1:1"])
@@ -38,6 +40,7 @@ def test_the_command_ends_with_1_when_there_is_a_problem(
 
 
 def test_an_address_where_nobody_listens_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     (finding,) = doctor.examine_cluster()
     assert finding.status == "problem"
