@@ -38,13 +38,13 @@ def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(
     )
     with env:
         env.action_space.seed(0)
-        act(env, WINDOW)
+        act(env, 2 * WINDOW)
         env.save(tmp_path / "early")  # waits for nobody
         assert "6 of the 6 labels that are due by now are missing" in caplog.text
         person, stopped = Person(env.links["ada"], tmp_path / "preferences"), threading.Event()
         thread = person.start(stopped.is_set)
         env.reset(seed=0)
-        steps, deadline = WINDOW, time.monotonic() + 200
+        steps, deadline = 2 * WINDOW, time.monotonic() + 200
         while env.status()["comparisons"] < 12 or env.status()["reward_version"] < 1:
             assert time.monotonic() < deadline, env.status()
             *_, terminated, truncated, info = env.step(env.action_space.sample())
