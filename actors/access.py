@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.errors import SettingError
 
 REMEDY = "Copy ~/.ray/auth_token here from the machine that started the cluster, or name a copy: RAY_AUTH_TOKEN_PATH."
 

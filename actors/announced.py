@@ -16,7 +16,7 @@ from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster import job_metadata, private_ray
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.errors import SettingError
 
 NAMESPACE = "rlhf_ray"
 """Ray namespace of all announced runs: the one place where runs see each other."""

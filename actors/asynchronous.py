@@ -18,10 +18,10 @@ from actors.questions import LOST, Questions
 from actors.reward_trainer import StateLostError
 from actors.rollout_collector import PolicyFactory
 from actors.stages import Stage
-from rlhf_ray.fragments import RANDOM_POLICY
+from rlhf_ray.data.fragments import RANDOM_POLICY
+from rlhf_ray.queries.schedules import labels_due, rounds_covered
+from rlhf_ray.queries.spending import PROBE
 from rlhf_ray.reward.trainer import FitReport
-from rlhf_ray.schedules import labels_due, rounds_covered
-from rlhf_ray.spending import PROBE
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.actor import ActorHandle
 
-from rlhf_ray.fragments import RANDOM_POLICY
+from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.settings import ResolvedFragments
 
 FIRST_FILMS = 36

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from actors.pipeline import RoundReport
-from rlhf_ray.arrays import Array
-from rlhf_ray.fragments import RANDOM_POLICY
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import RANDOM_POLICY
 
 
 class FixedReward:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.arrays import Array, IntArray
-from rlhf_ray.comparisons import Pairs, pair_id
-from rlhf_ray.films import Film
-from rlhf_ray.fragments import RANDOM_POLICY, Fragments
-from rlhf_ray.selection import most_disagreed, random_pairs
+from rlhf_ray.data.arrays import Array, IntArray
+from rlhf_ray.data.comparisons import Pairs, pair_id
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.labelling.films import Film
+from rlhf_ray.queries.selection import most_disagreed, random_pairs
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from rlhf_ray.comparisons import Comparisons, Pairs
+from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers import make_teacher
 

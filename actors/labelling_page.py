@@ -15,11 +15,11 @@ import pyarrow as pa
 import ray
 from ray.actor import ActorHandle
 
-from rlhf_ray.comparisons import Pairs
-from rlhf_ray.films import Episode
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk, Situation
+from rlhf_ray.labelling.films import Episode
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.serve import Server, allowed_hosts, links, listen_at
 from rlhf_ray.labelling.sessions import Sessions

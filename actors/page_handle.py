@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import ray
 from ray.actor import ActorHandle
 
-from rlhf_ray.films import Episode
 from rlhf_ray.labelling.desk import Situation
+from rlhf_ray.labelling.films import Episode
 from rlhf_ray.labelling.links import invitation
 
 logger = logging.getLogger(__name__)

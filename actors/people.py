@@ -18,7 +18,7 @@ from actors.pipeline import EPISODE_EVERY, FEWEST_FILMS, OPEN_PER_PERSON
 from actors.questions import LOST, Questions
 from actors.rollout_collector import PolicyFactory
 from actors.stages import Stage
-from rlhf_ray.schedules import progress_due
+from rlhf_ray.queries.schedules import progress_due
 
 logger = logging.getLogger(__name__)
 

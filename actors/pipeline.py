@@ -21,16 +21,17 @@ from actors.page_handle import PageHandle
 from actors.placement import CPUS, of_ring
 from actors.reward_trainer import RewardTrainerActor
 from actors.rollout_collector import PolicyFactory, RolloutCollector
-from rlhf_ray.arrays import Array
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.envs.spaces import is_image
-from rlhf_ray.fragments import RANDOM_POLICY
 from rlhf_ray.labelling.desk import Situation
+from rlhf_ray.queries.schedules import labels_per_round
+from rlhf_ray.queries.spending import Spending
 from rlhf_ray.reward.fitting import check_clips
 from rlhf_ray.reward.trainer import FitReport
-from rlhf_ray.schedules import labels_per_round
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings, ResolvedFragments, RewardModelSettings, SettingError
-from rlhf_ray.spending import Spending
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 
 FIRST_FIT = "fitting the reward model to the first answers"

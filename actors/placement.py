@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.errors import SettingError
 
 logger = logging.getLogger(__name__)
 

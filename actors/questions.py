@@ -8,8 +8,8 @@ from typing import Any
 
 import ray
 
-from rlhf_ray.comparisons import Pairs
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.fragments import Fragments
 
 LOST = (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
 """What reading an object raises when the node that held it is gone."""

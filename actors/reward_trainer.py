@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from rlhf_ray.comparisons import Changes, Comparisons
+from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward.trainer import FitReport, NothingToFitError
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings

@@ -12,9 +12,9 @@ import gymnasium as gym
 import numpy as np
 
 from actors.fragmenter import Clips
-from rlhf_ray.arrays import Array
-from rlhf_ray.films import Camera, Episode, Film, film
-from rlhf_ray.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
+from rlhf_ray.labelling.films import Camera, Episode, Film, film
 from rlhf_ray.settings import ResolvedFragments
 
 HOLDS = (1, 3, 6, 12, 25)

@@ -14,9 +14,9 @@ from actors.labelling_page import Progress
 from actors.pipeline import FIRST_FIT, Pipeline, RoundReport
 from actors.reward_trainer import StateLostError
 from actors.rollout_collector import PolicyFactory
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.queries.schedules import rounds_covered
 from rlhf_ray.reward.trainer import FitReport
-from rlhf_ray.schedules import rounds_covered
 
 ASKINGS = 1000
 """People's questions of a round have numbers from this times the round's up: those of the first round come in parts."""

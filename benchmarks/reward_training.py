@@ -46,8 +46,8 @@ from imitation.rewards.reward_nets import BasicRewardNet
 from imitation.rewards.reward_nets import RewardEnsemble as ImitationEnsemble
 from imitation.util.logger import configure
 
-from rlhf_ray.comparisons import Comparisons, Pairs
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward.networks import StackedLinear
 from rlhf_ray.settings import RewardModelSettings

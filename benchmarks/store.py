@@ -40,8 +40,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.comparisons import Comparisons, Pairs
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.store import PreferenceStore
 
 RESULTS = Path(__file__).parent / "results" / "store.json"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.errors import SettingError
 
 
 def parse_arguments(kind: Any, program: str, words: Sequence[str], default: Any = None) -> Any:

@@ -19,15 +19,16 @@ from typing import Annotated, Any, Literal
 import tyro
 
 import tune_configs
-from rlhf_ray import consent
 from rlhf_ray.arguments import parse_arguments
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.failures import DEBUG, cause, debugging, explain
+from rlhf_ray.envs import consent
 from rlhf_ray.envs.modules import look_in
-from rlhf_ray.failures import DEBUG, cause, debugging, explain
 from rlhf_ray.interruption import sigterm_as_ctrl_c
 from rlhf_ray.labelling import links
 from rlhf_ray.progress import Progress
-from rlhf_ray.settings import Experiment, SettingError, load_experiment
-from rlhf_ray.start import Start
+from rlhf_ray.settings import Experiment, load_experiment
+from rlhf_ray.settings.start import Start
 from rlhf_ray.store import commands
 from rlhf_ray.trackers import TrackerName, check_tracker
 

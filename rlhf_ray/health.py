@@ -15,8 +15,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray.queries.spending import TIES, held_back
 from rlhf_ray.reward.trainer import RECENT_ANSWERS
-from rlhf_ray.spending import TIES, held_back
 
 Row = dict[str, Any]
 Rows = Sequence[Row]

@@ -28,11 +28,12 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
-from rlhf_ray import consent
-from rlhf_ray.checkpoints import all_checkpoints, damaged_files, last_checkpoint
+from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_checkpoint
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.failures import writing
+from rlhf_ray.envs import consent
 from rlhf_ray.envs.modules import found_in, look_in
-from rlhf_ray.failures import writing
-from rlhf_ray.settings import Experiment, SettingError, load_experiment, save_experiment
+from rlhf_ray.settings import Experiment, load_experiment, save_experiment
 
 FORMAT = "rlhf_ray.run/1"
 
@@ -142,7 +143,7 @@ class RunFolder:
 
         Raises:
             SettingError: its config.json is missing, damaged or something else's; or nobody has allowed its environment's module to
-                be imported (`rlhf_ray.consent`).
+                be imported (`rlhf_ray.envs.consent`).
         """
         experiment = load_experiment(self.config)
         if ":" in experiment.environment and self.run.exists() and (folder := self.about().get("modules")):

@@ -4,8 +4,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from rlhf_ray.arrays import FloatArray
-from rlhf_ray.comparisons import Pairs
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.comparisons import Pairs
 
 TeacherName = Literal["oracle", "stochastic"]
 

@@ -6,8 +6,9 @@ import hashlib
 import importlib.util
 from typing import Any, Literal
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.run_folder import RunFolder, plain
-from rlhf_ray.settings import SettingError, to_json
+from rlhf_ray.settings import to_json
 
 TrackerName = Literal["none", "wandb"]
 

@@ -6,8 +6,8 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_ray.comparisons import Comparisons, Pairs
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.teachers import Oracle
 
 VECTORS = gym.spaces.Box(-10.0, 10.0, (3,), np.float32)

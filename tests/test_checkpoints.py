@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
-from rlhf_ray.checkpoints import KEPT, damaged_files, last_checkpoint, save_checkpoint
-from rlhf_ray.failures import explain
+from rlhf_ray.data.checkpoints import KEPT, damaged_files, last_checkpoint, save_checkpoint
+from rlhf_ray.data.failures import explain
 
 
 def _save(folder: Path, iteration: int, text: str = "weights") -> Path:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rlhf_ray.comparisons import Comparisons, Pairs, pair_id, stable_uniform
+from rlhf_ray.data.comparisons import Comparisons, Pairs, pair_id, stable_uniform
 from tests.made_up import same_comparisons, same_fragments, some_comparisons, some_fragments
 
 IDS = [f"{i:x}" for i in range(20_000)]

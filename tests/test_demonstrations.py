@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.settings import SettingError
 from tests.made_up import CHOICES, FORCES, VECTORS
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_ray import cli
-from rlhf_ray.checkpoints import save_checkpoint
-from rlhf_ray.envs.checked import FaultyEnvironmentError
-from rlhf_ray.failures import DEBUG, cause, explain
+from rlhf_ray.data.checkpoints import save_checkpoint
+from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.data.failures import DEBUG, cause, explain
 from rlhf_ray.run_folder import RunFolder
 from rlhf_ray.settings import Experiment, SettingError
 

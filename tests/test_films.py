@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from rlhf_ray import envs
-from rlhf_ray.films import SHADOW_SIDE, Camera, camera_options, film, film_info, picture, without_a_screen
+from rlhf_ray.labelling.films import SHADOW_SIDE, Camera, camera_options, film, film_info, picture, without_a_screen
 from tests.made_up import Drawn
 
 

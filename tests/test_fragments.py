@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_ray.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from tests.made_up import CHOICES, IMAGES, same_fragments, some_fragments
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from actors.fragmenter import Clips, Fragmenter
-from rlhf_ray.arrays import FloatArray
-from rlhf_ray.comparisons import Comparisons, Pairs
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.health import QUIET, SETTLED_FOR, STARVING_ITERATIONS, Alarm, Health
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_ray.checkpoints import last_checkpoint, save_checkpoint
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
+from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.trainer import RewardTrainer
 from rlhf_ray.settings import RewardModelSettings

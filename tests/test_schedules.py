@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_ray.arrays import FloatArray
-from rlhf_ray.schedules import (
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.queries.schedules import (
     ScheduleName,
     labels_due,
     labels_per_round,

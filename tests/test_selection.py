@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_ray.selection import most_disagreed, random_pairs
+from rlhf_ray.queries.selection import most_disagreed, random_pairs
 
 
 @settings(max_examples=200, deadline=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_ray.spending import GATHERINGS, PROBE, TRICKLE, Spending, gathered, held_back
+from rlhf_ray.queries.spending import GATHERINGS, PROBE, TRICKLE, Spending, gathered, held_back
 
 
 def test_without_watching_all_that_is_due_is_granted() -> None:

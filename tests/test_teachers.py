@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_ray.comparisons import Pairs
+from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.teachers import Oracle, Stochastic, make_teacher
 from tests.made_up import some_fragments
 

@@ -13,6 +13,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray.data.errors import FaultyEnvironmentError
+
 RAISED = (Exception, SystemExit)
 """What an environment may raise that is its fault, `sys.exit` included: in an actor that would end the process without a word."""
 
@@ -25,10 +27,6 @@ _NOT_THEIRS = (
 """Beginnings of file names that say nothing about where an environment went wrong."""
 
 logger = logging.getLogger(__name__)
-
-
-class FaultyEnvironmentError(RuntimeError):
-    """An environment raised, or gave what cannot be trained on. The message names environment, step and what was wrong."""
 
 
 def fault(doing: str, error: BaseException) -> FaultyEnvironmentError:

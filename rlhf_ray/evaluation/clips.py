@@ -13,10 +13,10 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.image import imsave
 
-from rlhf_ray.arrays import Array, FloatArray, IntArray
-from rlhf_ray.comparisons import Comparisons
-from rlhf_ray.films import picture
-from rlhf_ray.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.labelling.films import picture
 from rlhf_ray.reward import RewardEnsemble
 
 Answer = Literal["preferred", "other", "tie"]

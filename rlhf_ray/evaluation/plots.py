@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from rlhf_ray.arrays import FloatArray
+from rlhf_ray.data.arrays import FloatArray
 
 Rows = Sequence[dict[str, Any]]
 """The metrics of a run, one dictionary per iteration."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.evaluation import plots, summary
 from rlhf_ray.evaluation.clips import show_pairs
 from rlhf_ray.evaluation.pages import render

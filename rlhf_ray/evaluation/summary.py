@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.evaluation.plots import is_number
 from rlhf_ray.evaluation.verdict import compare, share_of_the_way, verdicts
+from rlhf_ray.queries.spending import gathered, held_back
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.spending import gathered, held_back
 
 MANY_TIES = 0.25
 """Share of ties above which they are worth a warning."""

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from rlhf_ray.comparisons import Pairs
-from rlhf_ray.films import Episode
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk, Situation
+from rlhf_ray.labelling.films import Episode
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.serve import Server, allowed_hosts, links, warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions

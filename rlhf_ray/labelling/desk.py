@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from rlhf_ray.arrays import Array
-from rlhf_ray.comparisons import Pairs
-from rlhf_ray.films import Episode, Film, FilmInfo, film, film_info, picture
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.labelling.films import Episode, Film, FilmInfo, film, film_info, picture
 from rlhf_ray.labelling.leases import Lease, Leases
 from rlhf_ray.labelling.questions import Answer, QuestionQueue, Shown
 from rlhf_ray.labelling.recorder import Recorder

@@ -10,9 +10,9 @@ from pathlib import Path
 import tyro
 
 from rlhf_ray.arguments import parse_arguments
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling.sessions import LASTS_S, Sessions
 from rlhf_ray.run_folder import in_job, run_path
-from rlhf_ray.settings import SettingError
 
 FILE = "labelling.json"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlhf_ray.comparisons import pair_id, stable_uniform
+from rlhf_ray.data.comparisons import pair_id, stable_uniform
 
 Answer = Literal["left", "right", "equal", "incomparable", "skip", "flag"]
 Catch = Literal["same", "repeat", "known"]

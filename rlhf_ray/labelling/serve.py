@@ -10,9 +10,10 @@ from typing import Any
 
 import uvicorn
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling import connections
 from rlhf_ray.labelling.sessions import Sessions
-from rlhf_ray.settings import LabellingSettings, SettingError
+from rlhf_ray.settings import LabellingSettings
 
 logger = logging.getLogger(__name__)
 

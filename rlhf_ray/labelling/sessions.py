@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.errors import SettingError
 
 LONGEST_NAME = 64
 """Characters of a person's name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlhf_ray.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 
 ERRORS, ANSWERS = 1.0, 20.0
 """The prior, Beta(1 + 1, 19 + 1), whose mode is an error rate of 0.05: it counts like 20 answers seen before, one of them wrong."""

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rlhf_ray.arrays import Array, FloatArray
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward.networks import RewardNetworks
 from rlhf_ray.reward.spaces import space_from_json, space_to_json
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json

@@ -8,10 +8,11 @@ from typing import Any
 
 import gymnasium as gym
 
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.trainer import FitReport, RewardTrainer
-from rlhf_ray.settings import RewardModelSettings, SettingError
+from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 
 PASSES = 100

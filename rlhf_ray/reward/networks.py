@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlhf_ray.settings import Activation, RewardModelSettings, SettingError
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.settings import Activation, RewardModelSettings
 
 CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
 """Filters, kernel size and stride of each convolution of the cnn. Small on purpose: on a CPU reward fitting is bound by them."""

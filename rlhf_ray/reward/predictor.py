@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.settings import Activation
 

@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_ray.arrays import Array, FloatArray
-from rlhf_ray.comparisons import Changes, Comparisons, stable_uniform
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.comparisons import Changes, Comparisons, stable_uniform
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.annotators import PRIOR, error_rates
 from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble, steps_of
-from rlhf_ray.reward.preference_model import discounts, log_likelihood_loss
-from rlhf_ray.settings import RewardModelSettings, SettingError
+from rlhf_ray.reward.likelihood import discounts, log_likelihood_loss
+from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)
 

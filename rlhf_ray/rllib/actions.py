@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from rlhf_ray.arrays import Array
+from rlhf_ray.data.arrays import Array
 
 
 def to_env_actions(actions: Array, space: gym.Space[Any]) -> Array:

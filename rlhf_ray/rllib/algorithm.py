@@ -27,6 +27,7 @@ from actors.people import PeoplesPipeline
 from actors.pipeline import RoundReport, check_horizon
 from actors.placement import NODES_WITHIN, await_room, ring_bundles
 from actors.synchronous import SynchronousPipeline
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.env_runner import raise_fault
@@ -38,7 +39,7 @@ from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
 from rlhf_ray.rllib.seeding import begin_anew
 from rlhf_ray.rllib.spreading import spread_env_runners
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
-from rlhf_ray.settings import PreferenceSettings, SettingError
+from rlhf_ray.settings import PreferenceSettings
 
 ORIGIN = "origin.json"
 """File in a checkpoint that says which of Tune's trials it is from."""

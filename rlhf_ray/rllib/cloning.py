@@ -10,7 +10,7 @@ import torch
 from ray.rllib.core.columns import Columns
 from torch import Tensor
 
-from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.rllib.actions import to_policy_actions
 
 LEAST_LOG_STD = math.log(0.2)

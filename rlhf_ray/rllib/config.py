@@ -21,9 +21,10 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from actors.labelling_page import PageSettings
 from rlhf_ray import envs
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.checked import try_out
 from rlhf_ray.envs.spaces import check_spaces
-from rlhf_ray.films import Camera, camera_options, without_a_screen
+from rlhf_ray.labelling.films import Camera, camera_options, without_a_screen
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.reward import RewardEnsemble
@@ -42,7 +43,6 @@ from rlhf_ray.settings import (
     PreferenceSettings,
     ResolvedFragments,
     RewardModelSettings,
-    SettingError,
     env_steps_needed,
     from_json,
     to_json,

@@ -9,8 +9,8 @@ from typing import Any
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
-from rlhf_ray.envs.checked import FaultyEnvironmentError
-from rlhf_ray.failures import cause, debugging
+from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.data.failures import cause, debugging
 
 NAMESPACE = b"rlhf_ray"
 """Of the cluster's key-value store, where env runners leave what is wrong with their environment."""

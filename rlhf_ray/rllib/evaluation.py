@@ -19,7 +19,7 @@ from ray.rllib.core import (
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from rlhf_ray import envs
-from rlhf_ray.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.rllib.policy import CollectorPolicy
 from rlhf_ray.run_folder import RunFolder
 

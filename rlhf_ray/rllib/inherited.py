@@ -8,8 +8,8 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
-from rlhf_ray.settings import SettingError
 
 _STACK = "the learned reward needs RLlib's new API stack: leave it out"
 _OBSERVATIONS = (

@@ -15,17 +15,18 @@ import numpy as np
 from actors.fragmenter import Clips, Fragmenter
 from actors.rollout_collector import RolloutCollector
 from rlhf_ray.arguments import parse_arguments
-from rlhf_ray.comparisons import Pairs
-from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.envs.spaces import is_image
-from rlhf_ray.films import Camera, Episode
-from rlhf_ray.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.labelling.collect import collect
+from rlhf_ray.labelling.films import Camera, Episode
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import newest_policy
 from rlhf_ray.run_folder import RunFolder
-from rlhf_ray.settings import Experiment, LabellingSettings, SettingError
+from rlhf_ray.settings import Experiment, LabellingSettings
 from rlhf_ray.store import PreferenceStore
 
 MORE_CLIPS = 30

@@ -14,15 +14,16 @@ import torch
 from safetensors.numpy import save_file
 
 from actors.pipeline import check_labels
-from rlhf_ray.comparisons import Comparisons
-from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.cloning import clone
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.policy import policy_spec
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
 from rlhf_ray.run_folder import RunFolder
-from rlhf_ray.settings import Experiment, SettingError
-from rlhf_ray.start import Start
+from rlhf_ray.settings import Experiment
+from rlhf_ray.settings.start import Start
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.commands import store_of
 

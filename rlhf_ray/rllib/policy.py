@@ -19,10 +19,11 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor, nn
 
-from rlhf_ray.arrays import Array
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.spaces import is_image
 from rlhf_ray.rllib.actions import to_env_actions
-from rlhf_ray.settings import PolicyNetwork, PPOSettings, SettingError
+from rlhf_ray.settings import PolicyNetwork, PPOSettings
 
 
 class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]

@@ -11,10 +11,10 @@ import numpy as np
 import tyro
 
 from rlhf_ray.arguments import parse_arguments
-from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.evaluation import SEED_OFFSET, ActBest, newest_policy, with_an_end
 from rlhf_ray.run_folder import RunFolder
-from rlhf_ray.settings import SettingError
 
 
 @dataclass(frozen=True)

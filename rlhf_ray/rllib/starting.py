@@ -10,12 +10,13 @@ import gymnasium as gym
 import numpy as np
 from safetensors.numpy import load_file
 
-from rlhf_ray.arrays import Array
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.evaluation import load_policy
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.run_folder import RunFolder
-from rlhf_ray.settings import RewardModelSettings, SettingError
+from rlhf_ray.settings import RewardModelSettings
 
 
 def fitted_reward(path: Path | str) -> RewardEnsemble:

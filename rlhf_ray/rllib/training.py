@@ -13,7 +13,7 @@ from typing import Any
 
 from actors.announced import Announcement, announced
 from actors.cluster import start_ray as start_ray  # where callers look for it
-from rlhf_ray.checkpoints import last_checkpoint, save_checkpoint
+from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.evaluation.report import write_report
 from rlhf_ray.evaluation.verdict import Verdict, share_of_the_way, verdicts
 from rlhf_ray.health import Health

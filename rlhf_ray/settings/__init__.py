@@ -3,7 +3,7 @@
 The command line and its help are made from these classes, and so are `PreferencePPOConfig`'s setters.
 """
 
-from rlhf_ray.settings.checks import SettingError
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings.experiment import (
     Experiment,
     env_steps_needed,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args, get_origin, get_type_hints
 
-
-class SettingError(ValueError):
-    """A setting has a value that cannot work. The message names the setting, the value and the remedy."""
+from rlhf_ray.data.errors import SettingError
 
 
 def require(condition: bool, setting: str, value: object, rule: str) -> None:

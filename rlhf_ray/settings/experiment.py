@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlhf_ray.settings.checks import SettingError, require
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.settings.checks import require
 from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PPOSettings

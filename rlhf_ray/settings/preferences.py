@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rlhf_ray.schedules import ScheduleName
+from rlhf_ray.queries.schedules import ScheduleName
 from rlhf_ray.settings.checks import require, require_choices
 from rlhf_ray.teachers import TeacherName
 

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from rlhf_ray.arrays import Array, IntArray
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.arrays import Array, IntArray
+from rlhf_ray.data.fragments import Fragments
 
 COLUMNS = {
     "observations": "observations",

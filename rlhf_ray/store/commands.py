@@ -12,7 +12,7 @@ from typing import Any
 import tyro
 
 from rlhf_ray.arguments import parse_arguments
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.store import exchange
 from rlhf_ray.store.files import open_files
 from rlhf_ray.store.merges import check_one_kind

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlhf_ray.arrays import IntArray
+from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.store.clips import DamagedClipError, Pack
 from rlhf_ray.store.files import FOLDERS, NUMBERED, Files, number_of
 from rlhf_ray.store.schema import counting, in_order, rows_holding, take, touches_merges, with_columns

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.store import foreign
 from rlhf_ray.store.clips import COLUMNS
 from rlhf_ray.store.files import LocalFiles

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Protocol
 import pyarrow as pa
 import pyarrow.fs
 
-from rlhf_ray.flush import flush
+from rlhf_ray.data.flush import flush
 
 FOLDERS = ("labels", "clips")
 NUMBERED = re.compile(r"(\d+)-[0-9a-f]{32}\.(?:parquet|arrow)$")

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.arrays import Array
-from rlhf_ray.comparisons import Comparisons, Pairs
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.fragments import Fragments
 
 LARGEST = 8 << 30
 """Bytes that a file may come to in memory: what is packed in it, and the clips that it names. A few kB can claim any number."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.store.clips import Rows
 from rlhf_ray.store.contents import Contents
 from rlhf_ray.store.schema import LABELS, MERGE, UNDO, rows_holding, take

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from rlhf_ray.arrays import IntArray
-from rlhf_ray.comparisons import pair_id
+from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.comparisons import pair_id
 
 FORMAT, MAJOR, MINOR = "rlhf_ray.preferences", 1, 2
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from rlhf_ray.arrays import Array, FloatArray, IntArray
-from rlhf_ray.comparisons import Comparisons, Pairs
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.store.clips import Joined, Pack
 
 

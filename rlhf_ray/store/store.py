@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rlhf_ray.arrays import IntArray
-from rlhf_ray.comparisons import Changes, Comparisons
-from rlhf_ray.flush import flush
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.comparisons import Changes, Comparisons
+from rlhf_ray.data.flush import flush
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.store import merges, upkeep, weights
 from rlhf_ray.store.clips import DamagedClipError, Rows, gather
 from rlhf_ray.store.contents import Contents, log

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from rlhf_ray.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.fragments import Trajectory
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
+from rlhf_ray.data.fragments import Trajectory
 
 _NO_STEP = -2
 """Stands for the number of a step that is none: nothing follows it, and it follows nothing."""

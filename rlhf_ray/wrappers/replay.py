@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.arrays import Array
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.wrappers.single import HumanPreferencesEnv
 
 CHUNK = 4096

@@ -10,7 +10,7 @@ import ray
 from actors.asynchronous import LOOK_EVERY, AsynchronousPipeline
 from actors.fragmenter import Clips
 from actors.people import PeoplesPipeline
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.errors import SettingError
 
 
 class WrapperRing(AsynchronousPipeline):

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.arrays import Array
-from rlhf_ray.films import Film, FilmInfo
-from rlhf_ray.flush import flush
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.flush import flush
+from rlhf_ray.labelling.films import Film, FilmInfo
 
 FORMAT = "rlhf_ray.wrapper/1"
 NAME = "state.json"

@@ -10,10 +10,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.arrays import Array
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.spaces import is_image
-from rlhf_ray.films import Camera
-from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings, SettingError
+from rlhf_ray.labelling.films import Camera
+from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.taught import Taught, Transform, action_dtype, seen_space
 from rlhf_ray.wrappers.teaching import Teaching

@@ -11,9 +11,9 @@ from typing import Any, Self
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.spaces import check_spaces
-from rlhf_ray.settings import SettingError
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.teaching import WINDOW, Teaching
 

@@ -17,16 +17,17 @@ import torch
 from actors.cluster import hold_ray, release_ray
 from actors.fragmenter import Clips
 from actors.labelling_page import PageSettings
-from rlhf_ray.arrays import Array, FloatArray
-from rlhf_ray.films import Film, film
-from rlhf_ray.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
+from rlhf_ray.labelling.films import Film, film
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.reward.trainer import FitReport
-from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings, SettingError
+from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.ring import PeoplesWrapperRing, WrapperRing
 from rlhf_ray.wrappers.saved import find_folder, read_state, whole_folder, write_state

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.asynchronous import AsynchronousPipeline
 from actors.fragmenter import Clips
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 
 SIDE, LENGTH, CLIPS, LABELS = 64, 10, 80, 20

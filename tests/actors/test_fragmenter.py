@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from actors.fragmenter import Clips, Fragmenter
-from rlhf_ray.comparisons import Pairs
-from rlhf_ray.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.queries.selection import most_disagreed
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.selection import most_disagreed
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from tests.made_up import FORCES, VECTORS, same_fragments, some_fragments
 

@@ -7,7 +7,7 @@ import pytest
 
 from actors.gatherer import SyntheticGatherer
 from actors.reward_trainer import RewardTrainerActor, StateLostError
-from rlhf_ray.comparisons import Changes, Comparisons
+from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import FORCES, VECTORS, some_comparisons

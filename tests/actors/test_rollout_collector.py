@@ -11,7 +11,7 @@ from PIL import Image
 
 from actors.fragmenter import Clips
 from actors.rollout_collector import RolloutCollector
-from rlhf_ray.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.settings import ResolvedFragments
 from tests.made_up import AlwaysUp, Drawn, Walk, same_fragments
 

@@ -13,7 +13,7 @@ import ray
 
 from actors.pipeline import RoundReport
 from actors.synchronous import SynchronousPipeline
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import AlwaysUp, Walk, same_comparisons

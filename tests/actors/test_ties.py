@@ -12,8 +12,8 @@ import pytest
 
 from actors.asynchronous import AsynchronousPipeline
 from actors.synchronous import SynchronousPipeline
+from rlhf_ray.queries.spending import GATHERINGS, PROBE, TRICKLE
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
-from rlhf_ray.spending import GATHERINGS, PROBE, TRICKLE
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import Walk, same_comparisons
 

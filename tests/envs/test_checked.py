@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from rlhf_ray import envs
-from rlhf_ray.envs.checked import CheckedEnv, FaultyEnvironmentError, try_out
+from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.envs.checked import CheckedEnv, try_out
 
 
 class Env(gym.Env[Any, Any]):

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.comparisons import Pairs
-from rlhf_ray.films import film
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.collect import LocalStore
 from rlhf_ray.labelling.desk import Desk, Given, Showing
+from rlhf_ray.labelling.films import film
 from rlhf_ray.labelling.questions import Answer, QuestionQueue
 from rlhf_ray.store import Event, PreferenceStore
 from tests.made_up import IMAGES, VECTORS, some_fragments

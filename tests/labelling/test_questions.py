@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rlhf_ray.comparisons import pair_id
+from rlhf_ray.data.comparisons import pair_id
 from rlhf_ray.labelling.questions import ACTIVE, CATCH_AFTER, QuestionQueue, Shown
 
 PAIRS = [(f"a{i}", f"b{i}") for i in range(6)]

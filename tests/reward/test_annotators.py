@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_ray.comparisons import Changes, Comparisons
+from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward.annotators import PRIOR, error_rates
 from rlhf_ray.settings import RewardModelSettings, SettingError

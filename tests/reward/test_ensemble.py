@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward import ensemble as ensemble_module
 from rlhf_ray.settings import RewardModelSettings

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_ray.reward.preference_model import discounts, log_likelihood_loss
+from rlhf_ray.reward.likelihood import discounts, log_likelihood_loss
 
 
 @settings(max_examples=200, deadline=None)

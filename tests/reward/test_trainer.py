@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.comparisons import Comparisons, stable_uniform
+from rlhf_ray.data.comparisons import Comparisons, stable_uniform
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward import trainer as trainer_module
 from rlhf_ray.reward.trainer import FitReport, bootstrap_weights

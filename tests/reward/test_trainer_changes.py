@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.comparisons import Changes, Comparisons
+from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.reward.trainer import NothingToFitError
 from tests.made_up import CHOICES, IMAGES, some_comparisons
 from tests.reward.test_trainer import SMALL, _held_out, _same, _trainer, _without_time

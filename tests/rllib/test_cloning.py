@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.rllib.actions import to_env_actions, to_policy_actions
 from rlhf_ray.rllib.cloning import LEAST_LOG_STD, clone
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec

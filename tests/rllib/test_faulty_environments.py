@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from ray import tune
 
-from rlhf_ray.envs.checked import CheckedEnv, FaultyEnvironmentError
-from rlhf_ray.failures import cause
+from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.data.failures import cause
+from rlhf_ray.envs.checked import CheckedEnv
 from rlhf_ray.rllib import PreferencePPOConfig
 
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -14,7 +14,7 @@ import ray
 from safetensors.numpy import load_file
 
 from rlhf_ray import cli
-from rlhf_ray.demonstrations import Demonstrations
+from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.new_run import new_run
@@ -29,7 +29,7 @@ from rlhf_ray.settings import (
     RewardModelSettings,
     SettingError,
 )
-from rlhf_ray.start import Start
+from rlhf_ray.settings.start import Start
 from rlhf_ray.store import PreferenceStore
 
 

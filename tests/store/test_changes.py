@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_ray.comparisons import Changes, pair_id
+from rlhf_ray.data.comparisons import Changes, pair_id
 from rlhf_ray.store import Event, PreferenceStore
 from tests.made_up import some_comparisons, some_fragments
 from tests.store.test_events import CLIPS, IDS, event

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.store import PreferenceStore, store, upkeep
 from tests.made_up import same_comparisons, some_comparisons
 from tests.store.faulty import FaultyDisk, PowerCutError

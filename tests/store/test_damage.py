@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.store import DamagedClipError, PreferenceStore
 from tests.made_up import IMAGES, same_comparisons, some_comparisons
 

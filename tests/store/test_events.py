@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_ray.comparisons import pair_id
+from rlhf_ray.data.comparisons import pair_id
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store import store as store_module
 from tests.made_up import some_fragments

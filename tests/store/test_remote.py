@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from moto.server import ThreadedMotoServer
 
-from rlhf_ray.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.store import Event, PreferenceStore, store
 from tests.made_up import same_comparisons, some_comparisons
 

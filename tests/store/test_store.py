@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlhf_ray.comparisons import Comparisons, Pairs
+from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.store import LABELS, PreferenceStore
 from tests.made_up import CHOICES, IMAGES, same_comparisons, some_comparisons, some_fragments
 

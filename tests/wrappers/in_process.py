@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from actors.fragmenter import Clips, Fragmenter
 from actors.gatherer import SyntheticGatherer
 from actors.pipeline import RoundReport
+from rlhf_ray.queries.schedules import labels_due
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.schedules import labels_due
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 

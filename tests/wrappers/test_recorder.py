@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlhf_ray.fragments import Trajectory
+from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.wrappers.recorder import Recorder
 from tests.made_up import Walk
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_ray.films import Film, FilmInfo
+from rlhf_ray.labelling.films import Film, FilmInfo
 from rlhf_ray.wrappers.saved import NAME, find_folder, read_state, whole_folder, write_state
 
 STATE: dict[str, Any] = {

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.fragments import RANDOM_POLICY
+from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore

@@ -10,13 +10,14 @@ from typing import Literal
 
 from actors.announced import announced
 from rlhf_ray.arguments import parse_arguments
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.sweeps.running import Plan, go_on, read_plan, sweep
 from rlhf_ray.rllib.sweeps.space import Space, parse
 from rlhf_ray.rllib.sweeps.strategies import Schedule, Search
 from rlhf_ray.rllib.sweeps.trial import Metric
 from rlhf_ray.rllib.training import start_ray
 from rlhf_ray.run_folder import run_path
-from rlhf_ray.settings import Experiment, SettingError
+from rlhf_ray.settings import Experiment
 from rlhf_ray.trackers import TrackerName
 
 

@@ -17,7 +17,8 @@ import ray
 from ray import tune
 
 from actors.placement import missing
-from rlhf_ray import consent
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.envs import consent
 from rlhf_ray.envs.modules import found_in, look_in
 from rlhf_ray.rllib.sweeps.results import Outcome, collect, conclude
 from rlhf_ray.rllib.sweeps.space import PLACED, Space, apply, check, describe, extremes
@@ -30,7 +31,7 @@ from rlhf_ray.rllib.sweeps.strategies import (
 )
 from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, LINKS, OBJECTIVE, REFUSAL, TRIAL, Metric, SweepTrial
 from rlhf_ray.run_folder import in_job
-from rlhf_ray.settings import Experiment, SettingError, from_json, to_json
+from rlhf_ray.settings import Experiment, from_json, to_json
 from rlhf_ray.trackers import PROJECT, TrackerName, check_tracker
 
 FAILURES = 10

@@ -9,8 +9,9 @@ from typing import Any, get_args, get_type_hints
 from ray import tune
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.run_folder import plain
-from rlhf_ray.settings import Experiment, SettingError, from_json, to_json
+from rlhf_ray.settings import Experiment, from_json, to_json
 
 Space = dict[str, Any]
 """Names of settings (``ppo.gamma``, ``seed``), each with one of Tune's samplers."""

@@ -13,9 +13,9 @@ from ray.tune.schedulers.pb2 import PB2
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 from ray.tune.search.sample import Categorical, Float, Integer
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.sweeps.space import CHANGEABLE, PLACED, Space
 from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, TRIAL
-from rlhf_ray.settings import SettingError
 
 Search = Literal["random", "optuna"]
 Schedule = Literal["none", "asha", "pbt", "pb2"]

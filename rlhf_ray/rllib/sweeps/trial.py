@@ -12,14 +12,14 @@ import ray
 from ray.tune import PlacementGroupFactory, Trainable
 
 from actors.placement import CPUS, of_ring
-from rlhf_ray.envs.checked import FaultyEnvironmentError
-from rlhf_ray.failures import cause
+from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
+from rlhf_ray.data.failures import cause
 from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
 from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate
 from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.rllib.sweeps.space import apply, kinds
-from rlhf_ray.settings import Experiment, SettingError, from_json
+from rlhf_ray.settings import Experiment, from_json
 
 Metric = Literal["return", "likelihood"]
 """return: the mean true return of the policy, acting deterministically. likelihood: the mean log-likelihood, in nats, of held-out

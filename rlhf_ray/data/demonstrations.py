@@ -19,9 +19,9 @@ import gymnasium as gym
 import numpy as np
 import pyarrow as pa
 
-from rlhf_ray.arrays import Array, BoolArray, FloatArray
-from rlhf_ray.fragments import Trajectory
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import Trajectory
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Demonstrations:
                 raise SettingError(f"The demonstrations in {where} have {name} that are not finite; leave those out.")
 
     def trajectories(self) -> list[Trajectory]:
-        """The episodes, to cut fragments from (`rlhf_ray.fragments.cut_fragments`); the last one may be unfinished.
+        """The episodes, to cut fragments from (`rlhf_ray.data.fragments.cut_fragments`); the last one may be unfinished.
 
         Where next observations or rewards are not known, an episode's last step is left out, and rewards are NaN.
 

@@ -12,8 +12,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from rlhf_ray.failures import cause, writing
-from rlhf_ray.flush import flush
+from rlhf_ray.data.failures import cause, writing
+from rlhf_ray.data.flush import flush
 
 KEPT = 2
 """Newest checkpoints kept: one more than needed, should the newest turn out damaged."""

@@ -14,7 +14,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.errors import SettingError
 
 FLAG = "--allow-import"
 

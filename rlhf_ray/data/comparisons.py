@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlhf_ray.arrays import BoolArray, FloatArray, IntArray
-from rlhf_ray.films import Film
-from rlhf_ray.fragments import Fragments
+from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.labelling.films import Film
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rlhf_ray.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 
 
 def random_pairs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.errors import SettingError
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from rlhf_ray.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 
 RANDOM_POLICY = -1
 """The policy version of fragments made by uniformly random actions."""

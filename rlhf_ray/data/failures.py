@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_ray.envs.checked import FaultyEnvironmentError
-from rlhf_ray.settings import SettingError
+from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 
 DEBUG = "RLHF_RAY_DEBUG"
 """Environment variable that has traces shown where it is set to anything but nothing and 0; `--debug` sets it to 1."""

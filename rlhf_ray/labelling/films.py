@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 from PIL import Image
 
-from rlhf_ray.arrays import Array
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.envs.spaces import is_image
 
 RENDERED_SIDE = 256
