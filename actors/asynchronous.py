@@ -1,541 +1,549 @@
-"""The asynchronous ring: asking, answering, storing and fitting each go at their own pace, and PPO waits for none of them."""
+"""The asynchronous ring: a coroutine for each stage, each at its own pace. The agent's training waits for none of them."""
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import logging
-import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
 
-import ray
-
-from actors.pipeline import FIRST_FIT, Pipeline, RoundReport
-from actors.questions import LOST, Questions
-from actors.reward_trainer import StateLostError
-from actors.rollout_collector import PolicyFactory
-from actors.stages import Stage
-from rlhf_ray.data.fragments import RANDOM_POLICY
-from rlhf_ray.queries.schedules import labels_due, rounds_covered
-from rlhf_ray.queries.spending import PROBE
+from actors.askings import Askings
+from actors.clip_source import ClipSource
+from actors.first_clips import questions
+from actors.people import People
+from actors.ring import Members, Moment, RoundReport, Stop
+from actors.synchronous import FIRST_FIT
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.nested import read_nested, write_nested
+from rlhf_ray.queries.pool import PoolReport
+from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward.trainer import FitReport
+from rlhf_ray.store import Tally
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.2
-"""Seconds between two looks at whether something can be started that no finished call announces."""
+"""Seconds between two looks of the training's thread at whether it has to wait on."""
 
-MOST_UNSTORED = 4
-"""Batches of answers that wait to be stored, at most: where the store is slow, the teacher waits."""
+ASK_AGAIN_AFTER = 5.0
+"""Seconds between two attempts to ask about pairs whose clips could not be stored."""
 
 CALLS_WITHIN = 1.5
 """Seconds that calls under way have to return before the actors are ended. What waits for people at the page takes up to 1."""
 
-STORE_AGAIN_AFTER = 5.0
-"""Seconds between two attempts to store answers that could not be."""
+ENDS_WITHIN = 60.0
+"""Seconds that the thread has to end."""
+
+_T = TypeVar("_T")
 
 
-class AsynchronousPipeline(Pipeline):
-    """Turns the ring in a thread of its own, which moves references and waits; PPO tells it how far it is.
+class AsynchronousRing:
+    """Turns in a thread of its own, which moves references and waits; the training tells it how far it is.
 
-    Labels fall due with PPO's progress, and so do gradient steps: as many per environment step as in the synchronous ring.
+    Labels fall due with the training's progress, and so do gradient steps: as many per environment step as in the synchronous ring.
+
+    Args:
+        members: its actors.
+        schedule: how many labels, when.
+        source: of clips that the agent's own rollouts don't make.
+        people: where people are asked; else None.
+        asks: whether questions are asked; else it fits to what the store holds.
+        fits: whether the reward model is fitted; else it only collects preferences.
     """
 
-    def __init__(self, **arguments: Any):
-        super().__init__(**arguments)
-        self.rounds = self.preferences.rounds  # of gradient steps, which no iteration has to wait for
-        self.stages = {name: Stage() for name in ("storing", *self._starts())}
-        self.dropped_explorations = 0
-        """Explorations that fell due while the collector was busy with an earlier one."""
-        self.lost_questions = 0
-        """Questions that went with the node they were on. They are replaced by new ones."""
-        self.failed_commits = 0
-        """Times that answers could not be stored. They are kept, and stored when it is possible again."""
-        self.label_seconds = 0.0
-        """From asking to storing, of the labels that were stored last."""
-        self._store_again_at = 0.0
-        self._progress, self._now, self._advances = 0.0, 0, 0
-        self._asked, self._fits = 0, 0
-        self._granted = 0 if self.spending.watches else self.preferences.comparisons
-        """Labels that may be asked for by now, in all, where `Spending` watches them."""
-        self._granted_at = -1
-        """The round of the last grant."""
-        self._settled = False
-        """Whether the last grant was of nothing: what is due is held back."""
-        self._ties_at = 0, 0
-        """Labels, and ties among them, when `Spending` was told of them last."""
-        self._starved_at = -1
-        self._checked_at = 0
+    def __init__(
+        self,
+        members: Members,
+        schedule: LabelSchedule,
+        source: ClipSource,
+        people: People | None = None,
+        *,
+        asks: bool = True,
+        fits: bool = True,
+    ):
+        self.members, self.schedule, self.source, self.people = members, schedule, source, people
+        self.asks, self.fits = asks, fits
+        self.say: Callable[[str], None] = lambda what: None
+        """Is told what the run waits for before its first iteration."""
+        self.meters = {name: Meter() for name in ("asking", "fitting", "exploring", "checking")}
+        self.meters |= {askings.name: Meter() for askings in members.gatherers}
+        self._tally = Tally()
+        self._moment = Moment(0.0, 0, 0, 0, _no_policy)
+        self._advances = 0
+        """Iterations of the agent that have begun."""
+        self._fits_held = 0
+        """Rounds of gradient steps taken after the first fit."""
         self._published_at = 0
+        """Environment steps when the newest version was made."""
+        self._starved_at = -1
+        """The iteration in which no pair was to be made, which new clips end."""
+        self._gathering = False
+        """Whether first clips are being made."""
+        self._report = PoolReport()
         self._reported = 0, 0
-        """Labels due and answered when `news` was asked for last."""
-        self._questions: deque[Questions] = deque()
-        self._unstored: deque[tuple[Questions, int, Any]] = deque()
-        self._unfitted: list[Any] = []
-        self._exploration: tuple[int, int, PolicyFactory] | None = None
-        self._arrived: dict[str, Any] = {"too_short": 0, "distinct_clips": 1.0, "newest_policy": RANDOM_POLICY}
+        """Labels due and answered at the last report."""
+        self._unfitted = False
+        """Whether something was stored that no fit has seen."""
+        self._labels_before = 0
+        """Labels that were there before the first clips."""
+        self._due = 0
+        """Labels to have been asked for by now, as found last."""
         self._news: FitReport | None = None
         self._failure: BaseException | None = None
-        self._stopping = False
-        self._changed = threading.Condition()
-        """Guards everything above, and is told when a version is published or the ring has failed."""
+        self._published = threading.Condition()
+        """Is told when there is a new version, or the ring has failed. Nothing is called while it is held."""
+        self._loop = asyncio.new_event_loop()
+        self._changed = asyncio.Event()
+        self._stages: list[asyncio.Task[None]] = []
+        self._ending = False
         self._thread = threading.Thread(target=self._run, name="ring", daemon=True)
 
-    # What PPO calls.
+    # What the training calls.
 
-    def begin(self, env_steps: int, stop: Callable[[], bool] = lambda: False) -> RoundReport | None:
-        """Gather the first clips with ``env_steps`` random actions, and wait for the first version of the reward model.
+    @property
+    def env_steps(self) -> int:
+        """See `Ring.env_steps`."""
+        return self.source.env_steps
 
-        Args:
-            env_steps: to take.
-            stop: says whether to wait no longer.
+    @property
+    def answered(self) -> int:
+        """See `Ring.answered`."""
+        return self._tally.held
 
-        Returns:
-            What the first fit came to; None when it was stopped before.
+    @property
+    def version(self) -> int:
+        """See `Ring.version`."""
+        return self.members.version
+
+    @property
+    def rounds_held(self) -> int:
+        """See `Ring.rounds_held`."""
+        return self._fits_held + 1 if self.version else 0
+
+    def begin(self, env_steps: int, stop: Stop = lambda: False) -> RoundReport | None:
+        """See `Ring.begin`.
 
         Raises:
             SettingError: the clips show that the settings do not fit the environment.
         """
-        self._collect_first(env_steps)
-        self._now = env_steps
-        self.start()
+        self.start(env_steps)
         self.wait_for_version(stop)
-        return self.news()
+        return self._news_report()
 
-    def start(self) -> None:
-        """Begin to turn, with the labels that the store holds."""
-        self._adopt_stored()
-        if self.spending.watches:
-            self._ties_at = ray.get(self.store.ties.remote())
+    def start(self, env_steps: int = 0) -> None:
+        """Begin to turn, with ``env_steps`` random actions for the first clips and the labels that the store holds."""
+        self._gathering = env_steps > 0
         self._thread.start()
+        self.call(self._start(env_steps))
 
-    def wait_for_version(self, stop: Callable[[], bool] = lambda: False) -> None:
+    def wait_for_version(self, stop: Stop = lambda: False) -> None:
         """Wait for the first version of the reward model, or until ``stop`` says not to.
 
         Raises:
             Exception: whatever went wrong in the ring.
         """
-        with self._changed:
-            while self.version == 0 and not stop():
-                self._changed.wait(LOOK_EVERY)
-                self._raise_failure()
+        self._wait(lambda: self.version == 0 and not stop())
 
-    @property
-    def rounds_held(self) -> int:
-        """Rounds of gradient steps taken so far, the first included."""
-        return self._fits + 1 if self.version else 0
-
-    def advance(self, progress: float, env_steps: int, stop: Callable[[], bool] = lambda: False) -> None:
-        """PPO has come so far; with `PreferenceSettings.max_reward_age`, wait while its reward is older than that.
-
-        Args:
-            progress: 0 to 1; at 1 all labels are due.
-            env_steps: taken so far, over all.
-            stop: says whether to wait no longer.
+    def advance(self, moment: Moment, stop: Stop = lambda: False) -> RoundReport | None:
+        """See `Ring.advance`; with `PreferenceSettings.max_reward_age`, wait while the reward is older than that.
 
         Raises:
             Exception: whatever went wrong in the ring.
         """
-        with self._changed:
-            self._raise_failure()
-            self._progress, self._now = progress, env_steps
-            self._advances += 1
-            self._changed.notify_all()
-            limit = self.preferences.max_reward_age
-            while limit is not None and self.reward_age >= limit and self._version_to_come() and not stop():
-                self._changed.wait(LOOK_EVERY)
-                self._raise_failure()
+        self._raise_failure()
+        due = self.schedule.round_at(moment.progress)
+        if due > self.schedule.round_at(self._moment.progress):
+            self.source.offer(moment, due, wait=False)
+        if self.people is not None:
+            self.people.advanced(moment.progress)
+        self._moment, self._advances = moment, self._advances + 1
+        self.notify()
+        limit = self.members.settings.preferences.max_reward_age
+        if limit is not None:
+            self._wait(lambda: self.reward_age >= limit and self._version_to_come() and not stop())
+        return self._news_report()
 
-    def explore(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
-        """Have clips of a policy with a share of random actions gathered, as the settings say. Their steps count from now on."""
-        with self._changed:
-            if self._exploration is not None:
-                self.dropped_explorations += 1
-                return
-            self._exploration = (round_number, policy_version, make_policy)
-            self.env_steps += self.fragments.exploration_env_steps
-
-    def news(self) -> RoundReport | None:
-        """The newest fit since the last call, and how many labels fell due and were answered since then; None without a fit."""
-        with self._changed:
-            fit, self._news = self._news, None
-            if fit is None:
-                return None
-            due = self._due()
-            report = RoundReport(
-                fit.version - 1, due - self._reported[0], self.answered - self._reported[1], self.answered, fit
-            )
-            self._reported = due, self.answered
-            return report
+    def newest_reward(self) -> dict[str, Array]:
+        """See `Ring.newest_reward`."""
+        return self.members.newest_reward()
 
     @property
     def reward_age(self) -> int:
-        """Environment steps taken since the newest version of the reward model was published."""
-        return self._now - self._published_at
+        """Environment steps taken since the newest version of the reward model was made."""
+        return self._moment.env_steps - self._published_at
 
-    def report(self) -> dict[str, float]:
-        """Of each stage its rate, idle share and queue (`Stage.report`); what was dropped; the reward's age (env steps)."""
-        with self._changed:
-            values = {
-                f"{name}_{what}": value
-                for name, queue in self._waiting().items()
-                for what, value in self.stages[name].report(queue).items()
-            }
-            return values | {
-                "labels_due": float(self._due()),
-                "reward_age": float(self.reward_age),
-                "label_seconds": self.label_seconds,
-                "explorations_dropped": float(self.dropped_explorations),
-                "questions_lost": float(self.lost_questions),
-                "commits_failed": float(self.failed_commits),
-            }
+    def metrics(self) -> dict[str, Any]:
+        """See `Ring.metrics`: of each stage its rate, idle share and queue; what was dropped; the reward's age (env steps)."""
+        waiting = {
+            "asking": max(0, self._due - self.answered - self.members.open),
+            "fitting": int(self._unfitted),
+            "exploring": int(self.source.waiting()),
+        } | {askings.name: askings.open for askings in self.members.gatherers}
+        stages = {
+            f"{name}_{what}": value
+            for name, meter in self.meters.items()
+            for what, value in meter.report(waiting.get(name, 0)).items()
+        }
+        gatherers = self.members.gatherers
+        stages |= self.source.metrics() | {
+            "labels_due": float(self._due),
+            "reward_age": float(self.reward_age),
+            "label_seconds": max((askings.seconds for askings in gatherers), default=0.0),
+            "questions_lost": float(sum(askings.lost_questions for askings in gatherers)),
+            "commits_failed": float(sum(askings.failed_commits for askings in gatherers)),
+        }
+        return self.schedule.report() | {
+            "too_short": self._report.too_short,
+            "distinct_clips": self._report.distinct,
+            "clips_policy_version": self._report.newest_policy,
+            "stages": stages,
+        }
 
-    def _waiting(self) -> dict[str, int]:
-        """What waits for each stage that has something to wait for it."""
-        return {
-            "asking": max(0, self._due() - self.answered - self._open()),
-            "answering": sum(q.count - q.answered for q in self._questions if not q.people),
-            "storing": sum(q.answered - q.stored for q in self._questions if not q.people),
-            "fitting": len(self._unfitted),
-            "exploring": int(self._exploration is not None),
-        } | ({"granting": 0} if self.spending.watches else {})
+    def adopt(self, store: Path | str) -> None:
+        """See `Members.adopt`."""
+        asyncio.run(self.members.adopt(store))
 
-    def arrived(self) -> dict[str, Any]:
-        """The fragmenter's last report, without waiting for a newer one."""
-        return self._arrived
+    def save(self, folder: Path) -> None:
+        """See `Ring.save`."""
+        self.call(self._save(folder))
 
-    def state(self) -> dict[str, Any]:
-        """See `Pipeline.state`. Questions whose answers are not stored yet are among it."""
-        with self._changed:
-            questions = []
-            for q in self._questions:
-                with contextlib.suppress(*LOST):  # they are asked for anew
-                    questions.append(q.state())
-            return super().state() | {
-                "asked": self._asked,
-                "fits": self._fits,
-                "published_at": self._published_at,
-                "reported": self._reported,
-                "questions": questions,
-                "granted": self._granted,
-                "granted_at": self._granted_at,
-            }
+    async def _save(self, folder: Path) -> None:
+        state = await self.members.save(folder) | {
+            "env_steps": self.source.env_steps,
+            "fits": self._fits_held,
+            "published_at": self._published_at,
+            "reported": list(self._reported),
+            "schedule": self.schedule.state(),
+        }
+        await asyncio.to_thread(write_nested, state, folder)
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """See `Pipeline.load_state`. Labels that were stored after the state was made count, and are fitted to."""
-        super().load_state(state)
-        self._reported = tuple(state["reported"])
-        self._asked, self._fits, self._published_at = state["asked"], state["fits"], state["published_at"]
-        self._questions = deque(map(Questions.of_state, state["questions"]))
-        if "granted" in state:  # else the checkpoint is an older version's
-            self._granted, self._granted_at = state["granted"], state["granted_at"]
-        self.start()
+    def load(self, folder: Path, *, replace: bool = False) -> None:
+        """See `Ring.load`. Labels that were stored after the checkpoint count, and are fitted to."""
+        state = read_nested(folder)
+        self.source.env_steps, self.source.share = state["env_steps"], 1.0
+        self._fits_held, self._published_at = state["fits"], state["published_at"]
+        self._reported = state["reported"][0], state["reported"][1]
+        self.schedule.load_state(state["schedule"])
+        self._gathering = False
+        self._thread.start()
+        self.call(self.members.load(folder, state, replace=replace))
+        self.call(self._start(0))
 
     def abandon(self) -> None:
-        """See `Pipeline.abandon`. Once the thread runs, `close` sees to what is under way: answers are among it."""
-        if not self._thread.is_alive():
-            super().abandon()
+        """See `Ring.abandon`."""
+        self.source.close()
 
     def close(self) -> None:
-        """Store the answers that were given, then end the thread and the actors."""
-        with self._changed:
-            self._stopping, self._store_again_at = True, 0.0
-            self._changed.notify_all()
+        """See `Ring.close`. What was answered is stored: whoever answers stores it."""
+        self._ending = True
         if self._thread.is_alive():
-            self._thread.join(60.0)
-        if self._unstored:
-            logger.error("%d answers could not be stored and are lost.", sum(count for _, count, _ in self._unstored))
-        # Ray prints a line for each call whose actor is ended under it.
-        calls = [stage.call for stage in self.stages.values() if stage.call is not None]
-        if calls:
-            ray.wait(calls, num_returns=len(calls), timeout=CALLS_WITHIN, fetch_local=False)
-        super().close()
+            self.call(self._end())
+            self._thread.join(ENDS_WITHIN)
+        self.source.close()
+        self.members.close()
 
-    # The thread.
+    def call(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Have the ring's thread do this, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def _run(self) -> None:
-        try:
-            while not (self._stopping and self._all_stored()):
-                self._look()
-                calls = [stage.call for stage in self.stages.values() if stage.call is not None]
-                if calls:
-                    ray.wait(calls, timeout=LOOK_EVERY, fetch_local=False)
-                else:
-                    with self._changed:
-                        self._changed.wait(LOOK_EVERY)
-        except BaseException as error:
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
+    def notify(self) -> None:
+        """Have the stages look whether there is something for them to do."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._notify)
 
-    def _look(self) -> None:
-        """Take what is ready and start what can be."""
-        calls = {stage.call: stage for stage in self.stages.values() if stage.call is not None}
-        ready = ray.wait(list(calls), num_returns=len(calls), timeout=0, fetch_local=False)[0] if calls else []
-        with self._changed:
-            for call in ready:
-                calls[call].done()
-            if self.stages["storing"].call is None and self._unstored and time.monotonic() >= self._store_again_at:
-                self._store()
-            if self._stopping:
-                return
-            for name, start in self._starts().items():
-                if self.stages[name].call is None:
-                    start()
+    def _wait(self, go_on: Callable[[], bool]) -> None:
+        with self._published:
+            while go_on() and self._failure is None:
+                self._published.wait(LOOK_EVERY)
+        self._raise_failure()
 
-    def _starts(self) -> dict[str, Callable[[], None]]:
-        """What starts each stage but storing, where there is something to do, in the order in which they are looked at."""
-        return {
-            "answering": self._answer,
-            "asking": self._ask,
-            "fitting": self._fit,
-            "exploring": self._explore,
-            "checking": self._check,
-        } | ({"granting": self._grant} if self.spending.watches else {})
-
-    def _adopt_stored(self) -> None:
-        """Count and fit to what the store holds: labels of before the run was killed, or those it was given."""
-        self.answered = ray.get(self.store.__len__.remote())
-        if self.answered:
-            self._unfitted = [self._all_labels()]  # the trainer leaves out what it has
-
-    def _all_labels(self) -> Any:
-        """The reference of all comparisons that hold."""
-        return self.store.load.remote()
-
-    def _ask(self) -> None:
-        """Have the pairs chosen that are due, as far as there is room for open questions."""
-        people, count = self._to_ask()
-        if count <= 0 or self._starved_at == self._advances:
-            return
-        reward = self._trainer_state and ray.put(self.publish())
-        number = self._asked
-        chosen, pairs = self.fragmenter.propose.options(num_returns=2).remote(count, number, reward)
-
-        def finish() -> int:
-            found: int = ray.get(chosen)
-            if found:
-                self._questions.append(Questions(number, pairs, found, people=people))
-                self._asked += 1
-            else:
-                self._starved_at = self._advances  # no pair to be made: until PPO has made new clips
-            return found
-
-        self.stages["asking"].start(chosen, finish)
-
-    def _to_ask(self) -> tuple[bool, int]:
-        """Whether people are to be asked next, and how many pairs there is room for."""
-        return False, min(self._due() - self.answered, self.preferences.max_open_questions) - self._open()
-
-    def _answer(self) -> None:
-        """Have the oldest questions answered: one after the other, or all at once by a teacher who needs no time."""
-        questions = next((q for q in self._questions if q.answered < q.count and not q.people), None)
-        if self.gatherer is None or questions is None or len(self._unstored) >= MOST_UNSTORED:
-            return
-        count = 1 if self.preferences.answer_seconds else questions.count - questions.answered
-        part = slice(questions.answered, questions.answered + count)
-        answers = self.gatherer.gather.remote(questions.pairs, questions.number, part)
-
-        def finish() -> int:
-            questions.answered += count
-            self._unstored.append((questions, count, answers))
-            return count
-
-        self.stages["answering"].start(answers, finish)
-
-    def _store(self) -> None:
-        """Have the oldest answers stored."""
-        questions, count, answers = self._unstored.popleft()
-        committed = self.store.commit.remote(answers, annotator=self.preferences.teacher)
-        stored = self.store.__len__.remote()
-
-        def finish() -> int:
-            questions.stored += count
-            try:
-                ray.get(committed)
-            except LOST:
-                self.lost_questions += count
-            except OSError as error:  # a full disk, say: labels are worth waiting for
-                questions.stored -= count
-                self._unstored.appendleft((questions, count, answers))
-                self._store_again_at = time.monotonic() + STORE_AGAIN_AFTER
-                self.failed_commits += 1
-                logger.error("Answers could not be stored and are kept until they can: %s", error)
-                return 0
-            else:
-                # Counted by the store: what was committed again, after a restart, counts once.
-                self.answered = ray.get(stored)
-                self.label_seconds = time.monotonic() - questions.asked_at
-                self._take_stored(answers)
-            if questions.stored == questions.count:
-                self._questions.remove(questions)
-            return count
-
-        self.stages["storing"].start(stored, finish)
-
-    def _take_stored(self, answers: Any) -> None:
-        """These were stored, and can be fitted to."""
-        self._unfitted.append(answers)
-
-    def _fit(self) -> None:
-        """Have a version made, where gradient steps are due and there are new labels."""
-        due = 0
-        if self.version == 0:
-            if self.answered < self.preferences.first_fit_comparisons and self._answers_to_come():
-                return
-            # For labels that were there before the first clips, with the gradient steps of the rounds they stand for.
-            due = rounds_covered(self.labels, self.answered)
-            updates = self.reward_model.initial_updates + due * self.reward_model.updates
-        else:
-            due = math.floor(self._progress * self.rounds) - self._fits
-            late = (
-                self._progress == 1.0 and self.answered >= self._due()
-            )  # the last labels came after the last round's fit
-            if due <= 0 and not late:
-                return
-            updates = max(due, 1) * self.reward_model.updates
-        if self.version == 0 and self._unfitted:
-            self.say(FIRST_FIT)
-        if not self._unfitted:
-            if self._due() <= self.answered:
-                # Rounds without labels make no version; the newest one waits for the next label.
-                self._fits += max(0, due - 1)
-            return
-        labels = list(self._unfitted)
-        refs = self.trainer.fit.options(num_returns=2).remote(updates, self.version + 1, *labels)
-
-        def finish() -> int:
-            try:
-                fit = self._take_fit(*refs)
-            except StateLostError:
-                restored = self._restore_trainer()
-                self.stages["fitting"].start(restored, lambda: int(bool(ray.get(restored))))
-                return 0
-            except LOST:
-                self._unfitted = [self._all_labels()]
-                return 0
-            self._unfitted = self._unfitted[len(labels) :]
-            if fit.gradient_steps == 0:  # everything was taken back, so that there is no version to be made
-                return 0
-            self._news = fit
-            self._fits += due
-            self._published_at = self._now
-            self._changed.notify_all()
-            return updates
-
-        self.stages["fitting"].start(refs[0], finish)
-
-    def _explore(self) -> None:
-        if self._exploration is None:
-            return
-        steps = self.fragments.exploration_env_steps
-        clips = self.collector.collect.remote(steps, self.rollouts, *self._exploration)
-
-        def finish() -> int:
-            self._exploration = None
-            return steps
-
-        self._hand_over("exploring", clips, finish)
-
-    def _hand_over(self, stage: str, clips: Any, finish: Callable[[], int]) -> None:
-        """Have the fragmenter take ``clips`` once they are made: one that waited for them would do nothing else meanwhile."""
-
-        def take() -> int:
-            added = self.fragmenter.add.remote(clips)
-
-            def taken() -> int:
-                with contextlib.suppress(*LOST):
-                    ray.get(added)
-                return finish()
-
-            self.stages[stage].start(added, taken)
-            return 0
-
-        self.stages[stage].start(clips, take)
-
-    def _check(self) -> None:
-        """Look at what has arrived at the fragmenter, once per step of PPO."""
-        if self._checked_at == self._advances:
-            return
-        self._checked_at = self._advances
-        call = self.fragmenter.report.remote()
-
-        def finish() -> int:
-            self._arrived = self.check_report(ray.get(call))
-            return 1
-
-        self.stages["checking"].start(call, finish)
-
-    def _grant(self) -> None:
-        """Look at the ties among the newest answers, and say how many labels may be asked for: all that are due, or fewer."""
-        now = math.floor(self._progress * self.rounds)
-        if self._granted < self.preferences.comparisons:  # each grant is answered before the next one
-            done = self.answered >= self._granted and not self._open() and self.answered < self._scheduled()
-            if not done or (self.version and now == self._granted_at) or (not self.version and self._settled):
-                return
-        elif self.answered < self._ties_at[0] + PROBE:
-            return
-        call = self.store.ties.remote()
-
-        def finish() -> int:
-            answers, ties = ray.get(call)
-            before, self._ties_at = self._ties_at, (answers, ties)
-            self.spending.look(answers - before[0], ties - before[1])
-            if self._first is not None and self.spending.tied:
-                return 0  # the other first clips may tell more
-            if self.version == 0 and self._wants_clips:
-                self._gather_more()
-                return 0
-            asked = self.answered + self._open()
-            granted = self.spending.grant(self._scheduled(), asked, self.rounds - now if self.version else None)
-            held = self.spending.tied or self.spending.held_back
-            self._granted = asked + granted if held else self.preferences.comparisons
-            self._granted_at, self._settled = now, granted == 0
-            return granted
-
-        self.stages["granting"].start(call, finish)
-
-    def _gather_more(self) -> None:
-        added = self._more_first_clips()
-
-        def finish() -> int:
-            ray.get(added)
-            return 0
-
-        self.stages["granting"].start(added[0], finish)
-
-    def _due(self) -> int:
-        """Labels to have been asked for by now, in all: those due, as far as they are granted."""
-        return min(self._scheduled(), self._granted)
-
-    def _scheduled(self) -> int:
-        """Labels due by now, in all."""
-        of = self.preferences
-        due = labels_due(of.comparisons, of.first_comparisons, of.schedule, self._progress, of.steepness)
-        return max(due, of.first_fit_comparisons)  # which PPO waits for before it makes any progress
-
-    def _open(self, people: bool | None = None) -> int:
-        """Questions whose answers are not stored yet: all, or those that people are asked, or those they are not."""
-        return sum(q.count - q.stored for q in self._questions if people in (None, q.people))
-
-    def _answers_to_come(self) -> bool:
-        """Before the first fit: whether there will be more answers without PPO going on."""
-        return self._open() > 0 or (self._starved_at != self._advances and not self._settled)
-
-    def _all_stored(self) -> bool:
-        """Whether nothing is left to store, or nothing can be."""
-        return self.stages["storing"].call is None and (not self._unstored or time.monotonic() < self._store_again_at)
-
-    def _version_to_come(self) -> bool:
-        """Whether a newer version of the reward model is to be expected without PPO going on."""
-        asking = self._due() > self.answered + self._open() and self._starved_at != self._advances
-        labels = asking or self._open() > 0 or bool(self._unfitted)
-        due = math.floor(self._progress * self.rounds) > self._fits
-        return self.stages["fitting"].call is not None or (due and labels)
+    def _news_report(self) -> RoundReport | None:
+        """The newest fit since the last report, and how many labels fell due and were answered since; None without a fit."""
+        fit, self._news = self._news, None
+        if fit is None:
+            return None
+        due, answered = self._due, self.answered
+        report = RoundReport(fit.version - 1, due - self._reported[0], answered - self._reported[1], answered, fit)
+        self._reported = due, answered
+        return report
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    # The stages. Each is a coroutine in the ring's thread.
+
+    async def _ask(self, askings: Askings) -> None:
+        """Choose pairs that are due and ask one gatherer about them, as far as it has room for open questions."""
+        while await self._until(lambda: self._to_ask(askings) > 0):
+            with self.meters["asking"].busy() as done:
+                try:
+                    done(found := await self.members.ask(askings, self._to_ask(askings)))
+                except OSError as error:
+                    askings.failed_commits += 1
+                    logger.error("Could not store clips; they are asked about when that is possible: %s", error)
+                    await asyncio.sleep(ASK_AGAIN_AFTER)
+                    continue
+            if not found:
+                self._starved_at = self._advances  # no pair to be made, until there are new clips
+            self._notify()
+
+    async def _listen(self, askings: Askings) -> None:
+        """Wait for answers, and read in the store what they came to."""
+        always = self.people is not None and askings is self.people.askings  # the page may have to be brought back
+        while await self._until(lambda: always or askings.open > 0):
+            before = askings.open
+            with self.meters[askings.name].busy(if_=askings.open > 0) as done:
+                stored = await askings.listen()
+                done(max(0, before - askings.open))
+            if stored:
+                self._unfitted = True
+                await self._read()
+            self._notify()
+
+    async def _read(self) -> None:
+        self._tally = await self.members.tally()
+
+    async def _fit(self) -> None:
+        """Make a version, where gradient steps are due and there are new labels."""
+        while await self._until(self._fit_is_due):
+            rounds = self._rounds_to_fit()
+            of = self.members.settings.reward_model
+            updates = max(rounds, 1) * of.updates
+            if self.version == 0:
+                self.say(FIRST_FIT)
+                updates = of.initial_updates + rounds * of.updates
+            self._unfitted = False
+            with self.meters["fitting"].busy() as done:
+                fit = await self.members.fit(updates)
+                done(updates)
+            if fit is None:  # everything was taken back
+                await self._read()
+                continue
+            self._fits_held += rounds
+            self._published_at = self._moment.env_steps
+            with self._published:
+                self._news = fit
+                self._published.notify_all()
+            self._notify()
+
+    async def _explore(self) -> None:
+        """Have clips made that the agent's own rollouts don't make."""
+        while await self._until(self.source.waiting):
+            with self.meters["exploring"].busy() as done:
+                done(await self.source.make())
+            self._notify()
+
+    async def _check(self) -> None:
+        """Look at what has arrived at the pool, once per iteration of the agent."""
+        looked_at = 0
+        while await self._until(lambda: self._advances != looked_at):
+            looked_at = self._advances
+            with self.meters["checking"].busy() as done:
+                self._report = self.members.check(await self.members.pool.report.remote())
+                done(1)
+            if self.version and not self._unfitted and self._allowed() <= self.answered:
+                # Rounds without labels make no version; the newest one waits for the next label.
+                self._fits_held += max(0, self._rounds_to_fit() - 1)
+
+    async def _hold_back(self) -> None:
+        """While nearly all first answers are ties, gather other first clips."""
+        while await self._until(self._wants_clips):
+            self.schedule.gathered()
+            await self.source.more(self.schedule.gatherings)
+            self._starved_at = -1
+            self._notify()
+
+    async def _tell(self) -> None:
+        """Tell people how the training is doing."""
+        assert self.people is not None
+        told: Any = None
+        while await self._until(lambda: self._situation() != told):
+            told = self._situation()
+            self.people.waiting_for = self._waiting_for()
+            self.people.tell(*told)
+
+    async def _gather_first(self, env_steps: int) -> None:
+        def made() -> None:
+            self._starved_at = -1
+            self._notify()
+
+        await self.source.first(env_steps, made)
+        self._gathering = False
+        self._notify()
+
+    # When a stage has something to do.
+
+    def _allowed(self) -> int:
+        """Labels to have been asked for by now, in all."""
+        self._due = self.schedule.allowed(
+            self._moment.progress, self._tally.held, self._tally.ties, open=self.members.open, training=self.version > 0
+        )
+        return self._due
+
+    def _to_ask(self, askings: Askings) -> int:
+        """How many pairs to ask a gatherer about now."""
+        if not self.asks or self._starved_at == self._advances:
+            return 0
+        before = self._labels_before
+        due = before + questions(self._allowed() - before, self.source.share, self.source.share > 0)
+        if askings.share == 1.0:
+            missing = due - self._tally.held
+        else:
+            for_people = round(self.members.settings.preferences.people_share * due)
+            mine = due - for_people if askings.annotators else for_people
+            missing = mine - self._held_by(askings)
+        most = missing if askings.most is None else min(missing, askings.most)
+        return most - askings.open
+
+    def _held_by(self, askings: Askings) -> int:
+        """Labels that are this gatherer's."""
+        scripted = sum(
+            self._tally.by_annotator.get(name, 0) for one in self.members.gatherers for name in one.annotators or ()
+        )
+        return scripted if askings.annotators else self._tally.held - scripted
+
+    def _rounds_to_fit(self) -> int:
+        """Rounds of gradient steps that are due and were not taken; before the first fit, those of labels that were there."""
+        if self.version == 0:
+            return self.schedule.rounds_covered(self._tally.held)
+        return self.schedule.round_at(self._moment.progress) - self._fits_held
+
+    def _fit_is_due(self) -> bool:
+        if not self.fits or not self._unfitted:
+            return False
+        if self.version == 0:
+            enough = self._tally.held >= self.schedule.first
+            return self._tally.held > 0 and (enough or not self._answers_to_come())
+        # The last labels came after the last round's fit.
+        late = self._moment.progress == 1.0 and self.answered >= self._allowed()
+        return self._rounds_to_fit() > 0 or late
+
+    def _answers_to_come(self) -> bool:
+        """Before the first fit: whether there will be more answers without the agent's training going on."""
+        if self._gathering or self.members.open or self._wants_clips() or self.source.to_come():
+            return True
+        return any(self._to_ask(askings) > 0 for askings in self.members.gatherers)
+
+    def _wants_clips(self) -> bool:
+        waiting = self._gathering or self.members.open or self.version
+        return not waiting and self.schedule.wants_clips and self.source.room_for_more()
+
+    def _version_to_come(self) -> bool:
+        """Whether a newer version of the reward model is to be expected without the agent's training going on."""
+        labels = self._unfitted or self.members.open > 0
+        asking = any(self._to_ask(askings) > 0 for askings in self.members.gatherers)
+        return self.meters["fitting"].working or (self._rounds_to_fit() > 0 and (labels or asking))
+
+    def _situation(self) -> tuple[int, int, int]:
+        """How far the training is: environment steps, version, labels."""
+        now = self.source.env_steps if self._gathering else self._moment.env_steps
+        return now, self.version, self.answered
+
+    def _waiting_for(self) -> str:
+        if self._gathering:
+            return f"the agent's first clips, of which {self.source.share:.0%} are there"
+        if self.version:
+            return "the training to go on, over which the questions are spread"
+        if self.answered < self.schedule.first:
+            return "the agent's first clips"
+        return "the reward to be learned from these first answers"
+
+    # The thread.
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    async def _start(self, env_steps: int) -> None:
+        await self._read()
+        self._unfitted = self._tally.last > self.members.read
+        self._labels_before = self._tally.held if self.version == 0 else 0
+        if self.version == 0:
+            self.schedule.begin(self._tally.held, self._tally.ties)
+        work: list[Awaitable[None]] = [self._fit(), self._explore(), self._check(), self._hold_back()]
+        for askings in self.members.gatherers:
+            work += [self._ask(askings), self._listen(askings)]
+        if self.people is not None:
+            work.append(self._tell())
+        if env_steps:
+            work.append(self._gather_first(env_steps))
+        for stage in work:
+            task = asyncio.ensure_future(stage)
+            task.add_done_callback(self._stage_ended)
+            self._stages.append(task)
+
+    def _stage_ended(self, task: asyncio.Future[None]) -> None:
+        if task.cancelled() or task.exception() is None or self._ending:
+            return
+        with self._published:
+            self._failure = task.exception()
+            self._published.notify_all()
+
+    async def _end(self) -> None:
+        self._notify()
+        if self._stages:  # Ray prints a line for each call whose actor is ended under it
+            await asyncio.wait(self._stages, timeout=CALLS_WITHIN)
+        for task in self._stages:
+            task.cancel()
+        self._loop.call_soon(self._loop.stop)
+
+    def _notify(self) -> None:
+        before, self._changed = self._changed, asyncio.Event()
+        before.set()
+
+    async def _until(self, ready: Callable[[], bool]) -> bool:
+        """Wait until there is something to do. False where the ring is to end."""
+        while not self._ending and not ready():
+            await self._changed.wait()
+        return not self._ending
+
+
+class Meter:
+    """How busy a stage was."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._items, self._busy = 0, 0.0
+        self._started: float | None = None
+        self._reported = clock()
+
+    @property
+    def working(self) -> bool:
+        """Whether the stage is at work now."""
+        return self._started is not None
+
+    @contextmanager
+    def busy(self, *, if_: bool = True) -> Any:
+        """Within it the stage is at work. What it gives takes how many things were done."""
+        self._started = self._clock() if if_ else None
+
+        def done(items: int) -> None:
+            self._items += items
+
+        try:
+            yield done
+        finally:
+            if self._started is not None:
+                self._busy += self._clock() - max(self._started, self._reported)
+            self._started = None
+
+    def report(self, waiting: int) -> dict[str, float]:
+        """Since the last report: things done per second and the share of time it was idle; and how many wait for it now."""
+        now = self._clock()
+        elapsed = max(now - self._reported, 1e-9)
+        busy = self._busy + (0.0 if self._started is None else now - max(self._started, self._reported))
+        report = {"rate": self._items / elapsed, "idle": 1.0 - min(1.0, busy / elapsed), "queue": float(waiting)}
+        self._items, self._busy, self._reported = 0, 0.0, now
+        return report
+
+
+def _no_policy() -> Any:
+    raise RuntimeError("There is no policy before the first iteration.")

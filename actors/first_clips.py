@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-import ray
-from ray.actor import ActorHandle
-
-from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.settings import ResolvedFragments
 
 FIRST_FILMS = 36
@@ -69,89 +66,83 @@ class FirstClips:
 
     Args:
         parts: all of them.
-        make_helpers: makes other collectors, at most so many, for cores that have nothing else to do.
+        make: has a collector make a part and hand its clips over; how many fragments are in the pool then.
     """
 
-    def __init__(self, parts: list[Part], make_helpers: Callable[[int], list[ActorHandle[Any]]]):
-        self.left = deque(parts)
+    def __init__(self, parts: list[Part], make: Callable[[Part, Any], Awaitable[int]]):
         self.total = sum(part.clips for part in parts)
         """Clips in all, about."""
         self.env_steps = 0
         """Steps of the parts that were made."""
         self.made = 0
         """Clips so far."""
-        self.clips: list[Any] = []
-        """References of the clips of each part that was made."""
-        self._ready: list[ActorHandle[Any]] = []
-        self._starting: dict[Any, ActorHandle[Any]] = {}
-        """Helpers that are not ready yet, by the reference that tells when they are."""
-        self._parts, self._done = len(parts), 0
-        self._make_helpers = make_helpers
-
-    @property
-    def done(self) -> bool:
-        """Whether all were made."""
-        return self._done == self._parts
+        self._left, self._count = deque(parts), len(parts)
+        self._done = 0
+        self._make = make
+        self._busy: list[Any] = []
 
     @property
     def share(self) -> float:
         """The share of the clips that is there, 0 to 1."""
-        return 1.0 if self.done else min(1.0, self.made / max(1, self.total))
-
-    def questions(self, wanted: int) -> int:
-        """How many of ``wanted`` questions to ask by now: about each clip there is as many as about each that is to come."""
-        return min(wanted, max(1, math.floor(wanted * self.share))) if self.made >= 2 else 0
+        return 1.0 if self._done == self._count else min(1.0, self.made / max(1, self.total))
 
     @property
     def progress(self) -> str:
         """In words, what is being made."""
         return f"clip {min(self.made + 1, self.total)} of {self.total}"
 
-    @property
-    def waiting_for(self) -> str:
-        """The same, for who waits for a question."""
-        return f"the agent's first clips; {self.progress} is being made"
+    async def gather(
+        self, collector: Any, make_helpers: Callable[[int], list[Any]], stop: Callable[[Any], None]
+    ) -> None:
+        """Make all parts.
 
-    def make(self, part: Part, collector: ActorHandle[Any]) -> tuple[Any, Any]:
-        """Have ``collector`` make a part; the references of its clips and of the film of an episode, if one is filmed."""
-        if not part.film:
-            return collector.collect.remote(part.env_steps, 1, 0, part=part.number, most=part.clips), None
-        film = collector.film.options(num_returns=2)
-        clips = max(1, part.clips)
-        filmed, shown = film.remote(
-            part.env_steps, clips, 0, self.env_steps, RANDOM_POLICY, None, part.episode, part=part.number
-        )
-        return filmed, shown if part.episode else None
+        Args:
+            collector: makes them; the first one alone, because the first pair is what people wait for.
+            make_helpers: makes other collectors, at most so many, for cores that have nothing else to do.
+            stop: ends a helper.
+        """
+        await self._one(collector)
+        helpers = make_helpers(len(self._left) // 2) if self._left else []
+        helping = [asyncio.ensure_future(self._help(helper)) for helper in helpers]
+        try:
+            while self._left:
+                await self._one(collector)
+            # One that takes long to start holds up no part, and has none.
+            await asyncio.gather(*(task for task, helper in zip(helping, helpers, strict=True) if helper in self._busy))
+        finally:
+            for task, helper in zip(helping, helpers, strict=True):
+                task.cancel()
+                stop(helper)
 
-    def took(self, part: Part, clips: Any, made: int) -> None:
-        """A part, whose ``clips`` are there, is with the fragmenter, which has ``made`` in all now."""
-        self.clips.append(clips)
+    async def _help(self, helper: Any) -> None:
+        await helper.__ray_ready__.remote()
+        while self._left:
+            self._busy.append(helper)
+            await self._one(helper)
+            self._busy.remove(helper)
+
+    async def _one(self, collector: Any) -> None:
+        part = self._left.popleft()
+        self.made = max(self.made, await self._make(part, collector))
         self._done += 1
         self.env_steps += part.env_steps
-        self.made = max(self.made, made)
-        if self._done == 1 and not self.done:  # not before: the first pair is what people wait for
-            self._starting = {
-                helper.__ray_ready__.remote(): helper for helper in self._make_helpers(len(self.left) // 2)
-            }
-        if self.done:
-            self.end()
-
-    @property
-    def helpers(self) -> list[ActorHandle[Any]]:
-        """The helpers that are ready: one that takes long to start holds up no part."""
-        if self._starting:
-            ready, _ = ray.wait(list(self._starting), num_returns=len(self._starting), timeout=0)
-            self._ready += [self._starting.pop(each) for each in ready]
-        return self._ready
-
-    def end(self) -> None:
-        """End the helpers."""
-        for helper in (*self._ready, *self._starting.values()):
-            ray.kill(helper)
-        self._ready, self._starting = [], {}
 
 
-def free_cores() -> int:
-    """Cores of this machine, and of its share in the Ray cluster, that are free besides the one that a collector has."""
-    free = int(ray.available_resources().get("CPU", 0.0))
-    return max(0, min(free, len(os.sched_getaffinity(0)) - 1))
+def questions(wanted: int, share: float, made: bool) -> int:
+    """How many of ``wanted`` questions to ask by now: about each clip there is as many as about each that is to come.
+
+    Args:
+        wanted: in all.
+        share: of the clips that are there.
+        made: whether a pair can be made of them.
+    """
+    return min(wanted, max(1, math.floor(wanted * share))) if made else 0
+
+
+def free_cores(available: float) -> int:
+    """Cores of this machine that are free besides the one that a collector has.
+
+    Args:
+        available: CPUs that Ray has left.
+    """
+    return max(0, min(int(available), len(os.sched_getaffinity(0)) - 1))

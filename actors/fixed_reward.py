@@ -6,22 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from actors.pipeline import RoundReport
+from actors.ring import Moment, RoundReport, Stop
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY
+from rlhf_ray.data.nested import read_nested, write_nested
 
 
 class FixedReward:
-    """What `rlhf_ray.rllib.PreferencePPO` asks of a ring, of one that stands still.
+    """A ring that stands still.
 
     Args:
-        reward: the fitted reward model (`RewardEnsemble.state`); None where `load_state` is to bring it.
+        reward: the fitted reward model (`RewardEnsemble.state`); None where `load` is to bring it.
     """
 
-    rounds = rounds_held = answered = env_steps = 0
-    page_handle: None = None
-    """Nobody is asked to label."""
+    env_steps = answered = rounds_held = 0
+    people: None = None
+    """Nobody is asked."""
     say: Callable[[str], None]
     """There is nothing to wait for."""
 
@@ -33,8 +34,8 @@ class FixedReward:
         """The version that the reward model had when it was saved; 0 while there is none."""
         return 0 if self._reward is None else int(self._reward["version"])
 
-    def publish(self) -> dict[str, Array]:
-        """The reward model (`RewardEnsemble.state`).
+    def newest_reward(self) -> dict[str, Array]:
+        """See `Ring.newest_reward`.
 
         Raises:
             SettingError: there is none.
@@ -46,34 +47,28 @@ class FixedReward:
             )
         return self._reward
 
-    def begin(self, env_steps: int, stop: Callable[[], bool] = lambda: False) -> RoundReport:
-        """Nothing is gathered, asked or fitted; ``env_steps`` are not taken."""
-        self.publish()
+    def begin(self, env_steps: int, stop: Stop = lambda: False) -> RoundReport:
+        """See `Ring.begin`: the reward is there, and no environment step is taken."""
+        self.newest_reward()
         return RoundReport(0, 0, 0, 0, None)
 
+    def advance(self, moment: Moment, stop: Stop = lambda: False) -> None:
+        """See `Ring.advance`: nothing is ever due."""
+
+    def metrics(self) -> dict[str, Any]:
+        """See `Ring.metrics`: no clips are cut."""
+        return {"too_short": 0, "distinct_clips": 1.0, "clips_policy_version": RANDOM_POLICY}
+
+    def save(self, folder: Path) -> None:
+        """See `Ring.save`."""
+        write_nested({"reward": self._reward}, folder)
+
+    def load(self, folder: Path, *, replace: bool = False) -> None:
+        """See `Ring.load`."""
+        self._reward = read_nested(folder)["reward"]
+
     def abandon(self) -> None:
-        """There is nothing under way."""
-
-    def arrived(self) -> dict[str, Any]:
-        """No clips are cut."""
-        return {"too_short": 0, "distinct_clips": 1.0, "newest_policy": RANDOM_POLICY}
-
-    def copy_store(self, path: Path) -> None:
-        """There is no store."""
-
-    def import_store(self, path: Path) -> None:
-        """There is no store."""
-
-    def replace_store(self, path: Path) -> None:
-        """There is no store."""
-
-    def state(self) -> dict[str, Any]:
-        """All that a checkpoint keeps."""
-        return {"reward": self._reward}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`."""
-        self._reward = state["reward"]
+        """See `Ring.abandon`."""
 
     def close(self) -> None:
-        """Nothing was started."""
+        """See `Ring.close`."""

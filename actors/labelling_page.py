@@ -6,28 +6,24 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import ray
-from ray.actor import ActorHandle
 
+from actors.gatherer import PATIENCE, Progress
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk, Situation
-from rlhf_ray.labelling.films import Episode
+from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.serve import Server, allowed_hosts, links, listen_at
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event
-
-PATIENCE = 1.0
-"""Seconds after which `LabellingPage.wait` returns though nothing has happened, and `start` where its port is taken."""
 
 TRY_EVERY = 0.1
 """Seconds between two tries to have a port that is taken."""
@@ -57,27 +53,10 @@ class PageSettings:
     port_file: Path | None = None
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What has happened at the page.
-
-    Attributes:
-        changes: how often something was stored since the page was started.
-        done: of each asking, how many of its questions have an answer.
-        unknown: askings that the page does not know: it was restarted since.
-        serving: whether browsers can reach it. A page that was restarted waits for `LabellingPage.start`.
-    """
-
-    changes: int
-    done: dict[int, int]
-    unknown: tuple[int, ...]
-    serving: bool = True
-
-
 class ActorStore:
     """The preference store's actor, for a `Desk`."""
 
-    def __init__(self, store: ActorHandle[Any]):
+    def __init__(self, store: Any):
         self._store = store
 
     async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
@@ -112,10 +91,10 @@ class LabellingPage:
 
     Args:
         page: what it is made from.
-        store: name of the preference store's actor. A handle would keep Ray from restarting this one.
+        store: finds the preference store's actor.
     """
 
-    def __init__(self, page: PageSettings, store: str):
+    def __init__(self, page: PageSettings, store: Callable[[], Any]):
         self.page = page
         self.sessions = Sessions.load(page.sessions)
         of = page.settings
@@ -126,9 +105,7 @@ class LabellingPage:
             catch_by_reward=of.catch_by_reward,
             seed=page.seed,
         )
-        self.desk = Desk(
-            ActorStore(ray.get_actor(store)), queue, self.sessions.key("leases"), fps=page.fps, run_id=page.run_id
-        )
+        self.desk = Desk(ActorStore(store()), queue, self.sessions.key("leases"), fps=page.fps, run_id=page.run_id)
         self._server: Server | None = None
         self._starting = asyncio.Lock()
 
@@ -174,12 +151,16 @@ class LabellingPage:
         """See `Desk.ask`."""
         await self.desk.ask(number, pairs)
 
+    async def show(self, films: Sequence[Film]) -> None:
+        """See `Desk.show`."""
+        self.desk.show(films)
+
     async def tell(self, situation: Situation | None, episode: Episode | None = None) -> None:
         """See `Desk.tell`."""
         self.desk.tell(situation, episode)
 
     async def wait(self, numbers: Sequence[int], changes: int) -> Progress:
-        """What has happened since ``changes``; waits a little for something to happen.
+        """See `actors.gatherer.GathererActor.wait`.
 
         Args:
             numbers: of the askings to tell about.
@@ -193,7 +174,7 @@ class LabellingPage:
         known = desk.queue.numbers
         return Progress(
             desk.changes,
-            {number: desk.queue.done(number) for number in numbers if number in known},
+            {number: desk.queue.left(number) for number in numbers if number in known},
             tuple(number for number in numbers if number not in known),
-            self._server is not None,
+            serving=self._server is not None,
         )

@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import ray
-from ray.actor import ActorHandle
-
 from rlhf_ray.labelling.desk import Situation
-from rlhf_ray.labelling.films import Episode
 from rlhf_ray.labelling.links import invitation
 
 logger = logging.getLogger(__name__)
@@ -32,11 +28,12 @@ class PageHandle:
 
     Args:
         actor: a `LabellingPage`.
+        get: waits for what a call gives.
         asked_port: the port that the settings ask for.
         port_file: remembers the port for a run that is resumed; None: nothing does.
     """
 
-    def __init__(self, actor: ActorHandle[Any], asked_port: int, port_file: Path | None = None):
+    def __init__(self, actor: Any, get: Callable[[Any], Any], asked_port: int, port_file: Path | None = None):
         self.actor = actor
         self.links: dict[str, str] = {}
         """Where each person labels."""
@@ -46,9 +43,19 @@ class PageHandle:
         self._port = self._remembered()
         self._wait_until: float | None = None
         self._situation: Situation | None = None
-        self._episode: ray.ObjectRef[Episode] | None = None
-        while not self.serves(self.serve()):
+        self._episode: Any = None
+        while not self._serves(get(self._serve())):
             pass
+
+    async def serve(self) -> None:
+        """Bring a page back that was restarted."""
+        while not self._serves(await self._serve()):
+            pass
+
+    async def show(self, films: Any) -> None:
+        """Hand the page films, a reference, before it is asked about their clips. It keeps them on the disk."""
+        with contextlib.suppress(*LOST):
+            await self.actor.show.remote(films)
 
     def tell(self, situation: Situation) -> None:
         """Tell the page how the training is doing, where that has changed. Does not wait."""
@@ -56,22 +63,21 @@ class PageHandle:
             self._situation = situation
             self.actor.tell.remote(situation)
 
-    def show(self, episode: ray.ObjectRef[Episode]) -> None:
+    def show_episode(self, episode: Any) -> None:
         """Show people this film of an episode, once it is there. Does not wait."""
         self._episode = episode
         self.actor.tell.remote(None, episode)
 
-    def serve(self) -> Any:
-        """Have the page served, by one that was restarted too: it is told everything first. The reference for `serves`."""
+    def _serve(self) -> Any:
+        """Have the page served, by one that was restarted too: it is told everything first. The reference for `_serves`."""
         self.actor.tell.remote(self._situation)
         if self._episode is not None:  # apart, since a film can be lost with the node that holds it
             self.actor.tell.remote(None, self._episode)
         waiting = self._wait_until is None or time.monotonic() < self._wait_until
         return self.actor.start.remote(self._port if waiting else None)
 
-    def serves(self, started: Any) -> bool:
-        """Whether the page is served, once ``started``, what `serve` gave, is ready. If not, call `serve` again."""
-        links: dict[str, str] | None = ray.get(started)
+    def _serves(self, links: dict[str, str] | None) -> bool:
+        """Whether the page is served, given what `LabellingPage.start` gave. If not, call `_serve` again."""
         if links is None:
             if self._wait_until is None:
                 within = PORT_WITHIN if self.links else RESUMED_WITHIN

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 
-from rlhf_ray.data.comparisons import Changes, Comparisons
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.comparisons import Changes
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward.trainer import FitReport, NothingToFitError
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
@@ -17,6 +19,14 @@ logger = logging.getLogger(__name__)
 
 class StateLostError(RuntimeError):
     """The process was restarted and is not what the caller left: it has to be given its state again."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a fit came to, and the number of the last event of the store that it took in."""
+
+    report: FitReport
+    last: int
 
 
 class RewardTrainerActor:
@@ -33,9 +43,10 @@ class RewardTrainerActor:
         self.trainer = RewardTrainer(
             settings, observation_space, action_space, held_out_share=preferences.held_out_share, seed=seed
         )
+        self._last = 0
 
-    def fit(self, updates: int, version: int, *changes: Comparisons | Changes) -> tuple[FitReport, dict[str, Any]]:
-        """Take in ``changes``, take ``updates`` gradient steps, and return the report and the whole state after it.
+    def fit(self, updates: int, version: int, changes: Changes) -> tuple[Fit, dict[str, Array], dict[str, Any]]:
+        """Take in ``changes``, take ``updates`` gradient steps and make a version.
 
         Calling again with the same ``version`` after it was made returns the same version without fitting again.
 
@@ -45,15 +56,18 @@ class RewardTrainerActor:
         Args:
             updates: gradient steps.
             version: the version to make; the one before it must be the current one.
-            changes: new comparisons, or what has become of some, as many as there are; the later ones count.
+            changes: what has become of comparisons since the last fit.
+
+        Returns:
+            What came of it, the version (`RewardEnsemble.state`), and the whole state after it (`RewardTrainer.state`).
 
         Raises:
             StateLostError: the current version is another one, as after a restart.
         """
         current = int(self.trainer.ensemble.version)
         if current == version - 1:
-            for change in changes:
-                self.trainer.apply(change)
+            self.trainer.apply(changes)
+            self._last = changes.last
             try:
                 self._report: FitReport = self.trainer.fit(updates)
             except NothingToFitError as nothing:
@@ -61,14 +75,9 @@ class RewardTrainerActor:
                 self._report = self.trainer.report_nothing()
         elif current != version:
             raise StateLostError(f"The reward trainer is at version {current}; version {version} cannot follow it.")
-        return self._report, self.trainer.state()
+        state = self.trainer.state()
+        return Fit(self._report, self._last), state["ensemble"], state
 
-    def ties(self, *changes: Comparisons | Changes) -> tuple[int, int]:
-        """How many comparisons there are in ``changes``, and how many of them say "equally good". Changes nothing."""
-        held = [change if isinstance(change, Comparisons) else change.held for change in changes]
-        answers = [comparisons for comparisons in held if comparisons is not None]
-        return sum(map(len, answers)), sum(comparisons.ties for comparisons in answers)
-
-    def load_state(self, state: dict[str, Any], comparisons: Comparisons | Changes | None) -> None:
+    def load_state(self, state: dict[str, Any], comparisons: Changes) -> None:
         """Go back to ``state`` (see `RewardTrainer.load_state`)."""
         self.trainer.load_state(state, comparisons)

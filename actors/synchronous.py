@@ -1,250 +1,230 @@
-"""The synchronous ring: collect, ask, answer, store, fit, publish, one after the other, round by round."""
+"""The synchronous ring: collect, ask, answer, fit, one after the other, round by round. The same seed gives the same turns."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import ray
-
-from actors.first_clips import Part
-from actors.labelling_page import Progress
-from actors.pipeline import FIRST_FIT, Pipeline, RoundReport
-from actors.reward_trainer import StateLostError
-from actors.rollout_collector import PolicyFactory
-from rlhf_ray.data.comparisons import Comparisons
-from rlhf_ray.queries.schedules import rounds_covered
+from actors.clip_source import ClipSource
+from actors.first_clips import questions
+from actors.people import People
+from actors.ring import Members, Moment, RoundReport, Stop
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.nested import read_nested, write_nested
+from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward.trainer import FitReport
+from rlhf_ray.store import Tally
 
-ASKINGS = 1000
-"""People's questions of a round have numbers from this times the round's up: those of the first round come in parts."""
+FIRST_FIT = "fitting the reward model to the first answers"
 
-LOOK_EVERY = 0.2
-"""Seconds between two looks at whether to stop while the first clips are made."""
+_T = TypeVar("_T")
 
 
-class SynchronousPipeline(Pipeline):
-    """Turns the ring when it is told to, and returns when it has turned. The same seed gives the same turns."""
+class SynchronousRing:
+    """Turns when it is told to, and returns when it has turned.
 
-    def __init__(self, **arguments: Any):
-        super().__init__(**arguments)
-        self._read = 0
-        """Up to which event the store was read, where people are asked."""
-        self._asked: list[tuple[int, Any, int]] = []
-        """What people are asked in this round: the number of each asking, its pairs, and how many."""
+    Args:
+        members: its actors.
+        schedule: how many labels, when.
+        source: of clips that the agent's own rollouts don't make.
+        people: where people are asked; else None.
+    """
+
+    def __init__(self, members: Members, schedule: LabelSchedule, source: ClipSource, people: People | None = None):
+        self.members, self.schedule, self.source, self.people = members, schedule, source, people
+        self.answered = 0
         self.round_number = -1
         """The last round that was held; -1 before the first."""
-        self._extra = 0
-        """Times that was asked beyond once a round: each time has a number of its own."""
-        self._adopted: Comparisons | None = None
-        """Labels that are there before the first round, until that is held."""
-        self._last_answer: float | None = None
-        """When people had answered the last round that asked them something, in seconds since 1970."""
+        self.say: Callable[[str], None] = lambda what: None
+        """Is told what the run waits for before its first iteration."""
+        self._adopted = 0
+        """Labels that were there before the first round."""
+        self._loop = asyncio.new_event_loop()
+
+    @property
+    def env_steps(self) -> int:
+        """See `Ring.env_steps`."""
+        return self.source.env_steps
+
+    @property
+    def version(self) -> int:
+        """See `Ring.version`."""
+        return self.members.version
 
     @property
     def rounds_held(self) -> int:
-        """Labelling rounds so far, the first included."""
+        """See `Ring.rounds_held`."""
         return self.round_number + 1
 
-    def adopt(self, store: Path | str) -> Comparisons:
-        """See `Pipeline.adopt`."""
-        self._adopted = super().adopt(store)
-        return self._adopted
+    # One turn.
 
-    def begin(self, env_steps: int, stop: Callable[[], bool] = lambda: False) -> RoundReport:
-        """Gather the first clips with ``env_steps`` random actions and hold the first round.
-
-        Only waiting for people can be stopped.
+    def begin(self, env_steps: int, stop: Stop = lambda: False) -> RoundReport | None:
+        """See `Ring.begin`. Only waiting for people can be stopped; what they have answered until then counts.
 
         Raises:
             SettingError: the clips show that the settings do not fit the environment.
         """
-        if self.page is None:
-            self._collect_first(env_steps)
+        return self._run(self._begin(env_steps, stop))
+
+    async def _begin(self, env_steps: int, stop: Stop) -> RoundReport:
+        tally = await self.members.tally()
+        self._adopted = tally.held
+        self.schedule.begin(tally.held, tally.ties)
+        if self.people is None:
+            await self.source.first(env_steps, lambda: None)
         else:
-            self._collect_and_ask(env_steps, stop)
-        return self.hold_round(0, stop)
+            await self._ask_meanwhile(env_steps, stop)
+        return await self._hold_round(0, stop)
 
-    def _collect_and_ask(self, env_steps: int, stop: Callable[[], bool]) -> None:
-        """Gather the first clips, and ask people about those there are meanwhile."""
-        assert self.page is not None
-        assert self.page_handle is not None
-        self._first = first = self._first_parts(env_steps)
-        self.env_steps += env_steps
-        there = len(self._adopted) if self._adopted is not None else 0
-        wanted = self.spending.grant(self.labels[0], there, None)
-        calls: dict[Any, tuple[Part, Any]] = {}
-        self.page_handle.tell(self._situation(0, first.waiting_for))
-        while not first.done and not stop():
-            busy = [collector for _, collector in calls.values()]
-            for collector in (self.collector, *first.helpers):
-                if first.left and collector not in busy:
-                    part, clips = self._start_part(first, collector)
-                    calls[clips] = part, collector
-            for clips in ray.wait(list(calls), timeout=LOOK_EVERY, fetch_local=False)[0]:
-                part, _ = calls.pop(clips)
-                ray.get(self.fragmenter.add.remote(clips))
-                self._took_part(first, part, clips, ray.get(self.fragmenter.report.remote()))
-                self.page_handle.tell(self._situation(first.env_steps, first.waiting_for))
-                missing = first.questions(wanted) - sum(count for *_, count in self._asked)
-                if missing > 0 and not first.done:
-                    self._ask_people(missing, len(self._asked))
-            self._listen(-1)
-        first.end()
-        self._first = None
+    async def _ask_meanwhile(self, env_steps: int, stop: Stop) -> None:
+        """Gather the first clips, and ask people about those there are."""
+        assert self.people is not None
+        page, more = self.people.askings, asyncio.Event()
+        gathering = asyncio.ensure_future(self.source.first(env_steps, more.set))
+        wanted = self.schedule.allowed(0.0, self._adopted, 0, training=False) - self._adopted
+        while not gathering.done() and not stop():
+            self.people.tell(self.source.env_steps, self.version, self.answered)
+            missing = questions(wanted, self.source.share, self.source.share > 0) - page.open
+            if missing > 0:
+                await self.members.ask(page, missing)
+            await page.listen()
+        await gathering
 
-    def _ask_people(self, count: int, number: int) -> None:
-        """Have ``count`` pairs chosen, and people asked about them."""
-        assert self.page is not None
-        reward = None if self.version == 0 else ray.put(self.publish())
-        found, pairs = self.fragmenter.propose.options(num_returns=2).remote(count, number, reward)
-        if asked := ray.get(found):
-            ray.get(self.page.ask.remote(number, pairs))
-            self._asked.append((number, pairs, asked))
+    def advance(self, moment: Moment, stop: Stop = lambda: False) -> RoundReport | None:
+        """See `Ring.advance`: hold the round that is due, after making the clips that it asks about."""
+        due = self.schedule.round_at(moment.progress)
+        return self._run(self._turn(moment, due, stop)) if due > self.round_number else self._run(self._look_after())
 
-    def explore(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
-        """Gather clips of a policy with a share of random actions, as the settings say."""
-        steps = self.fragments.exploration_env_steps
-        ray.get(self._collect(steps, round_number, policy_version, make_policy))
-        self.env_steps += steps
+    async def _turn(self, moment: Moment, number: int, stop: Stop) -> RoundReport:
+        self.source.offer(moment, number, wait=True)
+        if self.source.waiting():
+            await self.source.make()
+        return await self._hold_round(number, stop)
 
-    def film(self, round_number: int, policy_version: int, make_policy: PolicyFactory) -> None:
-        """Film a policy for people, as the settings say."""
-        assert self.page_handle is not None
-        steps, clips = self.fragments.filmed_env_steps, self.films_per_round
-        films, shown = self._film(steps, clips, round_number, policy_version, make_policy, self.env_steps)
-        self.env_steps += steps
-        self.page_handle.tell(self._situation(self.env_steps, "the next round"))
-        if shown is not None:
-            self.page_handle.show(shown)
-        ray.get(self.fragmenter.add.remote(films))
-
-    def hold_round(self, round_number: int, stop: Callable[[], bool] = lambda: False) -> RoundReport:
-        """Ask for what is due by round ``round_number``, store the answers and fit the reward model to all.
-
-        Args:
-            round_number: which round.
-            stop: says whether to wait for people no longer; what they have answered until then counts.
-        """
-        due = sum(self.labels[: round_number + 1])
-        wanted = max(0, due - self.answered)
-        updates = self.reward_model.initial_updates if self.version == 0 else self.reward_model.updates
-        answered, fit, there, labels = 0, None, self.answered, list[Any]()
-        if self._adopted is not None:
-            # With the gradient steps of the rounds that need not be held for them.
-            updates += rounds_covered(self.labels, len(self._adopted)) * self.reward_model.updates
-            there += len(self._adopted)
-            labels.append(ray.put(self._adopted))
-            self._adopted = None
-        labels += self._ask(due, there, round_number, stop)
-        if labels:
-            fit = self._fit(updates, *labels)
-            # Counted by the trainer, whose state goes back with this one's: the store may hold some of them already, from
-            # a commit that was repeated or a run that is resumed at an earlier round.
-            answered = fit.comparisons - self.answered
-            fit = fit if fit.gradient_steps else None  # everything was taken back, so that no version was made
-        self.round_number = round_number
-        self.answered += answered
-        return RoundReport(round_number, wanted - self.spending.held_back, answered, self.answered, fit)
-
-    def _ask(self, due: int, there: int, round_number: int, stop: Callable[[], bool]) -> list[Any]:
-        """Ask for what is due, as far as answers tell clips apart (`Spending`); the references of what there is to fit to."""
-        labels: list[Any] = []
-        rounds_left = None if round_number == 0 else self.rounds - round_number + 1
-        while True:
-            count = self.spending.grant(due, there, rounds_left)
-            if count > 0:
-                asked, new = self._gather(count, round_number + self._extra, stop)
-                labels += new
-                there += asked
-                if not new or not self.spending.watches or stop():
-                    return labels
-                self.spending.look(*ray.get(self.trainer.ties.remote(*new)))
-            elif round_number == 0 and self._wants_clips and not stop():
-                ray.get(self._more_first_clips())
-            else:
-                return labels
-            if round_number > 0:
-                return labels
-            self._extra += 1
-
-    def _gather(self, missing: int, number: int, stop: Callable[[], bool]) -> tuple[int, list[Any]]:
-        """Have so many pairs chosen and answered and the answers stored: how many, and the references of what there is to fit to.
-
-        ``number`` is higher each time.
-        """
-        if self.page is not None:
-            return self._gather_from_people(missing, number, stop)
-        assert self.gatherer is not None
-        reward = None if self.version == 0 else ray.put(self.publish())
-        count, pairs = self.fragmenter.propose.options(num_returns=2).remote(missing, number, reward)
-        asked = ray.get(count)
-        if not asked:
-            return 0, []
-        comparisons = self.gatherer.gather.remote(pairs, number)
-        ray.get(self.store.commit.remote(comparisons, annotator=self.preferences.teacher))
-        return asked, [comparisons]
-
-    def _gather_from_people(self, missing: int, number: int, stop: Callable[[], bool]) -> tuple[int, list[Any]]:
-        assert self.page is not None
-        between = None if self._last_answer is None else time.time() - self._last_answer
-        assert self.page_handle is not None
-        if missing > (before := sum(count for *_, count in self._asked)):
-            self._ask_people(missing - before, ASKINGS * (number + 1) - 1)
-        asked = sum(count for *_, count in self._asked)
-        if not asked:
-            return 0, []
-        changes = 0
-        while not stop():
-            progress = self._listen(changes)
-            changes = progress.changes
-            if all(progress.done.get(number, 0) >= count for number, _, count in self._asked):
-                break
-        self._asked = []
-        self._last_answer = time.time()
-        next_question = None if between is None else self._last_answer + between
-        learning = self._situation(self.env_steps, "the agent to learn from this round", next_question=next_question)
-        self.page_handle.tell(learning)
-        since, (self._read, held) = self._read, ray.get(self.store.position.remote())
-        return asked, [self.store.since.remote(since)] if held else []
-
-    def _listen(self, changes: int) -> Progress:
-        """What has happened at the page (`LabellingPage.wait`). If it was restarted, it is brought back and asked again."""
-        assert self.page is not None
-        assert self.page_handle is not None
-        progress: Progress = ray.get(self.page.wait.remote([number for number, *_ in self._asked], changes))
-        while not (progress.serving or self.page_handle.serves(self.page_handle.serve())):
-            pass
-        for number, pairs, _ in self._asked:
-            if number in progress.unknown:
-                ray.get(self.page.ask.remote(number, pairs))
-        return progress
-
-    def arrived(self) -> dict[str, Any]:
-        """What has arrived at the fragmenter (`Pipeline.check_report`). Looks after the page, too."""
-        if self.page is not None:
-            self._listen(-1)
-        return self.check_report(ray.get(self.fragmenter.report.remote()))
-
-    def state(self) -> dict[str, Any]:
-        """See `Pipeline.state`."""
-        return super().state() | {"round_number": self.round_number, "extra": self._extra}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """See `Pipeline.load_state`."""
-        super().load_state(state)
-        self.round_number, self._adopted, self._extra = state["round_number"], None, state.get("extra", 0)
-
-    def _fit(self, updates: int, *labels: Any) -> FitReport:
-        """Fit; a trainer that was restarted is given its state back first."""
+    async def _hold_round(self, number: int, stop: Stop) -> RoundReport:
+        """Ask for what is due by round ``number``, and fit the reward model to all answers."""
+        before, due = self.answered, self.schedule.due_in_round(number)
+        updates = self.members.settings.reward_model.updates
         if self.version == 0:
-            self.say(FIRST_FIT)
-        fit = self.trainer.fit.options(num_returns=2)
-        refs = fit.remote(updates, self.version + 1, *labels)
-        try:
-            return self._take_fit(*refs)
-        except StateLostError:
-            ray.get(self._restore_trainer())
-            return self._take_fit(*fit.remote(updates, self.version + 1, *labels))
+            # With the gradient steps of the rounds that need not be held for labels that were there before.
+            covered = self.schedule.rounds_covered(self._adopted)
+            updates = self.members.settings.reward_model.initial_updates + covered * updates
+        tally = await self._ask(number, stop)
+        fit: FitReport | None = None
+        if tally.last > self.members.read:
+            if self.version == 0:
+                self.say(FIRST_FIT)
+            fit = await self.members.fit(updates, tally.last)
+        self.answered, self.round_number = tally.held, number
+        wanted = max(0, due - before) - self.schedule.held_back
+        return RoundReport(number, wanted, self.answered - before, self.answered, fit)
+
+    async def _ask(self, number: int, stop: Stop) -> Tally:
+        """Ask for what is due, as far as answers tell clips apart (`LabelSchedule`); what the store holds then."""
+        progress = number / self.schedule.rounds if self.schedule.rounds else 1.0
+        tally = await self._tally()
+        while True:
+            allowed = self.schedule.allowed(progress, tally.held, tally.ties, training=number > 0)
+            asked = 0
+            for askings in self.members.gatherers:
+                missing = allowed - tally.held
+                asked += await self.members.ask(askings, missing - askings.open) if missing > askings.open else 0
+            if not asked and not self.members.open:
+                if number > 0 or not self.schedule.wants_clips or not self.source.room_for_more() or stop():
+                    return tally
+                self.schedule.gathered()
+                await self.source.more(self.schedule.gatherings)
+                continue
+            await self._answers(stop)
+            tally = await self._tally()
+            if stop() or not self.schedule.watches or number > 0:
+                return tally
+
+    async def _answers(self, stop: Stop) -> None:
+        """Wait until all questions have an answer."""
+        while self.members.open and not stop():
+            for askings in self.members.gatherers:
+                await askings.listen()
+        if self.people is not None:
+            self.people.answered(self.source.env_steps, self.version, self.answered)
+
+    async def _tally(self) -> Tally:
+        """What the store holds, up to the last answer.
+
+        The store may be ahead of this ring, whose run was killed and goes on from an earlier checkpoint: then the answers to what
+        it asks are there already, and later ones do not count yet.
+        """
+        last = [askings.last for askings in self.members.gatherers]
+        if self.people is not None or None in last:
+            return await self.members.tally(
+                None if self.people is not None or not self.members.asked else self.members.read
+            )
+        return await self.members.tally(max(self.members.read, *(number or 0 for number in last)))
+
+    async def _look_after(self) -> None:
+        """Between rounds: see to a page that was restarted."""
+        if self.people is not None:
+            await self.people.askings.listen()
+
+    # The rest.
+
+    def newest_reward(self) -> dict[str, Array]:
+        """See `Ring.newest_reward`."""
+        return self.members.newest_reward()
+
+    def metrics(self) -> dict[str, Any]:
+        """See `Ring.metrics`."""
+        report = self.members.check(self._run(_wait(self.members.pool.report.remote())))
+        return self.schedule.report() | {
+            "too_short": report.too_short,
+            "distinct_clips": report.distinct,
+            "clips_policy_version": report.newest_policy,
+        }
+
+    def adopt(self, store: Path | str) -> None:
+        """See `Members.adopt`."""
+        self._run(self.members.adopt(store))
+
+    def save(self, folder: Path) -> None:
+        """See `Ring.save`."""
+        self._run(self._save(folder))
+
+    async def _save(self, folder: Path) -> None:
+        state = await self.members.save(folder) | {
+            "env_steps": self.source.env_steps,
+            "answered": self.answered,
+            "round_number": self.round_number,
+            "adopted": self._adopted,
+            "schedule": self.schedule.state(),
+        }
+        write_nested(state, folder)
+
+    def load(self, folder: Path, *, replace: bool = False) -> None:
+        """See `Ring.load`."""
+        state = read_nested(folder)
+        self._run(self.members.load(folder, state, replace=replace))
+        self.source.env_steps, self.answered = state["env_steps"], state["answered"]
+        self.round_number, self._adopted = state["round_number"], state["adopted"]
+        self.source.share = 1.0
+        self.schedule.load_state(state["schedule"])
+
+    def abandon(self) -> None:
+        """See `Ring.abandon`."""
+        self.source.close()
+        for actor in (*(askings.actor for askings in self.members.gatherers), self.members.trainer):
+            self.members.executor.stop(actor)
+
+    def close(self) -> None:
+        """See `Ring.close`."""
+        self.source.close()
+        self.members.close()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return self._loop.run_until_complete(work)
+
+
+async def _wait(reference: Any) -> Any:
+    return await reference

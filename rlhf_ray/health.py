@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.queries.spending import TIES, held_back
+from rlhf_ray.queries.schedule import TIES, held_back
 from rlhf_ray.reward.trainer import RECENT_ANSWERS
 
 Row = dict[str, Any]

@@ -17,7 +17,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from rlhf_ray.labelling.links import invitation
-from rlhf_ray.queries.spending import gathered
+from rlhf_ray.queries.schedule import gathered
 from rlhf_ray.run_folder import RunFolder
 from rlhf_ray.settings import Experiment
 

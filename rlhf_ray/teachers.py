@@ -1,13 +1,15 @@
 """Teachers: who answers without a person. They see the true reward; nothing else in training does."""
 
-from typing import Literal, Protocol
+from __future__ import annotations
+
+from typing import Protocol
 
 import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.comparisons import Pairs
-
-TeacherName = Literal["oracle", "stochastic"]
+from rlhf_ray.data.registry import Registry
+from rlhf_ray.settings import PreferenceSettings
 
 
 class Teacher(Protocol):
@@ -60,10 +62,18 @@ class Stochastic:
         return (rng.random(len(pairs)) < 1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
 
 
-def make_teacher(name: str, rationality: float) -> Teacher:
-    """The scripted teacher called ``name``; ``rationality`` is read by the stochastic one."""
-    if name == "oracle":
-        return Oracle()
-    if name == "stochastic":
-        return Stochastic(rationality)
-    raise ValueError(f"preferences.teacher is {name!r}; known teachers are 'oracle' and 'stochastic'.")
+TEACHERS: Registry[Teacher] = Registry(
+    "preferences.teacher",
+    Teacher,
+    {"oracle": lambda settings: Oracle(), "stochastic": lambda settings: Stochastic(settings.rationality)},
+)
+"""By name."""
+
+
+def make_teacher(name: str, settings: PreferenceSettings) -> Teacher:
+    """The scripted teacher that ``name`` stands for.
+
+    Raises:
+        SettingError: there is none of this name, or it is no `Teacher`.
+    """
+    return TEACHERS.make(name, settings)

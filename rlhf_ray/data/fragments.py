@@ -70,12 +70,15 @@ class Fragments:
         return returns
 
     def ids(self) -> list[str]:
-        """A content hash of each fragment (SHA-256, 64 hex digits): the same clip has the same id wherever it is made."""
+        """A content hash of each fragment (SHA-256, 64 hex digits): the same clip has the same id wherever it is made.
+
+        Of what was done and seen: true rewards, which not everybody has, change no id.
+        """
         return [
             hashlib.sha256(
                 b"".join(
                     np.ascontiguousarray(array[i]).tobytes()
-                    for array in (self.observations, self.actions, self.rewards, self.terminated)
+                    for array in (self.observations, self.actions, self.terminated)
                 )
             ).hexdigest()
             for i in range(len(self))

@@ -5,7 +5,8 @@ gymnasium. Procgen's games need the ``procgen`` extra, Hopper ``mujoco`` and Pon
 """
 
 from rlhf_ray.envs.registry import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register
-from rlhf_ray.envs.spaces import action_size, check_spaces, is_image
+from rlhf_ray.data.images import is_image
+from rlhf_ray.envs.spaces import action_size, check_spaces
 
 __all__ = [
     "EnvCreator",

@@ -4,19 +4,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-_MIN_IMAGE_SIDE = 16
-"""Pixels. Below it the convolutions of the image networks have nothing left to look at."""
-
-
-def is_image(space: gymnasium.Space[object]) -> bool:
-    """Whether the space is of uint8 images, height x width x channels, at least 16 pixels high and wide."""
-    return (
-        isinstance(space, spaces.Box)
-        and space.dtype == np.uint8
-        and len(space.shape) == 3
-        and min(space.shape[:2]) >= _MIN_IMAGE_SIDE
-        and space.shape[2] >= 1
-    )
+from rlhf_ray.data.images import LEAST_SIDE, is_image
 
 
 def action_size(space: gymnasium.Space[object]) -> int:
@@ -53,7 +41,7 @@ def check_spaces(
         raise ValueError(
             f"Environment {env_name!r} has the observation space {observation_space}. Supported are a Box of rank 1 "
             "with a float or integer dtype, and a uint8 image Box of shape (height, width, channels) of at least "
-            f"{_MIN_IMAGE_SIDE}x{_MIN_IMAGE_SIDE} pixels. {problem}"
+            f"{LEAST_SIDE}x{LEAST_SIDE} pixels. {problem}"
         )
     if (problem := _action_problem(action_space)) is not None:
         raise ValueError(
@@ -70,7 +58,7 @@ def _observation_problem(space: gymnasium.Space[object]) -> str | None:
         return None
     if len(space.shape) == 3:
         height, width, _ = space.shape
-        if height < _MIN_IMAGE_SIDE <= width:
+        if height < LEAST_SIDE <= width:
             return (
                 "This looks like channels first: move the channels last with gymnasium.wrappers.TransformObservation "
                 "and numpy.moveaxis(image, 0, -1)."

@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.evaluation.plots import is_number
 from rlhf_ray.evaluation.verdict import compare, share_of_the_way, verdicts
-from rlhf_ray.queries.spending import gathered, held_back
+from rlhf_ray.queries.schedule import gathered, held_back
 from rlhf_ray.reward import RewardEnsemble
 
 MANY_TIES = 0.25

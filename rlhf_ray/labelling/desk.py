@@ -6,27 +6,29 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import logging
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.labelling.films import Episode, Film, FilmInfo, film, film_info, picture
+from rlhf_ray.data.images import is_image
+from rlhf_ray.labelling.films import Episode, Film, FilmInfo
+from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.leases import Lease, Leases
 from rlhf_ray.labelling.questions import Answer, QuestionQueue, Shown
 from rlhf_ray.labelling.recorder import Recorder
 from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.store import Event
 
-KEPT_BYTES = 256 << 20
-"""Films and clips kept in memory: the newest."""
+logger = logging.getLogger(__name__)
 
 SHORTEST_CLIP = 1.5
 """Seconds that a clip takes at least at speed 1, so that one can see something: short ones are played slower than they were."""
@@ -140,9 +142,19 @@ class Desk:
         secret: signs leases.
         fps: frames per second of the environment.
         run_id: of the training run, for the events.
+        films: folder to keep films in; None: a page that is restarted has none.
     """
 
-    def __init__(self, store: Store, queue: QuestionQueue, secret: bytes, *, fps: float, run_id: str | None = None):
+    def __init__(
+        self,
+        store: Store,
+        queue: QuestionQueue,
+        secret: bytes,
+        *,
+        fps: float,
+        run_id: str | None = None,
+        films: Path | None = None,
+    ):
         self.store, self.queue, self.fps, self.run_id = store, queue, fps, run_id
         self.changes = 0
         """How often something was stored."""
@@ -150,12 +162,9 @@ class Desk:
         """Set whenever something was stored; whoever waits for it clears it."""
         self._leases = Leases(secret)
         self._recorder = Recorder(store.record)
-        self._infos: dict[str, FilmInfo] = {}
         self._about: dict[str, tuple[int, int, float]] = {}
         """Of each pair: the newest policy and the reward version in it, and its frames per second at speed 1."""
-        self._media: OrderedDict[str, bytes | Array] = OrderedDict()
-        """Films, and of clips that nobody has looked at yet the images."""
-        self._media_bytes = 0
+        self._films = Films(films)
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._situation = Situation()
         self._episode: tuple[Episode, float] | None = None
@@ -169,12 +178,17 @@ class Desk:
 
     # What the training says.
 
+    def show(self, films: Sequence[Film]) -> None:
+        """Keep films, by the ids of the clips that they show, until these are asked about."""
+        for made in films:
+            self._films.put(made)
+
     async def ask(self, number: int, pairs: Pairs) -> None:
         """Take in pairs to ask about. Asking ``number`` again changes nothing.
 
         Args:
             number: of the asking.
-            pairs: with films, unless the observations are images.
+            pairs: whose clips were filmed (`show`), unless the observations are images.
 
         Raises:
             OSError: their clips could not be stored.
@@ -185,18 +199,19 @@ class Desk:
         for i, key in enumerate(pairs.ids):
             policy = max(int(pairs.left.policy_versions[i]), int(pairs.right.policy_versions[i]))
             self._about[key] = (policy, pairs.reward_version, fps)
-        for names, side, films in ((left, pairs.left, 0), (right, pairs.right, 1)):
+        for names, side in ((left, pairs.left), (right, pairs.right)):
             for i, name in enumerate(names):
-                if pairs.films:
-                    self._take(pairs.films[i][films])
-                elif name not in self._infos:
-                    height, width = side.observations.shape[2:4]
-                    self._infos[name] = film_info(name, side.length + 1, height, width, pixelated=True)
-                    self._keep(name, side.observations[i].copy())
+                if name not in self._films and is_image(side.observations[i]):
+                    self._films.put_images(name, side.observations[i])
         await self._recall()
         returns = {name: float(value) for names, side in ((left, pairs.left), (right, pairs.right))
                    for name, value in zip(names, side.returns(), strict=True)}  # fmt: skip
-        self.queue.add(number, zip(left, right, strict=True), returns)
+        shown = [pair for pair in zip(left, right, strict=True) if pair[0] in self._films and pair[1] in self._films]
+        if len(shown) < len(pairs):
+            logger.warning(
+                "%d pairs can't be shown because their films are lost; others are asked.", len(pairs) - len(shown)
+            )
+        self.queue.add(number, shown, returns)
 
     def tell(self, situation: Situation | None, episode: Episode | None = None) -> None:
         """How the training is doing, and the agent's latest episode, each where there is news of it."""
@@ -244,7 +259,7 @@ class Desk:
         if latest is None:
             return None
         event, shown = latest
-        if not {shown.left, shown.right} <= self._infos.keys():  # of before a restart: it could not be shown again
+        if shown.left not in self._films or shown.right not in self._films:  # it can't be shown again
             return None
         await self._recorder.store(self._event(annotator, event_id, "retract", None, target=event))
         if self.queue.undone(annotator, event) is None:  # meanwhile undone by another window of theirs
@@ -267,13 +282,7 @@ class Desk:
         """The film (a WebP file) with this id; None where it is not there."""
         if self._episode is not None and self._episode[0].film.info.id == film_id:
             return self._episode[0].film.sheet
-        content = self._media.get(film_id)
-        if content is None or isinstance(content, bytes):
-            return content
-        frames = [picture(observation) for observation in content]
-        made = await asyncio.to_thread(film, film_id, frames, pixelated=True)
-        self._keep(film_id, made.sheet)
-        return made.sheet
+        return await self._films.sheet(film_id)
 
     async def episode(self) -> dict[str, Any] | None:
         """The agent's latest whole episode; None before the first."""
@@ -408,7 +417,7 @@ class Desk:
 
     def _showing(self, annotator: str, shown: Shown) -> Showing:
         lease = self._leases.write(Lease(annotator, shown, time.time()))
-        left, right = self._infos[shown.left], self._infos[shown.right]
+        left, right = self._films.info(shown.left), self._films.info(shown.right)
         if shown.swapped:
             left, right = right, left
         frames = max(left.frames, right.frames)
@@ -442,16 +451,3 @@ class Desk:
             self._count = (time.monotonic(), known)  # others that ask meanwhile do not count too
             self._count = (time.monotonic(), await self.store.count())
         return self._count[1]
-
-    def _take(self, made: Film) -> None:
-        self._infos[made.info.id] = made.info
-        self._keep(made.info.id, made.sheet)
-
-    def _keep(self, name: str, content: bytes | Array) -> None:
-        def size(of: bytes | Array | None) -> int:
-            return 0 if of is None else len(of) if isinstance(of, bytes) else of.nbytes
-
-        self._media_bytes += size(content) - size(self._media.pop(name, None))
-        self._media[name] = content
-        while self._media_bytes > KEPT_BYTES and len(self._media) > 1:
-            self._media_bytes -= size(self._media.popitem(last=False)[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import os
@@ -14,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.envs.spaces import is_image
+from rlhf_ray.data.images import is_image
 
 RENDERED_SIDE = 256
 """Pixels of the longer side that rendered frames are brought near to, by joining squares of whole pixels."""
@@ -27,6 +28,9 @@ LOSSLESS_EFFORT = 20
 
 SHADOW_SIDE = 512
 """Pixels of a side of the map that MuJoCo draws shadows with, for each frame. Its own 4096 take most of the time without a GPU."""
+
+EPISODE_FRAMES = 100
+"""Frames, at most, of the film of an episode."""
 
 LARGEST_SHEET = 16_383
 """Pixels of a side, at most, that WebP allows."""
@@ -127,6 +131,43 @@ def picture(observation: Array) -> Array:
     channels = observation.shape[-1]
     newest = observation[..., -3:] if channels % 3 == 0 else observation[..., -1:]
     return np.broadcast_to(newest, (*observation.shape[:2], 3))
+
+
+class Reel:
+    """The frames of one episode that somebody may be shown.
+
+    Args:
+        camera: takes them.
+        first: step at which the first clip begins.
+        spacing: steps from there to the beginning of the next one.
+        length: of a clip.
+    """
+
+    def __init__(self, camera: Camera, first: int, spacing: int, length: int):
+        self.camera, self.first, self.spacing, self.length = camera, first, spacing, length
+        self.frames: dict[int, Array] = {}
+        self._stride = 0
+
+    def show(self, steps: int) -> None:
+        """Take frames for the film of the whole episode too, which has at most so many steps."""
+        self._stride = math.ceil((steps + 1) / EPISODE_FRAMES)
+
+    def see(self, t: int, observation: Array) -> None:
+        """The episode's step ``t`` has led to ``observation``."""
+        in_clip = t >= self.first and (t - self.first) % self.spacing <= self.length
+        if in_clip or (self._stride and t % self._stride == 0):
+            self.frames[t] = self.camera.frame(observation)
+
+    def windows(self, steps: int) -> list[int]:
+        """Where clips begin that were filmed whole, in an episode of ``steps`` steps."""
+        return list(range(self.first, steps - self.length + 1, self.spacing))
+
+    def episode(self, steps: int, ended: bool, policy_version: int, taken: int) -> Episode:
+        """The film of the whole episode, as `show` prepared it."""
+        shown = [frame for t, frame in self.frames.items() if t % self._stride == 0]
+        name = hashlib.sha256(b"".join(frame.tobytes() for frame in shown)).hexdigest()
+        made = film(name, shown, pixelated=self.camera.pixelated)
+        return Episode(made, self.camera.fps / self._stride, steps, ended, policy_version, taken)
 
 
 class Camera:

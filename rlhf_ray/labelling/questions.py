@@ -237,6 +237,10 @@ class QuestionQueue:
         questions = [self._questions[key] for key in self._numbers[number]]
         return sum(question.closed or bool(question.answered) for question in questions)
 
+    def left(self, number: int) -> int:
+        """How many questions of an asking have no answer."""
+        return len(self._numbers[number]) - self.done(number)
+
     def open(self, annotator: str | None = None) -> int:
         """How many questions are open; of those, as many as ``annotator`` is or could be asked now."""
         now = self._clock()

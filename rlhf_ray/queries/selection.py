@@ -1,8 +1,15 @@
 """Selection: which pairs of fragments to ask about."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
 import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.data.registry import Registry
 
 
 def random_pairs(
@@ -55,19 +62,62 @@ class _Deck:
         return self._left.pop(0)
 
 
-def most_disagreed(candidates: IntArray, returns: FloatArray, count: int) -> IntArray:
-    """The ``count`` candidate pairs about which the ensemble disagrees most (Christiano et al. 2017, section 2.2.4).
+@dataclass(frozen=True)
+class Candidates:
+    """Pairs that could be asked about.
 
-    Args:
-        candidates: ``[m, 2]`` positions of fragments.
-        returns: ``[members, fragments]``: the return each member predicts for each fragment.
-        count: how many pairs to keep.
-
-    Returns:
-        ``[min(count, m), 2]``: the candidates with the largest variance, over members, of the predicted probability that the
-        left fragment is preferred; the most disagreed first, earlier candidates first among equals.
+    Attributes:
+        index: ``[m, 2]`` int64: positions of the left and the right fragment of each pair.
+        fragments: ``n`` of them, which the positions are of.
+        returns: ``[members, n]`` float32: the return that each member of the reward ensemble predicts for each fragment, on the
+            likelihood's scale: their difference is a pair's logit. None before the first version.
     """
-    differences = returns[:, candidates[:, 0]] - returns[:, candidates[:, 1]]
-    probabilities = 1.0 / (1.0 + np.exp(-np.clip(differences, -50.0, 50.0)))
-    order = np.argsort(-probabilities.var(axis=0), kind="stable")
-    return candidates[order[:count]]
+
+    index: IntArray
+    fragments: Fragments
+    returns: FloatArray | None
+
+    @property
+    def logits(self) -> FloatArray:
+        """``[members, m]``: by each member, the log odds that the left fragment of each pair is preferred."""
+        assert self.returns is not None
+        logits: FloatArray = self.returns[:, self.index[:, 0]] - self.returns[:, self.index[:, 1]]
+        return logits
+
+
+class Selection(Protocol):
+    """Scores candidate pairs. Those with the highest scores are asked about."""
+
+    needs_reward: bool
+    """Whether it scores by what the ensemble predicts. Before the first version random pairs are asked about instead."""
+
+    def score(self, candidates: Candidates, rng: np.random.Generator) -> FloatArray:
+        """How much asking about each candidate is worth, ``[m]`` float; of equals, earlier candidates come first."""
+        ...
+
+
+class Disagreement:
+    """The variance, over members, of the predicted probability that left is preferred (Christiano et al. 2017, section 2.2.4)."""
+
+    needs_reward = True
+
+    def score(self, candidates: Candidates, rng: np.random.Generator) -> FloatArray:
+        """See `Selection.score`."""
+        probabilities = 1.0 / (1.0 + np.exp(-np.clip(candidates.logits, -50.0, 50.0)))
+        variance: FloatArray = probabilities.var(axis=0)
+        return variance
+
+
+SELECTIONS: Registry[Selection | None] = Registry(
+    "preferences.selection", Selection, {"random": lambda: None, "disagreement": Disagreement}
+)
+"""By name. Random pairs need no candidates to choose from."""
+
+
+def make_selection(name: str) -> Selection | None:
+    """The selection that ``name`` stands for, None for random pairs.
+
+    Raises:
+        SettingError: there is none of this name, or it is no `Selection`.
+    """
+    return SELECTIONS.make(name)

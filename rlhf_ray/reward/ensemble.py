@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks import RewardNetworks
 from rlhf_ray.reward.spaces import space_from_json, space_to_json
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
@@ -66,6 +67,13 @@ class RewardEnsemble(nn.Module):
             next_observations: ``[batch, *observation_shape]``.
             terminated: ``[batch]`` bool.
         """
+        raw = self.raw_rewards(observations, actions, next_observations, terminated)
+        return (raw - self.reward_mean[:, None]) / self.reward_std[:, None]
+
+    def raw_rewards(
+        self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
+    ) -> Tensor:
+        """The same on the likelihood's scale, as the networks were fitted: not normalised."""
         rewards = []
         with torch.no_grad():
             for start in range(0, len(observations), CHUNK):
@@ -75,8 +83,7 @@ class RewardEnsemble(nn.Module):
                 )
                 images = self.networks.images(observations[part], next_observations[part])
                 rewards.append(self.networks(features, images))
-            raw = torch.cat(rewards, 1)
-        return (raw - self.reward_mean[:, None]) / self.reward_std[:, None]
+        return torch.cat(rewards, 1)
 
     def predict(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """The reward of each of ``n`` steps, ``[n]`` float32, from numpy arrays (shapes as in `member_rewards`)."""
@@ -85,10 +92,13 @@ class RewardEnsemble(nn.Module):
         return mean
 
     def fragment_returns(self, fragments: Fragments) -> FloatArray:
-        """The return of each fragment for each member, ``[members, n]`` float32, undiscounted, of normalised rewards."""
+        """The return of each fragment for each member as the likelihood has it, ``[members, n]`` float32.
+
+        With `RewardModelSettings.discount` and not normalised: the difference of two is the log odds that a member gives the pair.
+        """
         n, length = fragments.rewards.shape
-        rewards = self.member_rewards(*steps_of(fragments))
-        returns: FloatArray = rewards.reshape(-1, n, length).sum(-1).numpy()
+        rewards = self.raw_rewards(*steps_of(fragments)).reshape(-1, n, length)
+        returns: FloatArray = (rewards @ discounts(length, self.settings.discount)).numpy()
         return returns
 
     def state(self) -> dict[str, Array]:

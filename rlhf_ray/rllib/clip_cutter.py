@@ -11,7 +11,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from actors.fragmenter import Clips
 from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
-from rlhf_ray.envs.spaces import is_image
+from rlhf_ray.data.images import is_image
 from rlhf_ray.rllib.actions import to_env_actions
 from rlhf_ray.settings import ResolvedFragments
 

@@ -19,7 +19,7 @@ from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
-from rlhf_ray.envs.spaces import is_image
+from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.collect import collect
 from rlhf_ray.labelling.films import Camera, Episode
 from rlhf_ray.labelling.links import invitation

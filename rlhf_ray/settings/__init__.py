@@ -15,7 +15,7 @@ from rlhf_ray.settings.experiment import (
 from rlhf_ray.settings.fragments import STARTS, FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PolicyNetwork, PPOSettings
-from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings
+from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings, ScheduleName, TeacherName
 from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, RewardModelSettings, RewardNetworkName
 
 __all__ = [
@@ -32,7 +32,9 @@ __all__ = [
     "ResolvedFragments",
     "RewardModelSettings",
     "RewardNetworkName",
+    "ScheduleName",
     "SettingError",
+    "TeacherName",
     "env_steps_needed",
     "from_json",
     "load_experiment",

@@ -6,9 +6,13 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rlhf_ray.queries.schedules import ScheduleName
+
 from rlhf_ray.settings.checks import require, require_choices
-from rlhf_ray.teachers import TeacherName
+
+
+ScheduleName = Literal["constant", "hyperbolic", "inverse_quadratic"]
+
+TeacherName = Literal["oracle", "stochastic"]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,6 @@ nobody reads. docs/store.md has the columns, and how to open them without this l
 from rlhf_ray.store.clips import DamagedClipError
 from rlhf_ray.store.schema import LABELS, Event
 from rlhf_ray.store.snapshot import Snapshot
-from rlhf_ray.store.store import PreferenceStore
+from rlhf_ray.store.store import PreferenceStore, Tally
 
-__all__ = ["LABELS", "DamagedClipError", "Event", "PreferenceStore", "Snapshot"]
+__all__ = ["LABELS", "DamagedClipError", "Event", "PreferenceStore", "Snapshot", "Tally"]

@@ -7,14 +7,16 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Changes, Comparisons
@@ -24,11 +26,39 @@ from rlhf_ray.store import merges, upkeep, weights
 from rlhf_ray.store.clips import DamagedClipError, Rows, gather
 from rlhf_ray.store.contents import Contents, log
 from rlhf_ray.store.files import Files, LocalFiles, open_files
-from rlhf_ray.store.schema import FORMAT, LABELS, MAJOR, MINOR, Event, holding, scripted_event_id, take, touched
+from rlhf_ray.store.schema import (
+    FORMAT,
+    LABELS,
+    MAJOR,
+    MINOR,
+    Event,
+    holding,
+    rows_holding,
+    scripted_event_id,
+    take,
+    touched,
+)
 from rlhf_ray.store.snapshot import Snapshot
 
 COMPACT_AT = 128
 """Small segments, or small packs, that a commit may leave before it joins them."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a store holds, in numbers.
+
+    Attributes:
+        last: the number of the last event that is counted.
+        held: comparisons that hold.
+        ties: how many of them say "equally good".
+        by_annotator: how many of them are of each annotator.
+    """
+
+    last: int = 0
+    held: int = 0
+    ties: int = 0
+    by_annotator: Mapping[str, int] = field(default_factory=dict)
 
 
 class PreferenceStore:
@@ -155,36 +185,59 @@ class PreferenceStore:
                 return snapshot.gather(slice(None))
         return None
 
-    def position(self) -> tuple[int, int]:
-        """The number of the last event, and how many comparisons hold."""
-        held = len(self.snapshot())
-        return self._contents.last_number, held
+    def tally(self, until: int | None = None) -> Tally:
+        """What holds, in numbers.
 
-    def ties(self) -> tuple[int, int]:
-        """How many comparisons hold, and how many of them say "equally good"."""
-        preferences = self.snapshot().preferences
-        return len(preferences), int((preferences == 0.5).sum())
+        Args:
+            until: number of the last event to count; all of them unless given.
+        """
+        self._contents.refresh()
+        events = self._contents.events()
+        if until is not None:
+            events = events.filter(pyarrow.compute.less_equal(events["sequence"], until))
+        snapshot = self._contents.snapshot(rows=rows_holding(events))  # events are in order, so that rows stay the same
+        return Tally(
+            last=self._contents.last_number if until is None else until,
+            held=len(snapshot),
+            ties=int((snapshot.preferences == 0.5).sum()),
+            by_annotator=dict(Counter(snapshot.annotators)),
+        )
 
-    def since(self, sequence: int) -> Changes:
+    def last_answer(self, pairs: Sequence[str], annotator: str) -> int:
+        """The number of the last of the events that are ``annotator``'s scripted answers to ``pairs``; 0 where there is none."""
+        self._contents.refresh()
+        rows = self._contents.rows()
+        wanted = pa.array([scripted_event_id(pair, annotator) for pair in pairs])
+        found = rows.filter(pyarrow.compute.is_in(rows["event_id"], value_set=wanted))["sequence"].to_pylist()
+        return max(found, default=0)
+
+    def since(self, sequence: int, until: int | None = None) -> Changes:
         """What has become of the comparisons that events after number ``sequence`` are about; of all, with 0.
 
         A comparison whose clip is missing or damaged is neither among those that hold nor among those withdrawn. An annotator's
         weight is no event: the weights are those of now, whatever ``sequence`` is.
+
+        Args:
+            sequence: number of the last event that is known.
+            until: number of the last event to look at; all of them unless given.
 
         Raises:
             ValueError: see `weights` and `load`.
         """
         while True:
             self._contents.refresh()
-            keys, rows = touched(self._contents.rows(), sequence), holding(self._contents.events())
+            rows, events = self._contents.rows(), self._contents.events()
+            if until is not None:
+                rows, events = (of.filter(pyarrow.compute.less_equal(of["sequence"], until)) for of in (rows, events))
+            keys, held = touched(rows, sequence), holding(events)
             snapshot = self._contents.snapshot(
-                rows=np.array(sorted(rows[key] for key in keys if key in rows), np.int64)
+                rows=np.array(sorted(held[key] for key in keys if key in held), np.int64)
             )
             with contextlib.suppress(DamagedClipError):  # see `load`
                 return Changes(
-                    last=max([sequence, *self._contents.rows()["sequence"].to_pylist()[-1:]]),
+                    last=max([sequence, *rows["sequence"].to_pylist()[-1:]]),
                     held=snapshot.gather(slice(None)) if len(snapshot) else None,
-                    withdrawn=tuple(key for key in keys if key not in rows),
+                    withdrawn=tuple(key for key in keys if key not in held),
                     weights=self.weights(),
                 )
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs.spaces import is_image
+from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.films import Camera
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder

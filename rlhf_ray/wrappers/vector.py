@@ -14,7 +14,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs.spaces import is_image
+from rlhf_ray.data.images import is_image
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.taught import Taught, Transform, action_dtype, seen_space

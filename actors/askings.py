@@ -1,0 +1,128 @@
+"""Askings: what the ring has asked of one gatherer, and how many of those questions are open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import ray
+
+from actors.gatherer import Progress
+from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.fragments import Fragments
+
+LOST = (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
+"""What reading an object raises when the node that held it is gone."""
+
+
+async def _nothing() -> None:
+    pass
+
+
+class Askings:
+    """A gatherer, as the ring sees it.
+
+    The gatherer alone knows which questions are open. The pairs are kept here until all have an answer, because a gatherer that
+    was restarted has to be asked again, and a run that is resumed too.
+
+    Args:
+        actor: the gatherer: a `GathererActor`, or what has its `ask` and `wait`.
+        name: for metrics.
+        annotators: whose labels are its; None: those that are nobody else's.
+        share: of all questions that it is asked, 0 to 1.
+        most: questions open at a time, at most; None: as many as are due.
+        serve: brings it back where people can't reach it any more.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        name: str,
+        *,
+        annotators: tuple[str, ...] | None,
+        share: float,
+        most: int | None,
+        serve: Callable[[], Awaitable[None]] = _nothing,
+    ):
+        self.actor, self.name, self.annotators, self.share, self.most = actor, name, annotators, share, most
+        self.seconds = 0.0
+        """From asking to storing, of the labels that were stored last."""
+        self.failed_commits = 0
+        self.asked = 0
+        """Questions so far."""
+        self.lost_questions = 0
+        """Questions that went with the node they were on. They are replaced by new ones."""
+        self.last: int | None = None
+        """The number of the last event that it stored, where it tells."""
+        self._serve = serve
+        self._pairs: dict[int, Any] = {}
+        self._open: dict[int, int] = {}
+        self._asked_at: dict[int, float] = {}
+        self._changes = 0
+
+    @property
+    def open(self) -> int:
+        """Questions asked and not answered yet."""
+        return sum(self._open.values())
+
+    async def ask(self, number: int, pairs: Any, count: int) -> None:
+        """Ask about ``count`` pairs, a reference.
+
+        Raises:
+            OSError: their clips could not be stored.
+        """
+        try:
+            await self.actor.ask.remote(number, pairs)
+        except LOST:
+            self.lost_questions += count
+            return
+        self.asked += count
+        self._pairs[number], self._open[number], self._asked_at[number] = pairs, count, time.monotonic()
+
+    async def listen(self) -> bool:
+        """Wait a little for something to happen at the gatherer, and take note of it. Whether something was stored.
+
+        One that was restarted is asked again.
+        """
+        progress: Progress = await self.actor.wait.remote(list(self._pairs), self._changes)
+        if not progress.serving:
+            await self._serve()
+        for number in progress.unknown:
+            try:
+                await self.actor.ask.remote(number, self._pairs[number])
+            except LOST:
+                self.lost_questions += self._forget(number)
+        for number, left in progress.open.items():
+            if left < self._open[number]:
+                self.seconds = time.monotonic() - self._asked_at[number]
+            self._open[number] = left
+            if not left:
+                self._forget(number)
+        stored, self._changes = progress.changes != self._changes, progress.changes
+        self.last, self.failed_commits = progress.last, progress.failed
+        return stored
+
+    def _forget(self, number: int) -> int:
+        del self._pairs[number], self._asked_at[number]
+        return self._open.pop(number)
+
+    async def state(self) -> list[dict[str, Any]]:
+        """The pairs that have questions open, in plain arrays and numbers: what a checkpoint keeps."""
+        kept = []
+        for number, reference in list(self._pairs.items()):
+            try:
+                pairs: Pairs = await reference
+            except LOST:  # they are replaced
+                continue
+            kept.append(
+                {"number": number, "pairs": vars(pairs) | {"left": vars(pairs.left), "right": vars(pairs.right)}}
+            )
+        return kept
+
+    async def ask_again(self, state: list[dict[str, Any]], put: Callable[[Any], Any]) -> None:
+        """Ask about what `state` kept. What was answered since is known to the store, and is not counted twice."""
+        for asking in state:
+            plain = dict(asking["pairs"])
+            pairs = Pairs(**plain | {"left": Fragments(**plain["left"]), "right": Fragments(**plain["right"])})
+            await self.ask(asking["number"], put(pairs), len(pairs))

@@ -1,0 +1,97 @@
+"""Building a ring: which parts the settings ask for, and how they are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import ray
+
+from actors.asynchronous import AsynchronousRing
+from actors.clip_source import Collecting
+from actors.executor import Executor
+from actors.filming import Filming
+from actors.first_clips import free_cores
+from actors.labelling_page import LabellingPage, PageSettings
+from actors.page_handle import PageHandle
+from actors.people import People
+from actors.ring import Members, RingSettings
+from actors.rollout_collector import RolloutCollector
+from actors.synchronous import SynchronousRing
+from rlhf_ray.data.images import is_image
+from rlhf_ray.queries.schedule import LabelSchedule
+
+FILMS_KEPT = 36
+"""Newest filmed clips that pairs are chosen from. Few, because few are made: more would be mostly of policies long gone."""
+
+FILMING_NICENESS = 10
+"""Of the rollout collector while people are asked and nothing waits for them: where cores are few, the agent comes first."""
+
+MakeEnv = Callable[[], gym.Env[Any, Any]]
+
+
+def build_ring(
+    settings: RingSettings,
+    executor: Executor,
+    make_env: MakeEnv,
+    *,
+    rollouts: int,
+    iterations: int,
+    iteration_env_steps: int,
+    page: PageSettings | None = None,
+) -> SynchronousRing | AsynchronousRing:
+    """Start a ring's actors and join them as the settings say.
+
+    Args:
+        settings: what it is made from.
+        executor: starts the actors.
+        make_env: makes the environment, for clips that the agent's own rollouts don't make.
+        rollouts: stretches that its steps are shared by.
+        iterations: of the agent's training.
+        iteration_env_steps: environment steps of each.
+        page: makes the labelling page; None where nobody is asked.
+    """
+    of, fragments = settings.preferences, settings.fragments
+    synchronous = of.mode == "synchronous"
+    schedule = LabelSchedule(of, max(0, iterations - 1) if synchronous else None, watches=fragments.varied)
+    settings = for_people(settings) if page is not None else settings
+    members = Members(settings, executor)
+    members.start_scripted()
+    people = start_people(members, schedule, page) if page is not None else None
+    niceness = FILMING_NICENESS if page is not None and not synchronous else 0
+    collector = executor.start(RolloutCollector, "collector", make_env, fragments, settings.seed, niceness)
+    # Whole iterations, so that the steps still add up to the budget.
+    more = -(-fragments.initial_env_steps // iteration_env_steps) * iteration_env_steps
+    source = Collecting(members, collector, rollouts, more)
+    if people is not None:
+
+        def make_helpers(most: int) -> list[Any]:
+            """Other collectors for the cores that are idle now."""
+            made = range(min(most, free_cores(ray.available_resources().get("CPU", 0.0))))
+            arguments = (make_env, fragments, settings.seed, FILMING_NICENESS)
+            return [executor.start(RolloutCollector, f"helper{i}", *arguments) for i in made]
+
+        source = Filming(members, collector, rollouts, more, people, make_helpers, schedule.rounds)
+    kind = SynchronousRing if synchronous else AsynchronousRing
+    return kind(members, schedule, source, people)
+
+
+def for_people(settings: RingSettings) -> RingSettings:
+    """The same where people are asked: their answers are noisy, and pairs are chosen from the newest films."""
+    fragments = settings.fragments
+    if not is_image(settings.observation_space):
+        fragments = replace(fragments, pool=min(fragments.pool, FILMS_KEPT))
+    return replace(settings, fragments=fragments, reward_model=settings.reward_model.for_people())
+
+
+def start_people(members: Members, schedule: LabelSchedule, page: PageSettings) -> People:
+    """Serve the page, and have people asked."""
+    of, executor = members.settings.preferences, members.executor
+    actor = executor.start(LabellingPage, "page", page, executor.find("store"))
+    handle = PageHandle(actor, executor.get, page.settings.port, page.port_file)
+    most = of.max_open_questions if of.mode == "asynchronous" else None
+    people = People(handle, schedule, members.settings.total_env_steps, share=of.people_share, most=most)
+    members.gatherers.append(people.askings)
+    return people

@@ -1,0 +1,165 @@
+"""Executors: how the ring starts its actors and calls them: in Ray, or in this process for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+import ray
+
+from actors.placement import CPUS, of_ring
+
+
+class Executor(Protocol):
+    """Starts actors. A call, ``actor.method.remote(…)``, gives a reference that can be awaited or handed to other calls."""
+
+    def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> Any:
+        """An actor of this ring."""
+        ...
+
+    def find(self, role: str) -> Callable[[], Any]:
+        """What gives another actor the one with this role, also after Ray restarted it. A handle would keep it from that."""
+        ...
+
+    def get(self, reference: Any) -> Any:
+        """What the reference stands for, waited for."""
+        ...
+
+    def put(self, value: Any) -> Any:
+        """A reference to ``value``."""
+        ...
+
+    def keep(self, reference: Any) -> None:
+        """Have what the reference stands for on this node too, where it outlives the one that made it. Does not read it."""
+        ...
+
+    def stop(self, actor: Any) -> None:
+        """End an actor at once."""
+        ...
+
+
+class RayExecutor:
+    """Ray's actors, which restart by themselves, named ``NAME/ROLE`` in the caller's namespace."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> Any:
+        """See `Executor.start`."""
+        options: dict[str, Any] = {
+            "name": f"{self.name}/{role}",
+            "num_cpus": CPUS.get(role, 0.0),
+            "num_gpus": gpus,
+            "scheduling_strategy": of_ring(role, gpus),
+            "max_restarts": -1,
+            "max_task_retries": -1,
+        }
+        return ray.remote(**options)(kind).remote(*arguments)
+
+    def find(self, role: str) -> Callable[[], Any]:
+        """See `Executor.find`."""
+        return functools.partial(ray.get_actor, f"{self.name}/{role}")
+
+    def get(self, reference: Any) -> Any:
+        """See `Executor.get`."""
+        return ray.get(reference)
+
+    def put(self, value: Any) -> Any:
+        """See `Executor.put`."""
+        return ray.put(value)
+
+    def keep(self, reference: Any) -> None:
+        """See `Executor.keep`."""
+        ray.wait([reference], timeout=0, fetch_local=True)
+
+    def stop(self, actor: Any) -> None:
+        """See `Executor.stop`."""
+        ray.kill(actor)
+
+
+class DirectExecutor:
+    """Plain objects of this process: a call is made at once, or where it is a coroutine, in the loop that runs."""
+
+    def __init__(self) -> None:
+        self.actors: dict[str, Any] = {}
+        """The objects themselves, by role."""
+
+    def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> Any:
+        """See `Executor.start`."""
+        self.actors[role] = kind(*arguments)
+        return _DirectActor(self, role)
+
+    def find(self, role: str) -> Callable[[], Any]:
+        """See `Executor.find`."""
+        return lambda: _DirectActor(self, role)
+
+    def get(self, reference: Any) -> Any:
+        """See `Executor.get`."""
+        return reference.result()
+
+    def put(self, value: Any) -> Any:
+        """See `Executor.put`."""
+        return _Direct(value)
+
+    def keep(self, reference: Any) -> None:
+        """See `Executor.keep`."""
+
+    def stop(self, actor: Any) -> None:
+        """See `Executor.stop`."""
+
+
+class _DirectActor:
+    def __init__(self, executor: DirectExecutor, role: str):
+        self._executor, self._role = executor, role
+
+    def __getattr__(self, method: str) -> Any:
+        if method == "__ray_ready__":
+            return _Method(lambda: True)
+        return _Method(getattr(self._executor.actors[self._role], method))
+
+
+class _Method:
+    """``method.remote(…)``, and ``method.options(num_returns=2).remote(…)``."""
+
+    def __init__(self, call: Callable[..., Any], returns: int = 1):
+        self._call, self._returns = call, returns
+
+    def options(self, num_returns: int) -> _Method:
+        return _Method(self._call, num_returns)
+
+    def remote(self, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            value = self._call(*map(_value, arguments), **{name: _value(each) for name, each in keywords.items()})
+        except Exception as error:
+            failed = _Direct(error=error)
+            return failed if self._returns == 1 else (failed,) * self._returns
+        if inspect.iscoroutine(value):
+            return _Direct(waiting=asyncio.ensure_future(value))
+        return _Direct(value) if self._returns == 1 else tuple(map(_Direct, value))
+
+
+class _Direct:
+    """What a call gave, or what it raised."""
+
+    def __init__(self, value: Any = None, error: Exception | None = None, waiting: asyncio.Future[Any] | None = None):
+        self._value, self._error, self._waiting = value, error, waiting
+
+    def result(self) -> Any:
+        if self._waiting is not None:
+            return self._waiting.result()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if self._waiting is not None:
+            return (yield from self._waiting.__await__())
+        yield from asyncio.sleep(0).__await__()
+        return self.result()
+
+
+def _value(argument: Any) -> Any:
+    return argument.result() if isinstance(argument, _Direct) else argument

@@ -1,0 +1,164 @@
+"""Filming: the clip source where people are asked. What they are shown goes from the collector to the page, by fragment id."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from actors.clip_source import MORE_CLIPS, SAY_EVERY, Collecting
+from actors.first_clips import FIRST_FILMS, FirstClips, Part, parts
+from actors.rollout_collector import PolicyFactory
+from rlhf_ray.data.fragments import RANDOM_POLICY
+from rlhf_ray.data.images import is_image
+
+if TYPE_CHECKING:
+    from actors.people import People
+    from actors.ring import Members, Moment
+
+FEWEST_FILMS = 6
+"""Clips filmed of each later policy, at least."""
+
+EPISODE_EVERY = 10.0
+"""Seconds between two films of a whole episode, at least: drawing them takes time that the training would have."""
+
+
+class Filming(Collecting):
+    """Clips of random actions first, part by part; then the newest policy, filmed where people have use for it.
+
+    Args:
+        members, collector, rollouts, more_env_steps: see `Collecting`.
+        people: who see the films.
+        make_helpers: makes other collectors for cores that are free.
+        rounds: labelling rounds after the first.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        collector: Any,
+        rollouts: int,
+        more_env_steps: int,
+        people: People,
+        make_helpers: Callable[[int], list[Any]],
+        rounds: int,
+    ):
+        super().__init__(members, collector, rollouts, more_env_steps)
+        self.people, self._make_helpers, self._rounds = people, make_helpers, rounds
+        self.images = is_image(members.settings.observation_space)
+        self.making: FirstClips | None = None
+        """The first clips, while they are made."""
+        self._given: deque[Any] = deque()
+        """References of the first clips, for a pool that is restarted meanwhile."""
+        self._filming: tuple[int, int, PolicyFactory, int] | None = None
+        self._filmed_at = -math.inf
+        """When an episode was filmed last, by `time.monotonic`."""
+        self._asked_at_film = 0
+        """Questions that the page had been given when clips were filmed last."""
+
+    @property
+    def films_per_round(self) -> int:
+        """Clips filmed before each later round: so many that each is in one pair or two, because drawing them costs most."""
+        of = self.members.settings.preferences
+        wanted = math.ceil(1.5 * of.people_share * (of.comparisons - of.first_comparisons) / max(1, self._rounds))
+        return max(FEWEST_FILMS, min(wanted, self.fragments.filmed_env_steps // (self.fragments.length + 1)))
+
+    async def first(self, env_steps: int, made: Callable[[], None]) -> None:
+        """See `ClipSource.first`."""
+        self.env_steps += env_steps
+
+        async def make(part: Part, collector: Any) -> int:
+            count = await self._make_part(part, collector)
+            made()
+            return count
+
+        clips = min(FIRST_FILMS, 2 * self.members.settings.preferences.first_comparisons)
+        planned = parts(env_steps, clips, self.rollouts, self.fragments, images=self.images)
+        self.making = FirstClips(planned, make)
+        await self.making.gather(self.collector, self._make_helpers, self.members.executor.stop)
+        self._check_first(await self.members.pool.report.remote())
+        self.making, self.share = None, 1.0
+        self._given.clear()
+        made()
+
+    async def _make_part(self, part: Part, collector: Any) -> int:
+        assert self.making is not None
+        if part.film:
+            number_of_clips, taken = max(1, part.clips), self.making.env_steps
+            clips = await self._film(
+                collector, part.env_steps, number_of_clips, 0, taken, RANDOM_POLICY, None, part.episode, part.number
+            )
+        else:
+            collect = collector.collect.options(num_returns=2)
+            done, clips = collect.remote(part.env_steps, 1, 0, part=part.number, most=part.clips)
+            await done
+        self._given.append(clips)
+        report = await self._hand_over(clips)
+        if report is not None and report.fragments < self.making.made:  # the pool was restarted, and has no other clips
+            for earlier in self._given:
+                report = await self._hand_over(earlier)
+        fragments = 0 if report is None else report.fragments
+        self.share = max(self.share, min(0.999, fragments / max(1, self.making.total)))
+        if time.monotonic() - self._said_at >= SAY_EVERY:
+            self._said_at = time.monotonic()
+            self.say(f"the first clips: {self.making.progress}")
+        return fragments
+
+    async def more(self, gathering: int) -> None:
+        """See `ClipSource.more`."""
+        steps, number = self.more_env_steps, MORE_CLIPS + gathering
+        self.env_steps += steps
+        # Images are shown as they are, and cut from all steps; of them an episode is filmed alone.
+        filmed = min(steps // 2, self.fragments.film_env_steps) if self.images else steps
+        clips = min(FIRST_FILMS, 2 * self.members.settings.preferences.first_comparisons)
+        await self._hand_over(await self._film(self.collector, filmed, clips, number, 0, RANDOM_POLICY, None, True))
+        if filmed < steps:
+            await self._collect(steps - filmed, number, RANDOM_POLICY, None)
+
+    def offer(self, moment: Moment, round_number: int, *, wait: bool) -> None:
+        """See `ClipSource.offer`.
+
+        People have use for new clips when some of the last ones were asked about, and every so often for an episode.
+        """
+        super().offer(moment, round_number, wait=wait)
+        steps = self.fragments.filmed_env_steps
+        if steps > moment.room or self._filming is not None:
+            return
+        episode = time.monotonic() - self._filmed_at >= EPISODE_EVERY
+        clips = not self.images and self.people.askings.asked - self._asked_at_film >= FEWEST_FILMS // 2
+        if wait or episode or clips:
+            self._filming = (round_number, moment.iteration, moment.policy(), moment.env_steps)
+            self._asked_at_film = self.people.askings.asked
+            self.env_steps += steps
+
+    def waiting(self) -> bool:
+        """See `ClipSource.waiting`."""
+        return self._filming is not None or super().waiting()
+
+    async def make(self) -> int:
+        """See `ClipSource.make`."""
+        steps = 0
+        if super().waiting():
+            steps += await super().make()
+        if self._filming is not None:
+            try:
+                number, version, policy, taken = self._filming
+                episode = time.monotonic() - self._filmed_at >= EPISODE_EVERY
+                of = (self.fragments.filmed_env_steps, self.films_per_round, number, taken, version, policy, episode)
+                await self._hand_over(await self._film(self.collector, *of))
+            finally:
+                self._filming = None
+            steps += self.fragments.filmed_env_steps
+        return steps
+
+    async def _film(self, collector: Any, *arguments: Any) -> Any:
+        """Film (`RolloutCollector.film`) and give the page the films; the reference of the clips."""
+        done, clips, films, episode = collector.film.options(num_returns=4).remote(*arguments)
+        await done
+        await self.people.page.show(films)
+        if arguments[6]:
+            self._filmed_at = time.monotonic()
+            self.people.page.show_episode(episode)
+        return clips

@@ -1,0 +1,73 @@
+"""Nested values with arrays in them, as JSON beside an .npz. No pickle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.data.arrays import Array
+
+FORMATS = ("rlhf_ray.nested/1", "rlhf_ray.wrapper/1")
+"""The one that is written, and an earlier one that is read."""
+
+NAME = "state.json"
+
+
+def write_nested(value: dict[str, Any], folder: Path) -> None:
+    """Write ``state.json`` and ``state.npz`` into ``folder``.
+
+    Args:
+        value: dicts, lists and tuples, nested, of arrays, numbers, strings and None.
+        folder: which is there.
+    """
+    arrays: list[Array] = []
+    plain = {"format": FORMATS[0], "state": _plain(value, arrays)}
+    (folder / NAME).write_text(json.dumps(plain) + "\n")
+    np.savez(folder / "state.npz", **{str(i): array for i, array in enumerate(arrays)})  # type: ignore[arg-type]
+
+
+def read_nested(folder: Path) -> dict[str, Any]:
+    """The inverse of `write_nested`.
+
+    Raises:
+        ValueError: it is of a format that this version does not read.
+    """
+    plain = json.loads((folder / NAME).read_text())
+    if plain.get("format") not in FORMATS:
+        raise ValueError(f"{folder} has format {plain.get('format')!r}; this version reads {', '.join(FORMATS)}.")
+    with np.load(folder / "state.npz") as arrays:
+        value: dict[str, Any] = _nested(plain["state"], arrays)
+    return value
+
+
+def _plain(value: Any, arrays: list[Array]) -> Any:
+    if isinstance(value, np.ndarray):
+        arrays.append(value)
+        return {"array": len(arrays) - 1}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {"dict": [[_plain(key, arrays), _plain(item, arrays)] for key, item in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_plain(item, arrays) for item in value]}
+    if isinstance(value, list):
+        return [_plain(item, arrays) for item in value]
+    return value
+
+
+def _nested(value: Any, arrays: Any) -> Any:
+    if isinstance(value, list):
+        return [_nested(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "array":
+        return arrays[str(content)]
+    if kind == "tuple":
+        return tuple(_nested(item, arrays) for item in content)
+    if kind == "film":  # of an earlier format, which kept them; they are made anew
+        return None
+    return {_nested(key, arrays): _nested(item, arrays) for key, item in content}
