@@ -107,22 +107,26 @@ class Askings:
         del self._pairs[number], self._asked_at[number]
         return self._open.pop(number)
 
-    async def state(self) -> list[dict[str, Any]]:
-        """The pairs that have questions open, in plain arrays and numbers: what a checkpoint keeps."""
-        kept = []
-        for number, reference in list(self._pairs.items()):
-            try:
-                pairs: Pairs = await reference
-            except LOST:  # they are replaced
-                continue
-            kept.append(
-                {"number": number, "pairs": vars(pairs) | {"left": vars(pairs.left), "right": vars(pairs.right)}}
-            )
-        return kept
+    @property
+    def pairs(self) -> dict[int, Any]:
+        """The references of the pairs that have questions open, by the number of the asking."""
+        return dict(self._pairs)
 
     async def ask_again(self, state: list[dict[str, Any]], put: Callable[[Any], Any]) -> None:
-        """Ask about what `state` kept. What was answered since is known to the store, and is not counted twice."""
+        """Ask about what `open_questions` kept. What was answered since is known to the store, and is not counted twice."""
         for asking in state:
             plain = dict(asking["pairs"])
             pairs = Pairs(**plain | {"left": Fragments(**plain["left"]), "right": Fragments(**plain["right"])})
             await self.ask(asking["number"], put(pairs), len(pairs))
+
+
+async def open_questions(pairs: dict[int, Any]) -> list[dict[str, Any]]:
+    """What a checkpoint keeps of `Askings.pairs`, in plain arrays and numbers. Pairs that are lost are replaced by new ones."""
+    kept = []
+    for number, reference in pairs.items():
+        try:
+            of: Pairs = await reference
+        except LOST:
+            continue
+        kept.append({"number": number, "pairs": vars(of) | {"left": vars(of.left), "right": vars(of.right)}})
+    return kept

@@ -73,8 +73,8 @@ class AsynchronousRing:
         self.meters |= {askings.name: Meter() for askings in members.gatherers}
         self._tally = Tally()
         self._moment = Moment(0.0, 0, 0, 0, _no_policy)
-        self._advances = 0
-        """Iterations of the agent that have begun."""
+        self._advances = self._looked_at = 0
+        """Iterations of the agent that have begun, and those at which the pool was looked at last."""
         self._fits_held = 0
         """Rounds of gradient steps taken after the first fit."""
         self._published_at = 0
@@ -84,6 +84,8 @@ class AsynchronousRing:
         self._gathering = False
         """Whether first clips are being made."""
         self._report = PoolReport()
+        self._told = (-1, -1, -1)
+        """What people were told last."""
         self._reported = 0, 0
         """Labels due and answered at the last report."""
         self._unfitted = False
@@ -340,9 +342,8 @@ class AsynchronousRing:
 
     async def _check(self) -> None:
         """Look at what has arrived at the pool, once per iteration of the agent."""
-        looked_at = 0
-        while await self._until(lambda: self._advances != looked_at):
-            looked_at = self._advances
+        while await self._until(lambda: self._advances != self._looked_at):
+            self._looked_at = self._advances
             with self.meters["checking"].busy() as done:
                 self._report = self.members.check(await self.members.pool.report.remote())
                 done(1)
@@ -361,11 +362,10 @@ class AsynchronousRing:
     async def _tell(self) -> None:
         """Tell people how the training is doing."""
         assert self.people is not None
-        told: Any = None
-        while await self._until(lambda: self._situation() != told):
-            told = self._situation()
+        while await self._until(lambda: self._situation() != self._told):
+            self._told = self._situation()
             self.people.waiting_for = self._waiting_for()
-            self.people.tell(*told)
+            self.people.tell(*self._told)
 
     async def _gather_first(self, env_steps: int) -> None:
         def made() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
@@ -86,6 +87,8 @@ class DirectExecutor:
     def __init__(self) -> None:
         self.actors: dict[str, Any] = {}
         """The objects themselves, by role."""
+        self.lock = threading.RLock()
+        """Held in each call that is no coroutine, as one actor makes one call at a time."""
 
     def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> Any:
         """See `Executor.start`."""
@@ -117,22 +120,23 @@ class _DirectActor:
 
     def __getattr__(self, method: str) -> Any:
         if method == "__ray_ready__":
-            return _Method(lambda: True)
-        return _Method(getattr(self._executor.actors[self._role], method))
+            return _Method(lambda: True, self._executor.lock)
+        return _Method(getattr(self._executor.actors[self._role], method), self._executor.lock)
 
 
 class _Method:
     """``method.remote(…)``, and ``method.options(num_returns=2).remote(…)``."""
 
-    def __init__(self, call: Callable[..., Any], returns: int = 1):
-        self._call, self._returns = call, returns
+    def __init__(self, call: Callable[..., Any], lock: threading.RLock, returns: int = 1):
+        self._call, self._lock, self._returns = call, lock, returns
 
     def options(self, num_returns: int) -> _Method:
-        return _Method(self._call, num_returns)
+        return _Method(self._call, self._lock, num_returns)
 
     def remote(self, *arguments: Any, **keywords: Any) -> Any:
         try:
-            value = self._call(*map(_value, arguments), **{name: _value(each) for name, each in keywords.items()})
+            with self._lock:
+                value = self._call(*map(_value, arguments), **{name: _value(each) for name, each in keywords.items()})
         except Exception as error:
             failed = _Direct(error=error)
             return failed if self._returns == 1 else (failed,) * self._returns

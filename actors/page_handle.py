@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from actors.askings import LOST
 from rlhf_ray.labelling.desk import Situation
 from rlhf_ray.labelling.links import invitation
 

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 
-from actors.askings import Askings
-from actors.clip_source import PolicyFactory
+from actors.askings import Askings, open_questions
 from actors.executor import Executor
 from actors.gatherer import GathererActor
 from actors.reward_trainer import RewardTrainerActor, StateLostError
+from actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
@@ -240,7 +240,7 @@ class Members:
         return tally
 
     async def fit(self, updates: int, until: int | None = None) -> FitReport | None:
-        """Fit to what the store holds, up to the event ``until``; None where everything was taken back, so that nothing was fitted."""
+        """Fit to what the store holds, up to the event ``until``; None where all answers were taken back, so that nothing was."""
         fit = self.trainer.fit.options(num_returns=3)
         changes = self.store.since.remote(self.read, until)
         result = fit.remote(updates, self.version + 1, changes)
@@ -274,15 +274,19 @@ class Members:
 
     async def save(self, folder: Path) -> dict[str, Any]:
         """Write the pool and the labels into ``folder``; what else has to be kept, as `write_nested` takes it."""
-        await self.pool.save.remote(folder)
-        await self.store.copy_to.remote(folder / "preferences")
-        return {
-            "asked": self.asked,
-            "version": self.version,
-            "read": self.read,
-            "trainer": None if self._state is None else await self._state,
-            "open": [await askings.state() for askings in self.gatherers],
-        }
+        # All of one moment: stages may go on while this waits. Labels that are stored meanwhile count.
+        open_pairs = [askings.pairs for askings in self.gatherers]
+        kept = {"asked": self.asked, "version": self.version, "read": self.read}
+        trainer, pool, store = (
+            self._state,
+            self.pool.save.remote(folder),
+            self.store.copy_to.remote(folder / "preferences"),
+        )
+        await pool
+        await store
+        kept["trainer"] = None if trainer is None else await trainer
+        kept["open"] = [await open_questions(pairs) for pairs in open_pairs]
+        return kept
 
     async def load(self, folder: Path, state: dict[str, Any], *, replace: bool) -> None:
         """The inverse of `save`. The labels are added to those that are stored, or with ``replace`` take their place."""

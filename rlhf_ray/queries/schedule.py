@@ -111,7 +111,7 @@ class LabelSchedule:
     # What may be asked.
 
     def begin(self, answered: int, ties: int) -> None:
-        """Labelling begins with ``answered`` labels that are there, ``ties`` of which are ties: they tell nothing of these clips."""
+        """Labelling begins with ``answered`` labels, of which ``ties`` are ties: they say nothing about the clips to come."""
         self._seen = answered, ties
         if self._granted is not None:
             self._granted = answered
