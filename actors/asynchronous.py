@@ -15,7 +15,7 @@ from actors.askings import Askings
 from actors.clip_source import ClipSource
 from actors.first_clips import questions
 from actors.people import People
-from actors.ring import Members, Moment, RoundReport, Stop
+from actors.ring import STATE, Members, Moment, RoundReport, Stop
 from actors.synchronous import FIRST_FIT
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.nested import read_nested, write_nested
@@ -134,7 +134,7 @@ class AsynchronousRing:
         """
         self.start(env_steps)
         self.wait_for_version(stop)
-        return self._news_report()
+        return self.take_report()
 
     def start(self, env_steps: int = 0) -> None:
         """Begin to turn, with ``env_steps`` random actions for the first clips and the labels that the store holds."""
@@ -167,7 +167,31 @@ class AsynchronousRing:
         limit = self.members.settings.preferences.max_reward_age
         if limit is not None:
             self._wait(lambda: self.reward_age >= limit and self._version_to_come() and not stop())
-        return self._news_report()
+        return self.take_report()
+
+    def settle(self) -> tuple[int, int]:
+        """Wait for the labels that are due and the fit to them, as far as neither people nor new clips are needed for that.
+
+        Returns:
+            How many labels are missing, and how many are due.
+
+        Raises:
+            Exception: whatever went wrong in the ring.
+        """
+        self._wait(lambda: self.call(self._unsettled()))
+        due = self._due if self.source.share else 0
+        return max(0, due - self.answered), due
+
+    async def _unsettled(self) -> bool:
+        scripted = [askings for askings in self.members.gatherers if askings.annotators]
+        if any(askings.open or self._to_ask(askings) > 0 for askings in scripted):
+            return True
+        return self.fits and (self.meters["fitting"].working or self._fit_is_due())
+
+    @property
+    def labels_due(self) -> int:
+        """Labels to have been asked for by now, in all."""
+        return self._due if self.asks and self.source.share == 1.0 else 0
 
     def newest_reward(self) -> dict[str, Array]:
         """See `Ring.newest_reward`."""
@@ -221,11 +245,11 @@ class AsynchronousRing:
             "reported": list(self._reported),
             "schedule": self.schedule.state(),
         }
-        await asyncio.to_thread(write_nested, state, folder)
+        await asyncio.to_thread(write_nested, state, folder / STATE)
 
     def load(self, folder: Path, *, replace: bool = False) -> None:
         """See `Ring.load`. Labels that were stored after the checkpoint count, and are fitted to."""
-        state = read_nested(folder)
+        state = read_nested(folder / STATE)
         self.source.env_steps, self.source.share = state["env_steps"], 1.0
         self._fits_held, self._published_at = state["fits"], state["published_at"]
         self._reported = state["reported"][0], state["reported"][1]
@@ -263,7 +287,7 @@ class AsynchronousRing:
                 self._published.wait(LOOK_EVERY)
         self._raise_failure()
 
-    def _news_report(self) -> RoundReport | None:
+    def take_report(self) -> RoundReport | None:
         """The newest fit since the last report, and how many labels fell due and were answered since; None without a fit."""
         fit, self._news = self._news, None
         if fit is None:
@@ -344,8 +368,10 @@ class AsynchronousRing:
         """Look at what has arrived at the pool, once per iteration of the agent."""
         while await self._until(lambda: self._advances != self._looked_at):
             self._looked_at = self._advances
+            taken = self._moment.env_steps
             with self.meters["checking"].busy() as done:
-                self._report = self.members.check(await self.members.pool.report.remote())
+                report = self.members.check(await self.members.pool.report.remote())
+                self._report = self.source.check(report, taken)
                 done(1)
             if self.version and not self._unfitted and self._allowed() <= self.answered:
                 # Rounds without labels make no version; the newest one waits for the next label.

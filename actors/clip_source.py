@@ -63,6 +63,10 @@ class ClipSource(Protocol):
         """Make what was noted; environment steps that it took."""
         ...
 
+    def check(self, report: PoolReport, env_steps: int) -> PoolReport:
+        """Look whether what is in the pool after ``env_steps`` of the training will do, and give the report back."""
+        ...
+
     def to_come(self) -> bool:
         """Before the first fit: whether there will be more first clips by themselves."""
         ...
@@ -144,6 +148,10 @@ class Collecting:
         finally:
             self._exploration = None
         return self.fragments.exploration_env_steps
+
+    def check(self, report: PoolReport, env_steps: int) -> PoolReport:
+        """See `ClipSource.check`."""
+        return report
 
     def to_come(self) -> bool:
         """See `ClipSource.to_come`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from actors.ring import Moment, RoundReport, Stop
+from actors.ring import STATE, Moment, RoundReport, Stop
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY
@@ -61,11 +61,12 @@ class FixedReward:
 
     def save(self, folder: Path) -> None:
         """See `Ring.save`."""
-        write_nested({"reward": self._reward}, folder)
+        (folder / STATE).mkdir(exist_ok=True)
+        write_nested({"reward": self._reward}, folder / STATE)
 
     def load(self, folder: Path, *, replace: bool = False) -> None:
         """See `Ring.load`."""
-        self._reward = read_nested(folder)["reward"]
+        self._reward = read_nested(folder / STATE)["reward"]
 
     def abandon(self) -> None:
         """See `Ring.abandon`."""

@@ -16,8 +16,8 @@ from rlhf_ray.data.errors import SettingError
 logger = logging.getLogger(__name__)
 
 CPUS = {
-    "fragmenter": 0.1,
-    "gatherer": 0.1,
+    "pool": 0.0,
+    "gatherer": 0.2,
     "page": 0.0,
     "store": 0.0,
     "collector": 0.2,
@@ -56,12 +56,12 @@ def of_ring(role: str, gpus: float = 0.0) -> Any:
     """The scheduling strategy of one of the ring's actors, which claims so many GPUs.
 
     They stay on the caller's node, where the store's folder is, so that clips and labels travel between processes and not
-    between machines; all but the store and the page, whose people's links are there too, elsewhere where there is no room, or
+    between machines; all but the store, the page and the pool, which write to that folder, elsewhere where there is no room, or
     no GPU. In one of Tune's trials they go where the
     trial has room for them: anywhere else they could take an env runner's place.
     """
     here = ray.get_runtime_context().get_node_id()
-    if role in ("store", "page"):
+    if role in ("store", "page", "pool"):
         return NodeAffinitySchedulingStrategy(here, soft=False)
     group = ray.util.get_current_placement_group()
     if group is None:

@@ -24,6 +24,9 @@ from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store import PreferenceStore, Tally
 
+STATE, LABELS = "ring", "preferences"
+"""Folders in that of a checkpoint: what the ring keeps, and the labels."""
+
 Stop = Callable[[], bool]
 """Says whether to wait no longer."""
 
@@ -95,7 +98,7 @@ class Ring(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write all that a checkpoint keeps into ``folder``, the preference store as ``preferences`` in it."""
+        """Write all that a checkpoint keeps into the folders ``ring`` and ``preferences`` in ``folder``."""
         ...
 
     def load(self, folder: Path, *, replace: bool = False) -> None:
@@ -274,13 +277,14 @@ class Members:
 
     async def save(self, folder: Path) -> dict[str, Any]:
         """Write the pool and the labels into ``folder``; what else has to be kept, as `write_nested` takes it."""
+        (folder / STATE).mkdir(exist_ok=True)
         # All of one moment: stages may go on while this waits. Labels that are stored meanwhile count.
         open_pairs = [askings.pairs for askings in self.gatherers]
         kept = {"asked": self.asked, "version": self.version, "read": self.read}
         trainer, pool, store = (
             self._state,
-            self.pool.save.remote(folder),
-            self.store.copy_to.remote(folder / "preferences"),
+            self.pool.save.remote(folder / STATE),
+            self.store.copy_to.remote(folder / LABELS),
         )
         await pool
         await store
@@ -292,10 +296,10 @@ class Members:
         """The inverse of `save`. The labels are added to those that are stored, or with ``replace`` take their place."""
         self.asked, self.version, self.read = state["asked"], state["version"], state["read"]
         if replace:
-            await self.store.replace_with.remote(folder / "preferences")
-        elif await self.store.import_from.remote(folder / "preferences"):
+            await self.store.replace_with.remote(folder / LABELS)
+        elif await self.store.import_from.remote(folder / LABELS):
             self.read = (await self.tally()).last  # events have other numbers here
-        await self.pool.load.remote(folder)
+        await self.pool.load.remote(folder / STATE)
         if state["trainer"] is not None:
             self._state = self.executor.put(state["trainer"])
             self.reward = self.executor.put(state["trainer"]["ensemble"])

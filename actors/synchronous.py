@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from actors.clip_source import ClipSource
 from actors.first_clips import questions
 from actors.people import People
-from actors.ring import Members, Moment, RoundReport, Stop
+from actors.ring import STATE, Members, Moment, RoundReport, Stop
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.schedule import LabelSchedule
@@ -199,11 +199,11 @@ class SynchronousRing:
             "adopted": self._adopted,
             "schedule": self.schedule.state(),
         }
-        write_nested(state, folder)
+        write_nested(state, folder / STATE)
 
     def load(self, folder: Path, *, replace: bool = False) -> None:
         """See `Ring.load`."""
-        state = read_nested(folder)
+        state = read_nested(folder / STATE)
         self._run(self.members.load(folder, state, replace=replace))
         self.source.env_steps, self.answered = state["env_steps"], state["answered"]
         self.round_number, self._adopted = state["round_number"], state["adopted"]

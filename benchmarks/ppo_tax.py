@@ -28,8 +28,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import tune_configs
 from benchmarks.intervals import median_interval
 from rlhf_ray.rllib import PreferencePPOConfig
-from rlhf_ray.rllib.config import apply_ppo, register_environment
+from rlhf_ray.rllib.config import register_environment
 from rlhf_ray.rllib.policy import policy_spec
+from rlhf_ray.rllib.ppo import apply_ppo
 from rlhf_ray.rllib.training import quiet, start_ray
 from rlhf_ray.settings import Experiment
 

@@ -4,8 +4,8 @@ Importing this package registers ``rlhf_ray/CartPoleFixed-v0``, ``HopperFixed-v0
 gymnasium. Procgen's games need the ``procgen`` extra, Hopper ``mujoco`` and Pong ``atari``; each is imported when it is made.
 """
 
-from rlhf_ray.envs.registry import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register
 from rlhf_ray.data.images import is_image
+from rlhf_ray.envs.registry import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register
 from rlhf_ray.envs.spaces import action_size, check_spaces
 
 __all__ = [

@@ -18,7 +18,7 @@ from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk, Situation
-from rlhf_ray.labelling.films import Episode
+from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.serve import Server, allowed_hosts, links, warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
@@ -66,7 +66,7 @@ class LocalStore:
 
 
 def collect(
-    propose: Callable[[int, int], Pairs | None],
+    propose: Callable[[int, int], tuple[Pairs, Sequence[Film]] | None],
     store: PreferenceStore | Path | str,
     settings: LabellingSettings,
     *,
@@ -81,8 +81,8 @@ def collect(
     """Have people answer at the page until the store holds ``comparisons`` comparisons.
 
     Args:
-        propose: makes the questions. Given how many and the number of the asking (0, 1, …), it gives at most so many pairs (with
-            films, unless observations are images), and None when there are no more.
+        propose: makes the questions. Given how many and the number of the asking (0, 1, …), it gives at most so many pairs, with
+            films of clips that had none before (of images none are needed), and None when there are no more.
         store: where the answers go, each on the disk before it is acknowledged.
         settings: of the page.
         comparisons: to stop at. Ctrl-C stops earlier, and nothing is lost.
@@ -119,7 +119,7 @@ def sessions_file(store: PreferenceStore) -> Path:
 
 
 async def _collect(
-    propose: Callable[[int, int], Pairs | None],
+    propose: Callable[[int, int], tuple[Pairs, Sequence[Film]] | None],
     store: PreferenceStore,
     settings: LabellingSettings,
     comparisons: int,
@@ -157,10 +157,11 @@ async def _collect(
             # One pair at first, for which two clips do, then more each time: nobody waits for many.
             wanted = min(AT_A_TIME, 2 ** min(number, 5), comparisons - held - open_now)
             if more and wanted > 0 and open_now < AT_A_TIME // 2:
-                pairs = await asyncio.to_thread(propose, wanted, number)
-                more = pairs is not None
-                if pairs is not None:
-                    await desk.ask(number, pairs)
+                made = await asyncio.to_thread(propose, wanted, number)
+                more = made is not None
+                if made is not None:
+                    desk.show(made[1])
+                    await desk.ask(number, made[0])
                 number += 1
                 continue
             if not filmed:

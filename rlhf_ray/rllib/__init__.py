@@ -1,6 +1,5 @@
 """RLlib's side of the ring: the only package that imports RLlib."""
 
-from rlhf_ray.rllib.algorithm import PreferencePPO
-from rlhf_ray.rllib.config import PreferencePPOConfig
+from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
 
 __all__ = ["PreferencePPO", "PreferencePPOConfig"]

@@ -9,9 +9,10 @@ import numpy as np
 import ray
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
-from actors.fragmenter import Clips
 from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.seeds import generator
+from rlhf_ray.queries.pool import Clips
 from rlhf_ray.rllib.actions import to_env_actions
 from rlhf_ray.settings import ResolvedFragments
 
@@ -19,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 class ClipCutter(RLlibCallback):  # type: ignore[misc]
-    """Sends fragments of each rollout to the ring's fragmenter.
+    """Sends fragments of each rollout to the ring's pool.
 
-    In the synchronous ring it waits until they have arrived. In the asynchronous one it does not, and while the fragmenter has
+    In the synchronous ring it waits until they have arrived. In the asynchronous one it does not, and while the pool has
     not taken those of an earlier rollout it drops them, counted in the metric ``clips_dropped``.
 
     It never raises: an exception in an env runner would end its process. What goes wrong is logged and counted in the metric
@@ -31,14 +32,14 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._sent: Any = None
-        """What is ready when the fragmenter has taken the clips sent last."""
-        self._fragmenter: Any = None
+        """What is ready when the pool has taken the clips sent last."""
+        self._pool: Any = None
         """Looked up once; it stays the same when Ray restarts it."""
 
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: Any, **kwargs: Any) -> None:
         """Cut and send (called by RLlib in the env runner's process)."""
         config = env_runner.config
-        preferences = config.preference_settings
+        preferences = config.checked.experiment.preferences
         if config.in_evaluation or not preferences.comparisons:  # nothing is asked about
             return
         if preferences.asks_people and not is_image(env_runner.env.single_observation_space):
@@ -48,10 +49,10 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
             if self._sent is not None and not ray.wait([self._sent], timeout=0)[0]:
                 dropped = 1
             else:
-                if self._fragmenter is None:
-                    self._fragmenter = ray.get_actor(f"{config.ring_name}/fragmenter")
-                self._sent = self._fragmenter.add.remote(self._clips(env_runner, samples))
-                if config.preference_settings.mode == "synchronous":
+                if self._pool is None:
+                    self._pool = ray.get_actor(f"{config.ring_name}/pool")
+                self._sent = self._pool.add.remote(self._clips(env_runner, samples))
+                if preferences.mode == "synchronous":
                     ray.get(self._sent, timeout=60)
         except Exception:
             logger.warning("No clips were taken from this rollout.", exc_info=True)
@@ -60,7 +61,7 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
 
     def _clips(self, env_runner: Any, episodes: Any) -> Clips:
         config = env_runner.config
-        settings: ResolvedFragments = config.fragment_settings
+        settings: ResolvedFragments = config.checked.fragments
         version = max((_weights_version(episode) for episode in episodes), default=0)
         space = env_runner.env.single_action_space
         trajectories = [
@@ -75,16 +76,17 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
             if len(episode) > 0
         ]
         count, rollout = -(-settings.pool // max(1, config.num_env_runners)), config.get_rollout_fragment_length()
-        if settings.varied and config.horizon:
+        horizon = config.checked.horizon
+        if settings.varied and horizon:
             # So few that the pool spans an episode: rollouts of its end alone, say, may hold nothing that differs.
-            count = -(-count * rollout // max(rollout, config.horizon))
+            count = -(-count * rollout // max(rollout, horizon))
         fragments: Fragments | None = cut_fragments(
             trajectories,
             length=settings.length,
             count=count,
             start_share=settings.start_share,
             policy_version=version,
-            rng=np.random.default_rng([config.seed or 0, 4, env_runner.worker_index, version]),
+            rng=generator(config.checked.experiment.seed, "fragments", env_runner.worker_index, version),
         )
         too_short = sum(len(trajectory) < settings.length for trajectory in trajectories)
         lengths = tuple(int(episode.t) for episode in episodes if episode.is_done)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from actors.fragmenter import Clips, Fragmenter
 from actors.rollout_collector import RolloutCollector
 from rlhf_ray.arguments import parse_arguments
 from rlhf_ray.data.comparisons import Pairs
@@ -21,10 +20,11 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.collect import collect
-from rlhf_ray.labelling.films import Camera, Episode
+from rlhf_ray.labelling.films import Camera, Episode, Film
 from rlhf_ray.labelling.links import invitation
-from rlhf_ray.rllib.config import PreferencePPOConfig
+from rlhf_ray.queries.pool import ClipPool, Clips
 from rlhf_ray.rllib.evaluation import newest_policy
+from rlhf_ray.rllib.ppo import PreferencePPOConfig
 from rlhf_ray.run_folder import RunFolder
 from rlhf_ray.settings import Experiment, LabellingSettings
 from rlhf_ray.store import PreferenceStore
@@ -140,12 +140,14 @@ class _Clips:
     """Where the clips come from, and pairs of them."""
 
     def __init__(self, source: str, config: PreferencePPOConfig, seed: int):
-        self.spaces = config.check_environment()
-        self.settings, self.seed = config.fragment_settings, seed
+        checked = config.check_environment()
+        self.spaces = (checked.observation_space, checked.action_space)
+        self.settings, self.seed = checked.fragments, seed
         self.images = is_image(self.spaces[0])
-        self.fragmenter = Fragmenter(
-            self.settings, config.preference_settings, config.reward_model_settings, *self.spaces, seed
-        )
+        of = checked.experiment
+        self.pool = ClipPool(self.settings, of.preferences, of.reward_model, *self.spaces, seed)
+        self.films: list[Film] = []
+        """Those that the page was not given yet."""
         env = config.make_env(film=True)
         try:
             self.fps = Camera(env()).fps
@@ -162,13 +164,14 @@ class _Clips:
             self.policy, self.version = newest_policy(RunFolder(path))
         self.collector = RolloutCollector(env, self.settings, seed)
 
-    def propose(self, count: int, number: int) -> Pairs | None:
-        """At most ``count`` pairs for asking ``number``; None when there are no more."""
+    def propose(self, count: int, number: int) -> tuple[Pairs, list[Film]] | None:
+        """At most ``count`` pairs for asking ``number``, and the films made since the last ones; None when there are no more."""
         for wanted in (math.ceil(1.5 * count), MORE_CLIPS):  # episodes can end before a clip does
             self._make(wanted, number)
-            if pairs := self.fragmenter.propose(count, number, None)[1]:
-                break
-        return pairs
+            if pairs := self.pool.propose(count, number, None)[1]:
+                films, self.films = self.films, []
+                return pairs, films
+        return None
 
     def _make(self, wanted: int, number: int) -> None:
         """Have about so many clips made for asking ``number``, where they are not recorded."""
@@ -176,10 +179,10 @@ class _Clips:
             return
         if self.images:
             steps = max(wanted, MORE_CLIPS) * self.settings.length
-            clips = self.collector.collect(steps, 1, number + 1, self.version, self._maker(), most=2 * wanted)
+            clips = self.collector.collect(steps, 1, number + 1, self.version, self._maker(), most=2 * wanted)[1]
         else:
             clips = self._film(number + 1, wanted)[0]
-        self.fragmenter.add(dataclasses.replace(clips, source=number))
+        self.pool.add(dataclasses.replace(clips, source=number))
 
     def film_episode(self) -> Episode | None:
         """A film of an episode; None of recorded clips."""
@@ -188,7 +191,11 @@ class _Clips:
     def _film(self, number: int, clips: int) -> tuple[Clips, Episode | None]:
         assert self.collector is not None
         steps = max(self.settings.filmed_env_steps, clips * (self.settings.length + 1))
-        return self.collector.film(steps, clips, number, 0, self.version, self._maker(), episode=number == 0)
+        _, made, films, shown = self.collector.film(
+            steps, clips, number, 0, self.version, self._maker(), episode=number == 0
+        )
+        self.films += films
+        return made, shown
 
     def _maker(self) -> Callable[[], Any] | None:
         return None if self.policy is None else lambda: self.policy
@@ -218,7 +225,7 @@ class _Clips:
             fragments = kept.clips(sorted(names))[1]
         if fragments is None or len(fragments) < 2:
             raise SettingError(f"{path} holds no two clips of {self.settings.length} steps.")
-        self.fragmenter.add(Clips(-1, RANDOM_POLICY, fragments, 0, ()))
+        self.pool.add(Clips(-1, RANDOM_POLICY, fragments, 0, ()))
 
 
 def _experiment(source: str, environment: str | None, preset: Callable[[str], Experiment]) -> Experiment:

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from actors.pipeline import check_labels
+from actors.ring import check_labels
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.cloning import clone
-from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.policy import policy_spec
+from rlhf_ray.rllib.ppo import PreferencePPOConfig
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
 from rlhf_ray.run_folder import RunFolder
 from rlhf_ray.settings import Experiment
@@ -65,9 +65,10 @@ def new_run(
     experiment = dataclasses.replace(experiment, preferences=experiment.preferences.resolved())
     config = PreferencePPOConfig.from_experiment(experiment)
     config.start_from(reward_model=start.reward_from, policy=start.policy_from, labels=start.labels)
-    spaces = config.check_environment()
+    checked = config.check_environment()
+    spaces = (checked.observation_space, checked.action_space)
     if config.labels_from is not None:
-        check_labels(_first_label(config.labels_from), config.fragment_settings, *spaces, config.labels_from)
+        check_labels(_first_label(config.labels_from), checked.fragments, *spaces, config.labels_from)
     demonstrations = None
     if start.demonstrations is not None:
         demonstrations = Demonstrations.load(start.demonstrations)

@@ -14,9 +14,10 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from rlhf_ray.rllib.config import apply_ppo, register_environment
+from rlhf_ray.rllib.config import register_environment
 from rlhf_ray.rllib.env_runner import EnvRunner, raise_fault
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
+from rlhf_ray.rllib.ppo import apply_ppo
 from rlhf_ray.settings import Experiment
 
 

@@ -18,12 +18,11 @@ from rlhf_ray.evaluation.report import write_report
 from rlhf_ray.evaluation.verdict import Verdict, share_of_the_way, verdicts
 from rlhf_ray.health import Health
 from rlhf_ray.interruption import Interrupted, Interruption, interruptible
-from rlhf_ray.rllib.algorithm import PreferencePPO
-from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.env_runner import NoFaults
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate, load_policy
 from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
 from rlhf_ray.rllib.new_run import sources
+from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.reference import train_reference
 from rlhf_ray.run_folder import MetricsWriter, RunFolder, read_metrics
 from rlhf_ray.settings import Experiment
@@ -147,7 +146,7 @@ def _train(
     """Train until the budget is spent or ``interrupted``, and write metrics, checkpoints and reward model."""
     config = PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences)
     config.labelling(sessions=folder.labelling).start_from(**sources(folder))
-    health = Health(config.check_environment()[1])
+    health = Health(config.check_environment().action_space)
     algorithm: PreferencePPO = config.build_algo()
     try:
 
@@ -156,9 +155,10 @@ def _train(
             announcement.tell(state, pages=sorted({link.partition("#")[0] for link in links.values()}))
             invite(links)
 
-        if algorithm.ring.page_handle is not None:
-            show_links(algorithm.ring.links, "starting")
-            algorithm.ring.page_handle.on_links = show_links
+        if algorithm.ring.people is not None:
+            page = algorithm.ring.people.page
+            show_links(page.links, "starting")
+            page.on_links = show_links
         if resume:
             go_on(algorithm, folder)
         metrics = folder.last_metrics()

@@ -6,9 +6,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-
 from rlhf_ray.settings.checks import require, require_choices
-
 
 ScheduleName = Literal["constant", "hyperbolic", "inverse_quadratic"]
 

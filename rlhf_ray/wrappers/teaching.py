@@ -11,26 +11,34 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 
+from actors.asynchronous import AsynchronousRing
+from actors.build import for_people, start_people
 from actors.cluster import hold_ray, release_ray
-from actors.fragmenter import Clips
+from actors.executor import RayExecutor
 from actors.labelling_page import PageSettings
+from actors.people import People
+from actors.ring import Members, Moment, RingSettings
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
+from rlhf_ray.data.images import is_image
+from rlhf_ray.data.nested import read_nested, write_nested
+from rlhf_ray.data.seeds import generator
 from rlhf_ray.labelling.films import Film, film
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.queries.pool import Clips
+from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.wrappers.given_clips import GivenClips
 from rlhf_ray.wrappers.recorder import Recorder
-from rlhf_ray.wrappers.ring import PeoplesWrapperRing, WrapperRing
-from rlhf_ray.wrappers.saved import find_folder, read_state, whole_folder, write_state
+from rlhf_ray.wrappers.saved import find_folder, whole_folder
 
 WINDOW = 500
 """Environment steps that an environment's fragments are cut from together. At the end of each, the ring is told how far the agent
@@ -81,7 +89,7 @@ class Teaching:
         self.version = 0
         """The version of the reward in use; 0 before the first one."""
         self.last_fit: FitReport | None = None
-        self.ring: WrapperRing | None = None
+        self.ring: AsynchronousRing | None = None
         self.users = 0
         """Environments that are not closed yet."""
         self.closed = False
@@ -97,25 +105,11 @@ class Teaching:
             self.ensemble = RewardEnsemble(*self.spaces, reward_model or RewardModelSettings())
         self._own_folder = tempfile.TemporaryDirectory(prefix="rlhf_ray-") if folder is None else None
         store = Path(folder or self._own_folder.name)  # type: ignore[union-attr]
+        self.asks, self.fits = ask, fit
         hold_ray(cpus=2)
         try:
-            kind, page = WrapperRing, None
-            if ask and preferences.asks_people:
-                kind = PeoplesWrapperRing
-                page = _page(labelling or LabellingSettings(), store / "labelling.json", title, fps, seed)
-            self.ring = kind(
-                asks=ask,
-                fits=fit,
-                name=f"ring-{uuid.uuid4().hex[:12]}",
-                fragments=self.fragments,
-                preferences=preferences,
-                reward_model=self.ensemble.settings,
-                observation_space=observation_space,
-                action_space=action_space,
-                store=store.absolute() / "preferences",
-                seed=seed,
-                total_env_steps=total_env_steps,
-                page=page,
+            self.ring, self.clips = self._build(
+                preferences, store.absolute(), labelling or LabellingSettings(), title, fps
             )
         except BaseException:
             release_ray()
@@ -123,6 +117,31 @@ class Teaching:
         for line in invitation(self.links, store.absolute()) if self.links else ():
             logger.warning("%s", line)
         self._end = weakref.finalize(self, _end, self.ring, self._own_folder)  # also where nobody closes it
+
+    def _build(
+        self, preferences: PreferenceSettings, folder: Path, labelling: LabellingSettings, title: str, fps: float
+    ) -> tuple[AsynchronousRing, GivenClips]:
+        settings = RingSettings(
+            self.fragments,
+            preferences,
+            self.ensemble.settings,
+            *self.spaces,
+            folder / "preferences",
+            self.seed,
+            self.total_env_steps,
+        )
+        asks_people = self.asks and preferences.asks_people
+        members = Members(
+            for_people(settings) if asks_people else settings, RayExecutor(f"ring-{uuid.uuid4().hex[:12]}")
+        )
+        schedule = LabelSchedule(preferences)
+        people: People | None = None
+        if self.asks:
+            members.start_scripted()
+        if asks_people:
+            people = start_people(members, schedule, _page(labelling, folder / "labelling.json", title, fps, self.seed))
+        clips = GivenClips(members, people, asks=self.asks)
+        return AsynchronousRing(members, schedule, clips, people, asks=self.asks, fits=self.fits), clips
 
     def _check(self, preferences: PreferenceSettings, folder: Path | str | None) -> None:
         of = self.fragments
@@ -157,7 +176,7 @@ class Teaching:
     ) -> FloatArray | None:
         """The learned reward of ``n`` steps, ``[n]`` float32; None while there is none."""
         if self.ring is not None and self.ring.version != self.version:
-            self._use_version(self.ring.publish())
+            self._use_version(self.ring.newest_reward())
         if self._predictor is None:
             return None
         return self._predictor.predict(observations, actions, next_observations, terminated)
@@ -171,7 +190,7 @@ class Teaching:
 
     def note_unlearned(self, steps: int) -> None:
         """The agent was given 0.0 for so many steps; the first time, warn of what that does to a replay buffer."""
-        if self.gathering or self.ring is None or not self.ring.fits:
+        if self.gathering or self.ring is None or not self.fits:
             return
         if not self.unlearned_steps:
             logger.warning(
@@ -183,12 +202,12 @@ class Teaching:
     @property
     def records(self) -> bool:
         """Whether clips of the steps are wanted."""
-        return self.ring is not None and self.ring.asks
+        return self.ring is not None and self.asks
 
     @property
     def random_steps_wanted(self) -> int:
         """Random environment steps missing before the first questions; 0 where the labels for the first fit are there."""
-        if self.ring is None or not self.ring.asks or self.version or self.ring.answered >= self._first_fit:
+        if self.ring is None or not self.asks or self.version or self.ring.answered >= self._first_fit:
             return 0
         return max(0, self.fragments.initial_env_steps - self.env_steps)
 
@@ -201,14 +220,17 @@ class Teaching:
         trajectories, lengths = recorder.take()
         if self.ring is None:
             return
-        if self.ring.asks:
-            cut = self._cut_filmed(trajectories) if self.films else (*self._cut(trajectories), ())
-            clips = Clips(source, self._windows, cut[0], cut[1], lengths, cut[2])
-            self.clips_dropped += not self.ring.take(clips, wait=self.gathering)
+        if self.asks:
+            fragments, too_short, films = (
+                self._cut_filmed(trajectories) if self.films else (*self._cut(trajectories), ())
+            )
+            clips = Clips(source, self._windows, fragments, too_short, lengths)
+            self.clips_dropped += not self.clips.take(clips, films, wait=self.gathering)
             self._windows += 1
         initial = self.fragments.initial_env_steps
         progress = (self.env_steps - initial) / (self.total_env_steps - initial)
-        self.ring.advance(min(max(progress, 0.0), 1.0), self.env_steps)
+        self.clips.taken = self.env_steps
+        self.ring.advance(Moment(min(max(progress, 0.0), 1.0), self.env_steps, 0, self._windows, _no_policy))
 
     def _cut(self, trajectories: list[Any]) -> tuple[Any, int]:
         """Fragments, so many that a step is in two of them on average; and how many trajectories were too short."""
@@ -219,7 +241,7 @@ class Teaching:
             count=min(self.fragments.pool, max(2, 2 * sum(map(len, trajectories)) // length)),
             start_share=self.fragments.start_share,
             policy_version=RANDOM_POLICY if self.gathering else self._windows,
-            rng=np.random.default_rng([self.seed, 4, self._windows]),
+            rng=generator(self.seed, "fragments", self._windows),
         )
         return fragments, sum(len(trajectory) < length for trajectory in trajectories)
 
@@ -248,7 +270,7 @@ class Teaching:
     @property
     def films(self) -> bool:
         """Whether what people are shown has to be drawn: they are asked, and observations are no images."""
-        return isinstance(self.ring, PeoplesWrapperRing) and self.ring.asks and not self.ring.images
+        return self.ring is not None and self.ring.people is not None and not is_image(self.spaces[0])
 
     @property
     def people_wait(self) -> bool:
@@ -258,7 +280,8 @@ class Teaching:
     @property
     def links(self) -> dict[str, str]:
         """Where each person labels."""
-        return {} if self.ring is None else self.ring.links
+        people = None if self.ring is None else self.ring.people
+        return {} if people is None else people.page.links
 
     def wait(self) -> None:
         """Wait for the first version of the reward.
@@ -269,33 +292,33 @@ class Teaching:
         self.begin()
         if self.ring is None or self.version:
             return
-        if not self.ring.fits or (not self.ring.asks and self.ring.answered == 0):
+        if not self.fits or (not self.asks and self.ring.answered == 0):
             raise RuntimeError(
                 "There is no reward to wait for: with fit=False none is fitted, and with ask=False there must be preferences, "
                 "in the folder or by load()."
             )
         logger.info("Waiting for the first version of the reward.")
-        self.ring.waited_for = True
+        self.clips.waited_for = True
+        self.ring.notify()
         self.ring.wait_for_version()
-        self.ring.waited_for = False
-        self._use_version(self.ring.publish())
+        self.clips.waited_for = False
+        self._use_version(self.ring.newest_reward())
 
     def save(self, path: Path) -> None:
         """See `HumanPreferencesEnv.save`."""
         self.check_open()
-        state: dict[str, Any] = {"env_steps": self.env_steps, "windows": self._windows, "ring": None}
         if self.ring is not None:
             self.begin()
             missing, due = self.ring.settle()
             if missing:
                 logger.warning("%s: %d of the %d labels that are due by now are missing.", path, missing, due)
-            state["ring"] = self.ring.state()
-            if state["ring"]["trainer"] is not None:
-                self._use_version(state["ring"]["trainer"]["ensemble"])
+            if self.ring.version:
+                self._use_version(self.ring.newest_reward())
         with whole_folder(path.absolute()) as folder:
-            write_state(state, folder)
+            state = {"env_steps": self.env_steps, "windows": self._windows, "ring": self.ring is not None}
+            write_nested(state, folder)
             if self.ring is not None:
-                self.ring.copy_store(folder / "preferences")
+                self.ring.save(folder)
             if self.version:
                 self.ensemble.save(folder / "reward_model")
 
@@ -308,19 +331,19 @@ class Teaching:
             raise RuntimeError("load() comes before the first reset(); make a new environment and load into that.")
         path = find_folder(path.absolute())
         if (path / "store.json").exists():
-            self.ring.import_store(path)
+            self.ring.members.executor.get(self.ring.members.store.import_from.remote(path))
             return
-        state = read_state(path)
-        if state["ring"] is None:
+        state = read_nested(path)
+        if not state["ring"]:
             raise ValueError(
                 f"{path} holds a fixed reward and no preferences; give it as reward_model={str(path)!r} instead."
             )
-        self.ring.import_store(path / "preferences")
         self.env_steps, self._windows = state["env_steps"], state["windows"]
-        self.ring.load_state(state["ring"])
+        self.clips.taken = self.env_steps
+        self.ring.load(path)
         self._begun = True
         if self.ring.version:
-            self._use_version(self.ring.publish())
+            self._use_version(self.ring.newest_reward())
 
     def status(self) -> dict[str, Any]:
         """See `HumanPreferencesEnv.status`."""
@@ -354,7 +377,7 @@ class Teaching:
     @property
     def _first_fit(self) -> int:
         assert self.ring is not None
-        return self.ring.preferences.first_fit_comparisons
+        return self.ring.schedule.first
 
     def _use_version(self, state: dict[str, Array]) -> None:
         """Reward by this version of the reward model, which is whole: weights, normalisers and number."""
@@ -365,10 +388,14 @@ class Teaching:
                 "The first learned reward is here. Before it %d steps were rewarded 0.0.", self.unlearned_steps
             )
         self.version = int(self.ensemble.version)
-        news = self.ring.news() if self.ring is not None else None
+        news = self.ring.take_report() if self.ring is not None else None
         if news is not None:
             self.last_fit = news.fit
             logger.info("Reward version %d, fitted to %d comparisons.", self.version, news.comparisons)
+
+
+def _no_policy() -> Any:
+    raise RuntimeError("What acts is not ours.")
 
 
 def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed: int) -> PageSettings:
@@ -378,7 +405,7 @@ def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed:
     return PageSettings(settings, file.absolute(), title, fps, title, seed, file.absolute().with_suffix(".port"))
 
 
-def _end(ring: WrapperRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
+def _end(ring: AsynchronousRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
     """End what a `Teaching` started."""
     try:
         ring.close()

@@ -18,7 +18,7 @@ from rich.table import Table
 from scipy import stats
 
 from rlhf_ray.evaluation.sweep_report import write_sweep_report
-from rlhf_ray.rllib.algorithm import PREFERENCES
+from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.sweeps.space import apply
 from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, OBJECTIVE, REFUSAL, SETTINGS
 from rlhf_ray.run_folder import plain

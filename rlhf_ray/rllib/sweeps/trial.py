@@ -14,10 +14,10 @@ from ray.tune import PlacementGroupFactory, Trainable
 from actors.placement import CPUS, of_ring
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.failures import cause
-from rlhf_ray.rllib.algorithm import PREFERENCES, PreferencePPO
-from rlhf_ray.rllib.config import PreferencePPOConfig
 from rlhf_ray.rllib.evaluation import TrueReturn, evaluate
+from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.policy import PolicyMaker
+from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.sweeps.space import apply, kinds
 from rlhf_ray.settings import Experiment, from_json
 
@@ -108,10 +108,10 @@ class SweepTrial(PreferencePPO):
 
     def _begin(self, config: Any) -> None:
         super().setup(config)
-        self._every = max(1, self._iterations // MEASUREMENTS)
-        if self.ring.page_handle is not None and self._storage is not None:
-            self._leave_links(self.ring.links)
-            self.ring.page_handle.on_links = self._leave_links
+        self._every = max(1, self.loop.iterations // MEASUREMENTS)
+        if self.ring.people is not None and self._storage is not None:
+            self._leave_links(self.ring.people.page.links)
+            self.ring.people.page.on_links = self._leave_links
         if self._plan is not None and self._plan["metric"] == "return":
             options = {
                 "name": f"evaluator-{uuid.uuid4().hex[:12]}",

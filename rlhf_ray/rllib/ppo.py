@@ -1,0 +1,142 @@
+"""PreferencePPO: PPO on a reward that is learned, while it trains, from comparisons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.rllib.algorithm import LearnsFromPreferences
+from rlhf_ray.rllib.config import PreferenceConfig
+from rlhf_ray.rllib.inherited import check_inherited
+from rlhf_ray.rllib.policy import policy_spec
+from rlhf_ray.settings import Experiment, PPOSettings, from_json
+
+
+class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
+    """Configures `PreferencePPO`.
+
+    ::
+
+        config = (
+            PreferencePPOConfig()
+            .environment("Pendulum-v1")
+            .fragments(length=25)
+            .preferences(comparisons=200, total_env_steps=100_000)
+            .reward_model(ensemble_size=3)
+        )
+        algorithm = config.build_algo()
+
+    Everything else is `PPOConfig`; what of it a learned reward cannot honour is refused (`rlhf_ray.rllib.inherited`). The
+    settings of the groups are the fields of `FragmentSettings`, `PreferenceSettings`, `RewardModelSettings` and
+    `LabellingSettings`, where each is explained; values may be Tune's samplers.
+    """
+
+    agent = "ppo"
+
+    def __init__(self, algo_class: type | None = None):
+        super().__init__(algo_class=algo_class or PreferencePPO)
+
+    def apply_agent(self, experiment: Experiment, total_env_steps: int | None = None) -> None:
+        """See `PreferenceConfig.apply_agent`."""
+        apply_ppo(self, experiment.ppo, total_env_steps)
+
+    def agent_settings(self) -> dict[str, Any]:
+        """See `PreferenceConfig.agent_settings`: those that the rest of the experiment has to fit to."""
+        if not isinstance(self.total_train_batch_size, int):  # one of Tune's samplers
+            return {}
+        return {
+            "num_envs": self.num_envs_per_env_runner,
+            "num_env_runners": self.num_env_runners,
+            "num_learners": self.num_learners,
+            "rollout_length": self.get_rollout_fragment_length(),
+            "minibatch_size": min(self.total_train_batch_size, (self.minibatch_size or 1) * max(1, self.num_learners)),
+        }
+
+    @property
+    def iteration_env_steps(self) -> int:
+        """Environment steps of one iteration."""
+        return int(self.total_train_batch_size)
+
+    @property
+    def most_iteration_env_steps(self) -> int:
+        """The most environment steps that an iteration takes.
+
+        RLlib steps all copies of the environment together, and steps in which a copy begins a new episode do not count. Where
+        episodes end at different times a rollout may so have some steps more than asked for, fewer than there are copies.
+        """
+        copies = self.num_envs_per_env_runner * max(1, self.num_env_runners)
+        return self.iteration_env_steps + (copies if self.settings().preferences.allow_variable_horizon else 0)
+
+    def validate(self) -> None:
+        """Check every setting.
+
+        Raises:
+            SettingError: with the setting, its value and the remedy.
+        """
+        if self.in_evaluation:
+            super().validate()
+            return
+        check_inherited(self)
+        super().validate()
+        if self.batch_mode != "truncate_episodes":
+            raise SettingError(
+                f"batch_mode is {self.batch_mode!r}; only 'truncate_episodes' takes a known number of steps."
+            )
+        self.check_settings()
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """The policy of `rlhf_ray.rllib.policy`; RLlib's own where that is what `rl_module` configures, or the class it names."""
+        given = self._rl_module_spec
+        if isinstance(given, MultiRLModuleSpec):
+            given = given.rl_module_specs.get(DEFAULT_MODULE_ID)
+        if given is not None and given.module_class is not None:
+            return RLModuleSpec(module_class=given.module_class)
+        if self._model_config or (given is not None and (given.model_config or given.catalog_class)):
+            return super().get_default_rl_module_spec()
+        return policy_spec(from_json(PPOSettings, self.experiment[self.agent]))
+
+
+class PreferencePPO(LearnsFromPreferences, PPO):  # type: ignore[misc]
+    """PPO whose learner sees a learned reward. An RLlib `Algorithm`: build it with `PreferencePPOConfig`."""
+
+    config: PreferencePPOConfig
+
+    @classmethod
+    def get_default_config(cls) -> AlgorithmConfig:
+        """A `PreferencePPOConfig` with the defaults."""
+        return PreferencePPOConfig()
+
+
+def apply_ppo(config: PPOConfig, settings: PPOSettings, total_env_steps: int | None = None) -> None:
+    """Set RLlib's PPO up as ``settings`` say. The learning rate falls only where ``total_env_steps`` is given."""
+    rate: Any = settings.learning_rate
+    if settings.final_learning_rate is not None and total_env_steps is not None:
+        rate = [[0, rate], [total_env_steps, settings.final_learning_rate]]
+    config.env_runners(
+        num_env_runners=settings.num_env_runners,
+        num_envs_per_env_runner=settings.num_envs,
+        rollout_fragment_length="auto",
+    )
+    config.learners(num_learners=settings.num_learners, num_gpus_per_learner=settings.gpus_per_learner)
+    learners = max(1, settings.num_learners)
+    config.training(
+        lr=rate,
+        gamma=settings.gamma,
+        lambda_=settings.gae_lambda,
+        train_batch_size=settings.iteration_env_steps,  # RLlib lets train_batch_size_per_learner win over it
+        minibatch_size=settings.minibatch_size // learners,  # of each learner
+        num_epochs=settings.epochs,
+        clip_param=settings.clip,
+        entropy_coeff=settings.entropy_coefficient,
+        vf_loss_coeff=settings.value_coefficient,
+        vf_clip_param=float("inf"),
+        use_kl_loss=False,
+        grad_clip=settings.max_grad_norm,
+        grad_clip_by="global_norm",
+    )
