@@ -280,7 +280,7 @@ class Members:
         (folder / STATE).mkdir(exist_ok=True)
         # All of one moment: stages may go on while this waits. Labels that are stored meanwhile count.
         open_pairs = [askings.pairs for askings in self.gatherers]
-        kept = {"asked": self.asked, "version": self.version, "read": self.read}
+        kept: dict[str, Any] = {"asked": self.asked, "version": self.version, "read": self.read}
         trainer, pool, store = (
             self._state,
             self.pool.save.remote(folder / STATE),

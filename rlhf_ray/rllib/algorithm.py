@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.fs
 import ray
 import torch
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.tune import PlacementGroupFactory
@@ -24,7 +25,7 @@ from actors.executor import RayExecutor
 from actors.fixed_reward import FixedReward
 from actors.loop import PreferenceLoop, budget
 from actors.placement import NODES_WITHIN, await_room, ring_bundles
-from actors.ring import LABELS, STATE, Ring, RingSettings, RoundReport, check_horizon
+from actors.ring import LABELS, STATE, RingSettings, RoundReport, check_horizon
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferenceConfig
@@ -45,7 +46,7 @@ ATTEMPTS = 30
 """Iterations without a single step before a run gives up: env runners restart within a few, unless the environment is at fault."""
 
 
-class LearnsFromPreferences:
+class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
     """A mixin before an RLlib `Algorithm`, whose config has `PreferenceConfig` mixed in: its learner sees a learned reward.
 
     Each `train()` is one iteration of the algorithm. Before it the ring turns as far as is due, and the learner is given the
@@ -58,8 +59,8 @@ class LearnsFromPreferences:
     @classmethod
     def default_resource_request(cls, config: Any) -> PlacementGroupFactory:
         """RLlib's bundles and those for the ring's actors, where it has any."""
-        request = super().default_resource_request(config)  # type: ignore[misc]
-        ours: PreferenceConfig = cls.get_default_config().update_from_dict(config)  # type: ignore[attr-defined]
+        request = super().default_resource_request(config)
+        ours: PreferenceConfig = cls.get_default_config().update_from_dict(config)
         of = ours.settings()
         if not of.preferences.comparisons:
             return request
@@ -77,18 +78,18 @@ class LearnsFromPreferences:
         self.config = settings.for_one_algorithm(checked, name)
         self._checked, of = checked, checked.experiment
         self._spaces = (checked.observation_space, checked.action_space)
-        ring: Ring = self._fixed_reward() if of.preferences.comparisons == 0 else self._build_ring(name)
+        ring: Any = self._fixed_reward() if of.preferences.comparisons == 0 else self._build_ring(name)
         self.loop = PreferenceLoop(ring, of, checked.fragments, self.config.most_iteration_env_steps)
         self._gauges = Gauges(self._run_name())
         with spread_env_runners():
-            super().setup(config)  # type: ignore[misc]
+            super().setup(config)
         self._ahead = RolloutsAhead(self)
         if self.config.policy_from is not None:
-            self.learner_group.set_weights({DEFAULT_MODULE_ID: policy_weights(self.config.policy_from)})  # type: ignore[attr-defined]
-            self.env_runner_group.sync_weights(  # type: ignore[attr-defined]
+            self.learner_group.set_weights({DEFAULT_MODULE_ID: policy_weights(self.config.policy_from)})
+            self.env_runner_group.sync_weights(
                 from_worker_or_learner_group=self.learner_group,
                 policies=[DEFAULT_MODULE_ID],
-                inference_only=True,  # type: ignore[attr-defined]
+                inference_only=True,
             )
 
     @property
@@ -121,7 +122,7 @@ class LearnsFromPreferences:
             rollouts=config.num_envs_per_env_runner,
             iterations=budget(of, fragments, most, fragments.initial_env_steps)[1],
             iteration_env_steps=most,
-            page=config.make_page(name, self.logdir),  # type: ignore[attr-defined]
+            page=config.make_page(name, self.logdir),
         )
         if config.labels_from is not None:
             try:
@@ -135,10 +136,10 @@ class LearnsFromPreferences:
         """What the settings name; else a folder beside Tune's checkpoints of the trial, which a restored trial finds again."""
         if self.config.store:
             return str(self.config.store)
-        storage = self._storage  # type: ignore[attr-defined]
+        storage = self._storage
         if storage is not None and isinstance(storage.storage_filesystem, pyarrow.fs.LocalFileSystem):
             return Path(storage.trial_fs_path).absolute() / PREFERENCES
-        return Path(self.logdir).absolute() / PREFERENCES  # type: ignore[attr-defined]
+        return Path(self.logdir).absolute() / PREFERENCES
 
     def _run_name(self) -> str:
         """The name of the run's or trial's folder."""
@@ -147,13 +148,13 @@ class LearnsFromPreferences:
     @property
     def _trial(self) -> str | None:
         """The name of the folder of the Tune trial that this is (RLlib's `trial_id` is always the same); None outside of Tune."""
-        storage = self._storage  # type: ignore[attr-defined]
+        storage = self._storage
         return None if storage is None else str(storage.trial_dir_name)
 
     @property
     def _sampled(self) -> int:
         """Environment steps of the algorithm's own rollouts so far."""
-        return int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0))  # type: ignore[attr-defined]
+        return int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0))
 
     @property
     def env_steps(self) -> int:
@@ -190,7 +191,7 @@ class LearnsFromPreferences:
 
     def step(self) -> dict[str, Any]:
         """An iteration (called by `train`). Its result is the trial's last to Tune (``done``) where the budget is spent."""
-        result: dict[str, Any] = super().step()  # type: ignore[misc]
+        result: dict[str, Any] = super().step()
         result["done"] = self.finished
         return result
 
@@ -198,7 +199,7 @@ class LearnsFromPreferences:
         """Turn the ring as far as it is due, then take one iteration of the algorithm."""
         if not self.loop.begun:
             self.begin()
-        elif (report := self.loop.before_iteration(self._sampled, self.training_iteration, self._policy)) is not None:  # type: ignore[attr-defined]
+        elif (report := self.loop.before_iteration(self._sampled, self.training_iteration, self._policy)) is not None:
             self._take(report)
         started = time.perf_counter()
         self._iterate()
@@ -206,15 +207,13 @@ class LearnsFromPreferences:
             check_horizon(self._episode_lengths(), self._checked.experiment.preferences)
         values = self.loop.metrics(self._sampled)
         stages = values.pop("stages", None)
-        self.metrics.log_dict(  # type: ignore[attr-defined]
-            values | {"ppo_seconds": time.perf_counter() - started}, key=PREFERENCES, window=1
-        )
+        self.metrics.log_dict(values | {"ppo_seconds": time.perf_counter() - started}, key=PREFERENCES, window=1)
         if stages is not None:
-            self.metrics.log_dict(stages, key=(PREFERENCES, "stages"), window=1)  # type: ignore[attr-defined]
+            self.metrics.log_dict(stages, key=(PREFERENCES, "stages"), window=1)
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Log what an iteration came to, to Prometheus too (called by Ray)."""
-        super().log_result(result)  # type: ignore[misc]
+        super().log_result(result)
         self._gauges.set(result)
 
     def _iterate(self) -> None:
@@ -227,12 +226,12 @@ class LearnsFromPreferences:
         sampled = self._sampled
         for _ in range(ATTEMPTS):
             self._iterate_once()
-            group = self.env_runner_group  # type: ignore[attr-defined]
+            group = self.env_runner_group
             if group.num_healthy_remote_workers() < group.num_remote_workers():
                 raise_fault(self.config.faults)
             if self._sampled > sampled:
                 return
-            self.restore_env_runners(group)  # type: ignore[attr-defined]
+            self.restore_env_runners(group)
             time.sleep(1.0)
         raise RuntimeError(
             f"The env runners sampled nothing in {ATTEMPTS} attempts. Look into the logs of their processes for why (an "
@@ -241,13 +240,13 @@ class LearnsFromPreferences:
 
     def _iterate_once(self) -> None:
         of = self._checked.experiment
-        iteration = self.training_iteration  # type: ignore[attr-defined]
+        iteration = self.training_iteration
         if of.preferences.mode == "synchronous":
             if iteration and iteration % of.checkpoint_every == 0:
                 begin_anew(self, [of.seed, iteration])
-            super().training_step()  # type: ignore[misc]
+            super().training_step()
         elif self.config.num_env_runners == 0:
-            super().training_step()  # type: ignore[misc]
+            super().training_step()
         else:
             left = (of.total_env_steps - self.env_steps) // self.config.most_iteration_env_steps
             iterations = max(1, left)  # whoever calls `train` beyond the budget gets the iteration all the same
@@ -258,7 +257,7 @@ class LearnsFromPreferences:
         if report.fit is not None or isinstance(self.ring, FixedReward):
             self._publish()
         values: dict[str, Any] = {
-            "iteration": self.training_iteration + 1,  # type: ignore[attr-defined]
+            "iteration": self.training_iteration + 1,
             "round": report.round_number,
             "wanted": report.wanted,
             "answered": report.answered,
@@ -268,21 +267,21 @@ class LearnsFromPreferences:
             values |= vars(report.fit)
             values["fit_seconds"] = values.pop("seconds")
             values |= {f"error_rate/{name}": rate for name, rate in values.pop("error_rates").items()}
-        self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)  # type: ignore[attr-defined]
+        self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)
 
     def _publish(self) -> None:
         """Give the learner the ring's newest version of the reward model."""
-        self.learner_group.set_weights({REWARD_MODULE_ID: module_state(self.ring.newest_reward())})  # type: ignore[attr-defined]
+        self.learner_group.set_weights({REWARD_MODULE_ID: module_state(self.ring.newest_reward())})
 
     def _policy(self) -> PolicyMaker:
         """The policy as it is now."""
-        weights = self.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]  # type: ignore[attr-defined]
+        weights = self.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]
         spec = self.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID]
         return PolicyMaker(spec, *self._spaces, weights)
 
     def _episode_lengths(self) -> list[int]:
         """The shortest and the longest episode of late, where there were any; one number where they are the same."""
-        peek = self.metrics.peek  # type: ignore[attr-defined]
+        peek = self.metrics.peek
         ends = [peek((ENV_RUNNER_RESULTS, f"episode_len_{end}"), default=None) for end in ("min", "max")]
         return sorted({int(length) for length in ends if length is not None})
 
@@ -290,7 +289,7 @@ class LearnsFromPreferences:
 
     def save_to_path(self, path: Any = None, **arguments: Any) -> str:
         """RLlib's checkpoint, and in it the ring (``ring``), the labels (``preferences``) and the reward (``reward_model``)."""
-        saved: str = super().save_to_path(path, **arguments)  # type: ignore[misc]
+        saved: str = super().save_to_path(path, **arguments)
         folder = Path(saved).absolute()
         for part in (STATE, LABELS):
             shutil.rmtree(folder / part, ignore_errors=True)
@@ -306,7 +305,7 @@ class LearnsFromPreferences:
         Its comparisons are added to this algorithm's own store, which may hold more, of after it. Where the checkpoint is that of
         another of Tune's trials, which population-based training has this one go on from, they take the place of its own.
         """
-        super().restore_from_path(path, *arguments, **keywords)  # type: ignore[misc]
+        super().restore_from_path(path, *arguments, **keywords)
         folder = Path(path).absolute()
         self.loop.load(folder, self._loop_state, replace=self._is_of_another_trial(folder))
         if self.loop.begun and self.ring.version:  # the ring may have been ahead of the learner
@@ -327,18 +326,18 @@ class LearnsFromPreferences:
             for optimizer, schedule in learner._optimizer_lr_schedules.items():
                 learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=steps))
 
-        self.learner_group.foreach_learner(keep)  # type: ignore[attr-defined]
+        self.learner_group.foreach_learner(keep)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **keywords: Any) -> dict[str, Any]:
         """RLlib's state, and the counters of the loop. What the ring keeps is in `save_to_path`'s folder."""
-        state: dict[str, Any] = super().get_state(components, not_components=not_components, **keywords)  # type: ignore[misc]
-        if self._check_component(PREFERENCES, components, not_components):  # type: ignore[attr-defined]
+        state: dict[str, Any] = super().get_state(components, not_components=not_components, **keywords)
+        if self._check_component(PREFERENCES, components, not_components):
             state[PREFERENCES] = self.loop.state()
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         """The inverse of `get_state`."""
-        super().set_state(state)  # type: ignore[misc]
+        super().set_state(state)
         if PREFERENCES in state:
             self._loop_state = state[PREFERENCES]
 
@@ -350,6 +349,6 @@ class LearnsFromPreferences:
 
     def cleanup(self) -> None:
         """End everything this algorithm started (called by Ray)."""
-        super().cleanup()  # type: ignore[misc]
+        super().cleanup()
         if hasattr(self, "loop"):
             self.ring.close()

@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 
 import gymnasium as gym
 from ray import tune
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -56,7 +57,7 @@ class Checked:
     fragments: ResolvedFragments
 
 
-class PreferenceConfig:
+class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
     """A mixin before an RLlib `AlgorithmConfig`.
 
     The settings are one `Experiment`, kept as plain values in ``experiment`` until they are used, because each may be one of Tune's
@@ -67,7 +68,7 @@ class PreferenceConfig:
     """The group of settings of the agent: "ppo"."""
 
     def __init__(self, algo_class: type | None = None):
-        super().__init__(algo_class=algo_class)  # type: ignore[call-arg]
+        super().__init__(algo_class=algo_class)
         self.experiment: dict[str, Any] = to_json(Experiment())
         self.sessions: str | None = None
         self.store: str | None = None
@@ -121,7 +122,7 @@ class PreferenceConfig:
             register_environment(self, env)
         if env is not None:
             arguments["env"] = env
-        super().environment(**arguments)  # type: ignore[misc]
+        super().environment(**arguments)
         return self
 
     def fragments(self, **settings: Any) -> Self:
@@ -219,7 +220,7 @@ class PreferenceConfig:
 
     def make_env(self, *, film: bool = False) -> Callable[[], gym.Env[Any, Any]]:
         """A function that makes one copy of the environment, for the rollout collector; with ``film``, one that can be filmed."""
-        env = self.env  # type: ignore[attr-defined]
+        env = self.env
         creator = _global_registry.get(ENV_CREATOR, env) if isinstance(env, str) else env
         env_config = dict(self.env_config)
         if not isinstance(creator, envs.EnvCreator):  # somebody's own, which may ask for what RLlib tells besides
@@ -324,7 +325,7 @@ class PreferenceConfig:
 
     def for_one_algorithm(self, checked: Checked, ring_name: str) -> Self:
         """A frozen copy for one algorithm: the reward module beside the policy, and the name of its ring."""
-        config: Any = self.copy(copy_frozen=False)  # type: ignore[attr-defined]
+        config: Any = self.copy(copy_frozen=False)
         config.ring_name, config.checked = ring_name, checked
         # Beside whatever else is to be called, by its class, its classes or single functions; once.
         others = [kind for kind in force_list(config.callbacks_class) if kind not in (ClipCutter, RLlibCallback)]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlhf_ray.data.flush import flush
+from rlhf_ray.data.nested import NAME
 
 
 @contextlib.contextmanager
