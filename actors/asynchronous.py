@@ -69,6 +69,7 @@ class AsynchronousRing:
         self.asks, self.fits = asks, fits
         self.say: Callable[[str], None] = lambda what: None
         """Is told what the run waits for before its first iteration."""
+        source.say = lambda what: self.say(what)
         self.meters = {name: Meter() for name in ("asking", "fitting", "exploring", "checking")}
         self.meters |= {askings.name: Meter() for askings in members.gatherers}
         self._tally = Tally()

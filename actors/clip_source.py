@@ -32,6 +32,8 @@ class ClipSource(Protocol):
     """Environment steps taken, those of clips that are under way included."""
     share: float
     """Of the first clips, those that are there, 0 to 1."""
+    say: Callable[[str], None]
+    """Is told how far the first clips are."""
 
     async def first(self, env_steps: int, made: Callable[[], None]) -> None:
         """Make the first clips with ``env_steps`` random actions; ``made`` is told when there are some more."""

@@ -39,6 +39,7 @@ class SynchronousRing:
         """The last round that was held; -1 before the first."""
         self.say: Callable[[str], None] = lambda what: None
         """Is told what the run waits for before its first iteration."""
+        source.say = lambda what: self.say(what)
         self._adopted = 0
         """Labels that were there before the first round."""
         self._loop = asyncio.new_event_loop()

@@ -15,7 +15,7 @@ from rlhf_ray.data.arrays import Array, IntArray
 from rlhf_ray.data.comparisons import Pairs, pair_id
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.data.seeds import generator
-from rlhf_ray.queries.selection import Candidates, make_selection, random_pairs
+from rlhf_ray.queries.selection import Candidates, choose, make_selection, random_pairs
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store.clips import Pack, Rows
 
@@ -127,8 +127,7 @@ class ClipPool:
         else:
             drawn = self._new_pairs(pool, names, count * self.preferences.oversampling, number, rng)
             returns = None if reward is None else self._returns(reward, pool)
-            scores = self.selection.score(Candidates(drawn, pool, returns), rng)
-            index = drawn[np.argsort(-scores, kind="stable")[:count]]
+            index = choose(self.selection, Candidates(drawn, pool, returns), count, rng)
         if len(index) == 0:
             return 0, None
         self._asked[number] = [(names[left], names[right]) for left, right in index]

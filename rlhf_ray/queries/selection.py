@@ -108,6 +108,12 @@ class Disagreement:
         return variance
 
 
+def choose(selection: Selection, candidates: Candidates, count: int, rng: np.random.Generator) -> IntArray:
+    """The ``count`` candidates with the highest scores, ``[min(count, m), 2]``; of equals, earlier ones first."""
+    order = np.argsort(-selection.score(candidates, rng), kind="stable")
+    return candidates.index[order[:count]]
+
+
 SELECTIONS: Registry[Selection | None] = Registry(
     "preferences.selection", Selection, {"random": lambda: None, "disagreement": Disagreement}
 )

@@ -14,6 +14,8 @@ import gymnasium as gym
 from ray import tune
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.connectors.common import AddObservationsFromEpisodesToBatch
+from ray.rllib.connectors.learner import AddNextObservationsFromEpisodesToTrainBatch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -320,6 +322,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
         """RLlib's pipeline, and the learned reward after it (PPO's learner then appends advantages)."""
         pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
+        pipeline.insert_after(AddObservationsFromEpisodesToBatch, AddNextObservationsFromEpisodesToTrainBatch())
         pipeline.append(LearnedReward())
         return pipeline
 

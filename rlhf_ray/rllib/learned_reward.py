@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
@@ -44,20 +43,17 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
         return {} if inference_only else super().get_state(*args, inference_only=inference_only, **kwargs)
 
     def reward(self, batch: dict[str, Tensor]) -> Tensor:
-        """The learned reward of each step of RLlib's train batch, in the shape of its rewards.
-
-        Each stretch of an episode in the batch ends with one extra row that RLlib adds, which holds the last observation. The
-        next observation of every real step is therefore that of the next row.
-        """
+        """The learned reward of each step of RLlib's train batch, in the shape of its rewards."""
         shape = batch[Columns.REWARDS].shape
-        steps = shape.numel()
-        observations = batch[Columns.OBS].reshape(steps, *batch[Columns.OBS].shape[len(shape) :])
-        actions = batch[Columns.ACTIONS].reshape(steps, *batch[Columns.ACTIONS].shape[len(shape) :])
+
+        def steps(column: str) -> Tensor:
+            return batch[column].reshape(shape.numel(), *batch[column].shape[len(shape) :])
+
         members = self.ensemble.member_rewards(
-            observations,
-            to_env_actions_tensor(actions, self.action_space),
-            torch.roll(observations, -1, 0),
-            batch[Columns.TERMINATEDS].reshape(steps),
+            steps(Columns.OBS),
+            to_env_actions_tensor(steps(Columns.ACTIONS), self.action_space),
+            steps(Columns.NEXT_OBS),
+            steps(Columns.TERMINATEDS),
         )
         return members.mean(0).reshape(shape)
 
@@ -79,7 +75,15 @@ def module_state(version: dict[str, Array]) -> dict[str, Array]:
 
 
 class LearnedReward(ConnectorV2):  # type: ignore[misc]
-    """Puts the learned reward into the train batch. Comes after the batch has become tensors and before advantages."""
+    """Puts the learned reward into the train batch. Comes after the batch has become tensors and before advantages.
+
+    Args:
+        keep_next_observations: whether the agent's losses need them too.
+    """
+
+    def __init__(self, *arguments: Any, keep_next_observations: bool = False, **keywords: Any):
+        super().__init__(*arguments, **keywords)
+        self.keep_next_observations = keep_next_observations
 
     def __call__(
         self, *, rl_module: Any, batch: dict[str, Any], episodes: Any, metrics: Any = None, **kwargs: Any
@@ -102,4 +106,6 @@ class LearnedReward(ConnectorV2):  # type: ignore[misc]
                 window=1,
             )
         columns[Columns.REWARDS] = learned
+        if not self.keep_next_observations:
+            del columns[Columns.NEXT_OBS]  # nothing else reads them, and each minibatch would carry them
         return batch

@@ -30,6 +30,7 @@ class GivenClips:
         """Environment steps of the training."""
         self.waited_for = False
         """Whether somebody waits for the first version, so that no more clips come before it."""
+        self.say: Callable[[str], None] = lambda what: None
         self._sent: Any = None
         """What is ready when the pool has taken the clips sent last."""
 

@@ -1,24 +1,27 @@
 import dataclasses
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from actors.fragmenter import Clips, Fragmenter
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
-from rlhf_ray.queries.selection import most_disagreed
+from rlhf_ray.queries.pool import ClipPool, Clips, PoolReport
+from rlhf_ray.queries.selection import Candidates, Disagreement, choose
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.ensemble import steps_of
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from tests.made_up import FORCES, VECTORS, same_fragments, some_fragments
 
 REWARD_MODEL = RewardModelSettings(hidden=(8,))
 
 
-def _fragmenter(pool: int = 1000, seed: int = 0, start_share: float = 0.0, **preferences: Any) -> Fragmenter:
-    return Fragmenter(
-        FragmentSettings(length=5, pool=pool, start_share=start_share),
+def _pool(pool: int = 1000, seed: int = 0, start_share: float = 0.0, **preferences: Any) -> ClipPool:
+    fragments = FragmentSettings(length=5, pool=pool, start_share=start_share)
+    return ClipPool(
+        fragments.resolved(horizon=None, total_env_steps=0),
         PreferenceSettings(**preferences),
         REWARD_MODEL,
         VECTORS,
@@ -61,43 +64,36 @@ def test_the_order_in_which_clips_arrive_changes_nothing(selection: str) -> None
     proposals: list[Pairs] = []
     reports = []
     for order in itertools.permutations(rollouts):
-        fragmenter = _fragmenter(pool=10, selection=selection)
+        pool = _pool(pool=10, selection=selection)
         for clips in order:
-            fragmenter.add(clips)
-        reports.append(fragmenter.report())
+            pool.add(clips)
+        reports.append(pool.report())
         if len(proposals) < 20:
-            proposals.append(_pairs(fragmenter.propose(5, 1, _reward())))
+            proposals.append(_pairs(pool.propose(5, 1, _reward())))
     assert all(report == reports[0] for report in reports)
     assert all(_same(proposal, proposals[0]) for proposal in proposals)
 
 
 def test_adding_a_rollout_twice_changes_nothing() -> None:
-    once, twice = _fragmenter(), _fragmenter()
-    for fragmenter, times in ((once, 1), (twice, 2)):
+    once, twice = _pool(), _pool()
+    for pool, times in ((once, 1), (twice, 2)):
         for clips in (_clips(1, too_short=3, episode_lengths=(7,)), _clips(2, too_short=1, episode_lengths=(9, 7))):
             for _ in range(times):
-                fragmenter.add(clips)
+                pool.add(clips)
     assert (
         once.report()
         == twice.report()
-        == {
-            "pool": 8,
-            "distinct_clips": 1.0,
-            "newest_policy": 2,
-            "too_short": 4,
-            "episode_lengths": [7, 9],
-        }
+        == PoolReport(fragments=8, distinct=1.0, newest_policy=2, too_short=4, episode_lengths=(7, 9))
     )
     assert _same(_pairs(once.propose(6, 0, None)), _pairs(twice.propose(6, 0, None)))
 
 
 def test_the_pool_keeps_the_newest_fragments_and_no_more_than_it_may() -> None:
-    fragmenter = _fragmenter(pool=10)
+    pool = _pool(pool=10)
     for version in range(6):
-        fragmenter.add(_clips(version))
-        assert fragmenter.report()["pool"] == min(10, 4 * (version + 1))
-        assert sum(len(fragments["starts"]) for fragments in fragmenter.state()["clips"].values()) < 10 + 4
-    pairs = _pairs(fragmenter.propose(1000, 0, None))
+        pool.add(_clips(version))
+        assert pool.report().fragments == min(10, 4 * (version + 1))
+    pairs = _pairs(pool.propose(1000, 0, None))
     newest = [_clips(version).fragments for version in (3, 4, 5)]
     kept = Fragments.concatenate([fragments for fragments in newest if fragments is not None])[-10:]
     assert set(pairs.left.ids() + pairs.right.ids()) == set(kept.ids())
@@ -105,45 +101,39 @@ def test_the_pool_keeps_the_newest_fragments_and_no_more_than_it_may() -> None:
 
 
 def test_copies_of_a_clip_are_told_in_the_report_and_never_paired() -> None:
-    fragmenter = _fragmenter(pool=6)
+    pool = _pool(pool=6)
     fragments = some_fragments(2)
-    fragmenter.add(_clips(0, fragments=fragments[np.zeros(4, np.int64)]))
-    assert fragmenter.report()["distinct_clips"] == 0.25
-    assert fragmenter.propose(3, 0, None) == (0, None)
-    fragmenter.add(_clips(1, fragments=fragments[np.array([0, 1, 1])]))
-    assert fragmenter.report()["distinct_clips"] == 2 / 6  # of the newest 6
-    assert len(_pairs(fragmenter.propose(3, 0, None))) == 1
+    pool.add(_clips(0, fragments=fragments[np.zeros(4, np.int64)]))
+    assert pool.report().distinct == 0.25
+    assert pool.propose(3, 0, None) == (0, None)
+    pool.add(_clips(1, fragments=fragments[np.array([0, 1, 1])]))
+    assert pool.report().distinct == 2 / 6  # of the newest 6
+    assert len(_pairs(pool.propose(3, 0, None))) == 1
 
 
 def test_a_rollout_that_comes_late_does_not_push_newer_ones_out() -> None:
-    fragmenter = _fragmenter(pool=8)
+    pool = _pool(pool=8)
     for version in (4, 5, RANDOM_POLICY, 3):
-        fragmenter.add(_clips(version))
-    pairs = _pairs(fragmenter.propose(1000, 0, None))
+        pool.add(_clips(version))
+    pairs = _pairs(pool.propose(1000, 0, None))
     assert set(pairs.left.policy_versions.tolist() + pairs.right.policy_versions.tolist()) == {4, 5}
 
 
 def test_rollouts_without_fragments_are_counted_and_make_no_pairs() -> None:
-    fragmenter = _fragmenter()
-    assert fragmenter.propose(3, 0, None) == (0, None)
-    fragmenter.add(_clips(0, fragments=None, too_short=5, episode_lengths=(3,)))
-    assert fragmenter.report() == {
-        "pool": 0,
-        "distinct_clips": 1.0,
-        "newest_policy": -1,
-        "too_short": 5,
-        "episode_lengths": [3],
-    }
-    assert fragmenter.propose(3, 0, None) == (0, None)
-    fragmenter.add(_clips(1, n=1))
-    assert fragmenter.propose(3, 0, None) == (0, None)
+    pool = _pool()
+    assert pool.propose(3, 0, None) == (0, None)
+    pool.add(_clips(0, fragments=None, too_short=5, episode_lengths=(3,)))
+    assert pool.report() == PoolReport(too_short=5, episode_lengths=(3,))
+    assert pool.propose(3, 0, None) == (0, None)
+    pool.add(_clips(1, n=1))
+    assert pool.propose(3, 0, None) == (0, None)
 
 
 def test_proposals_depend_on_round_and_seed_only() -> None:
     def propose(round_number: int, seed: int) -> Pairs:
-        fragmenter = _fragmenter(seed=seed)
-        fragmenter.add(_clips(0, n=30))
-        return _pairs(fragmenter.propose(10, round_number, None))
+        pool = _pool(seed=seed)
+        pool.add(_clips(0, n=30))
+        return _pairs(pool.propose(10, round_number, None))
 
     assert _same(propose(1, 0), propose(1, 0))
     assert propose(1, 0).ids != propose(2, 0).ids
@@ -151,50 +141,50 @@ def test_proposals_depend_on_round_and_seed_only() -> None:
 
 
 def test_asking_again_for_the_same_round_gives_the_same_pairs() -> None:
-    fragmenter = _fragmenter()
-    fragmenter.add(_clips(0, n=6))
-    fragmenter.propose(5, 0, None)
-    assert _same(_pairs(fragmenter.propose(7, 1, None)), _pairs(fragmenter.propose(7, 1, None)))
+    pool = _pool()
+    pool.add(_clips(0, n=6))
+    pool.propose(5, 0, None)
+    assert _same(_pairs(pool.propose(7, 1, None)), _pairs(pool.propose(7, 1, None)))
 
 
 def test_no_round_asks_what_an_earlier_one_asked_so_that_every_answer_is_worth_its_price() -> None:
-    fragmenter = _fragmenter()
-    fragmenter.add(_clips(0, n=6))
+    pool = _pool()
+    pool.add(_clips(0, n=6))
     asked: set[frozenset[str]] = set()
     for round_number in range(5):
-        questions = _questions(_pairs(fragmenter.propose(3, round_number, None)))
+        questions = _questions(_pairs(pool.propose(3, round_number, None)))
         assert len(questions) == 3
         assert not questions & asked
         asked |= questions
     assert len(asked) == 6 * 5 // 2
-    assert fragmenter.propose(3, 5, None) == (0, None)
+    assert pool.propose(3, 5, None) == (0, None)
 
 
 def test_fewer_pairs_are_proposed_where_there_are_no_more() -> None:
-    fragmenter = _fragmenter()
-    fragmenter.add(_clips(0, n=3))
-    assert fragmenter.propose(10, 0, None)[0] == 3
+    pool = _pool()
+    pool.add(_clips(0, n=3))
+    assert pool.propose(10, 0, None)[0] == 3
 
 
 def test_of_clips_that_are_the_same_one_is_asked_about() -> None:
-    fragmenter = _fragmenter()
+    pool = _pool()
     one, other = some_fragments(1, seed=1), some_fragments(1, seed=2)
-    fragmenter.add(_clips(0, fragments=Fragments.concatenate([one, one, other, one])))
-    fragmenter.add(_clips(1, fragments=other))
-    assert _questions(_pairs(fragmenter.propose(10, 0, None))) == {frozenset(one.ids() + other.ids())}
+    pool.add(_clips(0, fragments=Fragments.concatenate([one, one, other, one])))
+    pool.add(_clips(1, fragments=other))
+    assert _questions(_pairs(pool.propose(10, 0, None))) == {frozenset(one.ids() + other.ids())}
 
 
 def test_random_selection_needs_no_reward_and_says_which_was_there() -> None:
-    fragmenter = _fragmenter()
-    fragmenter.add(_clips(0, n=10))
-    assert _pairs(fragmenter.propose(2, 0, None)).reward_version == 0
-    assert _pairs(fragmenter.propose(2, 0, _reward(version=7))).reward_version == 7
+    pool = _pool()
+    pool.add(_clips(0, n=10))
+    assert _pairs(pool.propose(2, 0, None)).reward_version == 0
+    assert _pairs(pool.propose(2, 0, _reward(version=7))).reward_version == 7
 
 
 def test_disagreement_is_that_of_the_reward_version_it_is_given() -> None:
-    fragmenter = _fragmenter(selection="disagreement", oversampling=1000)  # so that all pairs are candidates
+    pool = _pool(selection="disagreement", oversampling=1000)  # so that all pairs are candidates
     clips = _clips(0, n=12)
-    fragmenter.add(clips)
+    pool.add(clips)
     assert clips.fragments is not None
     everything = np.array(list(itertools.combinations(range(12), 2)))
     chosen = []
@@ -202,9 +192,11 @@ def test_disagreement_is_that_of_the_reward_version_it_is_given() -> None:
         reward = _reward(version, seed)
         ensemble = RewardEnsemble(VECTORS, FORCES, REWARD_MODEL)
         ensemble.load_state(reward)
-        best = most_disagreed(everything, ensemble.fragment_returns(clips.fragments), 4)
+        returns = ensemble.fragment_returns(clips.fragments)
+        candidates = Candidates(everything, clips.fragments, returns)
+        best = choose(Disagreement(), candidates, 4, np.random.default_rng(0))
         names = clips.fragments.ids()
-        pairs = _pairs(fragmenter.propose(4, 0, reward))
+        pairs = _pairs(pool.propose(4, 0, reward))
         assert _questions(pairs) == {frozenset((names[left], names[right])) for left, right in best}
         assert pairs.reward_version == version
         chosen.append(_questions(pairs))
@@ -212,28 +204,50 @@ def test_disagreement_is_that_of_the_reward_version_it_is_given() -> None:
 
 
 def test_before_there_is_a_reward_disagreement_chooses_at_random() -> None:
-    by_disagreement, at_random = _fragmenter(selection="disagreement"), _fragmenter(selection="random")
-    for fragmenter in (by_disagreement, at_random):
-        fragmenter.add(_clips(0, n=10))
+    by_disagreement, at_random = _pool(selection="disagreement"), _pool(selection="random")
+    for pool in (by_disagreement, at_random):
+        pool.add(_clips(0, n=10))
     assert _same(_pairs(by_disagreement.propose(5, 0, None)), _pairs(at_random.propose(5, 0, None)))
 
 
 @pytest.mark.parametrize("selection", ["random", "disagreement"])
-def test_a_restored_fragmenter_goes_on_as_the_first_would_have(selection: str) -> None:
-    first = _fragmenter(pool=10, selection=selection)
+def test_a_restored_pool_goes_on_as_the_first_would_have(selection: str, tmp_path: Path) -> None:
+    first = _pool(pool=10, selection=selection)
     for version in range(3):
         first.add(_clips(version, too_short=version, episode_lengths=(version,)))
     first.propose(8, 0, None)
-    state = first.state()
-    restored = _fragmenter(pool=10, selection=selection)
+    first.save(tmp_path)
+    restored = _pool(pool=10, selection=selection)
     restored.add(_clips(9))  # which is forgotten
-    restored.load_state(state)
+    restored.load(tmp_path)
     assert restored.report() == first.report()
-    for fragmenter in (first, restored):
-        fragmenter.add(_clips(3, n=2))
-    pairs = _pairs(first.propose(6, 1, _reward()))
-    assert _same(_pairs(restored.propose(6, 1, _reward())), pairs)
-    again = _fragmenter(pool=10, selection=selection)
-    again.load_state(state)  # which neither of them has changed
-    again.add(_clips(3, n=2))
-    assert _same(_pairs(again.propose(6, 1, _reward())), pairs)
+    for pool in (first, restored):
+        pool.add(_clips(3, n=2))
+    assert _same(_pairs(restored.propose(6, 1, _reward())), _pairs(first.propose(6, 1, _reward())))
+
+
+def test_an_empty_pool_is_saved_too_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+    _pool().save(tmp_path)
+    restored = _pool()
+    restored.load(tmp_path)
+    assert restored.report() == PoolReport()
+    restored.add(_clips(0))
+    restored.save(tmp_path)
+    (file,) = tmp_path.glob("*.arrow")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(OSError, match="damaged"):
+        _pool().load(tmp_path)
+
+
+def test_disagreement_is_on_the_scale_of_the_likelihood_with_its_discount() -> None:
+    """One member's returns are ten times another's: the likelihood hears it louder, whatever their normalisers say."""
+    settings = dataclasses.replace(REWARD_MODEL, discount=0.5, ensemble_size=2)
+    ensemble = RewardEnsemble(VECTORS, FORCES, settings)
+    fragments = some_fragments(6)
+    rewards = ensemble.raw_rewards(*steps_of(fragments)).reshape(2, 6, 5).numpy()
+    expected = (rewards * 0.5 ** np.arange(5)).sum(-1)
+    np.testing.assert_allclose(ensemble.fragment_returns(fragments), expected, rtol=1e-5)
+    ensemble.reward_std.fill_(10.0)  # what normalises rewards for the agent changes no logit
+    np.testing.assert_allclose(ensemble.fragment_returns(fragments), expected, rtol=1e-5)

@@ -4,7 +4,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhf_ray.queries.selection import most_disagreed, random_pairs
+from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.queries.selection import Candidates, Disagreement, choose, random_pairs
+from tests.made_up import some_fragments
+
+
+def most_disagreed(candidates: IntArray, returns: FloatArray, count: int) -> IntArray:
+    of = Candidates(candidates, some_fragments(returns.shape[1], 2), returns)
+    return choose(Disagreement(), of, count, np.random.default_rng(0))
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,0 +1,206 @@
+from collections.abc import Callable
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.queries.schedule import (
+    GATHERINGS,
+    PROBE,
+    TRICKLE,
+    LabelSchedule,
+    gathered,
+    held_back,
+    share_due,
+)
+from rlhf_ray.settings import PreferenceSettings, ScheduleName
+
+SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+RATES: dict[ScheduleName, Callable[[FloatArray], FloatArray]] = {
+    "constant": lambda t: np.ones_like(t),
+    "hyperbolic": lambda t: 1 / (1 + t),
+    "inverse_quadratic": lambda t: 1 / (1 + t**2),
+}
+STEEPNESSES = st.floats(0.01, 100)
+
+
+def _schedule(
+    total: int, initial: int, rounds: int, schedule: ScheduleName = "constant", steepness: float = 1.0
+) -> LabelSchedule:
+    first = total if rounds == 0 else initial
+    return LabelSchedule(
+        PreferenceSettings(
+            comparisons=total, initial_comparisons=first, rounds=rounds, schedule=schedule, steepness=steepness
+        )
+    )
+
+
+def _labels(schedule: LabelSchedule) -> list[int]:
+    due = [schedule.due_in_round(number) for number in range(schedule.rounds + 1)]
+    return np.diff([0, *due]).tolist()
+
+
+@st.composite
+def budgets(draw: st.DrawFn) -> tuple[int, int]:
+    total = draw(st.integers(1, 5000))
+    return total, draw(st.integers(1, total))
+
+
+@pytest.mark.parametrize("steepness", [0.5, 1.0, 10.0])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_share_due_is_the_integral_of_the_rate(schedule: ScheduleName, steepness: float) -> None:
+    t = np.linspace(0, 1, 4001)
+    rate = RATES[schedule](steepness * t)
+    integral = np.concatenate([[0], np.cumsum((rate[1:] + rate[:-1]) / 2)])
+    assert [share_due(schedule, x, steepness) for x in t] == pytest.approx(integral / integral[-1], abs=1e-5)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@given(budget=budgets(), rounds=st.integers(0, 300), steepness=STEEPNESSES)
+def test_the_labels_of_all_rounds_sum_to_the_budget_and_none_is_negative(
+    schedule: ScheduleName, budget: tuple[int, int], rounds: int, steepness: float
+) -> None:
+    total, initial = budget
+    labels = _labels(_schedule(total, initial, rounds, schedule, steepness))
+    assert len(labels) == rounds + 1
+    assert sum(labels) == total
+    assert min(labels) >= 0
+    assert labels[0] == (initial if rounds else total)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@given(budget=budgets(), progress=st.lists(st.floats(0, 1), min_size=2, max_size=20), steepness=STEEPNESSES)
+def test_labels_due_never_fall_while_training_goes_on(
+    schedule: ScheduleName, budget: tuple[int, int], progress: list[float], steepness: float
+) -> None:
+    of = _schedule(*budget, 24, schedule, steepness)
+    due = [of.due(t) for t in sorted(progress)]
+    assert due == sorted(due)
+    assert (of.due(0.0), of.due(1.0)) == (budget[1], budget[0])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@given(budget=budgets(), share=st.floats(0, 1), steepness=STEEPNESSES)
+def test_a_label_falls_due_where_the_schedule_says(
+    schedule: ScheduleName, budget: tuple[int, int], share: float, steepness: float
+) -> None:
+    of = _schedule(*budget, 24, schedule, steepness)
+    label = 1 + round(share * (budget[0] - 1))
+    at = of.progress_due(label)
+    assert 0 <= at <= 1
+    assert of.due(at + 1e-6) >= label
+    if at > 0:
+        assert of.due(at - 1e-6) < label
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 7, 24, 49, 300])
+def test_each_round_is_reached_at_its_share_of_the_training(rounds: int) -> None:
+    of = _schedule(1000, 10, rounds)
+    assert [of.round_at(number / rounds) for number in range(rounds + 1)] == list(range(rounds + 1))
+    assert (of.round_at(-0.5), of.round_at(1.5)) == (0, rounds)
+
+
+def test_the_constant_schedule_asks_for_the_same_in_every_round() -> None:
+    assert _labels(_schedule(200, 50, 25)) == [50] + [6] * 25
+    assert np.ptp(_labels(_schedule(203, 50, 24))[1:]) <= 1
+
+
+def test_the_falling_schedules_ask_for_more_early_and_inverse_quadratic_falls_furthest_at_the_end() -> None:
+    last = {name: _labels(_schedule(100_000, 1, 10, name))[-1] for name in SCHEDULES}
+    assert last["constant"] > last["hyperbolic"] > last["inverse_quadratic"]
+
+
+def test_a_training_with_room_for_fewer_rounds_asks_for_all_labels_in_those() -> None:
+    of = PreferenceSettings(comparisons=10, initial_comparisons=6, rounds=6)
+    assert _labels(LabelSchedule(of, 2)) == [6, 2, 2]
+    assert _labels(LabelSchedule(of, 0)) == [10]
+
+
+def test_labels_that_are_there_already_cover_the_rounds_that_would_ask_for_them() -> None:
+    of = _schedule(10, 6, 4)
+    assert _labels(of) == [6, 1, 1, 1, 1]
+    assert {given: of.rounds_covered(given) for given in (0, 6, 7, 9, 10, 100)} == {
+        0: 0,
+        6: 0,
+        7: 1,
+        9: 3,
+        10: 4,
+        100: 4,
+    }
+    assert _schedule(10, 10, 0).rounds_covered(100) == 0
+
+
+def _watching(total: int = 200, initial: int = 50, rounds: int = 24) -> LabelSchedule:
+    return LabelSchedule(
+        PreferenceSettings(comparisons=total, initial_comparisons=initial, rounds=rounds), watches=True
+    )
+
+
+def test_without_watching_all_that_is_due_is_allowed() -> None:
+    of = _schedule(200, 50, 24)
+    assert of.allowed(0.0, 50, 50) == 50
+    assert (of.tied, of.wants_clips, of.report()) == (False, False, {})
+
+
+def test_first_a_few_then_the_rest_where_answers_differ() -> None:
+    of = _watching()
+    assert of.allowed(0.0, 0, 0, training=False) == PROBE
+    assert of.allowed(0.0, PROBE, 8, open=3, training=False) == PROBE  # not before all of them have an answer
+    assert of.allowed(0.0, PROBE, 8, training=False) == 50
+    assert (of.tied, of.held_back) == (False, 0)
+
+
+def test_ties_ask_for_other_clips_and_then_hold_the_budget_back() -> None:
+    of = _watching()
+    answered = ties = 0
+    for _ in range(GATHERINGS):
+        assert of.allowed(0.0, answered, ties, training=False) == answered + PROBE
+        answered, ties = answered + PROBE, ties + 9
+        assert of.allowed(0.0, answered, ties, training=False) == answered
+        assert of.wants_clips
+        of.gathered()
+    assert of.allowed(0.0, answered, ties, training=False) == answered + PROBE
+    answered, ties = answered + PROBE, ties + PROBE
+    assert of.allowed(0.0, answered, ties, training=False) == answered
+    assert (of.tied, of.wants_clips) == (True, False)
+    assert of.report() == {
+        "labels_held_back": 20,
+        "first_clips_gathered": 1 + GATHERINGS,
+        "newest_answers": PROBE,
+        "newest_ties": PROBE,
+    }
+    assert "20 labels are held back" in str(held_back(of.report()))
+    assert "gathered (3 times, 9000 environment" in str(gathered(of.report() | {"first_clips_env_steps": 9000}))
+    for number in (1, 2):  # a few in each round, and no more within it
+        assert of.allowed(number / 24, answered, ties) == answered + TRICKLE
+        assert of.allowed(number / 24, answered, ties, open=TRICKLE) == answered + TRICKLE
+        answered, ties = answered + TRICKLE, ties + TRICKLE
+        assert of.allowed(number / 24, answered, ties) == answered
+    # Once answers differ, what was held back is spread over the rounds that are left.
+    for number in range(3, 8):
+        answered = of.allowed(number / 24, answered, ties)
+    assert not of.tied
+    assert held_back(of.report()) is None
+    assert of.allowed(8 / 24, answered, ties) - answered == -(-(200 - answered) // 17)
+    copy = _watching()
+    copy.load_state(of.state())
+    assert vars(copy) == vars(of)
+
+
+@given(st.lists(st.floats(0, 1), min_size=24, max_size=24), st.booleans())
+def test_the_budget_is_never_exceeded_and_spent_when_answers_differ_at_the_end(
+    shares: list[float], differ: bool
+) -> None:
+    of = _watching()
+    answered = ties = 0
+    for number, share in enumerate([*shares, *[0.0] * differ]):
+        progress = min(1.0, number / 24)
+        allowed = of.allowed(progress, answered, ties, training=number > 0)
+        assert answered <= allowed <= of.due(progress)
+        ties += round(share * (allowed - answered))
+        answered = allowed
+    assert answered + of.held_back <= 200
+    assert of.tied or of.held_back or answered == 200 or not differ
