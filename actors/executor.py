@@ -87,13 +87,19 @@ class DirectExecutor:
     def __init__(self) -> None:
         self.actors: dict[str, Any] = {}
         """The objects themselves, by role."""
+        self._makers: dict[str, Callable[[], Any]] = {}
         self.lock = threading.RLock()
         """Held in each call that is no coroutine, as one actor makes one call at a time."""
 
     def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> Any:
         """See `Executor.start`."""
-        self.actors[role] = kind(*arguments)
+        self._makers[role] = functools.partial(kind, *arguments)
+        self.restart(role)
         return _DirectActor(self, role)
+
+    def restart(self, role: str) -> None:
+        """Make the object anew, as Ray does with an actor that was killed: it has lost all that it knew."""
+        self.actors[role] = self._makers[role]()
 
     def find(self, role: str) -> Callable[[], Any]:
         """See `Executor.find`."""

@@ -1,0 +1,72 @@
+"""Rings in this process: the real ones, whose actors are plain objects. Not a test itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from actors.build import build_ring
+from actors.executor import DirectExecutor, Executor
+from actors.ring import Moment, RingSettings
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from tests.made_up import AlwaysUp, Walk
+
+FRAGMENTS = FragmentSettings(length=5, pool=30, initial_env_steps=200, exploration_env_steps=60)
+REWARD_MODEL = RewardModelSettings(hidden=(8,), batch_size=4, initial_updates=10, updates=5)
+WALK = partial(Walk, (20,), numbered=False)
+
+
+@contextmanager
+def ring_in(
+    folder: Path,
+    preferences: PreferenceSettings,
+    *,
+    executor: Executor | None = None,
+    fragments: FragmentSettings = FRAGMENTS,
+    reward_model: RewardModelSettings = REWARD_MODEL,
+    make_env: Callable[[], Any] = WALK,
+    iterations: int = 100,
+    iteration_env_steps: int = 10,
+    total_env_steps: int = 1000,
+    seed: int = 0,
+    **arguments: Any,
+) -> Iterator[Any]:
+    """A ring whose store is in ``folder``."""
+    env = make_env()
+    settings = RingSettings(
+        fragments.resolved(horizon=None, total_env_steps=total_env_steps),
+        preferences,
+        reward_model,
+        env.observation_space,
+        env.action_space,
+        folder / "store",
+        seed,
+        total_env_steps,
+    )
+    ring = build_ring(
+        settings,
+        executor or DirectExecutor(),
+        make_env,
+        rollouts=4,
+        iterations=iterations,
+        iteration_env_steps=iteration_env_steps,
+        **arguments,
+    )
+    try:
+        yield ring
+    finally:
+        ring.close()
+
+
+def moment(progress: float, env_steps: int = 0, *, push: float = 0.1, room: int = 100, iteration: int = 1) -> Moment:
+    """How far a training is whose policy always pushes so."""
+    return Moment(progress, env_steps, room, iteration, lambda: partial(AlwaysUp, push))
+
+
+def replaced(preferences: PreferenceSettings, **changes: Any) -> PreferenceSettings:
+    """The same with other values."""
+    return dataclasses.replace(preferences, **changes)

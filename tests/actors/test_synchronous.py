@@ -1,0 +1,224 @@
+"""The synchronous ring, in this process."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors.executor import DirectExecutor
+from actors.ring import RoundReport
+from actors.synchronous import SynchronousRing
+from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings
+from rlhf_ray.store import PreferenceStore
+from tests.actors.rings import FRAGMENTS, moment, ring_in
+from tests.made_up import Walk, same_comparisons
+
+PREFERENCES = PreferenceSettings(
+    comparisons=10,
+    initial_comparisons=6,
+    rounds=6,
+    selection="disagreement",
+    oversampling=4,
+    teacher="stochastic",
+    held_out_share=0.2,
+)
+LABELS = [6, 1, 0, 1, 1, 0, 1]
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What a run of the ring came to."""
+
+    reports: list[RoundReport]
+    reward: dict[str, Any]
+    comparisons: Comparisons
+    env_steps: int
+
+
+def _round(ring: SynchronousRing, number: int) -> RoundReport:
+    report = ring.begin(200) if number == 0 else ring.advance(moment(number / 6, push=0.1 * number, iteration=number))
+    assert report is not None
+    return report
+
+
+Before = Callable[[SynchronousRing, DirectExecutor, int], Any]
+
+
+def _run(folder: Path, before_round: Before = lambda ring, executor, number: None) -> Outcome:
+    """All rounds from the first to the last."""
+    reports, executor = [], DirectExecutor()
+    with ring_in(folder, PREFERENCES, executor=executor) as ring:
+        for number in range(PREFERENCES.rounds + 1):
+            before_round(ring, executor, number)
+            reports.append(_round(ring, number))
+        return _outcome(ring, folder, reports)
+
+
+def _outcome(ring: SynchronousRing, folder: Path, reports: list[RoundReport]) -> Outcome:
+    reward = {name: value.copy() for name, value in ring.newest_reward().items()}
+    comparisons = PreferenceStore(folder / "store").load()
+    assert comparisons is not None
+    return Outcome(reports, reward, comparisons, ring.env_steps)
+
+
+def _without_time(report: RoundReport) -> str:
+    fit = None if report.fit is None else dataclasses.replace(report.fit, seconds=0.0)
+    return str(dataclasses.replace(report, fit=fit))
+
+
+def _assert_same(one: Outcome, other: Outcome) -> None:
+    assert [_without_time(report) for report in one.reports] == [_without_time(report) for report in other.reports]
+    assert same_comparisons(one.comparisons, other.comparisons)
+    assert one.reward.keys() == other.reward.keys()
+    for name in one.reward:
+        assert np.array_equal(one.reward[name], other.reward[name]), name
+    assert one.env_steps == other.env_steps
+
+
+CHECKPOINT = 3
+"""Before this round `undisturbed` is saved."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("undisturbed")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path) -> Outcome:
+    def keep(ring: SynchronousRing, executor: DirectExecutor, number: int) -> None:
+        if number == CHECKPOINT:
+            (folder / "checkpoint").mkdir()
+            ring.save(folder / "checkpoint")
+
+    return _run(folder, keep)
+
+
+def test_the_rounds_ask_for_exactly_the_label_budget(undisturbed: Outcome) -> None:
+    assert [report.wanted for report in undisturbed.reports] == LABELS
+    assert [report.answered for report in undisturbed.reports] == LABELS
+    assert [report.comparisons for report in undisturbed.reports] == np.cumsum(LABELS).tolist()
+    assert len(undisturbed.comparisons) == sum(LABELS) == PREFERENCES.comparisons
+    assert len(set(undisturbed.comparisons.pairs.ids)) == PREFERENCES.comparisons
+    assert undisturbed.env_steps == 200 + 6 * 60
+
+
+def test_each_round_with_answers_makes_a_version_fitted_to_all_of_them_and_one_without_makes_none(
+    undisturbed: Outcome,
+) -> None:
+    version, answers = 0, 0
+    for report, labels in zip(undisturbed.reports, LABELS, strict=True):
+        answers += labels
+        if labels == 0:
+            assert report.fit is None
+            continue
+        version += 1
+        assert report.fit is not None
+        assert report.fit.version == version
+        assert report.fit.comparisons == answers
+        assert report.fit.gradient_steps == (10 if version == 1 else 5)
+    assert undisturbed.reward["version"] == version
+
+
+def test_clips_carry_the_version_of_the_policy_that_made_them(undisturbed: Outcome) -> None:
+    pairs = undisturbed.comparisons.pairs
+    assert (pairs.left.policy_versions[:6] == -1).all()
+    assert set(pairs.left.policy_versions.tolist() + pairs.right.policy_versions.tolist()) > {-1}
+
+
+def test_a_second_ring_with_the_same_seed_comes_to_the_same_bit_for_bit(undisturbed: Outcome, tmp_path: Path) -> None:
+    _assert_same(_run(tmp_path), undisturbed)
+
+
+def test_actors_that_die_between_rounds_are_restarted_and_change_nothing(undisturbed: Outcome, tmp_path: Path) -> None:
+    deaths = {1: ["collector"], 3: ["reward_trainer"], 4: ["store", "gatherer"]}
+
+    def kill(ring: SynchronousRing, executor: DirectExecutor, number: int) -> None:
+        for role in deaths.get(number, []):
+            executor.restart(role)
+
+    _assert_same(_run(tmp_path, kill), undisturbed)
+
+
+def test_a_pool_that_dies_loses_its_clips_and_what_was_due_is_asked_for_later(tmp_path: Path) -> None:
+    executor = DirectExecutor()
+    with ring_in(tmp_path, PREFERENCES, executor=executor) as ring:
+        _round(ring, 0)
+        executor.restart("pool")
+        lost = ring.advance(moment(1 / 6, room=0))  # without any new clips
+        assert (lost.wanted, lost.answered, lost.fit) == (1, 0, None)
+        reports = [_round(ring, number) for number in range(2, 7)]
+        assert [report.answered for report in reports] == [1, 1, 1, 0, 1]
+        assert ring.answered == PREFERENCES.comparisons
+    assert len(PreferenceStore(tmp_path / "store")) == PREFERENCES.comparisons
+
+
+@pytest.mark.parametrize("where", ["where it was", "elsewhere"])
+def test_a_restored_ring_goes_on_bit_for_bit_though_the_store_is_ahead(
+    undisturbed: Outcome, folder: Path, tmp_path: Path, where: str
+) -> None:
+    # As after a crash: the store holds more than the checkpoint, and the same will be asked again.
+    if where == "where it was":
+        PreferenceStore(folder / "store").copy_to(tmp_path / "store")
+    with ring_in(tmp_path, PREFERENCES) as ring:
+        ring.load(folder / "checkpoint")
+        later = [_round(ring, number) for number in range(CHECKPOINT, 7)]
+        _assert_same(_outcome(ring, tmp_path, undisturbed.reports[:CHECKPOINT] + later), undisturbed)
+
+
+def test_a_checkpoint_holds_the_answers_up_to_then_and_no_pickle(undisturbed: Outcome, folder: Path) -> None:
+    copy = PreferenceStore(folder / "checkpoint" / "preferences").load()
+    assert copy is not None
+    assert same_comparisons(copy, undisturbed.comparisons[: sum(LABELS[:CHECKPOINT])])
+    kinds = {file.suffix for file in (folder / "checkpoint").rglob("*") if file.is_file()}
+    assert kinds == {".json", ".npz", ".arrow", ".parquet"}
+
+
+def test_labels_that_are_there_count_and_bring_the_gradient_steps_of_their_rounds(folder: Path, tmp_path: Path) -> None:
+    with ring_in(tmp_path, PREFERENCES) as ring:
+        ring.adopt(folder / "checkpoint" / "preferences")
+        report = ring.begin(200)
+        assert (report.wanted, report.answered, report.comparisons) == (6, 7, 7)
+        assert report.fit.gradient_steps == 10 + 5
+
+
+def test_nothing_random_changes_the_fragments_or_pairs_but_the_seed(undisturbed: Outcome, tmp_path: Path) -> None:
+    with ring_in(tmp_path, PREFERENCES, seed=1) as ring:
+        ring.begin(200)
+    other = PreferenceStore(tmp_path / "store").load()
+    assert other is not None
+    assert not set(other.pairs.ids) & set(undisturbed.comparisons.pairs.ids)
+
+
+def test_episodes_of_different_lengths_are_an_error_that_names_the_setting(tmp_path: Path) -> None:
+    with (
+        ring_in(tmp_path, PREFERENCES, make_env=partial(Walk, (20, 12), numbered=False)) as ring,
+        pytest.raises(SettingError) as error,
+    ):
+        ring.begin(200)
+    assert str(error.value).startswith("preferences.allow_variable_horizon is False, ")
+    assert "episodes of 12 to 20 steps" in str(error.value)
+
+
+def test_fragments_longer_than_the_episodes_are_an_error_that_names_the_setting(tmp_path: Path) -> None:
+    long = FragmentSettings(length=21, initial_env_steps=200)
+    with ring_in(tmp_path, PREFERENCES, fragments=long) as ring, pytest.raises(SettingError) as error:
+        ring.begin(200)
+    assert str(error.value).startswith("fragments.length is 21, ")
+    assert "[20] steps" in str(error.value)
+    assert "shorten fragments.length" in str(error.value)
+
+
+def test_what_exploration_has_no_room_for_is_not_explored(tmp_path: Path) -> None:
+    with ring_in(tmp_path, PREFERENCES) as ring:
+        ring.begin(200)
+        ring.advance(moment(1 / 6, room=FRAGMENTS.exploration_env_steps - 1))
+        assert ring.env_steps == 200
+        ring.advance(moment(2 / 6, room=FRAGMENTS.exploration_env_steps))
+        assert ring.env_steps == 260
