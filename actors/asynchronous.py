@@ -140,6 +140,7 @@ class AsynchronousRing:
     def start(self, env_steps: int = 0) -> None:
         """Begin to turn, with ``env_steps`` random actions for the first clips and the labels that the store holds."""
         self._gathering = env_steps > 0
+        self._moment = Moment(0.0, env_steps, 0, 0, _no_policy)
         self._thread.start()
         self.call(self._start(env_steps))
 
@@ -351,10 +352,10 @@ class AsynchronousRing:
             if fit is None:  # everything was taken back
                 await self._read()
                 continue
-            self._fits_held += rounds
             self._published_at = self._moment.env_steps
             with self._published:
                 self._news = fit
+                self._fits_held += rounds
                 self._published.notify_all()
             self._notify()
 
@@ -444,7 +445,7 @@ class AsynchronousRing:
         if not self.fits or not self._unfitted:
             return False
         if self.version == 0:
-            enough = self._tally.held >= self.schedule.first
+            enough = self._tally.held >= self.schedule.first_fit
             return self._tally.held > 0 and (enough or not self._answers_to_come())
         # The last labels came after the last round's fit.
         late = self._moment.progress == 1.0 and self.answered >= self._allowed()
@@ -476,7 +477,7 @@ class AsynchronousRing:
             return f"the agent's first clips, of which {self.source.share:.0%} are there"
         if self.version:
             return "the training to go on, over which the questions are spread"
-        if self.answered < self.schedule.first:
+        if self.answered < self.schedule.first_fit:
             return "the agent's first clips"
         return "the reward to be learned from these first answers"
 

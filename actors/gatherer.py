@@ -107,7 +107,7 @@ class GathererActor:
             self._error = error
         else:
             self._left[number].clear()  # what has no answer will have none
-        self._tell()
+        self._wake()
 
     def _commit(self, answers: Comparisons) -> None:
         if self._store is None:
@@ -120,15 +120,15 @@ class GathererActor:
                 break
             except OSError as error:  # a full disk, say: answers are worth waiting for
                 self._failed += 1
-                self._tell()
+                self._wake()
                 logger.error("Could not store answers; trying again in %.0f s: %s", COMMIT_AGAIN_AFTER, error)
                 time.sleep(COMMIT_AGAIN_AFTER)
         self._last = max(last, self._last or 0)
         for left in self._left.values():
             left.difference_update(answers.pairs.ids)
-        self._tell()
-
-    def _tell(self) -> None:
         self._changes += 1
+        self._wake()
+
+    def _wake(self) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._changed.set)

@@ -56,7 +56,7 @@ class People:
                 env_steps,
                 self.total_env_steps,
                 waiting_for=self.waiting_for,
-                first_labels=None if version else self.schedule.first,
+                first_labels=None if version else self.schedule.first_fit,
                 next_question=self._next_question(answered) if version else None,
             )
         )

@@ -53,10 +53,9 @@ class LabelSchedule:
         self.preferences = preferences
         self.rounds = preferences.rounds if rounds is None else min(preferences.rounds, rounds)
         self.watches = watches
-        self.first = preferences.first_comparisons
-        """Labels due before training. In the asynchronous mode, those that the first fit needs."""
-        if preferences.mode == "asynchronous":
-            self.first = max(self.first, preferences.first_fit_comparisons)
+        first = preferences.first_comparisons
+        self.first_fit = preferences.first_fit_comparisons if preferences.mode == "asynchronous" else first
+        """Labels that the first fit, and with it the training, waits for."""
         self.gatherings = 0
         """Times that more first clips were gathered."""
         self.held_back = 0
@@ -82,7 +81,7 @@ class LabelSchedule:
         if self.rounds == 0:
             return of.comparisons
         later = round((of.comparisons - initial) * share_due(of.schedule, progress, of.steepness))
-        return max(initial + later, self.first)
+        return max(initial + later, self.first_fit)
 
     def due_in_round(self, number: int) -> int:
         """Labels due by round ``number`` of the synchronous mode, in all."""
@@ -91,7 +90,7 @@ class LabelSchedule:
     def progress_due(self, label: int) -> float:
         """The progress at which the ``label``-th label falls due: the least at which `due` reaches it."""
         of, initial = self.preferences, self.preferences.first_comparisons
-        if label <= self.first:
+        if label <= initial:
             return 0.0
         share = min(1.0, (label - initial - 0.5) / (of.comparisons - initial))  # `due` rounds to the nearest
         if of.schedule == "hyperbolic":

@@ -377,7 +377,7 @@ class Teaching:
     @property
     def _first_fit(self) -> int:
         assert self.ring is not None
-        return self.ring.schedule.first
+        return self.ring.schedule.first_fit
 
     def _use_version(self, state: dict[str, Array]) -> None:
         """Reward by this version of the reward model, which is whole: weights, normalisers and number."""

@@ -1,0 +1,226 @@
+"""The asynchronous ring, in this process: its stages in a thread, its actors plain objects."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.asynchronous import AsynchronousRing, Meter
+from actors.executor import DirectExecutor
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.nested import read_nested
+from rlhf_ray.queries.pool import Clips
+from rlhf_ray.settings import PreferenceSettings
+from rlhf_ray.store import PreferenceStore
+from tests.actors.rings import moment, ring_in
+from tests.made_up import Walk
+
+PREFERENCES = PreferenceSettings(
+    mode="asynchronous", comparisons=20, initial_comparisons=6, rounds=4, selection="disagreement", held_out_share=0.2
+)
+
+
+def _wait(condition: Callable[[], bool], within_s: float = 60.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def _finish(ring: AsynchronousRing) -> None:
+    """Be at the end of the training until all labels are there and fitted to."""
+
+    def all_labels() -> bool:
+        ring.advance(moment(1.0, 1000))
+        return ring.answered == 20 and not ring.metrics()["stages"]["fitting_queue"]
+
+    _wait(all_labels)
+
+
+def test_labels_and_gradient_steps_fall_due_with_progress_and_add_up_exactly(tmp_path: Path) -> None:
+    with ring_in(tmp_path, PREFERENCES) as ring:
+        first = ring.begin(200)
+        assert (first.round_number, first.answered, first.fit.gradient_steps) == (0, 6, 10)
+        gradient_steps = 10
+        for progress, labels in ((0.25, 10), (0.5, 13), (1.0, 20)):
+            assert ring.advance(moment(progress, 200 + int(1000 * progress))) is None
+            _wait(lambda labels=labels: ring.answered == labels)
+            _wait(lambda rounds=1 + int(4 * progress): ring.rounds_held == rounds)
+            news = ring.take_report()
+            gradient_steps += news.fit.gradient_steps
+            assert (news.answered, news.comparisons) == (news.wanted, labels)
+        assert gradient_steps == 10 + 4 * 5
+        assert ring.take_report() is None
+        stages = ring.metrics()["stages"]
+        assert stages["labels_due"] == 20
+        assert all(stages[f"{stage}_queue"] == 0 for stage in ("asking", "answering", "fitting"))
+    stored = PreferenceStore(tmp_path / "store").load()
+    assert stored is not None
+    assert len(set(stored.pairs.ids)) == 20
+
+
+def test_the_agent_waits_for_no_teacher_however_slow_and_what_was_answered_is_stored(tmp_path: Path) -> None:
+    slow = dataclasses.replace(PREFERENCES, answer_seconds=0.3, minimum_comparisons=2, max_open_questions=3)
+    with ring_in(tmp_path, slow) as ring:
+        ring.begin(200)
+        assert ring.version == 1
+        started = time.monotonic()
+        for i in range(20):
+            ring.advance(moment(i / 19, 200 + 50 * i))
+            assert ring.metrics()["stages"]["answering_queue"] <= 3
+        assert time.monotonic() - started < 2.0
+        _wait(lambda: ring.answered >= 5)
+        assert ring.metrics()["stages"]["asking_queue"] >= 5  # due, and not asked yet
+    assert len(PreferenceStore(tmp_path / "store")) >= ring.answered >= 5
+
+
+def test_with_a_limit_on_its_age_the_agent_waits_for_the_next_version_and_no_longer(tmp_path: Path) -> None:
+    limited = dataclasses.replace(PREFERENCES, answer_seconds=0.1, max_reward_age=100)
+    with ring_in(tmp_path, limited) as ring:
+        ring.begin(200)
+        ring.advance(moment(0.5, 250))  # young enough
+        version = ring.version
+        ring.advance(moment(0.5, 300))
+        assert ring.version > version
+        _wait(lambda: ring.answered == 13)
+        for _ in range(3):
+            ring.advance(moment(0.5, 1000))  # nothing is due: it would wait in vain
+
+
+def test_exploration_is_gathered_while_the_agent_goes_on_and_counts_its_steps(tmp_path: Path) -> None:
+    with ring_in(tmp_path, PREFERENCES) as ring:
+        ring.begin(200)
+        ring.advance(moment(0.25, 300))
+        ring.advance(moment(0.5, 400))  # while the first may be under way: dropped, or gathered after it
+        _wait(lambda: ring.metrics()["stages"]["exploring_queue"] == 0)
+        assert ring.env_steps == 200 + 60 * (2 - ring.metrics()["stages"]["explorations_dropped"])
+
+
+def test_what_goes_wrong_in_the_ring_is_raised_to_the_agent(tmp_path: Path) -> None:
+    executor = DirectExecutor()
+    with ring_in(tmp_path, PREFERENCES, executor=executor) as ring:
+        ring.begin(200)
+        # As if its rollouts held episodes of another length, which the next look at the pool finds.
+        executor.actors["pool"].add(Clips(0, 0, None, 0, (9,)))
+
+        def advance() -> bool:
+            try:
+                ring.advance(moment(0.1, 300))
+            except SettingError as error:
+                return "preferences.allow_variable_horizon is False" in str(error)
+            return False
+
+        _wait(advance)
+
+
+def test_wrong_clips_end_the_wait_for_the_first_version(tmp_path: Path) -> None:
+    different = partial(Walk, (20, 12), numbered=False)
+    with (
+        ring_in(tmp_path, PREFERENCES, make_env=different) as ring,
+        pytest.raises(SettingError, match="12 to 20 steps"),
+    ):
+        ring.begin(200)
+
+
+@pytest.mark.parametrize("role", ["pool", "gatherer", "store", "reward_trainer", "collector"])
+def test_a_restarted_actor_costs_neither_a_label_nor_the_run(tmp_path: Path, role: str) -> None:
+    executor = DirectExecutor()
+    slow = dataclasses.replace(PREFERENCES, answer_seconds=0.02)
+    with ring_in(tmp_path, slow, executor=executor) as ring:
+        ring.begin(200)
+        ring.advance(moment(0.25, 400))
+        time.sleep(0.05)  # in the middle of its work
+        with executor.lock:
+            executor.restart(role)
+        for progress in np.linspace(0.5, 1.0, 6):
+            ring.advance(moment(progress, int(1000 * progress)))
+            time.sleep(0.05)
+        _finish(ring)
+        news = ring.take_report()
+        assert ring.version > 1
+        assert news is None or news.fit.comparisons == 20
+    stored = PreferenceStore(tmp_path / "store").load()
+    assert stored is not None
+    assert len(stored) == len(set(stored.pairs.ids)) == 20
+
+
+def test_while_the_disk_takes_nothing_the_agent_goes_on_and_the_answers_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.gatherer.COMMIT_AGAIN_AFTER", 0.1)
+    with ring_in(tmp_path, PREFERENCES) as ring:
+        ring.begin(200)
+        labels, away = tmp_path / "store" / "labels", tmp_path / "away"
+        labels.rename(away)
+        labels.write_text("not a folder: nothing can be written here")
+        ring.advance(moment(0.5, 600))
+        _wait(lambda: ring.metrics()["stages"]["commits_failed"] >= 2)
+        started = time.monotonic()
+        ring.advance(moment(0.5, 700))
+        assert time.monotonic() - started < 1.0
+        assert ring.answered == 6
+        labels.unlink()
+        away.rename(labels)
+        _wait(lambda: ring.answered == 13)
+    assert len(PreferenceStore(tmp_path / "store")) == 13
+
+
+def test_a_restored_ring_has_every_stored_label_and_asks_the_open_questions_again(tmp_path: Path) -> None:
+    slow = dataclasses.replace(PREFERENCES, answer_seconds=0.2, minimum_comparisons=2, selection="random")
+    with ring_in(tmp_path, slow) as ring:
+        ring.begin(200)
+        ring.advance(moment(1.0, 400))
+        _wait(lambda: ring.answered >= 8)
+        (checkpoint := tmp_path / "checkpoint").mkdir()
+        ring.save(checkpoint)
+        asked = {name for asking in read_nested(checkpoint / "ring")["open"][0] for name in asking["pairs"]["ids"]}
+        assert len(asked) > 1
+        _wait(lambda: ring.answered >= 10)
+    before = len(PreferenceStore(tmp_path / "store"))
+    with ring_in(tmp_path, dataclasses.replace(slow, answer_seconds=0.0)) as ring:
+        ring.load(checkpoint)
+        assert before <= ring.answered <= 20  # also those stored after the checkpoint was made
+        _finish(ring)
+        stored = PreferenceStore(tmp_path / "store").load()
+        assert stored is not None
+        assert asked <= set(stored.pairs.ids)
+        assert len(set(stored.pairs.ids)) == 20
+
+
+def test_a_checkpoint_does_not_stop_the_stages(tmp_path: Path) -> None:
+    """What a checkpoint waits for, others need not: while a slow pool writes, answers are stored."""
+    executor = DirectExecutor()
+    slow = dataclasses.replace(PREFERENCES, answer_seconds=0.05, minimum_comparisons=2)
+    with ring_in(tmp_path, slow, executor=executor) as ring:
+        ring.begin(200)
+        ring.advance(moment(1.0, 400))
+        before = ring.answered
+        (tmp_path / "checkpoint").mkdir()
+        ring.save(tmp_path / "checkpoint")
+        _wait(lambda: ring.answered > before)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_meter_counts_what_was_done_and_how_long_it_was_idle() -> None:
+    clock = Clock()
+    meter = Meter(clock)
+    clock.now += 1.0
+    with meter.busy() as done:
+        clock.now += 2.0
+        assert meter.report(0) == {"rate": 0.0, "idle": 1 / 3, "queue": 0.0}
+        clock.now += 1.0
+        done(4)
+    clock.now += 1.0
+    assert meter.report(7) == {"rate": 2.0, "idle": 0.5, "queue": 7.0}
+    clock.now += 5.0
+    assert meter.report(0) == {"rate": 0.0, "idle": 1.0, "queue": 0.0}
