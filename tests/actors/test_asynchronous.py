@@ -217,7 +217,7 @@ def test_a_meter_counts_what_was_done_and_how_long_it_was_idle() -> None:
     clock.now += 1.0
     with meter.busy() as done:
         clock.now += 2.0
-        assert meter.report(0) == {"rate": 0.0, "idle": 1 / 3, "queue": 0.0}
+        assert meter.report(0) == pytest.approx({"rate": 0.0, "idle": 1 / 3, "queue": 0.0})
         clock.now += 1.0
         done(4)
     clock.now += 1.0
