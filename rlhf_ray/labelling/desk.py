@@ -344,6 +344,7 @@ class Desk:
             if row["event_id"] not in taken_back and row["kind"] in ANSWERED:
                 shown = Shown(row["left_id"], row["right_id"], bool(row["presented_swapped"]))
                 self.queue.answered(row["annotator"], shown, extra.get("answer", "equal"), row["event_id"])
+                self._own_total[row["annotator"]] = self._own_total.get(row["annotator"], 0) + 1
 
     async def _answer(self, annotator: str, given: Given, lease: Lease) -> None:
         try:

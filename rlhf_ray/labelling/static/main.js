@@ -109,7 +109,7 @@ function respond(answer, key) {
 
 /** Take the latest answer back and show its pair again. */
 async function undo() {
-  if (undoing) return;
+  if (undoing || !outbox) return; // nobody is signed in yet
   undoing = true;
   pair.dataset.busy = "true";
   try {
