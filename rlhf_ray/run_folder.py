@@ -26,8 +26,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
-
 from rlhf_ray import consent
 from rlhf_ray.checkpoints import all_checkpoints, damaged_files, last_checkpoint
 from rlhf_ray.envs.modules import found_in, look_in
@@ -93,7 +91,7 @@ class RunFolder:
                 ) from None
         try:
             folder._begin(experiment, options or {})
-        except OSError:
+        except BaseException:
             shutil.rmtree(folder.path, ignore_errors=True)  # or the next attempt would find something there
             raise
         consent.allow(consent.module_of(experiment.environment))
@@ -226,6 +224,8 @@ class MetricsWriter:
     """
 
     def __init__(self, folder: RunFolder):
+        from tensorboardX import SummaryWriter  # which imports torch: seconds, for commands that write nothing
+
         last = folder.last_metrics()
         self._path = folder.metrics
         self._lines = folder.metrics.open("a")
