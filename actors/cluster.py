@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -133,13 +135,20 @@ def _out_of_signals_way() -> Iterator[None]:
     Terminals, `timeout` and job runners signal the whole process group, so Ray's processes get their own (they still die with this
     one). Ray's own handler of SIGTERM, which ends them, is not set.
     """
-    set_handler, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    before = signal.getsignal(signal.SIGTERM)
+
+    def keep(handler: object = None) -> None:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # again, since Ray's C++ has set one of its own
+
+    set_handler, utils.set_sigterm_handler = utils.set_sigterm_handler, keep
     services.ConsolePopen = _OfOwnGroup
     try:
         yield
     finally:
         services.ConsolePopen = _OfOwnGroup.__base__
         utils.set_sigterm_handler = set_handler
+        keep()
 
 
 def hush_ray() -> None:

@@ -219,7 +219,6 @@ def _train(
         save(algorithm, folder)
         if algorithm.ring.version:
             algorithm.reward_model().save(folder.reward_model)
-        writer.close()
     finally:
         algorithm.stop()
         with contextlib.suppress(OSError):
