@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from rlhf_ray.interruption import Interrupted, nothing_to_save, sigterm_as_ctrl_c
+from rlhf_ray.interruption import Interrupted, leave, nothing_to_save, sigterm_as_ctrl_c
 
 with nothing_to_save():  # these take a second or more
     import tyro
@@ -120,12 +120,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except KeyboardInterrupt as stopped:
         print(f"rlhf-ray: {str(stopped) or 'stopped at once'}", file=sys.stderr)
+        if arguments is None:
+            leave(130)
         sys.exit(130)
     except Exception as error:
         if debugging():
             traceback.print_exception(error)
         print(f"rlhf-ray: {explain(error)}", file=sys.stderr)
         sys.exit(2 if isinstance(cause(error), SettingError) else 1)
+    if arguments is None:
+        leave(0)
 
 
 def _run(words: list[str]) -> None:

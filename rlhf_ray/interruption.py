@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
+from typing import NoReturn
 
 SAME_SIGNAL = 1.0
 """Seconds in which signals count as one: `timeout` signals its child and then the child's whole group, so that it comes twice."""
@@ -107,6 +110,15 @@ def nothing_to_save() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with ``code``, without taking all modules apart, which takes torch's and Ray's a second of a core."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+            stream.flush()
+    os._exit(code)
 
 
 def sigterm_as_ctrl_c() -> None:

@@ -65,7 +65,7 @@ def quiet() -> None:
     """Silence what RLlib says of itself to everybody: notes on its own past interfaces. Errors still show."""
     for name in ("ray.rllib", "ray._common.deprecation"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for name in ("ray.rllib", "ray.rllib.utils.actor_manager", "ray.rllib.env.env_runner_group"):
+    for name in ("ray.rllib", "ray.rllib.utils.actor_manager", "ray.rllib.env.env_runner_group", "ray._private.worker"):
         logging.getLogger(name).addFilter(NoFaults())
     warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env-v0.*")
 
