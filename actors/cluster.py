@@ -79,9 +79,12 @@ def start_ray(cpus: int) -> None:
             raise
         except Exception as error:
             # Ray gives its own processes a fixed 30 s to start, which a busy machine may exceed.
-            if not attempts_left or "timed out during startup" not in str(error):
+            if "timed out during startup" not in str(error):
                 raise
             ray.shutdown()
+            if not attempts_left:
+                seen = f"Ray did not start on this machine within 30 s, three times in a row (load {os.getloadavg()[0]:.0f})"
+                raise access.NoAccessError(seen, "Try again when the machine has less to do.") from error
 
 
 def look(address: str) -> None:
