@@ -31,7 +31,7 @@ from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.trackers import Tracker, TrackerName
 
-EVALUATED_WITHIN = 3.0
+EVALUATED_WITHIN = 2.0
 """Seconds for the evaluation of a run that was stopped. Whoever stopped it waits, and may kill it after ten."""
 
 Observer = Callable[[dict[str, Any]], None]
