@@ -18,6 +18,7 @@ from actors.questions import LOST, Questions
 from actors.reward_trainer import StateLostError
 from actors.rollout_collector import PolicyFactory
 from actors.stages import Stage
+from rlhf_ray.failures import cause
 from rlhf_ray.fragments import RANDOM_POLICY
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.schedules import labels_due, rounds_covered
@@ -363,7 +364,7 @@ class AsynchronousPipeline(Pipeline):
                 self._unstored.appendleft((questions, count, answers))
                 self._store_again_at = time.monotonic() + STORE_AGAIN_AFTER
                 self.failed_commits += 1
-                logger.error("Answers could not be stored and are kept until they can: %s", error)
+                logger.error("Answers could not be stored and are kept until they can: %s", cause(error))
                 return 0
             else:
                 # Counted by the store: what was committed again, after a restart, counts once.

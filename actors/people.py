@@ -18,6 +18,7 @@ from actors.pipeline import EPISODE_EVERY, FEWEST_FILMS, OPEN_PER_PERSON
 from actors.questions import LOST, Questions
 from actors.rollout_collector import PolicyFactory
 from actors.stages import Stage
+from rlhf_ray.failures import cause
 from rlhf_ray.schedules import progress_due
 
 logger = logging.getLogger(__name__)
@@ -205,7 +206,9 @@ class PeoplesPipeline(AsynchronousPipeline):
             except OSError as error:
                 self._store_again_at = time.monotonic() + STORE_AGAIN_AFTER
                 self.failed_commits += 1
-                logger.error("Clips for people could not be stored; they are asked when it is possible: %s", error)
+                logger.error(
+                    "Clips for people could not be stored; they are asked when it is possible: %s", cause(error)
+                )
             return 0
 
         self.stages["people"].start(posted, finish)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -101,6 +102,8 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         self._spaces = (observation_space, action_space)
         self._begun = False
         self._stop: Callable[[], bool] = lambda: False
+        self.iterating: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        """Each iteration is made within it. It may be left in the midst of one: what `save_to_path` saves then is as before it."""
         self._rounds_seen = 0
         self._gauges = Gauges(self._run_name())
         with spread_env_runners():
@@ -220,6 +223,10 @@ class PreferencePPO(PPO):  # type: ignore[misc]
 
     def training_step(self) -> None:
         """Turn the ring as far as it is due, then take one iteration of PPO."""
+        with self.iterating():
+            self._train_once()
+
+    def _train_once(self) -> None:
         if self._begun:
             self._turn()
         else:
@@ -329,6 +336,11 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         config.store = config.reward_from = config.policy_from = config.labels_from = None
         return (config.get_state(),), {}
 
+    def leave_off(self) -> None:
+        """End the env runners and what the ring has under way, at once. It can still be saved, and is to be stopped then."""
+        self.env_runner_group._worker_manager.clear()
+        self.ring.abandon()
+
     def cleanup(self) -> None:
         """End everything this algorithm started (called by Ray)."""
         super().cleanup()
@@ -379,7 +391,6 @@ class PreferencePPO(PPO):  # type: ignore[misc]
         asynchronous = isinstance(self.ring, AsynchronousPipeline)
         due = math.floor(self._progress * self.ring.rounds) if asynchronous else self._round_due()
         new = due > self._rounds_seen
-        self._rounds_seen = due
         if new:
             self._explore(due)
             self._film(due)
@@ -390,6 +401,7 @@ class PreferencePPO(PPO):  # type: ignore[misc]
             report = (
                 self.ring.hold_round(due, self._stop) if new and isinstance(self.ring, SynchronousPipeline) else None
             )
+        self._rounds_seen = due
         if report is not None:
             self._hand_over(report)
 
