@@ -29,7 +29,11 @@ test-fast: setup ## The tests, without those marked slow
 	$(BIN)/pytest -m "not slow and not soak"
 
 soak: setup ## The tests that take minutes each; writes down what came of them
-	@bash -o pipefail -c '$(BIN)/pytest -m soak -v --tb=short --durations=0 2>&1 | tee benchmarks/results/soak.txt'
+	@mkdir -p build
+	@bash -o pipefail -c '$(BIN)/pytest -m soak -v --tb=short --durations=0 2>&1 | tee build/soak.log'; status=$$?; \
+	{ echo "commit $$(git rev-parse --short HEAD), $$(nproc) cores, $$(date -u +%F)"; \
+	  grep -E "^tests/.*(PASSED|FAILED|ERROR|SKIPPED)|^[0-9.]+s call|^(FAILED|ERROR) |^=+ .*(passed|failed)" build/soak.log; } \
+	  >benchmarks/results/soak.txt; exit $$status
 
 lint: setup ## Check style and format
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ from actors.people import People
 from actors.ring import STATE, Members, Moment, RoundReport, Stop
 from actors.synchronous import FIRST_FIT
 from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.failures import cause
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.pool import PoolReport
 from rlhf_ray.queries.schedule import LabelSchedule
@@ -313,7 +314,7 @@ class AsynchronousRing:
                     done(found := await self.members.ask(askings, self._to_ask(askings)))
                 except OSError as error:
                     askings.failed_commits += 1
-                    logger.error("Could not store clips; they are asked about when that is possible: %s", error)
+                    logger.error("Could not store clips; they are asked about when that is possible: %s", cause(error))
                     await asyncio.sleep(ASK_AGAIN_AFTER)
                     continue
             if not found:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import ray
-from ray._private import services
+from ray._private import services, utils, worker
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from actors import access
@@ -73,11 +73,18 @@ def start_ray(cpus: int) -> None:
                 )
             _private = True
             return
+        except KeyboardInterrupt:
+            hush_ray()
+            ray.shutdown()
+            raise
         except Exception as error:
             # Ray gives its own processes a fixed 30 s to start, which a busy machine may exceed.
-            if not attempts_left or "timed out during startup" not in str(error):
+            if "timed out during startup" not in str(error):
                 raise
             ray.shutdown()
+            if not attempts_left:
+                seen = f"Ray did not start on this machine within 30 s, three times in a row (load {os.getloadavg()[0]:.0f})"
+                raise access.NoAccessError(seen, "Try again when the machine has less to do.") from error
 
 
 def look(address: str) -> None:
@@ -129,17 +136,30 @@ def _out_of_signals_way() -> Iterator[None]:
     """Within it, Ray starts such that what ends a run does not end Ray under it, which the run needs to save itself.
 
     Terminals, `timeout` and job runners signal the whole process group, so Ray's processes get their own (they still die with this
-    one). Ray's own handler of SIGTERM, which ends them, is replaced by the one there was.
+    one). Ray's own handler of SIGTERM, which ends them, is not set.
     """
-    main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
+
+    def keep(handler: object = None) -> None:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # again, since Ray's C++ has set one of its own
+
+    set_handler, utils.set_sigterm_handler = utils.set_sigterm_handler, keep
     services.ConsolePopen = _OfOwnGroup
     try:
         yield
     finally:
         services.ConsolePopen = _OfOwnGroup.__base__
-        if main and before is not None:
-            signal.signal(signal.SIGTERM, before)
+        utils.set_sigterm_handler = set_handler
+        keep()
+
+
+def hush_ray() -> None:
+    """From now on Ray prints nothing here: of calls that are under way when their actors are ended it says that they failed."""
+    driver = worker.global_worker
+    if driver.connected and hasattr(driver, "gcs_error_subscriber"):
+        driver.threads_stopped.set()
+        driver.gcs_error_subscriber.close()
 
 
 def hold_ray(cpus: int) -> None:

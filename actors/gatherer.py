@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.failures import cause
 from rlhf_ray.queries.gatherers import Commit, Gatherer
 
 logger = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class GathererActor:
             except OSError as error:  # a full disk, say: answers are worth waiting for
                 self._failed += 1
                 self._wake()
-                logger.error("Could not store answers; trying again in %.0f s: %s", COMMIT_AGAIN_AFTER, error)
+                logger.error("Could not store answers; trying again in %.0f s: %s", COMMIT_AGAIN_AFTER, cause(error))
                 time.sleep(COMMIT_AGAIN_AFTER)
         self._last = max(last, self._last or 0)
         for left in self._left.values():

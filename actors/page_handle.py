@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 from actors.askings import LOST
 from rlhf_ray.labelling.desk import Situation
 from rlhf_ray.labelling.links import invitation
+from rlhf_ray.labelling.serve import remember_port, remembered_port
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class PageHandle:
         self.on_links: Callable[[dict[str, str]], None] = self._log_links
         """Is told the links when they have changed."""
         self._asked_port, self._port_file = asked_port, port_file
-        self._port = self._remembered()
+        self._port = port_file and remembered_port(port_file, asked_port)
         self._wait_until: float | None = None
         self._situation: Situation | None = None
         self._episode: Any = None
@@ -93,26 +93,13 @@ class PageHandle:
         moved, self.links, self._wait_until = self.links and self.links != links, links, None
         if links:  # else everybody was shut out
             self._port = urlsplit(next(iter(links.values()))).port
-            self._remember()
+            if self._port_file is not None and self._port is not None:
+                remember_port(self._port_file, self._asked_port, self._port)
         if moved:
             logger.warning("The labelling page has moved to port %s. Pages that are open can't reach it: "
                            "open the new link.", self._port)  # fmt: skip
             self.on_links(links)
         return True
-
-    def _remembered(self) -> int | None:
-        """The port that the page had before the run was resumed, unless the settings ask for another one now."""
-        if self._port_file is None or not self._port_file.exists():
-            return None
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            kept = json.loads(self._port_file.read_text())
-            return int(kept["port"]) if kept["asked"] == self._asked_port else None
-        return None
-
-    def _remember(self) -> None:
-        if self._port_file is not None:
-            with contextlib.suppress(OSError):  # a resumed run then looks for a port anew
-                self._port_file.write_text(json.dumps({"asked": self._asked_port, "port": self._port}))
 
     def _log_links(self, links: dict[str, str]) -> None:
         for line in invitation(links, "RUN" if self._port_file is None else self._port_file.parent):

@@ -224,7 +224,16 @@ class SynchronousRing:
         self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return self._loop.run_until_complete(work)
+        task = self._loop.create_task(work)
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException:
+            # Somebody stopped it: nothing of it may go on when the ring is saved.
+            left = asyncio.all_tasks(self._loop)
+            for each in left:
+                each.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            raise
 
 
 async def _wait(reference: Any) -> Any:

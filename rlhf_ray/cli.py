@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,28 +10,33 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
+from rlhf_ray.interruption import Interrupted, leave, nothing_to_save, sigterm_as_ctrl_c
 
-import tune_configs
-from rlhf_ray.arguments import parse_arguments
-from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.failures import DEBUG, cause, debugging, explain
-from rlhf_ray.envs import consent
-from rlhf_ray.envs.modules import look_in
-from rlhf_ray.interruption import sigterm_as_ctrl_c
-from rlhf_ray.labelling import links
-from rlhf_ray.progress import Progress
-from rlhf_ray.settings import Experiment, load_experiment
-from rlhf_ray.settings.start import Start
-from rlhf_ray.store import commands
-from rlhf_ray.trackers import TrackerName, check_tracker
+with nothing_to_save():  # these take a second or more
+    import tyro
+
+    import tune_configs
+    from rlhf_ray.arguments import parse_arguments
+    from rlhf_ray.data.errors import SettingError
+    from rlhf_ray.data.failures import DEBUG, cause, debugging, explain
+    from rlhf_ray.envs import consent
+    from rlhf_ray.envs.modules import look_in
+    from rlhf_ray.labelling import links
+    from rlhf_ray.progress import Progress
+    from rlhf_ray.settings import Experiment, load_experiment
+    from rlhf_ray.settings.start import Start
+    from rlhf_ray.store import commands
+    from rlhf_ray.trackers import TrackerName, check_tracker
+
+if TYPE_CHECKING:
+    from rlhf_ray.run_folder import RunFolder
 
 USAGE = """usage: rlhf-ray COMMAND …
 
@@ -113,14 +119,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Whoever read what this prints has gone, as `head` does. Python would complain when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("rlhf-ray: stopped at once", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print(f"rlhf-ray: {str(stopped) or 'stopped at once'}", file=sys.stderr)
+        if arguments is None:
+            leave(130)
         sys.exit(130)
     except Exception as error:
         if debugging():
             traceback.print_exception(error)
         print(f"rlhf-ray: {explain(error)}", file=sys.stderr)
         sys.exit(2 if isinstance(cause(error), SettingError) else 1)
+    if arguments is None:
+        leave(0)
 
 
 def _run(words: list[str]) -> None:
@@ -205,8 +215,9 @@ def _train(words: list[str]) -> None:
         if command.start != defaults.start:
             raise SettingError("--resume goes on with what the run began with; start a new run from something else.")
 
-    from rlhf_ray.rllib.new_run import new_run
-    from rlhf_ray.rllib.training import quiet, start_ray, train
+    with nothing_to_save():
+        from rlhf_ray.rllib.new_run import new_run
+        from rlhf_ray.rllib.training import quiet, start_ray, train
 
     quiet()
     folder = resumed or new_run(
@@ -223,7 +234,7 @@ def _train(words: list[str]) -> None:
     experiment = folder.experiment() if resumed is None else experiment
     if in_job():
         print(f"run folder: {folder.path}")
-    with Progress(experiment) as progress:
+    with resumable(folder), Progress(experiment) as progress:
         progress.say("starting Ray")
         start_ray(cpus=2 + experiment.ppo.num_env_runners + experiment.ppo.num_learners)
         progress.say("starting actors, gathering the first clips" if resumed is None else "starting actors")
@@ -239,6 +250,16 @@ def _train(words: list[str]) -> None:
             tracker=command.tracker,
         )
     progress.summarise(outcome, folder)
+
+
+@contextlib.contextmanager
+def resumable(folder: RunFolder) -> Iterator[None]:
+    """Say of a run that is left before it could be saved how it goes on."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        when = "before training began" if isinstance(stopped, Interrupted) else "at once"
+        raise KeyboardInterrupt(f"stopped {when}; `rlhf-ray train --resume {folder.path}` goes on") from stopped
 
 
 def _with_first_comparisons(experiment: Experiment, words: Sequence[str]) -> Experiment:

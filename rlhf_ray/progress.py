@@ -165,7 +165,8 @@ class Progress:
         for name, value in agents:
             if value is not None:
                 table.add_row(name, f"{value.true_return_mean:.1f} ± {value.true_return_std:.1f}", str(value.episodes))
-        self.console.print(table)
+        if table.row_count:
+            self.console.print(table)
         for verdict in outcome.verdicts:
             self.console.print(f"[bold yellow]{verdict.message}[/]", highlight=False, soft_wrap=True)
         budget = self.experiment.preferences.comparisons

@@ -26,13 +26,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
-
 from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_checkpoint
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
 from rlhf_ray.envs import consent
 from rlhf_ray.envs.modules import found_in, look_in
+from rlhf_ray.events import EventFile, append
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment
 
 FORMAT = "rlhf_ray.run/1"
@@ -94,7 +93,7 @@ class RunFolder:
                 ) from None
         try:
             folder._begin(experiment, options or {})
-        except OSError:
+        except BaseException:
             shutil.rmtree(folder.path, ignore_errors=True)  # or the next attempt would find something there
             raise
         consent.allow(consent.module_of(experiment.environment))
@@ -229,8 +228,8 @@ class MetricsWriter:
     def __init__(self, folder: RunFolder):
         last = folder.last_metrics()
         self._path = folder.metrics
-        self._lines = folder.metrics.open("a")
-        self._events = SummaryWriter(str(folder.tensorboard), purge_step=last["env_steps"] + 1 if last else None)
+        append(self._path, b"")
+        self._events = EventFile(folder.tensorboard, purge_step=last["env_steps"] + 1 if last else None)
 
     def write(self, metrics: dict[str, Any]) -> None:
         """Write one iteration; ``env_steps`` is the step TensorBoard shows it at. Numbers that are not finite become null.
@@ -238,19 +237,10 @@ class MetricsWriter:
         TensorBoard gets the numbers only, and of the alarms that are on their count.
         """
         values = plain(metrics)
-        with writing(self._path):
-            self._lines.write(json.dumps(values) + "\n")
-            self._lines.flush()
-        for name, value in values.items():
-            if name == "alarms":
-                value = len(value)
-            if isinstance(value, int | float) and name != "env_steps":
-                self._events.add_scalar(name, value, values["env_steps"])
-
-    def close(self) -> None:
-        """Flush everything to its file."""
-        self._lines.close()
-        self._events.close()
+        append(self._path, (json.dumps(values) + "\n").encode())
+        shown = values | {"alarms": len(values["alarms"])} if "alarms" in values else values
+        numbers = {name: value for name, value in shown.items() if isinstance(value, int | float)}
+        self._events.add(int(numbers.pop("env_steps")), numbers)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -139,27 +139,50 @@ def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(tmp_path: P
     assert int(RewardEnsemble.load(tmp_path / "moved" / "reward_model").version) == 3
 
 
+def test_commands_that_train_nothing_import_no_torch() -> None:
+    script = "import sys, rlhf_ray.cli; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+
+
 OWN_ENVIRONMENT = """
+import pathlib, time
 import gymnasium
-gymnasium.register("Own-v0", entry_point="gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=200)
+from gymnasium.envs.classic_control import PendulumEnv
+
+class Own(PendulumEnv):
+    def step(self, action):
+        if pathlib.Path(__file__).with_name("slow").exists():
+            time.sleep(20)
+        return super().step(action)
+
+gymnasium.register("Own-v0", entry_point=Own, max_episode_steps=200)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_sigterm_to_the_whole_group_stops_cleanly_and_leaves_a_usable_folder(tmp_path: Path) -> None:
-    """Of an environment in the current directory, whose module actors and env runners find, and who evaluates it elsewhere."""
+@pytest.mark.parametrize("env_runners", [0, 1])
+def test_sigterm_to_the_whole_group_stops_at_once_and_leaves_a_usable_folder(tmp_path: Path, env_runners: int) -> None:
+    """Of an environment in the current directory, whose module actors and env runners find, and who evaluates it elsewhere.
+
+    Neither the iteration under way nor the evaluation would come to its end: an episode takes an hour.
+    """
     (tmp_path / "own_environment.py").write_text(OWN_ENVIRONMENT)
     run = tmp_path / "run"
-    more = ["--total-env-steps", "100000", "--ppo.num-env-runners", "1", "--run-dir", str(run)]
+    more = ["--total-env-steps", "100000", "--ppo.num-env-runners", str(env_runners), "--run-dir", str(run)]
     with _started("train", "own_environment:Own-v0", *SMALL, *more, folder=tmp_path) as process:
         _await(process, lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > 0)
+        (tmp_path / "slow").touch()
+        time.sleep(1.0)
         for _ in range(2):  # `timeout` signals its child, and then the child's group
             os.killpg(process.pid, signal.SIGTERM)
-        printed, _ = process.communicate(timeout=200)
+        printed, _ = process.communicate(timeout=60)
+    (tmp_path / "slow").unlink()
     assert process.returncode == 0, printed
     assert "fitting the reward model" in printed
     assert "stopped early" in printed
+    assert f"not evaluated; `rlhf-ray evaluate {run}`" in printed.replace("\n", "")
+    assert "raylet" not in printed
     assert json.loads((run / "result.json").read_text())["interrupted"] is True
     assert (run / "report.html").exists()
     values: dict[str, Any] = json.loads(_run("evaluate", str(run), "--episodes", "2", "--json"))
@@ -179,6 +202,7 @@ def test_ctrl_c_while_the_first_clips_are_gathered_leaves_a_usable_folder(tmp_pa
     assert process.returncode == 0, printed
     assert "0 labels" in printed
     assert "stopped early" in printed
+    assert "raylet" not in printed
     assert (run / "report.html").exists()
     values: dict[str, Any] = json.loads(_run("evaluate", str(run), "--episodes", "2", "--json"))
     assert values["env_steps"] == 0

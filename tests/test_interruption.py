@@ -44,6 +44,29 @@ with interruptible() as asked:
     except Interrupted:
         print("at once")
 """
+TIMED = """
+with interruptible() as asked:
+    with asked.at_once(within=0.2):
+        print("as long as it takes")
+    send()
+    try:
+        with asked.at_once(within=0.2):
+            time.sleep(60)
+    except Interrupted:
+        print("in time")
+    with asked.at_once(within=0.2):
+        pass
+    time.sleep(0.5)
+"""
+NOTHING = """
+from rlhf_ray.interruption import nothing_to_save
+with nothing_to_save():
+    try:
+        send()
+        time.sleep(60)
+    except BaseException:
+        print("not reached")
+"""
 OUTSIDE = "send(); time.sleep(60)"
 
 
@@ -54,6 +77,8 @@ OUTSIDE = "send(); time.sleep(60)"
         (TWICE, "True", -signal.SIGINT),
         (AT_ONCE, "True at once\nalready", 0),
         (TURNED, "at once", 0),
+        (TIMED, "as long as it takes\nin time", 0),
+        (NOTHING, "", 128 + signal.SIGTERM),
         (OUTSIDE, "", -signal.SIGINT),
     ],
 )

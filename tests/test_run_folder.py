@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,6 @@ def test_metrics_are_the_same_in_jsonl_and_tensorboard(tmp_path: Path) -> None:
         {"env_steps": 10, "true_return_mean": None, "held_out_accuracy": np.float32(0.5), "alarms": ["a", "b"]}
     )
     writer.write({"env_steps": 20, "true_return_mean": np.float64(-3.0), "held_out_accuracy": float("nan")})
-    writer.close()
     assert read_metrics(folder.metrics) == [
         {"env_steps": 10, "true_return_mean": None, "held_out_accuracy": 0.5, "alarms": ["a", "b"]},
         {"env_steps": 20, "true_return_mean": -3.0, "held_out_accuracy": None},
@@ -51,6 +51,27 @@ def test_metrics_are_the_same_in_jsonl_and_tensorboard(tmp_path: Path) -> None:
     assert [(e.step, e.value) for e in events.Scalars("held_out_accuracy")] == [(10, 0.5)]
     assert [(e.step, e.value) for e in events.Scalars("true_return_mean")] == [(20, -3.0)]
     assert [(e.step, e.value) for e in events.Scalars("alarms")] == [(10, 2.0)]
+
+
+def test_a_full_disk_leaves_out_whole_rows_and_holds_up_nobody(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    writer = MetricsWriter(folder)
+    writer.write({"env_steps": 1, "loss": 0.5})
+    files = [folder.metrics, *folder.tensorboard.iterdir()]
+    before = [file.read_bytes() for file in files]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (min(map(len, before)) + 5, limits[1]))  # to the kernel like a full disk
+    try:
+        for step in range(2, 40):
+            with pytest.raises(OSError, match=r"metrics\.jsonl"):
+                writer.write({"env_steps": step, "loss": 0.5})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [file.read_bytes() for file in files] == before
+    writer.write({"env_steps": 40, "loss": 0.25})
+    assert [row["env_steps"] for row in read_metrics(folder.metrics)] == [1, 40]
+    events = EventAccumulator(str(folder.tensorboard)).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 0.5), (40, 0.25)]
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:

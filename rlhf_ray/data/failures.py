@@ -52,6 +52,11 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
         what = f"{where}{os.strerror(error.errno)}"
+        if not where and error.strerror and error.strerror != os.strerror(error.errno):  # the store's, with a remedy
+            what = error.strerror
+            return (
+                f"{what}. A run continues with `rlhf-ray train --resume RUN`." if error.errno in _FULL else f"{what}."
+            )
         if error.errno in _FULL:
             return f"{what}. Please {_FULL[error.errno]} there; a run continues with `rlhf-ray train --resume RUN`."
         if error.errno in _FORBIDDEN:

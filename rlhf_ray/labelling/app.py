@@ -30,6 +30,8 @@ Lease = Annotated[str, Field(min_length=1, max_length=400)]
 HOLDING = 36
 """Leases that a page may name: what is on screen, fetched ahead, and answered but not stored yet."""
 EventId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+PageId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+"""Made by each page as it is opened: a person may have several."""
 Count = Annotated[int, Field(ge=0, le=2**31)]
 
 
@@ -50,6 +52,7 @@ class Wish(Body):
 
     count: int = Field(3, ge=1, le=8)
     holding: list[Lease] = Field([], max_length=HOLDING)
+    page: PageId | None = None
 
 
 class Answered(Body):
@@ -70,12 +73,14 @@ class TakenBack(Body):
 
     event_id: EventId
     target: EventId | None = None
+    page: PageId | None = None
 
 
 class Leases(Body):
     """``POST /api/leases/renew`` and ``/release``."""
 
     leases: list[Lease] = Field(max_length=HOLDING)
+    page: PageId | None = None
 
 
 class Weight(Body):
@@ -165,7 +170,7 @@ async def who_am_i(me: Me, request: Request) -> dict[str, Any]:
 async def questions(wish: Wish, me: Me, desk: TheDesk) -> dict[str, Any]:
     """The next questions, and how far labelling is."""
     with at_the_desk():
-        shown = await desk.next(me.name, wish.count, wish.holding)
+        shown = await desk.next(me.name, wish.count, wish.holding, wish.page)
         return {"questions": [asdict(showing) for showing in shown], "progress": await desk.progress(me.name)}
 
 
@@ -181,16 +186,15 @@ async def answer(answered: Answered, me: Answering, desk: TheDesk) -> dict[str, 
 async def undo(taken_back: TakenBack, me: Answering, desk: TheDesk) -> dict[str, Any]:
     """The pair to show again, or null."""
     with at_the_desk():
-        showing = await desk.undo(me.name, taken_back.event_id, taken_back.target)
+        showing = await desk.undo(me.name, taken_back.event_id, taken_back.target, taken_back.page)
     return {"question": asdict(showing) if showing else None}
 
 
 @api.post("/leases/renew")
-async def renew(body: Leases, me: Me, desk: TheDesk) -> dict[str, bool]:
-    """Somebody still looks at these."""
+async def renew(body: Leases, me: Me, desk: TheDesk) -> dict[str, list[str]]:
+    """Somebody still looks at these, or keeps a page open; those among them that they are not to answer there any more."""
     with at_the_desk():
-        await desk.renew(me.name, body.leases)
-    return {"renewed": True}
+        return {"lost": await desk.renew(me.name, body.leases, body.page)}
 
 
 @api.post("/leases/release")

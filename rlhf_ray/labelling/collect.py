@@ -20,7 +20,7 @@ from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk, Situation
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.questions import QuestionQueue
-from rlhf_ray.labelling.serve import Server, allowed_hosts, links, warn_of_readers
+from rlhf_ray.labelling.serve import Server, allowed_hosts, links, listen_as_before, warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event, PreferenceStore
@@ -88,7 +88,8 @@ def collect(
         comparisons: to stop at. Ctrl-C stops earlier, and nothing is lost.
         fps: frames per second of the clips at their own pace.
         title: what the clips are of.
-        sessions: who may label; people's links are kept in `sessions_file` and stay as they are unless it is given.
+        sessions: who may label; unless it is given, people's links are kept in `sessions_file` and stay as they are, and the
+            page's port too where it is free.
         film_episode: films a whole episode, to be shown beside the questions. It is called once there are enough of those.
         invite: is told each person's link.
         stop: says whether to stop earlier.
@@ -97,8 +98,9 @@ def collect(
         How many comparisons the store holds.
     """
     store = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
+    port_file = None if sessions else sessions_file(store).with_suffix(".port")
     sessions = sessions or Sessions.keep(sessions_file(store), settings.annotators)
-    work = _collect(propose, store, settings, comparisons, fps, title, sessions, film_episode, invite, stop)
+    work = _collect(propose, store, settings, comparisons, fps, title, sessions, port_file, film_episode, invite, stop)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(work)
     return len(store)
@@ -126,6 +128,7 @@ async def _collect(
     fps: float,
     title: str,
     sessions: Sessions,
+    port_file: Path | None,
     film_episode: Callable[[], Episode | None],
     invite: Callable[[dict[str, str]], None],
     stop: Callable[[], bool],
@@ -140,7 +143,7 @@ async def _collect(
     desk = Desk(local, queue, sessions.key("leases"), fps=fps)
     app = create_app(desk, sessions, hosts=allowed_hosts(settings), title=title, instructions=settings.instructions)
     warn_of_readers(settings)
-    server = Server(app, settings)
+    server = Server(app, settings, listen_as_before(settings, port_file) if port_file else None)
     await server.start()
     invite(links(sessions, settings, server.port))
     number, more, filmed = 0, True, False

@@ -221,13 +221,14 @@ class Desk:
 
     # What the page says and asks for.
 
-    async def next(self, annotator: str, count: int, holding: Sequence[str]) -> list[Showing]:
-        """Up to ``count`` further questions for ``annotator``, who keeps the leases in ``holding`` too.
+    async def next(self, annotator: str, count: int, holding: Sequence[str], page: str | None = None) -> list[Showing]:
+        """Up to ``count`` further questions for ``annotator``, who keeps the leases in ``holding`` too, on this ``page``.
 
         Those are of what is on screen, fetched ahead, or answered and not stored yet. Leases that are no longer good are ignored.
+        What another page of theirs held that is gone comes to this one.
         """
         held = self._keys(annotator, holding)
-        return [self._showing(annotator, shown) for shown in self.queue.next(annotator, count, held)]
+        return [self._showing(annotator, shown) for shown in self.queue.next(annotator, count, list(held), page)]
 
     async def answer(self, annotator: str, given: Given) -> None:
         """Store an answer. When this returns it is on the disk; sent again, it changes nothing.
@@ -246,7 +247,9 @@ class Desk:
             task.add_done_callback(lambda done: self._settled(given.event_id, done))
         await asyncio.shield(task)
 
-    async def undo(self, annotator: str, event_id: str, target: str | None = None) -> Showing | None:
+    async def undo(
+        self, annotator: str, event_id: str, target: str | None = None, page: str | None = None
+    ) -> Showing | None:
         """Take back the latest answer of ``annotator``, or that of the event ``target``.
 
         Returns:
@@ -262,7 +265,7 @@ class Desk:
         if shown.left not in self._films or shown.right not in self._films:  # it can't be shown again
             return None
         await self._recorder.store(self._event(annotator, event_id, "retract", None, target=event))
-        if self.queue.undone(annotator, event) is None:  # meanwhile undone by another window of theirs
+        if self.queue.undone(annotator, event, page) is None:  # meanwhile undone by another window of theirs
             return None
         if self._own.get(annotator):
             self._own[annotator].pop()
@@ -270,9 +273,10 @@ class Desk:
         self._stored()
         return self._showing(annotator, shown)
 
-    async def renew(self, annotator: str, leases: Sequence[str]) -> None:
-        """``annotator`` is still looking at these."""
-        self.queue.renew(annotator, self._keys(annotator, leases))
+    async def renew(self, annotator: str, leases: Sequence[str], page: str | None = None) -> list[str]:
+        """``annotator`` is still looking at these on this ``page``; those that they are not to answer there any more."""
+        held = self._keys(annotator, leases)
+        return [held[key] for key in self.queue.renew(annotator, held, page)]
 
     async def release(self, annotator: str, leases: Sequence[str]) -> None:
         """``annotator`` is gone; others may be asked."""
@@ -349,6 +353,7 @@ class Desk:
             if row["event_id"] not in taken_back and row["kind"] in ANSWERED:
                 shown = Shown(row["left_id"], row["right_id"], bool(row["presented_swapped"]))
                 self.queue.answered(row["annotator"], shown, extra.get("answer", "equal"), row["event_id"])
+                self._own_total[row["annotator"]] = self._own_total.get(row["annotator"], 0) + 1
 
     async def _answer(self, annotator: str, given: Given, lease: Lease) -> None:
         try:
@@ -407,12 +412,12 @@ class Desk:
         while len(self._under_way) > 10_000:
             self._under_way.pop(next(iter(self._under_way)))
 
-    def _keys(self, annotator: str, leases: Sequence[str]) -> list[str]:
-        """The pairs of those leases that are good."""
-        keys = []
+    def _keys(self, annotator: str, leases: Sequence[str]) -> dict[str, str]:
+        """Those leases that are good, by their pairs."""
+        keys = {}
         for lease in leases:
             with contextlib.suppress(ValueError):
-                keys.append(self._leases.read(lease, annotator).shown.key)
+                keys[self._leases.read(lease, annotator).shown.key] = lease
         return keys
 
     def _showing(self, annotator: str, shown: Shown) -> Showing:
@@ -431,7 +436,7 @@ class Desk:
         if situation.wanted is not None and labels >= situation.wanted:
             return f"All {situation.wanted} labels are given. Thank you! Training goes on with them."
         if self.queue.open(annotator):
-            return "What is open is on another page of yours. A page that was not closed properly gives its pairs back soon."
+            return "All open pairs are on another page of yours. If that page has crashed, reload this one."
         if self.queue.open():
             reason = "Whatever is open is on somebody else's screen, or you have answered it. There will be more."
         else:

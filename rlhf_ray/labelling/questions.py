@@ -21,6 +21,9 @@ UNDOABLE = 50
 ACTIVE = 600.0
 """Seconds after which somebody who asked for nothing is taken to have left: no question waits for their opinion."""
 
+QUIET = 5.0
+"""Seconds after which a page that says nothing is taken to be gone: an open one says something every two seconds."""
+
 KNOWN_CLIPS = 200
 """Newest clips that catch pairs of the kind ``known`` are made of."""
 
@@ -66,6 +69,14 @@ class Shown:
 
 
 @dataclass
+class _Lease:
+    until: float
+    """By the clock."""
+    page: str | None
+    """Which page of theirs shows it; None where a client names none."""
+
+
+@dataclass
 class _Question:
     key: str
     left: str
@@ -76,8 +87,8 @@ class _Question:
     closed: bool = False
     answered: set[str] = field(default_factory=set)
     skipped: dict[str, int] = field(default_factory=dict)
-    leases: dict[str, float] = field(default_factory=dict)
-    """Until when, by the clock, who is being shown it."""
+    leases: dict[str, _Lease] = field(default_factory=dict)
+    """Who is being shown it."""
 
 
 class QuestionQueue:
@@ -111,6 +122,8 @@ class QuestionQueue:
         self._returns: dict[str, float] = {}
         """True returns of clips, where they are known."""
         self._seen: dict[str, float] = {}
+        self._pages: dict[tuple[str, str], tuple[float, float]] = {}
+        """When each page was heard first and last."""
         self._given: dict[str, deque[tuple[str, Shown, Answer]]] = {}
         """Of each person: the latest answers that were not taken back, with their events."""
         self._since_catch: dict[str, int] = {}
@@ -146,32 +159,44 @@ class QuestionQueue:
         for clip in list(self._returns)[:-KNOWN_CLIPS]:
             del self._returns[clip]
 
-    def next(self, annotator: str, count: int, holding: Sequence[str] = ()) -> list[Shown]:
-        """Up to ``count`` further pairs for ``annotator``, who keeps those in ``holding`` (keys) too.
+    def next(self, annotator: str, count: int, holding: Sequence[str] = (), page: str | None = None) -> list[Shown]:
+        """Up to ``count`` further pairs for ``annotator``, who keeps those in ``holding`` (keys) too, on this ``page``.
 
-        Nobody is dealt a pair twice that they hold, here or on another page of theirs, or whose answer is under way.
+        Nobody is dealt a pair twice that they hold, here or on another page of theirs, or whose answer is under way. What a page
+        of theirs held that is gone (its browser crashed, say) is dealt to the page they open next.
         """
         now = self._clock()
-        self._seen[annotator] = now
-        self.renew(annotator, holding)
+        self.renew(annotator, holding, page)
         shown: list[Shown] = []
         taken = set(holding)
         while len(shown) < count:
-            one = self._catch(annotator, taken) or self._question(annotator, taken, now)
+            one = self._catch(annotator, taken) or self._question(annotator, taken, now, page)
             if one is None:
                 break
             taken.add(one.key)
             shown.append(one)
         return shown
 
-    def renew(self, annotator: str, keys: Iterable[str]) -> None:
-        """Keep these for ``annotator`` for longer, as far as they are theirs or free."""
+    def renew(self, annotator: str, keys: Iterable[str], page: str | None = None) -> list[str]:
+        """Keep these for ``annotator`` on this ``page`` for longer, as far as they are theirs or free.
+
+        Returns:
+            Those that they are not to answer here: they have answered them, or another page of theirs shows them.
+        """
         now = self._clock()
         self._seen[annotator] = now
+        self._hear(annotator, page, now)
+        done = []
         for key in keys:
             question = self._questions.get(key)
-            if question is not None and self._free(question, annotator, now):
-                question.leases[annotator] = now + self.lease_seconds
+            if question is None:
+                continue
+            under_way = (annotator, key) in self._under_way
+            if under_way or annotator in question.answered or self._elsewhere(question, annotator, page, now):
+                done.append(key)
+            elif self._free(question, annotator, now):
+                question.leases[annotator] = _Lease(now + self.lease_seconds, page)
+        return done
 
     def release(self, annotator: str, keys: Iterable[str]) -> None:
         """``annotator`` is no longer shown these."""
@@ -186,7 +211,8 @@ class QuestionQueue:
     def not_stored(self, annotator: str, key: str) -> None:
         """The answer could not be stored. Whoever gave it keeps it and sends it again: the pair stays theirs for a while."""
         self._under_way.discard((annotator, key))
-        self.renew(annotator, [key])
+        lease = self._questions[key].leases.get(annotator) if key in self._questions else None
+        self.renew(annotator, [key], lease.page if lease else None)
 
     def answered(self, annotator: str, shown: Shown, answer: Answer, event: str) -> None:
         """``annotator`` has given an answer, which is stored. It counts also when the lease had ended."""
@@ -217,8 +243,8 @@ class QuestionQueue:
         given = [one for one in self._given.get(annotator, ()) if event in (None, one[0])]
         return (given[-1][0], given[-1][1]) if given else None
 
-    def undone(self, annotator: str, event: str) -> Shown | None:
-        """The answer of ``annotator`` that ``event`` stored was taken back; what is to be shown to them again."""
+    def undone(self, annotator: str, event: str, page: str | None = None) -> Shown | None:
+        """The answer of ``annotator`` that ``event`` stored was taken back; what is to be shown to them again, on this ``page``."""
         for one in list(self._given.get(annotator, ())):
             if one[0] != event:
                 continue
@@ -228,7 +254,7 @@ class QuestionQueue:
             if question is not None and shown.catch is None:
                 question.answered.discard(annotator)
                 question.closed = False
-                question.leases[annotator] = self._clock() + self.lease_seconds
+                question.leases[annotator] = _Lease(self._clock() + self.lease_seconds, page)
             return shown
         return None
 
@@ -254,30 +280,58 @@ class QuestionQueue:
         now = self._clock()
         return any(self._may_ask(question, annotator, now) for question in self._questions.values())
 
-    def _may_ask(self, question: _Question, annotator: str, now: float) -> bool:
-        """Whether ``annotator`` may be shown the question, and does not have it."""
-        return question.leases.get(annotator, -math.inf) <= now and self._free(question, annotator, now)
+    def _may_ask(self, question: _Question, annotator: str, now: float, page: str | None = None) -> bool:
+        """Whether ``annotator`` may be shown the question on this ``page``, and does not have it."""
+        lease = question.leases.get(annotator)
+        has = lease is not None and lease.until > now and not self._gone(annotator, lease.page, page, now)
+        return not has and self._free(question, annotator, now)
+
+    def _elsewhere(self, question: _Question, annotator: str, page: str | None, now: float) -> bool:
+        """Whether another page of ``annotator`` shows the question."""
+        lease = question.leases.get(annotator)
+        if lease is None or lease.until <= now or None in (page, lease.page) or lease.page == page:
+            return False
+        return not self._gone(annotator, lease.page, page, now)
+
+    def _hear(self, annotator: str, page: str | None, now: float) -> None:
+        if page is None:
+            return
+        first = self._pages.get((annotator, page), (now, now))[0]
+        self._pages[annotator, page] = (first, now)
+        for known, (_, last) in list(self._pages.items()):
+            if now - last > max(self.lease_seconds, QUIET):  # its leases have ended
+                del self._pages[known]
+
+    def _gone(self, annotator: str, page: str | None, newer: str | None, now: float) -> bool:
+        """Whether ``page`` is no more, so that ``newer`` has what it held.
+
+        Only a page that was opened later has: two that were open together fall silent together when the network does.
+        """
+        if page is None or newer is None or page == newer:
+            return False
+        last = self._pages.get((annotator, page), (now, -math.inf))[1]
+        return now - last > QUIET and self._pages[annotator, newer][0] > last
 
     def _free(self, question: _Question, annotator: str, now: float) -> bool:
         """Whether ``annotator`` may be shown the question."""
         if (annotator, question.key) in self._under_way:
             return False
-        others = sum(until > now for name, until in question.leases.items() if name != annotator)
+        others = sum(lease.until > now for name, lease in question.leases.items() if name != annotator)
         wanted = 1 + question.two
         return not question.closed and annotator not in question.answered and len(question.answered) + others < wanted
 
-    def _question(self, annotator: str, taken: set[str], now: float) -> Shown | None:
+    def _question(self, annotator: str, taken: set[str], now: float, page: str | None) -> Shown | None:
         """The oldest question that ``annotator`` may be shown; what they skipped comes last."""
         free = [
             (question.skipped.get(annotator, 0), key)
             for key, question in self._questions.items()
-            if key not in taken and self._may_ask(question, annotator, now)
+            if key not in taken and self._may_ask(question, annotator, now, page)
         ]
         if not free:
             return None
         key = min(free, key=lambda one: one[0])[1]  # the first of the least skipped: askings are added in order
         question = self._questions[key]
-        question.leases[annotator] = now + self.lease_seconds
+        question.leases[annotator] = _Lease(now + self.lease_seconds, page)
         return Shown(question.left, question.right, self._random.random() < 0.5, overlap=bool(question.answered))
 
     def _catch(self, annotator: str, taken: set[str]) -> Shown | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import socket
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -86,6 +88,38 @@ def listen_at(host: str, port: int) -> socket.socket:
     except OSError:
         listening.close()
         raise
+    return listening
+
+
+def remembered_port(file: Path, asked: int) -> int | None:
+    """The port that `remember_port` has written to ``file``, unless the settings ask for another one than ``asked`` then."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(file.read_text())
+        return int(kept["port"]) if kept["asked"] == asked else None
+    return None
+
+
+def remember_port(file: Path, asked: int, port: int) -> None:
+    """Have the page served at ``port`` the next time too, where the settings ask for ``asked`` again."""
+    with contextlib.suppress(OSError):  # the next time it looks for a port anew
+        file.write_text(json.dumps({"asked": asked, "port": port}))
+
+
+def listen_as_before(settings: LabellingSettings, file: Path) -> socket.socket:
+    """A socket at the port of the last time, which links and the answers that browsers keep are of; another where it is taken.
+
+    Raises:
+        SettingError: there is none.
+    """
+    before, listening = remembered_port(file, settings.port), None
+    if before is not None:
+        with contextlib.suppress(OSError):
+            listening = listen_at(settings.host, before)
+    listening = listening or listen(settings.host, settings.port)
+    port = listening.getsockname()[1]
+    if before not in (None, port):
+        logger.warning("Another process has port %s, where the page was last time. It is at port %s now.", before, port)
+    remember_port(file, settings.port, port)
     return listening
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -80,6 +81,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         self._spaces = (checked.observation_space, checked.action_space)
         ring: Any = self._fixed_reward() if of.preferences.comparisons == 0 else self._build_ring(name)
         self.loop = PreferenceLoop(ring, of, checked.fragments, self.config.most_iteration_env_steps)
+        self.iterating: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        """Each iteration is made within it. It may be left in the midst of one: what `save_to_path` saves then is as before it."""
         self._gauges = Gauges(self._run_name())
         with spread_env_runners():
             super().setup(config)
@@ -197,6 +200,10 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
 
     def training_step(self) -> None:
         """Turn the ring as far as it is due, then take one iteration of the algorithm."""
+        with self.iterating():
+            self._train_once()
+
+    def _train_once(self) -> None:
         if not self.loop.begun:
             self.begin()
         elif (report := self.loop.before_iteration(self._sampled, self.training_iteration, self._policy)) is not None:
@@ -346,6 +353,11 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         config = self.config.copy(copy_frozen=False)
         config.store = config.reward_from = config.policy_from = config.labels_from = None
         return (config.get_state(),), {}
+
+    def leave_off(self) -> None:
+        """End the env runners and what the ring has under way, at once. It can still be saved, and is to be stopped then."""
+        self.env_runner_group._worker_manager.clear()
+        self.ring.abandon()
 
     def cleanup(self) -> None:
         """End everything this algorithm started (called by Ray)."""

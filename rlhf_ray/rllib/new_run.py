@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from safetensors.numpy import save_file
 
 from actors.ring import check_labels
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
@@ -76,29 +78,20 @@ def new_run(
     folder = RunFolder.create(path, experiment, (options or {}) | {"start": dataclasses.asdict(start)})
     if not start.parts:
         return folder
-    new = folder.path / ".tmp-start"
-    new.mkdir()
-    if start.reward_from is not None:
-        reward.save(new / "reward_model")
-    if config.labels_from is not None:
-        PreferenceStore(config.labels_from, create=False).copy_to(new / "labels")
-    if start.policy_from is not None or demonstrations is not None:
-        policy = _policy(experiment, spaces)
-        if start.policy_from is not None:
-            policy.set_state(policy_weights(start.policy_from))
-        if demonstrations is not None:
-            say(f"imitating {len(demonstrations)} demonstrated steps")
-            report = clone(
-                policy,
-                demonstrations,
-                epochs=start.cloning_epochs,
-                minibatch_size=experiment.ppo.minibatch_size,
-                learning_rate=experiment.ppo.learning_rate,
-                seed=experiment.seed,
-            )
-            say(f"log-likelihood of a demonstrated action: {report.before:.2f} before, {report.after:.2f} after")
-        save_file({name: np.ascontiguousarray(value) for name, value in policy.get_state().items()}, new / _POLICY)
-    new.rename(folder.start)
+    try:
+        new = folder.path / ".tmp-start"
+        new.mkdir()
+        if start.reward_from is not None:
+            reward.save(new / "reward_model")
+        if config.labels_from is not None:
+            PreferenceStore(config.labels_from, create=False).copy_to(new / "labels")
+        if start.policy_from is not None or demonstrations is not None:
+            weights = _first_weights(start, demonstrations, experiment, spaces, say)
+            save_file(weights, new / _POLICY)
+        new.rename(folder.start)
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)  # a run without all that it starts from cannot be resumed
+        raise
     return folder
 
 
@@ -117,6 +110,31 @@ def sources(folder: RunFolder) -> dict[str, Path]:
 
 
 _POLICY = "policy.safetensors"
+
+
+def _first_weights(
+    start: Start,
+    demonstrations: Demonstrations | None,
+    experiment: Experiment,
+    spaces: tuple[gym.spaces.Box, gym.Space[Any]],
+    say: Callable[[str], None],
+) -> dict[str, Array]:
+    """The policy that ``start`` names, made to imitate ``demonstrations``."""
+    policy = _policy(experiment, spaces)
+    if start.policy_from is not None:
+        policy.set_state(policy_weights(start.policy_from))
+    if demonstrations is not None:
+        say(f"imitating {len(demonstrations)} demonstrated steps")
+        report = clone(
+            policy,
+            demonstrations,
+            epochs=start.cloning_epochs,
+            minibatch_size=experiment.ppo.minibatch_size,
+            learning_rate=experiment.ppo.learning_rate,
+            seed=experiment.seed,
+        )
+        say(f"log-likelihood of a demonstrated action: {report.before:.2f} before, {report.after:.2f} after")
+    return {name: np.ascontiguousarray(value) for name, value in policy.get_state().items()}
 
 
 def _policy(experiment: Experiment, spaces: tuple[gym.spaces.Box, gym.Space[Any]]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
+from actors.cluster import hush_ray
 from rlhf_ray.rllib.config import register_environment
 from rlhf_ray.rllib.env_runner import EnvRunner, raise_fault
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
@@ -69,8 +69,8 @@ class NormalisedReward(ConnectorV2):  # type: ignore[misc]
         return batch
 
 
-def train_reference(experiment: Experiment, interrupted: Callable[[], bool] = lambda: False) -> CollectorPolicy | None:
-    """Train the reference of ``experiment``; its policy, or None where it was ``interrupted``.
+def train_reference(experiment: Experiment) -> CollectorPolicy:
+    """Train the reference of ``experiment``; its policy.
 
     It takes at most one iteration less than the budget, and learns in this process.
     """
@@ -78,11 +78,13 @@ def train_reference(experiment: Experiment, interrupted: Callable[[], bool] = la
     algorithm = ReferencePPOConfig.from_experiment(alone).build_algo()
     try:
         for _ in range(experiment.total_env_steps // experiment.ppo.iteration_env_steps):
-            if interrupted():
-                return None
             algorithm.train()
             raise_fault(algorithm.config.faults)
         module = algorithm.learner_group._learner.module[DEFAULT_MODULE_ID].unwrapped().cpu()
         return CollectorPolicy(module)
+    except KeyboardInterrupt:
+        hush_ray()
+        algorithm.env_runner_group._worker_manager.clear()  # else `stop` waits for what they sample
+        raise
     finally:
         algorithm.stop()

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from actors.announced import Announcement, announced
+from actors.cluster import hush_ray
 from actors.cluster import start_ray as start_ray  # where callers look for it
-from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
+from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
 from rlhf_ray.evaluation.report import write_report
 from rlhf_ray.evaluation.verdict import Verdict, share_of_the_way, verdicts
 from rlhf_ray.health import Health
@@ -29,6 +30,9 @@ from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.trackers import Tracker, TrackerName
 
+EVALUATED_WITHIN = 2.0
+"""Seconds for the evaluation of a run that was stopped. Whoever stopped it waits, and may kill it after ten."""
+
 Observer = Callable[[dict[str, Any]], None]
 """Is shown the metrics of each iteration."""
 
@@ -42,8 +46,9 @@ class Outcome:
     env_steps: int
     comparisons: int
     held_out_accuracy: float | None
-    random: TrueReturn
-    trained: TrueReturn
+    random: TrueReturn | None
+    trained: TrueReturn | None
+    """None where the run was stopped and there was no time to evaluate, or nothing to."""
     reference: TrueReturn | None
     normalised: float | None
     """(trained - random) / (reference - random), the mean true returns; None where that would say nothing (see `verdicts`)."""
@@ -59,7 +64,7 @@ def quiet() -> None:
     """Silence what RLlib says of itself to everybody: notes on its own past interfaces. Errors still show."""
     for name in ("ray.rllib", "ray._common.deprecation"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for name in ("ray.rllib", "ray.rllib.utils.actor_manager", "ray.rllib.env.env_runner_group"):
+    for name in ("ray.rllib", "ray.rllib.utils.actor_manager", "ray.rllib.env.env_runner_group", "ray._private.worker"):
         logging.getLogger(name).addFilter(NoFaults())
     warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env-v0.*")
 
@@ -77,6 +82,8 @@ def train(
     tracker: TrackerName = "none",
 ) -> Outcome:
     """Train on ``experiment`` and leave a whole run folder behind, also when interrupted by Ctrl-C.
+
+    The iteration that is interrupted is left off: what it has sampled is lost, its labels are kept.
 
     Args:
         experiment: the settings.
@@ -110,13 +117,20 @@ def train(
 
         say("evaluating")
         announcement.tell("evaluating")
-        random, learned = true_return(None), true_return(load_policy(folder.checkpoint()).best)
-        best = None
+        random = learned = best = None
+        if all_checkpoints(folder.checkpoints):
+            with contextlib.suppress(Interrupted), interrupted.at_once(within=EVALUATED_WITHIN):
+                at_random = true_return(None)
+                random, learned = at_random, true_return(load_policy(folder.checkpoint()).best)
+        if learned is None:
+            say(f"not evaluated; `rlhf-ray evaluate {folder.path}` does")
         if reference and not interrupted():
             say("training on the true reward, to compare with")
             announcement.tell("training the reference")
-            policy = train_reference(experiment, interrupted)
-            best = None if policy is None else true_return(policy.best)
+            with contextlib.suppress(Interrupted), interrupted.at_once():
+                best = true_return(train_reference(experiment).best)
+        if learned is None or (reference and best is None):
+            progress |= {"interrupted": True}  # so that it can be resumed
         outcome = Outcome(
             environment=experiment.environment,
             seed=experiment.seed,
@@ -146,8 +160,9 @@ def _train(
     """Train until the budget is spent or ``interrupted``, and write metrics, checkpoints and reward model."""
     config = PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences)
     config.labelling(sessions=folder.labelling).start_from(**sources(folder))
-    health = Health(config.check_environment().action_space)
-    algorithm: PreferencePPO = config.build_algo()
+    with interrupted.at_once():
+        health = Health(config.check_environment().action_space)
+        algorithm: PreferencePPO = config.build_algo()
     try:
 
         def show_links(links: dict[str, str], state: str = "training") -> None:
@@ -178,9 +193,13 @@ def _train(
                 ready = algorithm.begin(interrupted)
         except Interrupted:
             ready = False
-            algorithm.ring.abandon()
+        algorithm.iterating = interrupted.at_once
         while ready and not algorithm.finished and not interrupted():
-            metrics = flat_metrics(algorithm.train()) | {"seconds": time.perf_counter() - started}
+            try:
+                result = algorithm.train()
+            except Interrupted:
+                break
+            metrics = flat_metrics(result) | {"seconds": time.perf_counter() - started}
             accuracies.append(metrics.get("held_out_accuracy"))
             returns.append(metrics["true_return_mean"])
             raised = [asdict(alarm) for alarm in health.watch(metrics)]
@@ -193,10 +212,13 @@ def _train(
                 with going_on("checkpoint"):
                     save(algorithm, folder)
         finished = algorithm.finished
+        if interrupted():
+            say("stopping")
+            hush_ray()
+            algorithm.leave_off()
         save(algorithm, folder)
         if algorithm.ring.version:
             algorithm.reward_model().save(folder.reward_model)
-        writer.close()
     finally:
         algorithm.stop()
         with contextlib.suppress(OSError):

@@ -63,6 +63,13 @@ def test_a_disk_error_names_file_and_remedy() -> None:
         "/runs/a/metrics.jsonl: No space left on device. Please free some space there; a run continues with "
         "`rlhf-ray train --resume RUN`."
     )
+    stored = OSError(
+        errno.ENOSPC, "writing /runs/a/preferences/clips/1.arrow: No space left on device (free space, then repeat)"
+    )
+    assert explain(WrapperError(stored)) == (
+        "writing /runs/a/preferences/clips/1.arrow: No space left on device (free space, then repeat). A run continues with "
+        "`rlhf-ray train --resume RUN`."
+    )
     assert "Make it writable" in explain(OSError(errno.EROFS, "Read-only file system", "/runs/a"))
     assert explain(ValueError("odd\nthing")).startswith("unexpected ValueError: odd. --debug shows the trace")
 

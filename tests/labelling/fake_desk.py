@@ -109,7 +109,7 @@ class FakeDesk:
         self.leases[showing.lease] = Leased(annotator, showing, pair, time.monotonic() + LEASE_S)
         return showing
 
-    async def next(self, annotator: str, count: int, holding: Sequence[str]) -> list[Showing]:
+    async def next(self, annotator: str, count: int, holding: Sequence[str], page: str | None = None) -> list[Showing]:
         self.calls += 1
         await self.renew(annotator, [lease for lease in holding if lease in self.known])
         shown = [self.show(annotator, self.open.popleft()) for _ in range(min(count, len(self.open)))]
@@ -130,7 +130,7 @@ class FakeDesk:
         if given.answer == "skip":
             self.open.append(leased.pair)
 
-    async def undo(self, annotator: str, event_id: str, target: str | None) -> Showing | None:
+    async def undo(self, annotator: str, event_id: str, target: str | None, page: str | None = None) -> Showing | None:
         for k in range(len(self.answers) - 1, -1, -1):
             name, given, pair = self.answers[k]
             if name == annotator and target in (None, given.event_id):
@@ -141,8 +141,9 @@ class FakeDesk:
                 return self.show(annotator, pair)
         return None
 
-    async def renew(self, annotator: str, leases: Sequence[str]) -> None:
+    async def renew(self, annotator: str, leases: Sequence[str], page: str | None = None) -> list[str]:
         self.renewed.extend(leases)
+        return []
 
     async def release(self, annotator: str, leases: Sequence[str]) -> None:
         self.released.extend(leases)

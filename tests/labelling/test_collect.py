@@ -1,11 +1,13 @@
 """Labels without training: what outlives the end of the page and its next start."""
 
 import secrets
+import socket
 import stat
 import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -73,12 +75,28 @@ def test_links_sessions_and_kept_answers_outlive_a_restart(tmp_path: Path) -> No
 
     first = gather(store, 1, label_one)
     again = gather(store, 2, send_what_was_kept)
-    assert token(first["ada"]) == token(again["ada"])
+    assert first == again  # the port too
     kept = sessions_file(PreferenceStore(store))
     assert (
         kept == tmp_path / "labels.labelling.json"
     )  # beside the store: whoever is given the store is not given the links
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
+def test_a_page_whose_port_is_taken_moves_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def look(link: str) -> None:
+        Person(link, tmp_path / "labels")
+
+    before = gather(tmp_path / "labels", 0, look)["ada"]
+    port = urlsplit(before).port
+    with socket.create_server(("127.0.0.1", port)):
+        after = gather(tmp_path / "labels", 0, look)["ada"]
+    assert token(after) == token(before)
+    moved = urlsplit(after).port
+    assert [r.getMessage() for r in caplog.records if r.name.startswith("rlhf_ray")] == [
+        f"Another process has port {port}, where the page was last time. It is at port {moved} now."
+    ]
+    assert gather(tmp_path / "labels", 0, look)["ada"] == after  # where it was last
 
 
 def test_further_people_leave_the_links_of_the_others_as_they_are(tmp_path: Path) -> None:

@@ -247,6 +247,7 @@ def test_a_restarted_page_asks_nobody_what_they_have_answered(office: Office, tm
             *pairs.left.ids()[2:],
             *pairs.right.ids()[2:],
         }
+        assert (await restarted.desk.progress("ada"))["own"] == 3
 
     asyncio.run(before())
     asyncio.run(after())

@@ -176,6 +176,24 @@ def test_offline_and_back_loses_and_doubles_nothing(visit, desk):
     assert len({given.event_id for _, given, _ in desk.answers}) == len(desk.answers) == 6
 
 
+def test_a_proxy_that_cannot_reach_the_server_is_no_answer_of_the_server(visit, desk):
+    page = visit(ready=False)
+    wait_for_pair(page)
+    page.wait_for_timeout(500)
+    page.route("**/api/**", lambda route: route.fulfill(status=502, content_type="text/html", body="<h1>Bad Gateway"))
+    for _ in range(3):
+        press(page, "ArrowLeft")
+    expect(page.locator("#saved")).to_have_text("Offline, 3 kept here")
+    expect(page.locator("#toast")).to_be_hidden()  # not "Bad Gateway"
+    page.unroute("**/api/**")
+    page.route("**/api/films/*", lambda route: route.fulfill(status=504, body=""), times=4)
+    wait_saved(page)
+    for _ in range(5):
+        press(page, "ArrowLeft")
+    wait_saved(page)
+    assert sorted(pair for _, _, pair in desk.answers) == list(range(8))  # the pairs of the lost films too
+
+
 def test_undo_offline_takes_back_what_was_never_sent(visit, desk):
     page = visit()
     page.wait_for_timeout(500)
@@ -304,7 +322,6 @@ def test_leases_are_renewed_and_given_back(visit, desk, monkeypatch):
     lease = lease_of(page)
     held = set(desk.leases)
     assert len(held) == 4
-    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # instead of the first 20 s
     wait_until(lambda: desk.renewed.count(lease) >= 3, page)
     page.goto("about:blank")
     wait_until(lambda: set(desk.released) == held, page)

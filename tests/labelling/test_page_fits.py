@@ -10,7 +10,8 @@ from tests.labelling.fake_desk import FakeDesk
 pytestmark = pytest.mark.slow
 
 PHONES = ((320, 568), (360, 740))
-SCREENS = (*PHONES, (768, 1024), (1280, 720), (1280, 800), (2560, 1440))
+ON_ITS_SIDE = ((844, 390), (667, 375))
+SCREENS = (*PHONES, *ON_ITS_SIDE, (768, 1024), (1280, 720), (1280, 800), (2560, 1440))
 COINRUN = {"labels": 1_234, "wanted": 2_000, "own": 1_234, "env_steps": 12_345_678, "total_env_steps": 25_000_000}
 HOPPER = {"labels": 699, "wanted": 700, "env_steps": 999_999, "total_env_steps": 1_000_000}
 
@@ -51,14 +52,16 @@ def test_instructions_clips_and_answers_are_in_sight_together(visit, desk):
     expect(page.locator("#begins")).to_have_text("Training begins after 40 answers: 0 so far.")
     texts = [tune_configs.load(name).experiment.labelling.instructions for name in tune_configs.names()]
     page.evaluate("text => (document.getElementById('instructions').textContent = text)", max(texts, key=len))
-    for screen in (*PHONES, (1280, 720)):
+    for screen in (*PHONES, *ON_ITS_SIDE, (1280, 720)):
         size(page, screen)
         lowest = page.evaluate(
             """Math.max(...[...document.querySelectorAll("#instructions, #begins, #left, #right, .answers button")].map(
                 (element) => element.getBoundingClientRect().bottom))"""
         )
         assert lowest <= screen[1], screen
-        assert covered(page, ".answers", "#left, #right, #instructions") == []
+        assert covered(page, ".answers", "#left, #right, #instructions, .player button") == []
+        if screen in ON_ITS_SIDE:
+            assert page.locator(".stage").first.bounding_box()["height"] >= 0.45 * screen[1]
         if screen != (320, 568):
             expect(page.locator("#more")).to_be_hidden()  # nothing of them is cut off
     desk.told = {"first_labels": None}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rlhf_ray.data.comparisons import pair_id
-from rlhf_ray.labelling.questions import ACTIVE, CATCH_AFTER, QuestionQueue, Shown
+from rlhf_ray.labelling.questions import ACTIVE, CATCH_AFTER, QUIET, QuestionQueue, Shown
 
 PAIRS = [(f"a{i}", f"b{i}") for i in range(6)]
 
@@ -53,6 +53,32 @@ def test_a_lease_ends_unless_it_is_renewed_and_a_released_one_at_once(clock: Clo
     assert [s.key for s in queue.next("bob", 2)] == [second.key]
     queue.release("ada", [first.key])
     assert [s.key for s in queue.next("eve", 2)] == [first.key]
+
+
+def test_what_a_crashed_page_held_goes_to_the_next_page_of_that_person(clock: Clock) -> None:
+    queue = queue_of(clock)
+    held = [s.key for s in queue.next("ada", 4, page="crashes")]
+    others = [s.key for s in queue.next("ada", 1, page="beside it")]
+    clock.now = 1.0  # which might be an open page between two beats
+    assert queue.renew("ada", held, page="new") == held
+    assert [s.key for s in queue.next("ada", 4, page="new")] == [pair_id(*PAIRS[5])]
+    clock.now = 1.1 + QUIET
+    queue.renew("ada", others, page="beside it")
+    assert queue.next("bob", 6) == []
+    assert queue.next("ada", 4) == []  # a client that names no page
+    assert [s.key for s in queue.next("ada", 4, page="new")] == held
+    assert queue.renew("ada", held, page="crashes") == held  # it was asleep: it may not show them any more
+
+
+def test_pages_that_were_open_together_keep_what_they_hold_when_the_network_goes(clock: Clock) -> None:
+    queue = queue_of(clock)
+    one = [s.key for s in queue.next("ada", 3, page="one")]
+    two = [s.key for s in queue.next("ada", 3, page="two")]
+    for clock.now in (2.0, 60.0):
+        assert queue.renew("ada", one, page="one") == queue.renew("ada", two, page="two") == []
+    assert queue.next("ada", 6, page="one") == queue.next("ada", 6, page="two") == []
+    queue.answered("ada", Shown(*PAIRS[0], False), "left", "e")
+    assert queue.renew("ada", one, page="one") == one[:1]  # answered elsewhere
 
 
 def test_a_late_answer_counts_and_so_does_that_of_whoever_got_the_question_next(clock: Clock) -> None:
@@ -233,7 +259,8 @@ class Queue(RuleBasedStateMachine):
             self.held[who] = [s for s in self.held[who] if s.key != shown.key] + [shown]
             self.leased[who, shown.key] = self.clock.now + 100
         for key in held:
-            if self.queue._questions[key].leases.get(who, 0) > self.clock.now:
+            lease = self.queue._questions[key].leases.get(who)
+            if lease and lease.until > self.clock.now:
                 self.leased[who, key] = self.clock.now + 100
 
     @rule(who=st.sampled_from(["ada", "bob"]))

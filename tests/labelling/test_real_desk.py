@@ -1,6 +1,7 @@
 """The page in a real browser at a real desk with a real store: nobody is asked twice, and no answer is lost."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Error, Page, expect
 
-from tests.labelling.at_the_page import press, wait_for_pair, wait_saved
+from tests.labelling.at_the_page import lease_of, press, wait_for_pair, wait_saved
 from tests.labelling.fake_desk import Served, served
 from tests.labelling.office import Office, pairs_of
 
@@ -75,6 +76,36 @@ def test_two_pages_of_one_person_show_different_pairs(serve: Any, office: Office
     pages = come(context, site), come(context, site)
     press_until_all_are_answered(office, *pages)
     assert_each_was_asked_once(office, 16)
+
+
+def test_a_pair_answered_on_another_page_leaves_the_screen(serve: Any, office: Office) -> None:
+    """A laptop that slept for longer than its leases: the same person has answered them elsewhere meanwhile."""
+    site, context = serve(4)
+    page = come(context, site)
+    page.wait_for_timeout(500)
+    lease = lease_of(page)
+    office.queue.answered("ada", office.desk._leases.read(lease, "ada").shown, "left", "f" * 32)
+    assert wait_for_pair(page, lease) != lease
+
+
+def test_a_crashed_page_s_pairs_come_to_the_page_opened_next(
+    serve: Any, office: Office, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another browser, too: not only once their leases have ended, after two minutes."""
+    monkeypatch.setattr("rlhf_ray.labelling.questions.QUIET", 2.5)
+    site, context = serve(6)
+    beside = come(context, site)  # stays open, but in the background
+    before = beside.context.new_page()
+    before.goto(site.link())
+    wait_for_pair(before)
+    before.wait_for_timeout(500)  # for what it fetches ahead
+    with contextlib.suppress(Error):
+        before.goto("chrome://crash", timeout=2000)
+    another = browser.new_context()
+    after = come(another, site)
+    press_until_all_are_answered(office, after, beside)
+    assert_each_was_asked_once(office, 6)
+    another.close()
 
 
 def test_answers_kept_while_nothing_is_stored_are_not_asked_for_again(serve: Any, office: Office) -> None:

@@ -40,9 +40,11 @@ export async function call(method, path, body, options = {}) {
   } catch (error) {
     throw new Offline(String(error));
   }
-  const { detail } = await response.json().catch(() => ({ detail: response.statusText }));
+  const { detail } = await response.json().catch(() => ({ detail: "" }));
+  // A proxy's own words: it does not reach the server either.
+  if ([502, 503, 504].includes(response.status) && !detail) throw new Offline(response.statusText);
   if (response.status === 401) dispatchEvent(new Event("signed-out"));
-  throw new Refused(response.status, String(detail), Number(response.headers.get("retry-after")) || 1);
+  throw new Refused(response.status, String(detail || response.statusText), Number(response.headers.get("retry-after")) || 1);
 }
 
 /**
@@ -60,8 +62,8 @@ export async function sheet(id) {
       return await createImageBitmap(await response.blob(), { premultiplyAlpha: "none", colorSpaceConversion: "none" });
     }
   } catch (error) {
-    if (error instanceof DOMException && error.name === "InvalidStateError") throw new Refused(415, "a film that is no picture", 0);
+    if (error instanceof DOMException && error.name === "InvalidStateError") throw new Refused(415, "a film is no picture", 0);
     throw new Offline(String(error));
   }
-  throw new Refused(response.status, "a film is not to be had", Number(response.headers.get("retry-after")) || 1);
+  throw new Refused(response.status, "the server has no such film any more", Number(response.headers.get("retry-after")) || 1);
 }

@@ -6,7 +6,7 @@ import { ACTIONS, Keys } from "./keys.js";
 import { Outbox } from "./outbox.js";
 import { Player } from "./player.js";
 import { showProgress } from "./progress.js";
-import { close, load, Questions } from "./questions.js";
+import { close, load, PAGE, Questions } from "./questions.js";
 import { showRefused } from "./refused.js";
 import { enter, onEntrance } from "./session.js";
 import { swipes } from "./swipe.js";
@@ -109,7 +109,7 @@ function respond(answer, key) {
 
 /** Take the latest answer back and show its pair again. */
 async function undo() {
-  if (undoing) return;
+  if (undoing || !outbox) return; // nobody is signed in yet
   undoing = true;
   pair.dataset.busy = "true";
   try {
@@ -120,10 +120,10 @@ async function undo() {
       questions.putBefore(last.question ?? (await load(last.showing)));
     } else {
       if (!(await outbox.empty())) {
-        say("Undo needs the server, which is not to be reached now. Your answers are kept.");
+        say("Undo needs the server, which can’t be reached now. Your answers are kept.");
         return;
       }
-      const { question } = await call("POST", "api/undo", { event_id: newId(), target: last?.id ?? null });
+      const { question } = await call("POST", "api/undo", { event_id: newId(), target: last?.id ?? null, page: PAGE });
       given.pop();
       if (!question) {
         say("There is nothing to undo.");
@@ -136,7 +136,7 @@ async function undo() {
     again = true;
     say("Taken back: answer this pair again.", 2.5);
   } catch (error) {
-    say(error instanceof Refused ? `Not undone: ${error.message}` : "Undo needs the server, which is not to be reached now.");
+    say(error instanceof Refused ? `Not undone: ${error.message}` : "Undo needs the server, which can’t be reached now.");
   } finally {
     undoing = false;
     delete pair.dataset.busy;

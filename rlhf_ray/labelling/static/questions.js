@@ -3,7 +3,8 @@
  * are kept alive while somebody can see the page, and given back when they leave.
  * @module
  */
-import { call, Refused, sheet } from "./api.js";
+import { call, Offline, Refused, sheet } from "./api.js";
+import { newId, pause } from "./dom.js";
 
 /** @typedef {import("./player.js").FilmInfo} FilmInfo */
 /** @typedef {import("./player.js").Film} Film */
@@ -11,11 +12,15 @@ import { call, Refused, sheet } from "./api.js";
 /** @typedef {{showing: Showing, films: Film[], until: number}} Question a showing with its films; `until` in ms since the epoch */
 
 const AHEAD = 3;
+/** How often there is a look for more questions, and the server is told that this page is open. */
 const POLL_MS = 2000;
 /** Answers that wait to be saved, from which on no further pairs are asked for. */
 const MOST_WAITING = 24;
 /** Leases that the server lets a page name. */
 const MOST_HELD = 36;
+
+/** This page, among those that one person has open: what a page held whose browser crashed goes to the page they open next. */
+export const PAGE = newId();
 
 /**
  * A showing with its films, decoded.
@@ -56,8 +61,10 @@ export class Questions {
     document.addEventListener("visibilitychange", () => this._visible());
     addEventListener("pagehide", () => this.release());
     addEventListener("pageshow", (event) => event.persisted && this.fill());
-    setInterval(() => this.fill(), POLL_MS);
-    this._renewing = setTimeout(() => this._renew(), 20000);
+    setInterval(() => {
+      this.fill();
+      this._renew();
+    }, POLL_MS);
   }
 
   start() {
@@ -96,11 +103,11 @@ export class Questions {
     }
     this._fetching = true;
     try {
-      const wish = { count: AHEAD - this._ahead.length + (this.current ? 0 : 1), holding: this._held() };
+      const wish = { count: AHEAD - this._ahead.length + (this.current ? 0 : 1), holding: this._held(), page: PAGE };
       const { questions, progress } = await call("POST", "api/questions", wish);
       this._onProgress(progress);
       // In order, each as soon as it is there: the first is not kept waiting by the films of the third.
-      const loading = questions.map((showing) => load(showing).catch((error) => this._lost(error)));
+      const loading = questions.map((/** @type {Showing} */ showing) => this._load(showing));
       for (const question of loading) {
         const loaded = await question;
         if (!loaded) continue;
@@ -109,7 +116,7 @@ export class Questions {
         if (this._running && !this.current) this._onReady();
       }
     } catch (error) {
-      this._onTrouble(error instanceof Refused ? error.message : "The server is not to be reached; trying again.");
+      this._onTrouble(error instanceof Refused ? error.message : "Can’t reach the server; retrying.");
     } finally {
       this._fetching = false;
     }
@@ -139,36 +146,59 @@ export class Questions {
     if (leases.length) call("POST", "api/leases/release", { leases }, { keepalive: true }).catch(() => {});
   }
 
-  /** @param {unknown} error */
-  _lost(error) {
-    // Not given back: it would come again at once. When its lease runs out, somebody may have more luck.
-    this._onTrouble(`A film could not be shown: ${error instanceof Error ? error.message : error}`);
-    return null;
+  /**
+   * The question with its films, fetched again while the server is away; null where a film can't be shown.
+   * @param {Showing} showing
+   * @returns {Promise<Question | null>}
+   */
+  async _load(showing) {
+    for (;;) {
+      try {
+        return await load(showing);
+      } catch (error) {
+        if (this._running && (error instanceof Offline || (error instanceof Refused && error.passing))) {
+          await pause(POLL_MS / 1000);
+          continue;
+        }
+        // Not given back: it would come again at once. When its lease runs out, somebody may have more luck.
+        this._onTrouble(`Can’t show a clip: ${error instanceof Error ? error.message : error}`);
+        return null;
+      }
+    }
   }
 
+  /** Say that this page is open, and keep its questions while somebody can see it. */
   async _renew() {
-    const leases = this._held();
-    let seconds = Infinity;
-    if (leases.length && !document.hidden) {
-      const renewed = [this.current, ...this._ahead];
-      await call("POST", "api/leases/renew", { leases }).then(
-        () => renewed.forEach((question) => question && (question.until = Date.now() + question.showing.expires_in * 1000)),
-        () => {}, // the next time; an answer is taken late too
-      );
+    const hidden = document.hidden;
+    const leases = hidden ? [] : this._held();
+    if (!this._running || !(leases.length || hidden)) return; // a page that holds nothing asks for more, which says it too
+    const renewed = hidden ? [] : [this.current, ...this._ahead];
+    try {
+      const { lost } = await call("POST", "api/leases/renew", { leases, page: PAGE });
+      for (const question of renewed) if (question) question.until = Date.now() + question.showing.expires_in * 1000;
+      this._drop((question) => lost.includes(question.showing.lease));
+      if (this.current && lost.includes(this.current.showing.lease)) {
+        close(this.current);
+        this._onReady();
+      }
+    } catch {
+      // The next time; an answer is taken late too.
     }
-    for (const question of [this.current, ...this._ahead]) if (question) seconds = Math.min(seconds, question.showing.expires_in / 3);
-    this._renewing = setTimeout(() => this._renew(), Math.max(1, Math.min(seconds, 20)) * 1000);
+  }
+
+  /**
+   * Forget those behind the one on screen that are no longer this page's.
+   * @param {(question: Question) => boolean} which
+   */
+  _drop(which) {
+    for (const question of this._ahead.filter(which)) close(question);
+    this._ahead = this._ahead.filter((question) => !which(question));
   }
 
   /** Back on screen: what has run out meanwhile may be with somebody else now. The one on screen may be answered late. */
   _visible() {
     if (document.hidden) return;
-    this._ahead = this._ahead.filter((question) => {
-      const fresh = question.until > Date.now();
-      if (!fresh) close(question);
-      return fresh;
-    });
-    clearTimeout(this._renewing);
+    this._drop((question) => question.until <= Date.now());
     this._renew();
     this.fill();
   }

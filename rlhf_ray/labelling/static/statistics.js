@@ -95,7 +95,7 @@ function weightOf(row) {
       say(weight === 0 ? `${row.name}'s labels are left out. Nothing is deleted.` : `${row.name}'s labels now count ${weight}.`);
     } catch (error) {
       input.value = before;
-      say(error instanceof Refused ? `Not set: ${error.message}` : "Not set: the server is not to be reached.");
+      say(error instanceof Refused ? `Not set: ${error.message}` : "Not set: can’t reach the server.");
     }
   });
   return input;
