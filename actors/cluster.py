@@ -15,8 +15,8 @@ from ray._private import services, utils, worker
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from actors import access
+from rlhf_ray.data.places import JOB
 from rlhf_ray.envs import modules
-from rlhf_ray.run_folder import JOB
 
 ANSWER_WITHIN = 30.0
 """Seconds that a head may take to answer."""

@@ -26,7 +26,7 @@ CPUS = {
 }
 """CPUs each actor claims. In the synchronous ring one of them works at a time, in the asynchronous one only the reward trainer
 works hard, so that together they claim one. The store claims none, to fit on the node it has to be on however full that is.
-The evaluator is there in sweeps alone, which wait for it (rlhf_ray/rllib/sweeps/trial.py)."""
+The evaluator is there in sweeps alone, which wait for it (rlhf_ray/sweeps/trial.py)."""
 
 NODES_WITHIN = 600.0
 """Seconds that a cluster is given to grow: a machine that an autoscaler orders takes minutes."""

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import tune_configs
 from actors.asynchronous import AsynchronousPipeline
 from rlhf_ray.rllib import PreferencePPO, training
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment
 
 RESULTS = Path(__file__).parent / "results"

@@ -38,7 +38,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.policy import ActorCritic
-from rlhf_ray.rllib.training import quiet, start_ray
+from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 
 RESULTS = Path(__file__).parent / "results" / "control_plane.json"

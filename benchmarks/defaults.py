@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.learning import RESULTS, run
-from rlhf_ray.run_folder import RunFolder, read_metrics
+from rlhf_ray.runs.folder import RunFolder, read_metrics
 
 ENVIRONMENTS = ("Pendulum-v1", "rlhf_ray/CartPoleFixed-v0", "fixed/Acrobot-v1", "fixed/MountainCarContinuous-v0")
 

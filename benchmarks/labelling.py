@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import tune_configs
 from benchmarks.intervals import median_interval
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
-from rlhf_ray.rllib.training import quiet, start_ray
+from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment
 
 RESULTS = Path(__file__).parent / "results"

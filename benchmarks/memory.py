@@ -23,7 +23,7 @@ import psutil
 
 import tune_configs
 from rlhf_ray.rllib import PreferencePPOConfig
-from rlhf_ray.rllib.training import quiet, start_ray
+from rlhf_ray.runs.train import quiet, start_ray
 
 RESULTS = Path(__file__).parent / "results"
 EVERY_S = 5.0

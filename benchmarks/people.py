@@ -28,7 +28,7 @@ from typing import Any
 from playwright.sync_api import Page, Response, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.store import PreferenceStore
 
 RESULTS = Path(__file__).parent / "results" / "people_pendulum.json"

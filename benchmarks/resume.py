@@ -32,7 +32,7 @@ import psutil
 from safetensors.numpy import load_file
 
 from rlhf_ray.data.checkpoints import last_checkpoint
-from rlhf_ray.run_folder import RunFolder, read_metrics
+from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,

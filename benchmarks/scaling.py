@@ -43,7 +43,7 @@ import scipy.optimize
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.cluster_model import POOL, Cluster, Costs, Line, simulate
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
-from rlhf_ray.rllib.training import quiet, start_ray
+from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 
 RESULTS = Path(__file__).parent / "results" / "scaling.json"

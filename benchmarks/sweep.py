@@ -32,11 +32,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # no token in the home folder
 import tune_configs
 from rlhf_ray.envs import make_vector_env
-from rlhf_ray.rllib.evaluation import load_policy, play
-from rlhf_ray.rllib.sweeps import Plan, sweep
-from rlhf_ray.rllib.sweeps.results import Outcome
-from rlhf_ray.rllib.training import quiet, start_ray
+from rlhf_ray.measure.true_return import play
+from rlhf_ray.rllib.saved_policy import load_policy
+from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment
+from rlhf_ray.sweeps import Plan, sweep
+from rlhf_ray.sweeps.results import Outcome
 
 RESULTS = Path(__file__).parent / "results"
 FRESH = 77

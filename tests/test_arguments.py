@@ -4,7 +4,7 @@ import pytest
 
 import tune_configs
 from rlhf_ray import cli
-from rlhf_ray.store import commands
+from rlhf_ray.cli import store as commands
 
 
 @pytest.mark.parametrize(

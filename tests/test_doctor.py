@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from rlhf_ray import doctor
-from rlhf_ray.doctor import GB, Finding
+from rlhf_ray.cluster import doctor
+from rlhf_ray.cluster.doctor import GB, Finding
 
 REQUIREMENTS = [Requirement(line) for line in ("ray[tune]==2.60.0", "numpy<2.5,>=2.0")]
 OF_EXTRAS = [

@@ -8,12 +8,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-
 from actors.fragmenter import Clips, Fragmenter
+
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
-from rlhf_ray.health import QUIET, SETTLED_FOR, STARVING_ITERATIONS, Alarm, Health
 from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.runs.health import QUIET, SETTLED_FOR, STARVING_ITERATIONS, Alarm, Health
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.teachers import Oracle, Teacher
 from tests.made_up import CHOICES, FORCES, VECTORS, some_comparisons, some_fragments

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, signal, sys, time
-from rlhf_ray.interruption import SAME_SIGNAL, Interrupted, interruptible, sigterm_as_ctrl_c
+from rlhf_ray.runs.interruption import SAME_SIGNAL, Interrupted, interruptible, sigterm_as_ctrl_c
 
 def send(number=signal.SIGTERM):
     os.kill(os.getpid(), number)
@@ -59,7 +59,7 @@ with interruptible() as asked:
     time.sleep(0.5)
 """
 NOTHING = """
-from rlhf_ray.interruption import nothing_to_save
+from rlhf_ray.runs.interruption import nothing_to_save
 with nothing_to_save():
     try:
         send()

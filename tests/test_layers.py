@@ -171,7 +171,7 @@ OFFENCES = [
     ("rlhf_ray/__init__.py", "from . import rllib", 1, "floor 1 may not import rlhf_ray.rllib"),
     ("rlhf_ray/reward/trainer.py", "from ..rllib.config import C", 1, "floor 1 may not import rlhf_ray.rllib"),
     ("rlhf_ray/reward/__init__.py", "from .. import cli", 1, "floor 1 may not import rlhf_ray.cli"),
-    ("rlhf_ray/evaluation/report.py", "import tune_configs.pong", 1, "floor 1 may not import tune_configs"),
+    ("rlhf_ray/runs/report/run_report.py", "import tune_configs.pong", 1, "floor 1 may not import tune_configs"),
     ("actors/gatherer.py", "from ray import rllib", 1, "floor 2 may not import ray.rllib"),
     ("actors/gatherer.py", "from ray.rllib.algorithms.ppo import PPO", 1, "floor 2 may not import ray.rllib"),
     ("actors/gatherer.py", "import ray.tune", 1, "floor 2 may not import ray.tune"),

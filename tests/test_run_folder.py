@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlhf_ray.run_folder import MetricsWriter, RunFolder, plain, read_metrics
+from rlhf_ray.data.nested import plain
+from rlhf_ray.runs.folder import MetricsWriter, RunFolder, read_metrics
 from rlhf_ray.settings import Experiment, SettingError
 
 

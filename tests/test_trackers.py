@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.trackers import Tracker, check_tracker
 from rlhf_ray.settings import Experiment, SettingError
-from rlhf_ray.trackers import Tracker, check_tracker
 
 ROW: dict[str, Any] = {"env_steps": 400, "true_return_mean": -1234.5, "learned_return_mean": None, "alarms": ["x"]}
 

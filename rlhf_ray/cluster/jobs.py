@@ -18,7 +18,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 from actors import access
 from actors.cluster import look
-from rlhf_ray.run_folder import in_job
+from rlhf_ray.data.places import in_job
 
 ADDRESS = "http://127.0.0.1:8265"
 """Where the dashboard of this machine's Ray listens, and where `ray dashboard cluster.yaml` brings a cluster's."""

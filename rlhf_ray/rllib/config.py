@@ -38,7 +38,7 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, rewar
 from rlhf_ray.rllib.policy import checked_network
 from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
 from rlhf_ray.settings import NO_QUESTIONS, Experiment, ResolvedFragments, from_json, to_json
-from rlhf_ray.store.commands import store_of
+from rlhf_ray.store.files import store_of
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.rllib.evaluation import load_policy
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.settings import RewardModelSettings
 
 
@@ -64,7 +64,7 @@ def policy_weights(path: Path | str) -> dict[str, Array]:
     path = Path(path)
     if path.is_file() and path.suffix == ".safetensors":
         return load_file(path)
-    checkpoint = RunFolder(path).checkpoint() if RunFolder(path).config.exists() else path
+    checkpoint = last_checkpoint(path / "checkpoints") or path  # of a run's folder, or itself one
     try:
         state: Mapping[str, Any] = load_policy(checkpoint).module.get_state()
     except ValueError as error:

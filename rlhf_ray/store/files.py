@@ -256,3 +256,9 @@ def _explained(doing: str, remedy: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise type(error)(error.errno, f"{doing}: {error.strerror or error} ({remedy})") from error
+
+
+def store_of(path: str) -> str:
+    """Where the store is: ``path``, or a folder in it if that is a run's."""
+    inside = Path(path) / "preferences"
+    return str(inside) if (inside / "store.json").exists() else path

@@ -13,7 +13,8 @@ from actors import access
 from actors.announced import AnnouncedRun
 from rlhf_ray import cli
 from rlhf_ray.cluster import commands, jobs
-from rlhf_ray.run_folder import JOB, RunFolder
+from rlhf_ray.data.places import JOB
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, SettingError
 
 NOBODY = "http://127.0.0.1:1"

@@ -16,7 +16,7 @@ from rlhf_ray import cli
 from rlhf_ray.data.checkpoints import save_checkpoint
 from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.data.failures import DEBUG, cause, explain
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, SettingError
 
 
@@ -111,7 +111,7 @@ def test_a_folder_that_could_not_be_begun_is_not_left(tmp_path: Path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rlhf_ray.run_folder.save_experiment", full)
+        patch.setattr("rlhf_ray.runs.folder.save_experiment", full)
         with pytest.raises(OSError, match=r"No space left on device: .*config.json"):
             RunFolder.create(tmp_path / "run", Experiment())
     RunFolder.create(tmp_path / "run", Experiment())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_ray import cli, consent
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, save_experiment, to_json
 
 NAME = "foreign_envs:Pendulum-v1"

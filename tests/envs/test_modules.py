@@ -12,7 +12,7 @@ import pytest
 from rlhf_ray import envs
 from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.envs import modules
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment
 
 MODULE = """

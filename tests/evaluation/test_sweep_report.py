@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_ray.evaluation.sweep_report import write_sweep_report
 from rlhf_ray.settings import Experiment, to_json
+from rlhf_ray.sweeps.report import write_sweep_report
 
 
 def trial(name: str, objective: float | None, status: str = "finished", **settings: Any) -> dict[str, Any]:

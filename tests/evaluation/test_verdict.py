@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_ray.evaluation import write_report
-from rlhf_ray.evaluation.verdict import share_of_the_way, verdicts
-from rlhf_ray.progress import Progress
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.progress import Progress
+from rlhf_ray.runs.report import write_report
+from rlhf_ray.runs.report.verdict import share_of_the_way, verdicts
 from rlhf_ray.settings import Experiment, PreferenceSettings
 
 
@@ -73,8 +73,8 @@ def test_what_acting_at_random_earned_in_training_is_said_beside_a_policy_that_s
 def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rlhf_ray.rllib.evaluation import evaluate
-    from rlhf_ray.rllib.training import Outcome
+    from rlhf_ray.measure.true_return import evaluate
+    from rlhf_ray.runs.train import Outcome
 
     def still(observations: Any) -> Any:
         return np.zeros((len(observations), 1), dtype=np.float32)

@@ -13,7 +13,7 @@ import pytest
 from rlhf_ray import cli
 from rlhf_ray.reward import RewardEnsemble, fit
 from rlhf_ray.reward.fitting import default_updates
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import FORCES, VECTORS, some_comparisons

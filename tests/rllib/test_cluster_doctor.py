@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from rlhf_ray import cli
-from rlhf_ray.rllib import doctor
+from rlhf_ray.cluster import examination as doctor
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from actors.rollout_collector import RolloutCollector
 from rlhf_ray import envs
 from rlhf_ray.data.demonstrations import Demonstrations
-from rlhf_ray.rllib.label import label
+from rlhf_ray.runs.label import label
 from rlhf_ray.settings import Experiment, FragmentSettings, LabellingSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.person import Person

@@ -12,8 +12,8 @@ import pytest
 from ray import tune
 from ray.tune.experiment import Trial
 
-from rlhf_ray.rllib.sweeps.strategies import Schedule, scheduler, searcher
-from rlhf_ray.rllib.sweeps.trial import TRIAL
+from rlhf_ray.sweeps.strategies import Schedule, scheduler, searcher
+from rlhf_ray.sweeps.trial import TRIAL
 
 SPACE = {"ppo.gamma": tune.uniform(0.9, 0.99)}
 COMMON = {TRIAL: {"experiment": {"seed": 3}}}

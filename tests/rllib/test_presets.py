@@ -10,7 +10,7 @@ import pytest
 
 import tune_configs
 from rlhf_ray.rllib import PreferencePPOConfig
-from rlhf_ray.rllib.sweeps import apply
+from rlhf_ray.sweeps import apply
 
 LESS: dict[str, Any] = {
     "preferences.comparisons": 8,

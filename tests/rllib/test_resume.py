@@ -21,7 +21,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from benchmarks.resume import differences, finish, kill_everything, left_behind, options, small, start
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
-from rlhf_ray.run_folder import RunFolder, read_metrics
+from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.settings import PPOSettings
 from rlhf_ray.store import PreferenceStore
 
@@ -170,8 +170,8 @@ import sys
 from pathlib import Path
 from benchmarks.resume import small
 from ray import tune
-from rlhf_ray.rllib.sweeps import Plan, go_on, sweep
-from rlhf_ray.rllib.training import quiet, start_ray
+from rlhf_ray.sweeps import Plan, go_on, sweep
+from rlhf_ray.runs.train import quiet, start_ray
 quiet()
 start_ray(cpus=2)
 plan = Plan(small(), {"ppo.gamma": tune.choice([0.9, 0.99])}, trials=1, evaluation_episodes=2)

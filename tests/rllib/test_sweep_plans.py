@@ -12,12 +12,12 @@ from ray import tune
 from ray.tune.experiment import Trial
 
 import tune_configs
-from rlhf_ray.rllib.sweeps.running import PLAN, Announcer, Plan, placements, read_plan, room
-from rlhf_ray.rllib.sweeps.space import CHANGEABLE, apply, check, describe, kinds, parse
-from rlhf_ray.rllib.sweeps.strategies import Within, check_strategies, mutations, scheduler, searcher
-from rlhf_ray.rllib.sweeps.trial import MEASUREMENTS, REFUSAL, TRIAL, SweepTrial
-from rlhf_ray.run_folder import JOB
+from rlhf_ray.data.places import JOB
 from rlhf_ray.settings import Experiment, PreferenceSettings, SettingError, to_json
+from rlhf_ray.sweeps.running import PLAN, Announcer, Plan, placements, read_plan, room
+from rlhf_ray.sweeps.space import CHANGEABLE, apply, check, describe, kinds, parse
+from rlhf_ray.sweeps.strategies import Within, check_strategies, mutations, scheduler, searcher
+from rlhf_ray.sweeps.trial import MEASUREMENTS, REFUSAL, TRIAL, SweepTrial
 
 
 def test_settings_are_set_by_name() -> None:

@@ -10,11 +10,11 @@ import pytest
 import ray
 from ray import tune
 
-from rlhf_ray.cluster.commands import going_on_with
-from rlhf_ray.rllib.sweeps import Plan
-from rlhf_ray.rllib.sweeps.results import Outcome, _rank, conclude
-from rlhf_ray.rllib.sweeps.running import Announcer
+from rlhf_ray.cli.cluster import going_on_with
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SettingError, load_experiment
+from rlhf_ray.sweeps import Plan
+from rlhf_ray.sweeps.results import Outcome, _rank, conclude
+from rlhf_ray.sweeps.running import Announcer
 
 
 def trial(name: str, objective: float | None, status: str, gamma: float) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from ray import tune
 from benchmarks.resume import small
 from rlhf_ray import cli
 from rlhf_ray.rllib import PreferencePPOConfig
-from rlhf_ray.rllib.sweeps import Plan, apply, strategies, sweep
-from rlhf_ray.rllib.sweeps.trial import experiment_of
 from rlhf_ray.settings import Experiment, load_experiment
 from rlhf_ray.store import PreferenceStore
+from rlhf_ray.sweeps import Plan, apply, strategies, sweep
+from rlhf_ray.sweeps.trial import experiment_of
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,10 @@ from rlhf_ray import cli
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
-from rlhf_ray.rllib.new_run import new_run
 from rlhf_ray.rllib.starting import policy_weights
-from rlhf_ray.rllib.training import Outcome, train
-from rlhf_ray.run_folder import RunFolder, read_metrics
+from rlhf_ray.runs.folder import RunFolder, read_metrics
+from rlhf_ray.runs.new_run import new_run
+from rlhf_ray.runs.train import Outcome, train
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,

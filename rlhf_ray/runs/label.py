@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from actors.rollout_collector import RolloutCollector
-from rlhf_ray.arguments import parse_arguments
+from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
@@ -23,9 +23,9 @@ from rlhf_ray.labelling.collect import collect
 from rlhf_ray.labelling.films import Camera, Episode, Film
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.queries.pool import ClipPool, Clips
-from rlhf_ray.rllib.evaluation import newest_policy
+from rlhf_ray.runs.policies import newest_policy
 from rlhf_ray.rllib.ppo import PreferencePPOConfig
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, LabellingSettings
 from rlhf_ray.store import PreferenceStore
 

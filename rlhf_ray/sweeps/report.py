@@ -12,11 +12,11 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rlhf_ray.evaluation import plots, summary
-from rlhf_ray.evaluation.pages import render
+from rlhf_ray.runs.report import plots, summary
+from rlhf_ray.runs.report.pages import render
 
 Trials = Sequence[dict[str, Any]]
-"""Trials as `rlhf_ray.rllib.sweeps.results` writes them, the best first."""
+"""Trials as `rlhf_ray.sweeps.results` writes them, the best first."""
 
 
 def write_sweep_report(folder: Path) -> Path:

@@ -19,9 +19,9 @@ from typing import Any
 import tyro
 
 from actors import access
-from rlhf_ray.arguments import parse_arguments
+from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.run_folder import in_job
+from rlhf_ray.data.places import in_job
 
 WIDTH = 80
 """Columns of what `ps` prints, as far as names allow."""

@@ -15,20 +15,21 @@ from actors.announced import Announcement, announced
 from actors.cluster import hush_ray
 from actors.cluster import start_ray as start_ray  # where callers look for it
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
-from rlhf_ray.evaluation.report import write_report
-from rlhf_ray.evaluation.verdict import Verdict, share_of_the_way, verdicts
-from rlhf_ray.health import Health
-from rlhf_ray.interruption import Interrupted, Interruption, interruptible
+from rlhf_ray.runs.report.run_report import write_report
+from rlhf_ray.runs.report.verdict import Verdict, share_of_the_way, verdicts
+from rlhf_ray.runs.health import Health
+from rlhf_ray.runs.interruption import Interrupted, Interruption, interruptible
 from rlhf_ray.rllib.env_runner import NoFaults
-from rlhf_ray.rllib.evaluation import TrueReturn, evaluate, load_policy
+from rlhf_ray.rllib.saved_policy import load_policy
+from rlhf_ray.measure.true_return import TrueReturn, evaluate
 from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
-from rlhf_ray.rllib.new_run import sources
+from rlhf_ray.runs.new_run import sources
 from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.reference import train_reference
-from rlhf_ray.run_folder import MetricsWriter, RunFolder, read_metrics
+from rlhf_ray.runs.folder import MetricsWriter, RunFolder, read_metrics
 from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
-from rlhf_ray.trackers import Tracker, TrackerName
+from rlhf_ray.runs.trackers import Tracker, TrackerName
 
 EVALUATED_WITHIN = 2.0
 """Seconds for the evaluation of a run that was stopped. Whoever stopped it waits, and may kill it after ten."""
@@ -39,7 +40,7 @@ Observer = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to; see `rlhf_ray.run_folder` for the file it is written to."""
+    """What a run came to; see `rlhf_ray.runs.folder` for the file it is written to."""
 
     environment: str
     seed: int

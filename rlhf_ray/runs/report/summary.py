@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_ray.data.comparisons import Comparisons
-from rlhf_ray.evaluation.plots import is_number
-from rlhf_ray.evaluation.verdict import compare, share_of_the_way, verdicts
+from rlhf_ray.runs.report.plots import is_number
+from rlhf_ray.runs.report.verdict import compare, share_of_the_way, verdicts
 from rlhf_ray.queries.schedule import gathered, held_back
 from rlhf_ray.reward import RewardEnsemble
 

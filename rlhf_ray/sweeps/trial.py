@@ -14,12 +14,12 @@ from ray.tune import PlacementGroupFactory, Trainable
 from actors.placement import CPUS, of_ring
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.failures import cause
-from rlhf_ray.rllib.evaluation import TrueReturn, evaluate
+from rlhf_ray.measure.true_return import TrueReturn, evaluate
 from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
-from rlhf_ray.rllib.sweeps.space import apply, kinds
 from rlhf_ray.settings import Experiment, from_json
+from rlhf_ray.sweeps.space import apply, kinds
 
 Metric = Literal["return", "likelihood"]
 """return: the mean true return of the policy, acting deterministically. likelihood: the mean log-likelihood, in nats, of held-out

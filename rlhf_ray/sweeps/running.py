@@ -18,21 +18,21 @@ from ray import tune
 
 from actors.placement import missing
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.places import in_job
 from rlhf_ray.envs import consent
 from rlhf_ray.envs.modules import found_in, look_in
-from rlhf_ray.rllib.sweeps.results import Outcome, collect, conclude
-from rlhf_ray.rllib.sweeps.space import PLACED, Space, apply, check, describe, extremes
-from rlhf_ray.rllib.sweeps.strategies import (
+from rlhf_ray.runs.trackers import PROJECT, TrackerName, check_tracker
+from rlhf_ray.settings import Experiment, from_json, to_json
+from rlhf_ray.sweeps.results import Outcome, collect, conclude
+from rlhf_ray.sweeps.space import PLACED, Space, apply, check, describe, extremes
+from rlhf_ray.sweeps.strategies import (
     Schedule,
     Search,
     check_strategies,
     scheduler,
     searcher,
 )
-from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, LINKS, OBJECTIVE, REFUSAL, TRIAL, Metric, SweepTrial
-from rlhf_ray.run_folder import in_job
-from rlhf_ray.settings import Experiment, from_json, to_json
-from rlhf_ray.trackers import PROJECT, TrackerName, check_tracker
+from rlhf_ray.sweeps.trial import ENV_STEPS, LINKS, OBJECTIVE, REFUSAL, TRIAL, Metric, SweepTrial
 
 FAILURES = 10
 """Times that a trial is begun again from its last checkpoint after its process was lost or raised: a cluster of spot machines
@@ -58,7 +58,7 @@ class Plan:
 
     Attributes:
         experiment: what the trials have in common. Its seed is also that of the draws.
-        space: what varies; see `rlhf_ray.rllib.sweeps.space`.
+        space: what varies; see `rlhf_ray.sweeps.space`.
         trials: how many.
         concurrent: at most so many at a time; None: as many as there is room for.
         search: who chooses the settings.

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from rlhf_ray.evaluation.sweep_report import write_sweep_report
+from rlhf_ray.data.nested import plain
 from rlhf_ray.rllib.metrics import PREFERENCES
-from rlhf_ray.rllib.sweeps.space import apply
-from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, OBJECTIVE, REFUSAL, SETTINGS
-from rlhf_ray.run_folder import plain
 from rlhf_ray.settings import Experiment, save_experiment
+from rlhf_ray.sweeps.report import write_sweep_report
+from rlhf_ray.sweeps.space import apply
+from rlhf_ray.sweeps.trial import ENV_STEPS, OBJECTIVE, REFUSAL, SETTINGS
 
 FORMAT = "rlhf_ray.sweep/1"
 

@@ -1,7 +1,7 @@
 """Doctor: is this installation, and are the machines, fit to train on? Each check says what it found and what to do about it.
 
 A check is a function of plain facts, so that every verdict can be shown without a machine that deserves it. `examine_machine`
-gathers those of this machine; those of a Ray cluster come from `rlhf_ray.rllib.doctor`, by an `Examiner` on each node.
+gathers those of this machine; those of a Ray cluster come from `rlhf_ray.cluster.examination`, by an `Examiner` on each node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The checks of `rlhf_ray.doctor` that need Ray: does it start as a run starts it, and how are the nodes?"""
+"""The checks of `rlhf_ray.cluster.doctor` that need Ray: does it start as a run starts it, and how are the nodes?"""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.access import NoAccessError
-from rlhf_ray import doctor
-from rlhf_ray.doctor import Examiner, Finding, NodeFacts
-from rlhf_ray.rllib.training import start_ray
+from rlhf_ray.cluster import doctor
+from rlhf_ray.cluster.doctor import Examiner, Finding, NodeFacts
+from rlhf_ray.runs.train import start_ray
 
 HEAD_PORTS = (6379, 8265, 10001)
 """Those of `ray start --head`: the cluster's, the dashboard's, and the one of clients."""

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import tyro
 
-from rlhf_ray.arguments import parse_arguments
+from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.rllib.evaluation import SEED_OFFSET, ActBest, newest_policy, with_an_end
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.policies import newest_policy
+from rlhf_ray.measure.true_return import SEED_OFFSET, ActBest, with_an_end
+from rlhf_ray.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)

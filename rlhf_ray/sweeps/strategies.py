@@ -14,8 +14,8 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 from ray.tune.search.sample import Categorical, Float, Integer
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.rllib.sweeps.space import CHANGEABLE, PLACED, Space
-from rlhf_ray.rllib.sweeps.trial import ENV_STEPS, TRIAL
+from rlhf_ray.sweeps.space import CHANGEABLE, PLACED, Space
+from rlhf_ray.sweeps.trial import ENV_STEPS, TRIAL
 
 Search = Literal["random", "optuna"]
 Schedule = Literal["none", "asha", "pbt", "pb2"]

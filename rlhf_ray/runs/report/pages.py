@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from rlhf_ray import __version__
-from rlhf_ray.evaluation import summary
+from rlhf_ray.runs.report import summary
 
 
 def render(template: str, **values: Any) -> str:

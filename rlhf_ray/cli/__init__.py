@@ -17,26 +17,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from rlhf_ray.interruption import Interrupted, leave, nothing_to_save, sigterm_as_ctrl_c
+from rlhf_ray.runs.interruption import Interrupted, leave, nothing_to_save, sigterm_as_ctrl_c
 
 with nothing_to_save():  # these take a second or more
     import tyro
 
     import tune_configs
-    from rlhf_ray.arguments import parse_arguments
+    from rlhf_ray.cli import store as commands
+    from rlhf_ray.cli.arguments import parse_arguments
     from rlhf_ray.data.errors import SettingError
     from rlhf_ray.data.failures import DEBUG, cause, debugging, explain
     from rlhf_ray.envs import consent
     from rlhf_ray.envs.modules import look_in
     from rlhf_ray.labelling import links
-    from rlhf_ray.progress import Progress
+    from rlhf_ray.runs.progress import Progress
+    from rlhf_ray.runs.trackers import TrackerName, check_tracker
     from rlhf_ray.settings import Experiment, load_experiment
     from rlhf_ray.settings.start import Start
-    from rlhf_ray.store import commands
-    from rlhf_ray.trackers import TrackerName, check_tracker
 
 if TYPE_CHECKING:
-    from rlhf_ray.run_folder import RunFolder
+    from rlhf_ray.runs.folder import RunFolder
 
 USAGE = """usage: rlhf-ray COMMAND …
 
@@ -189,7 +189,8 @@ def preset(name: str) -> Experiment:
 
 
 def _train(words: list[str]) -> None:
-    from rlhf_ray.run_folder import RunFolder, in_job
+    from rlhf_ray.data.places import in_job
+    from rlhf_ray.runs.folder import RunFolder
 
     resumed = None
     if words[0] == "--resume":
@@ -216,8 +217,8 @@ def _train(words: list[str]) -> None:
             raise SettingError("--resume goes on with what the run began with; start a new run from something else.")
 
     with nothing_to_save():
-        from rlhf_ray.rllib.new_run import new_run
-        from rlhf_ray.rllib.training import quiet, start_ray, train
+        from rlhf_ray.runs.new_run import new_run
+        from rlhf_ray.runs.train import quiet, start_ray, train
 
     quiet()
     folder = resumed or new_run(
@@ -310,9 +311,10 @@ def _evaluate(words: list[str]) -> None:
     if command.episodes < 1:
         raise SettingError(f"--episodes is {command.episodes}; it must be 1 or more.")
 
-    from rlhf_ray.rllib.evaluation import evaluate, newest_policy
-    from rlhf_ray.rllib.training import quiet
-    from rlhf_ray.run_folder import RunFolder
+    from rlhf_ray.measure.true_return import evaluate
+    from rlhf_ray.runs.folder import RunFolder
+    from rlhf_ray.runs.policies import newest_policy
+    from rlhf_ray.runs.train import quiet
 
     quiet()
     folder = RunFolder.open(command.run)
@@ -342,20 +344,20 @@ def _evaluate(words: list[str]) -> None:
 
 
 def _record(words: list[str]) -> None:
-    from rlhf_ray.rllib.recording import run
+    from rlhf_ray.runs.record import run
 
     run(words)
 
 
 def _fit(words: list[str]) -> None:
-    from rlhf_ray.reward.commands import run
+    from rlhf_ray.cli.fit import run
 
     run(words)
 
 
 def _tune(words: list[str]) -> None:
-    from rlhf_ray.rllib.sweeps import command
-    from rlhf_ray.rllib.training import quiet
+    from rlhf_ray.cli import tune as command
+    from rlhf_ray.runs.train import quiet
 
     def load(name: str) -> tuple[Experiment, dict[str, Any]]:
         experiment = preset(name)
@@ -366,27 +368,27 @@ def _tune(words: list[str]) -> None:
 
 
 def _label(words: list[str]) -> None:
-    from rlhf_ray.rllib import label
-    from rlhf_ray.rllib.training import quiet
+    from rlhf_ray.runs import label
+    from rlhf_ray.runs.train import quiet
 
     quiet()
     label.run(words, preset)
 
 
 def _submit(words: list[str]) -> None:
-    from rlhf_ray.cluster.commands import submit
+    from rlhf_ray.cli.cluster import submit
 
     submit(words)
 
 
 def _ps(words: list[str]) -> None:
-    from rlhf_ray.cluster.commands import ps
+    from rlhf_ray.cli.cluster import ps
 
     ps(words)
 
 
 def _stop(words: list[str]) -> None:
-    from rlhf_ray.cluster.commands import stop
+    from rlhf_ray.cli.cluster import stop
 
     stop(words)
 
@@ -396,7 +398,7 @@ def _doctor(words: list[str]) -> None:
     if command.address is not None:
         os.environ["RAY_ADDRESS"] = command.address
     if "://" in os.environ.get("RAY_ADDRESS", ""):
-        from rlhf_ray.cluster.commands import relay
+        from rlhf_ray.cli.cluster import relay
 
         relay(os.environ["RAY_ADDRESS"], ["doctor", *(["--json"] if command.json else [])])
         return
@@ -406,9 +408,9 @@ def _doctor(words: list[str]) -> None:
     if os.environ.get("RAY_ADDRESS"):
         show_token()
 
-    from rlhf_ray.doctor import Finding, examine_machine
-    from rlhf_ray.rllib.doctor import examine_cluster, examine_ports
-    from rlhf_ray.rllib.training import quiet
+    from rlhf_ray.cluster.doctor import Finding, examine_machine
+    from rlhf_ray.cluster.examination import examine_cluster, examine_ports
+    from rlhf_ray.runs.train import quiet
 
     def show(findings: list[Finding]) -> list[Finding]:
         for finding in [] if command.json else findings:
@@ -434,7 +436,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def _new_folder(name: str, seed: int) -> Path:
     from actors.cluster import job_metadata
-    from rlhf_ray.run_folder import run_path
+    from rlhf_ray.data.places import run_path
 
     moment = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")
     short = Path(name).stem if name.endswith(".json") else name.replace("/", "-")

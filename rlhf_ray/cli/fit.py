@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_ray import envs
-from rlhf_ray.arguments import parse_arguments
+from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.fitting import fit
 from rlhf_ray.reward.trainer import FitReport
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, RewardModelSettings
-from rlhf_ray.store.commands import store_of
+from rlhf_ray.store.files import store_of
 
 USAGE = """usage: rlhf-ray fit STORE [--out FOLDER] [--SETTING VALUE …]
 

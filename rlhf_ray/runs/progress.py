@@ -18,7 +18,7 @@ from rich.table import Table
 
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.queries.schedule import gathered
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment
 
 

@@ -28,30 +28,15 @@ from typing import Any
 
 from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_checkpoint
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.nested import plain
+from rlhf_ray.data.places import run_path
 from rlhf_ray.data.failures import writing
 from rlhf_ray.envs import consent
 from rlhf_ray.envs.modules import found_in, look_in
-from rlhf_ray.events import EventFile, append
+from rlhf_ray.runs.events import EventFile, append
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment
 
 FORMAT = "rlhf_ray.run/1"
-
-
-JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The environment variable in which Ray tells the process of a submitted job what it was submitted with."""
-
-
-def in_job() -> bool:
-    """Whether this is the process of a job that was submitted to a cluster."""
-    return JOB in os.environ
-
-
-def run_path(path: Path | str) -> Path:
-    """Where a run's folder lies: in a submitted job, relative to the home folder.
-
-    A job's working folder is a copy of the files it was submitted with, which Ray deletes after it.
-    """
-    return (Path.home() if in_job() else Path()) / path
 
 
 class RunFolder:
@@ -268,16 +253,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return rows
-
-
-def plain(value: Any) -> Any:
-    """``value`` with numpy's numbers as Python's and those that are not finite as None, all the way down."""
-    if isinstance(value, dict):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value

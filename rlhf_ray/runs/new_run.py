@@ -23,11 +23,11 @@ from rlhf_ray.rllib.cloning import clone
 from rlhf_ray.rllib.policy import policy_spec
 from rlhf_ray.rllib.ppo import PreferencePPOConfig
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
-from rlhf_ray.run_folder import RunFolder
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment
 from rlhf_ray.settings.start import Start
 from rlhf_ray.store import PreferenceStore
-from rlhf_ray.store.commands import store_of
+from rlhf_ray.store.files import store_of
 
 
 def new_run(
@@ -38,7 +38,7 @@ def new_run(
     options: dict[str, Any] | None = None,
     say: Callable[[str], None] = lambda what: None,
 ) -> RunFolder:
-    """Make the folder of a run that starts from what ``start`` names; `rlhf_ray.rllib.training.train` runs it.
+    """Make the folder of a run that starts from what ``start`` names; `rlhf_ray.runs.train.train` runs it.
 
     The experiment in the folder is the one to train: with a fitted reward model, one that asks nothing.
 

@@ -7,10 +7,10 @@
     strategies.py  who chooses the settings; which trials are stopped, or taken over from others
     running.py     Tune itself: begun, gone on with, and never more at once than there is room for
     results.py     what came out: trials.json, best.json, the table
-    command.py     `rlhf-ray tune`
+    report.py      the report's page
 """
 
-from rlhf_ray.rllib.sweeps.running import Plan, go_on, sweep
-from rlhf_ray.rllib.sweeps.space import Space, apply
+from rlhf_ray.sweeps.running import Plan, go_on, sweep
+from rlhf_ray.sweeps.space import Space, apply
 
 __all__ = ["Plan", "Space", "apply", "go_on", "sweep"]

@@ -1,27 +1,17 @@
-"""Evaluation: the true return of a policy that acts deterministically, or of random actions."""
+"""True return: that of a policy that acts deterministically, or of random actions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
-from ray.rllib.core import (
-    COMPONENT_LEARNER,
-    COMPONENT_LEARNER_GROUP,
-    COMPONENT_RL_MODULE,
-    DEFAULT_MODULE_ID,
-)
-from ray.rllib.core.rl_module.rl_module import RLModule
 
 from rlhf_ray import envs
 from rlhf_ray.data.arrays import Array, FloatArray
-from rlhf_ray.rllib.policy import CollectorPolicy
-from rlhf_ray.run_folder import RunFolder
 
 ActBest = Callable[[Array], Array]
 """From observations ``[n, …]`` to actions ``[n, …]``."""
@@ -115,26 +105,3 @@ def play(
             returns.append(float(running[i]))
             played[i] += 1
     return np.array(returns)
-
-
-def newest_policy(folder: RunFolder) -> tuple[CollectorPolicy, int]:
-    """The policy in a run's newest whole checkpoint, and the iteration it is from. The run may be going on.
-
-    Raises:
-        SettingError: there is none yet.
-    """
-    while True:
-        checkpoint = folder.checkpoint()
-        try:
-            return load_policy(checkpoint), int(checkpoint.name)
-        except (OSError, ValueError):
-            if checkpoint.exists():  # else the run has replaced it by a newer one meanwhile
-                raise
-
-
-def load_policy(checkpoint: Path) -> CollectorPolicy:
-    """The policy in an algorithm's checkpoint, without building the algorithm. Needs no running Ray."""
-    path = checkpoint / COMPONENT_LEARNER_GROUP / COMPONENT_LEARNER / COMPONENT_RL_MODULE / DEFAULT_MODULE_ID
-    if not path.is_dir():
-        raise ValueError(f"{checkpoint} is no checkpoint with a policy.")
-    return CollectorPolicy(RLModule.from_checkpoint(path))

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Literal
 
 from actors.announced import announced
-from rlhf_ray.arguments import parse_arguments
+from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.rllib.sweeps.running import Plan, go_on, read_plan, sweep
-from rlhf_ray.rllib.sweeps.space import Space, parse
-from rlhf_ray.rllib.sweeps.strategies import Schedule, Search
-from rlhf_ray.rllib.sweeps.trial import Metric
-from rlhf_ray.rllib.training import start_ray
-from rlhf_ray.run_folder import run_path
+from rlhf_ray.data.places import run_path
+from rlhf_ray.runs.trackers import TrackerName
+from rlhf_ray.runs.train import start_ray
 from rlhf_ray.settings import Experiment
-from rlhf_ray.trackers import TrackerName
+from rlhf_ray.sweeps.running import Plan, go_on, read_plan, sweep
+from rlhf_ray.sweeps.space import Space, parse
+from rlhf_ray.sweeps.strategies import Schedule, Search
+from rlhf_ray.sweeps.trial import Metric
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 
 import tyro
 
-from rlhf_ray.arguments import parse_arguments
+from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.store import exchange
-from rlhf_ray.store.files import open_files
+from rlhf_ray.store.files import open_files, store_of
 from rlhf_ray.store.merges import check_one_kind
 from rlhf_ray.store.store import PreferenceStore
 
@@ -139,12 +139,6 @@ def run(words: list[str]) -> None:
         action(command)
     except (ValueError, OSError) as error:
         raise SettingError(str(error)) from error
-
-
-def store_of(path: str) -> str:
-    """Where the store is: ``path``, or a folder in it if that is a run's."""
-    inside = Path(path) / "preferences"
-    return str(inside) if (inside / "store.json").exists() else path
 
 
 def _open(path: str) -> PreferenceStore:

@@ -1,0 +1,1 @@
+"""What a policy and a reward are worth, in numbers."""
