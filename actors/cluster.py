@@ -49,15 +49,16 @@ def start_ray(cpus: int) -> None:
     if ray.is_initialized():
         return
     global _private
-    told = {name: os.environ[name] for name in ("OMP_NUM_THREADS", modules.FOLDERS) if name in os.environ}
-    runtime_env: dict[str, Any] = {"env_vars": told}
     if address := os.environ.get("RAY_ADDRESS"):
+        told = {name: os.environ[name] for name in ("OMP_NUM_THREADS", modules.FOLDERS) if name in os.environ}
+        runtime_env: dict[str, Any] = {"env_vars": told}
         look(address)
         # Ray refuses what the job was submitted with, even when it is the same.
         for name in json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {}).get("env_vars") or {}:
             told.pop(name, None)
         ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR")
         return
+    # Ray's processes inherit the environment, so that workers it has started ahead can be used: a runtime_env needs new ones.
     # At Ray's own niceness of 15 the ring's actors, which the run waits for, get next to nothing on a busy machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
     for attempts_left in (2, 1, 0):
@@ -67,7 +68,6 @@ def start_ray(cpus: int) -> None:
                     address="local",
                     num_cpus=max(cpus, os.cpu_count() or 1),
                     include_dashboard=False,
-                    runtime_env=runtime_env,
                     log_to_driver=False,
                     logging_level="ERROR",
                 )

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import tune_configs
 from actors.announced import announced
 from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.presets import new_folder, preset
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
 from rlhf_ray.runs.trackers import TrackerName
-from rlhf_ray.runs.train import start_ray
+from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment
 from rlhf_ray.sweeps.running import Plan, go_on, read_plan, sweep
 from rlhf_ray.sweeps.space import Space, parse
@@ -55,24 +57,16 @@ class Tune(Experiment):
     """Folder for the sweep; a new one under runs/ unless given."""
 
 
-def run(
-    words: list[str],
-    load: Callable[[str], tuple[Experiment, Space]],
-    new_folder: Callable[[str, int], Path],
-) -> None:
-    """Run ``rlhf-ray tune`` with the words after it.
-
-    Args:
-        words: the preset and the options, or ``--resume FOLDER``.
-        load: the experiment and the search space of that name.
-        new_folder: names a folder, given a name and a seed.
-    """
+def run(words: list[str]) -> None:
+    """Run the command: ``words`` are the preset and the options, or ``--resume FOLDER``."""
+    quiet()
     if "--resume" in words:
         resumed = _resumed(words)
         _begin(read_plan(resumed), resumed, go_on)
         return
     name, rest = words[0], words[1:]
-    experiment, space = load(name)
+    experiment = preset(name)
+    space: Space = tune_configs.load(name).search_space() if name in tune_configs.names() else {}
     defaults = Tune(**{f.name: getattr(experiment, f.name) for f in dataclasses.fields(Experiment)})
     command: Tune = parse_arguments(Tune, f"rlhf-ray tune {name}", rest, defaults)
     plan = plan_of(command, space, name)

@@ -11,9 +11,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.access import NoAccessError
+from actors.cluster import start_ray
 from rlhf_ray.cluster import doctor
 from rlhf_ray.cluster.doctor import Examiner, Finding, NodeFacts
-from rlhf_ray.runs.train import start_ray
 
 HEAD_PORTS = (6379, 8265, 10001)
 """Those of `ray start --head`: the cluster's, the dashboard's, and the one of clients."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.labelling.films import Film
 
 
 @dataclass(frozen=True)
@@ -21,14 +20,12 @@ class Pairs:
         left, right: ``n`` fragments each; pair ``i`` is ``left[i]`` against ``right[i]``.
         ids: ``n`` ids made of the fragments' content, so that the same question has the same id wherever it is asked.
         reward_version: the version of the reward model that chose the pairs (0: none did).
-        films: what people are shown of each pair, left and right; empty where nobody is or the observations are images.
     """
 
     left: Fragments
     right: Fragments
     ids: tuple[str, ...]
     reward_version: int = 0
-    films: tuple[tuple[Film, Film], ...] = ()
 
     def __len__(self) -> int:
         return len(self.left)
@@ -85,7 +82,6 @@ class Comparisons:
             left=self.pairs.left[index],
             right=self.pairs.right[index],
             ids=tuple(self.pairs.ids[i] for i in positions),
-            films=tuple(self.pairs.films[i] for i in positions) if self.pairs.films else (),
         )
         annotators = tuple(self.annotators[i] for i in positions) if self.annotators else ()
         return Comparisons(pairs, self.preferences[index], annotators)

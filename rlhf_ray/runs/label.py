@@ -1,4 +1,4 @@
-"""`rlhf-ray label`: collect labels without training, about clips of a policy, of random actions, or recorded ones."""
+"""Collecting labels without training, about clips of a policy, of random actions, or recorded ones."""
 
 from __future__ import annotations
 
@@ -31,58 +31,6 @@ from rlhf_ray.store import PreferenceStore
 
 MORE_CLIPS = 30
 """Clips that are made where few hold no pair. Of images, which need not be drawn, they are chosen from as many."""
-
-USAGE = """usage: rlhf-ray label SOURCE --store STORE [--comparisons N] [--OPTION VALUE …]
-
-SOURCE is where the clips come from:
-  a run's folder            what its policy does
-  a preset, an environment  what random actions do
-  a .npz                    recorded steps, as `rlhf-ray record` writes them (images; --environment names theirs)
-  a preference store        the clips in it, in new pairs (images; --environment names theirs)
-
-`rlhf-ray label SOURCE --help` explains every option."""
-
-
-@dataclass(frozen=True)
-class Label:
-    """Have people compare clips. Every answer is in the store, on the disk, before the page acknowledges it; Ctrl-C ends it."""
-
-    store: str
-    """Folder or URL of the preference store: a new one, or one to add to."""
-    comparisons: int = 100
-    """Comparisons that the store shall hold in the end."""
-    environment: str | None = None
-    """The environment that recorded clips are from. Other sources tell it."""
-    length: int | None = None
-    """Steps per clip; as the run or the preset has it unless given."""
-    seed: int = 0
-    """Seed of clips and pairs."""
-    labelling: LabellingSettings = field(default_factory=LabellingSettings)
-
-
-def run(words: list[str], preset: Callable[[str], Experiment]) -> None:
-    """Run the command.
-
-    Args:
-        words: of the command line.
-        preset: the experiment of a name.
-    """
-    if not words or words[0].startswith("-"):
-        print(USAGE)
-        sys.exit(0 if words and words[0] in ("-h", "--help") else 2)
-    command = parse_arguments(Label, f"rlhf-ray label {words[0]}", words[1:])
-    held = label(
-        words[0],
-        command.store,
-        comparisons=command.comparisons,
-        experiment=_experiment(words[0], command.environment, preset),
-        length=command.length,
-        seed=command.seed,
-        labelling=command.labelling,
-        invite=lambda links: print(*invitation(links, command.store), sep="\n", flush=True),
-    )
-    print(f"{command.store}: {held} comparisons")
-
 
 def label(
     source: str,
@@ -226,14 +174,3 @@ class _Clips:
         if fragments is None or len(fragments) < 2:
             raise SettingError(f"{path} holds no two clips of {self.settings.length} steps.")
         self.pool.add(Clips(-1, RANDOM_POLICY, fragments, 0, ()))
-
-
-def _experiment(source: str, environment: str | None, preset: Callable[[str], Experiment]) -> Experiment:
-    path = Path(source)
-    if (path / "config.json").exists():
-        return RunFolder.open(path).experiment()
-    if path.exists():
-        if environment is None:
-            raise SettingError(f"{source} does not tell which environment it is of: name it with --environment.")
-        return preset(environment)
-    return preset(source)

@@ -1,4 +1,4 @@
-"""`rlhf-ray record`: write down what a run's policy does, as demonstrations."""
+"""Writing down what a policy does, as demonstrations."""
 
 from __future__ import annotations
 
@@ -16,36 +16,6 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.policies import newest_policy
 from rlhf_ray.measure.true_return import SEED_OFFSET, ActBest, with_an_end
 from rlhf_ray.runs.folder import RunFolder
-
-
-@dataclass(frozen=True)
-class Record:
-    """Write down what a run's saved policy does, acting deterministically: demonstrations, or a dataset to label."""
-
-    run: tyro.conf.Positional[Path]
-    """The run folder. The run may be going on."""
-    out: Path
-    """The file, a .npz: one flat array each for observations, actions, next_observations, rewards, terminals and timeouts."""
-    episodes: int = 20
-    """Episodes to play."""
-    seed: int = 0
-    """Seed of the episodes' beginnings."""
-
-
-def run(words: list[str]) -> None:
-    """Run the command."""
-    command = parse_arguments(Record, "rlhf-ray record", words)
-    if command.episodes < 1:
-        raise SettingError(f"--episodes is {command.episodes}; it must be 1 or more.")
-    folder = RunFolder.open(command.run)
-    policy, iteration = newest_policy(folder)
-    demonstrations = record(folder.experiment().environment, policy.best, episodes=command.episodes, seed=command.seed)
-    demonstrations.save(command.out)
-    assert demonstrations.rewards is not None
-    print(
-        f"{command.out}: {len(demonstrations)} steps in {command.episodes} episodes of the policy of iteration {iteration}, mean "
-        f"true return {demonstrations.rewards.sum() / command.episodes:.1f}"
-    )
 
 
 def record(environment: str, act: ActBest, *, episodes: int, seed: int) -> Demonstrations:

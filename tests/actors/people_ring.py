@@ -1,17 +1,19 @@
 """A ring with people in it, of real Ray actors. Not a test itself."""
 
 import dataclasses
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from actors.executor import RayExecutor
 from actors.labelling_page import PageSettings
-from actors.people import PeoplesPipeline
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
-from tests.made_up import Drawn, Walk
+from tests.actors.rings import ring_in
+from tests.made_up import Drawn
 
 FRAGMENTS = FragmentSettings(length=5, pool=60, initial_env_steps=200, film_env_steps=40)
 PREFERENCES = PreferenceSettings(
@@ -25,38 +27,30 @@ LABELLING = LabellingSettings(annotators=("ada", "bob"), port=0, catch_share=0.0
 @contextmanager
 def people_ring(
     folder: Path,
-    kind: type[Any] = PeoplesPipeline,
     preferences: PreferenceSettings = PREFERENCES,
     sessions: Sessions | None = None,
     make_env: Callable[[], Any] = DRAWN,
     **labelling: Any,
 ) -> Iterator[Any]:
+    """A ring whose page's port is any, and whose people are ada and bob."""
     file = folder / "labelling.json"
     (sessions or Sessions.create(LABELLING.annotators)).save(file)
-    ring = kind(
-        name="ring",
-        fragments=FRAGMENTS,
-        preferences=preferences,
-        reward_model=REWARD_MODEL,
-        observation_space=Walk.observation_space,
-        action_space=Walk().action_space,
-        make_env=make_env,
-        store=folder / "store",
-        seed=0,
-        rollouts=4,
-        spread=100,
-        total_env_steps=1000,
-        page=PageSettings(
-            dataclasses.replace(LABELLING, **labelling),
-            file,
-            "Walk",
-            15.0,
-            "run",
-            0,
-            folder / "labelling.port",
-        ),
+    page = PageSettings(
+        dataclasses.replace(LABELLING, **labelling), file, "Walk", 15.0, "run", 0, folder / "labelling.port"
     )
-    try:
+    with ring_in(
+        folder,
+        preferences,
+        executor=RayExecutor(f"ring-{uuid.uuid4().hex[:8]}"),
+        fragments=FRAGMENTS,
+        reward_model=REWARD_MODEL,
+        make_env=make_env,
+        page=page,
+    ) as ring:
         yield ring
-    finally:
-        ring.close()
+
+
+def links(ring: Any) -> dict[str, str]:
+    """Where each person labels."""
+    found: dict[str, str] = ring.people.page.links
+    return found

@@ -1,21 +1,21 @@
 """The first clips come in parts, and people are asked about those there are."""
 
+import asyncio
 import dataclasses
 import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.first_clips import FirstClips, parts
-from actors.people import PeoplesPipeline
-from actors.synchronous import SynchronousPipeline
+from actors.first_clips import FirstClips, Part, parts, questions
 from rlhf_ray.settings import ResolvedFragments
-from tests.actors.people_ring import PREFERENCES, people_ring
+from tests.actors.people_ring import PREFERENCES, links, people_ring
 from tests.labelling.person import Person
 from tests.made_up import Drawn
 
@@ -44,30 +44,61 @@ def test_the_parts_take_all_steps_and_the_episode_comes_last(
 
 def test_questions_come_with_the_clips() -> None:
     made = parts(18_000, 36, 8, ResolvedFragments(length=50, initial_env_steps=18_000), images=False)
-    first = FirstClips(made, lambda most: [])
-    asked = [first.questions(175)]
-    for part in made[:-1]:
-        first.took(part, None, first.made + part.clips)
-        asked.append(first.questions(175))
-    assert asked[:3] == [0, 9, 19]
+    asked, count = [questions(175, 0.0, False)], 0
+
+    async def make(part: Part, collector: Any) -> int:
+        nonlocal count
+        asked.append(questions(175, first.share, count > 0))
+        count += part.clips
+        return count
+
+    first = FirstClips(made, make)
+    asyncio.run(first.gather("collector", lambda most: [], lambda helper: None))
+    assert asked[:4] == [0, 0, 9, 19]
     assert asked[-1] < 175
-    assert first.progress == "clip 35 of 36"
-    first.took(made[-1], None, 36)
-    assert first.questions(175) == 175
+    assert first.progress == "clip 36 of 36"
+    assert questions(175, first.share, True) == 175
+    assert first.env_steps == 18_000
+
+
+def test_helpers_make_parts_once_they_are_ready_and_are_ended() -> None:
+    made = parts(18_000, 36, 8, ResolvedFragments(length=50, initial_env_steps=18_000), images=False)
+    by: dict[Any, int] = {}
+    ended: list[Any] = []
+
+    class Helper:
+        def __init__(self, after: float):
+            self.after = after
+
+        def __getattr__(self, name: str) -> Any:
+            assert name == "__ray_ready__"
+            return SimpleNamespace(remote=lambda: asyncio.sleep(self.after))
+
+    quick, never = Helper(0.0), Helper(3600.0)
+
+    async def make(part: Part, collector: Any) -> int:
+        await asyncio.sleep(0.002)
+        by[collector] = by.get(collector, 0) + 1
+        return 2 * sum(by.values())
+
+    first = FirstClips(made, make)
+    asyncio.run(first.gather("collector", lambda most: [quick, never], ended.append))
+    assert sum(by.values()) == len(made)
+    assert by[quick] >= 5
+    assert ended == [quick, never]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("kind", [PeoplesPipeline, SynchronousPipeline])
-def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, kind: type[Any]) -> None:
-    mode: Any = "synchronous" if kind is SynchronousPipeline else "asynchronous"
+@pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
+def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, mode: Any) -> None:
     over, said = threading.Event(), list[str]()
     preferences, slow = dataclasses.replace(PREFERENCES, mode=mode), partial(SlowlyDrawn, (20,), numbered=False)
-    with people_ring(tmp_path, kind, preferences, make_env=slow) as ring:
+    with people_ring(tmp_path, preferences, make_env=slow) as ring:
         ring.say = said.append
         thread = threading.Thread(target=ring.begin, args=(200, over.is_set))
         thread.start()
-        person = Person(ring.links["ada"], tmp_path / "store")
+        person = Person(links(ring)["ada"], tmp_path / "store")
         reasons = set()
         while (question := person.question()) is None:
             reasons.add(person.client.get("/api/progress").json()["reason"])
@@ -78,7 +109,7 @@ def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, 
         assert all("first clips" in reason for reason in reasons - {None})
         person.answer(question, "left")
         deadline = time.monotonic() + 60
-        while ring._first is not None:
+        while ring.source.making is not None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert ring.env_steps == 200

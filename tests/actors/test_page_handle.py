@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, expect
 from actors import page_handle
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.store import PreferenceStore
-from tests.actors.people_ring import LABELLING, people_ring
+from tests.actors.people_ring import LABELLING, links, people_ring
 from tests.labelling.at_the_page import press, wait_for_pair, wait_saved
 from tests.labelling.conftest import browser as browser  # a fixture
 from tests.labelling.person import Person
@@ -31,12 +31,12 @@ def _wait(condition: Callable[[], Any], within_s: float = 60.0) -> None:
 
 
 def _port(ring: Any) -> int:
-    return int(ring.links["ada"].split("/#")[0].rpartition(":")[2])
+    return int(links(ring)["ada"].split("/#")[0].rpartition(":")[2])
 
 
 def _kill_and_take_the_port(ring: Any) -> socket.socket:
     """Kill the page; another process has its port the moment it is free."""
-    pid, port = ray.get(ring.page.__ray_call__.remote(lambda self: os.getpid())), _port(ring)
+    pid, port = ray.get(ring.people.page.actor.__ray_call__.remote(lambda self: os.getpid())), _port(ring)
     os.kill(pid, signal.SIGKILL)
     taken = socket.socket()
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,10 +57,9 @@ def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(
     tmp_path: Path, browser: Browser, caplog: pytest.LogCaptureFixture
 ) -> None:
     with people_ring(tmp_path) as ring:
-        ring._collect_first(200)
-        ring.start()
-        _wait(lambda: ring._first is None)  # all pairs are there
-        link = ring.links["ada"]
+        ring.start(200)
+        _wait(lambda: ring.source.share == 1.0)  # all pairs are there
+        link = links(ring)["ada"]
         page = browser.new_page()
         page.goto(link)
         wait_for_pair(page)
@@ -75,10 +74,10 @@ def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(
             press(page, "ArrowLeft")
         expect(page.locator("#saved")).not_to_have_attribute("data-waiting", "0")
         _wait(lambda: "Waiting up to" in caplog.text)
-        assert ring.links["ada"] == link
+        assert links(ring)["ada"] == link
         taken.close()
         wait_saved(page)
-        assert ring.links["ada"] == link
+        assert links(ring)["ada"] == link
         # PPO has not stepped meanwhile, and yet the page knows all that it knew.
         person = Person(link, tmp_path / "store")
         progress = person.client.get("/api/progress").json()
@@ -92,15 +91,14 @@ def test_a_page_whose_port_stays_taken_says_its_new_link(tmp_path: Path, monkeyp
     monkeypatch.setattr(page_handle, "PORT_WITHIN", 0.5)
     sessions, told = Sessions.create(LABELLING.annotators), list[Any]()
     with people_ring(tmp_path, sessions=sessions) as ring:
-        ring.page_handle.on_links = told.append
-        ring._collect_first(200)
-        ring.start()
+        ring.people.page.on_links = told.append
+        ring.start(200)
         old = _port(ring)
         with _kill_and_take_the_port(ring):
             _wait(lambda: told)
-            assert told == [ring.links]
+            assert told == [links(ring)]
             assert _port(ring) != old
-            _wait(Person(ring.links["ada"], tmp_path / "store").question)
+            _wait(Person(links(ring)["ada"], tmp_path / "store").question)
         port = _port(ring)
     # A run that is resumed serves it there, too: the settings' port is any.
     with people_ring(tmp_path, sessions=sessions) as ring:

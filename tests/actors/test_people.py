@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,16 +17,13 @@ import httpx
 import pytest
 import ray
 
-from actors.asynchronous import AsynchronousPipeline
-from actors.synchronous import SynchronousPipeline
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.store import PreferenceStore
-from tests.actors.people_ring import LABELLING, PREFERENCES, people_ring
+from tests.actors.people_ring import LABELLING, PREFERENCES, links, people_ring
+from tests.actors.rings import moment
 from tests.labelling.person import Person
-from tests.made_up import AlwaysUp
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
-UP = partial(AlwaysUp, 1.0)
 
 
 def _wait(condition: Callable[[], bool], within_s: float = 90.0) -> None:
@@ -38,8 +34,8 @@ def _wait(condition: Callable[[], bool], within_s: float = 90.0) -> None:
 
 
 @contextmanager
-def _person(ring: AsynchronousPipeline, folder: Path, who: str = "ada") -> Iterator[Person]:
-    person, stopped = Person(ring.links[who], folder / "store"), threading.Event()
+def _person(ring: Any, folder: Path, who: str = "ada") -> Iterator[Person]:
+    person, stopped = Person(links(ring)[who], folder / "store"), threading.Event()
     thread = person.start(stopped.is_set)
     try:
         yield person
@@ -63,12 +59,11 @@ def test_people_are_asked_and_the_reward_is_fitted_to_what_they_say(tmp_path: Pa
         assert first.answered >= 6
         # Label 7 of 20 falls due at 1/28 of the way: 36 iterations of this pace.
         for i in range(3):
-            ring.advance(i / 1000, 200 + i)
+            ring.advance(moment(i / 1000, 200 + i))
             time.sleep(0.3)
         _wait(lambda: "Next question in" in (person.client.get("/api/progress").json()["reason"] or ""))
         assert person.client.get("/api/progress").json()["first_labels"] is None
-        ring.film(1, 0, UP)
-        ring.advance(1.0, 1000)
+        ring.advance(moment(1.0, 1000))
         _wait(lambda: ring.answered >= 20)
         _wait(lambda: ring.rounds_held == 5)
         assert ring.env_steps == 240
@@ -91,7 +86,7 @@ def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp
     with people_ring(tmp_path, preferences=dataclasses.replace(PREFERENCES, minimum_comparisons=2)) as ring:
         thread = threading.Thread(target=ring.begin, args=(200,))
         thread.start()
-        person = Person(ring.links["ada"], tmp_path / "store")
+        person = Person(links(ring)["ada"], tmp_path / "store")
         _wait(lambda: person.client.get("/api/progress").json()["first_labels"] == 2)
         for _ in range(3):
             _wait(lambda: (question := person.question()) is not None and bool(person.answer(question, "left")))
@@ -99,7 +94,7 @@ def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp
         assert ring.version == 1
         started = time.monotonic()
         for i in range(20):
-            ring.advance(i / 19, 200 + 50 * i)
+            ring.advance(moment(i / 19, 200 + 50 * i, room=0))
         assert time.monotonic() - started < 2.0
         _wait(lambda: ring.answered == 3)
         undone = person.post("/api/undo", {"event_id": "f" * 32})
@@ -108,18 +103,24 @@ def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp
         assert len(PreferenceStore(tmp_path / "store")) == 2
 
 
-@pytest.mark.parametrize("victim", ["page", "store", "trainer", "fragmenter", "collector"])
+@pytest.mark.parametrize("victim", ["page", "store", "trainer", "pool", "collector"])
 def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: str) -> None:
     with people_ring(tmp_path) as ring, _person(ring, tmp_path) as person:
         assert ring.begin(200) is not None
-        actor = getattr(ring, victim)
+        actor = {"page": ring.people.page.actor, "collector": ring.source.collector}.get(victim)
+        actor = actor or getattr(ring.members, victim)
         pid = ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
-        ring.film(1, 0, UP)
-        ring.advance(0.6, 700)
+        ring.advance(moment(0.6, 700))
         os.kill(pid, signal.SIGKILL)
-        ring.advance(1.0, 1000)
-        # As PPO does while it goes on: what a lost fragmenter held is made anew.
-        _wait(lambda: bool(ring.film(2, 0, UP)) or bool(ring.advance(1.0, 1000)) or ring.answered >= 20)
+        ring.advance(moment(1.0, 1000))
+
+        def all_labels() -> bool:
+            """As the agent does while it goes on: what a lost pool held is made anew."""
+            ring.source.offer(moment(1.0, 1000), 4, wait=True)
+            ring.advance(moment(1.0, 1000))
+            return bool(ring.answered >= 20)
+
+        _wait(all_labels)
         _wait(lambda: ring.rounds_held == 5)
     _all_once(person, tmp_path)
     stored = PreferenceStore(tmp_path / "store").load()
@@ -129,18 +130,17 @@ def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: st
 
 def test_rounds_wait_for_people_when_they_are_asked_to(tmp_path: Path) -> None:
     rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
-    with people_ring(tmp_path, SynchronousPipeline, rounds) as ring, _person(ring, tmp_path):
+    with people_ring(tmp_path, rounds) as ring, _person(ring, tmp_path):
         first = ring.begin(200)
         assert (first.wanted, first.answered) == (6, 6)
-        ring.film(1, 0, UP)
-        second = ring.hold_round(1)
+        second = ring.advance(moment(0.25, 400))
         assert second.answered == second.wanted > 0
         assert second.fit is not None
 
 
 def test_waiting_for_people_can_be_stopped(tmp_path: Path) -> None:
     rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
-    with people_ring(tmp_path, SynchronousPipeline, rounds) as ring:
+    with people_ring(tmp_path, rounds) as ring:
         started = time.monotonic()
         report = ring.begin(200, stop=lambda: time.monotonic() - started > 15)
         assert report.answered == 0
@@ -151,8 +151,7 @@ def test_people_and_a_script_share_the_questions(tmp_path: Path) -> None:
     mixed = dataclasses.replace(PREFERENCES, teacher="oracle", human_share=0.5)
     with people_ring(tmp_path, preferences=mixed) as ring, _person(ring, tmp_path):
         assert ring.begin(200) is not None
-        ring.film(1, 0, UP)
-        ring.advance(1.0, 1000)
+        ring.advance(moment(1.0, 1000))
         _wait(lambda: ring.answered >= 20)
         _wait(lambda: ring.rounds_held == 5)
     stored = PreferenceStore(tmp_path / "store").load()
@@ -167,14 +166,16 @@ def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path
     with people_ring(tmp_path, sessions=sessions) as ring:
         with _person(ring, tmp_path) as person:
             assert ring.begin(200) is not None
-        ring.advance(0.5, 600)
+        ring.advance(moment(0.5, 600))
         held: list[Any] = []
         _wait(lambda: bool(held.append(person.question()) or held[-1]))
-        state, answered = ring.state(), ring.answered
+        (tmp_path / "checkpoint").mkdir()
+        ring.save(tmp_path / "checkpoint")
+        answered = ring.answered
     with people_ring(tmp_path, sessions=sessions) as ring:
-        ring.load_state(state)
+        ring.load(tmp_path / "checkpoint")
         assert ring.answered == answered
-        again = Person(ring.links["ada"], tmp_path / "store")
+        again = Person(links(ring)["ada"], tmp_path / "store")
         _wait(lambda: again.question() is not None)
         again.answer(held[-1], "left")  # the lease is of before
         _wait(lambda: ring.answered == answered + 1)
@@ -182,14 +183,14 @@ def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path
 
 def test_the_page_refuses_strangers(tmp_path: Path) -> None:
     with people_ring(tmp_path) as ring:
-        base = ring.links["ada"].split("/#")[0]
+        base = links(ring)["ada"].split("/#")[0]
         assert httpx.get(f"{base}/api/progress").status_code == 401
         assert httpx.get(f"{base}/api/progress", headers={"host": "evil.example"}).status_code in (400, 421)
 
 
 def test_whoever_is_shut_out_is_so_at_once(tmp_path: Path) -> None:
     with people_ring(tmp_path) as ring:
-        person, other = (Person(ring.links[who], tmp_path / "store") for who in ("ada", "bob"))
+        person, other = (Person(links(ring)[who], tmp_path / "store") for who in ("ada", "bob"))
         sessions = Sessions.load(tmp_path / "labelling.json")
         sessions.revoke("ada")
         sessions.save(tmp_path / "labelling.json")
@@ -211,7 +212,7 @@ def test_what_the_page_is_made_from_holds_no_secret(tmp_path: Path, monkeypatch:
 
         return wrap
 
-    monkeypatch.setattr("actors.pipeline.ray.remote", watched)
+    monkeypatch.setattr("actors.executor.ray.remote", watched)
     with people_ring(tmp_path):
         kept = json.loads((tmp_path / "labelling.json").read_text())
         secrets = [bytes.fromhex(kept["secret"]), *(of["token"].encode() for of in kept["people"].values())]

@@ -5,14 +5,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.gatherer import SyntheticGatherer
 from actors.reward_trainer import RewardTrainerActor, StateLostError
-from rlhf_ray.data.comparisons import Changes, Comparisons
+from rlhf_ray.data.comparisons import Changes
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
-FIRST, SECOND = some_comparisons(6, seed=1), some_comparisons(4, seed=2)
+FIRST, SECOND = Changes(6, some_comparisons(6, seed=1)), Changes(10, some_comparisons(4, seed=2))
+NOTHING = Changes(10, None)
+
+
+def _keys(changes: Changes) -> tuple[tuple[str, str], ...]:
+    assert changes.held is not None
+    return tuple(changes.held.keys)
 
 
 def _actor() -> RewardTrainerActor:
@@ -29,51 +34,46 @@ def _version(actor: RewardTrainerActor) -> dict[str, Any]:
 
 def test_fitting_the_same_version_again_returns_it_without_fitting_again() -> None:
     actor = _actor()
-    report, state = actor.fit(5, 1, FIRST)
-    again, same_state = actor.fit(5, 1, FIRST)
-    assert again == report
-    assert report.version == 1
-    assert _same(state["ensemble"], same_state["ensemble"])
+    fit, reward, state = actor.fit(5, 1, FIRST)
+    again, same_reward, same_state = actor.fit(5, 1, FIRST)
+    assert again == fit
+    assert (fit.report.version, fit.last) == (1, 6)
+    assert _same(reward, same_reward)
     assert state["keys"] == same_state["keys"]
-    later, _ = actor.fit(5, 2, SECOND)
+    later, _, _ = actor.fit(5, 2, SECOND)
     undisturbed = _actor()
     undisturbed.fit(5, 1, FIRST)
-    expected, _ = undisturbed.fit(5, 2, SECOND)
-    assert str(dataclasses.replace(later, seconds=0)) == str(dataclasses.replace(expected, seconds=0))  # NaN is not NaN
+    expected, _, _ = undisturbed.fit(5, 2, SECOND)
+    now, then = (str(dataclasses.replace(of.report, seconds=0)) for of in (later, expected))  # NaN is not NaN
+    assert now == then
     assert _same(_version(actor), _version(undisturbed))
 
 
-def test_a_version_is_whole() -> None:
-    _, state = _actor().fit(3, 1, FIRST)
-    assert state["ensemble"]["version"] == 1
-    assert {"reward_mean", "reward_std"} < set(state["ensemble"])
-
-
-def test_several_batches_are_taken_in_at_once() -> None:
-    one, other = _actor(), _actor()
-    report, _ = one.fit(5, 1, FIRST, SECOND)
-    other.fit(5, 1, Comparisons.concatenate([FIRST, SECOND]))
-    assert report.comparisons == 10
-    assert _same(_version(one), _version(other))
+def test_a_version_is_whole_and_what_is_published_holds_nothing_of_the_optimiser() -> None:
+    _, reward, state = _actor().fit(3, 1, FIRST)
+    assert reward["version"] == 1
+    assert {"reward_mean", "reward_std"} < set(reward)
+    assert reward is state["ensemble"]
+    assert state["optimizer"]
 
 
 def test_a_restarted_trainer_says_that_it_lost_its_state_and_goes_on_when_given_it_back() -> None:
     undisturbed = _actor()
-    _, state = undisturbed.fit(5, 1, FIRST)
+    _, _, state = undisturbed.fit(5, 1, FIRST)
     restarted = _actor()
     with pytest.raises(StateLostError, match="at version 0; version 2 cannot follow"):
         restarted.fit(5, 2, SECOND)
     restarted.load_state(state, FIRST)
     undisturbed.fit(5, 2, SECOND)
-    report, _ = restarted.fit(5, 2, SECOND)
-    assert report.comparisons == 10
+    fit, _, _ = restarted.fit(5, 2, SECOND)
+    assert fit.report.comparisons == 10
     assert _same(_version(restarted), _version(undisturbed))
 
 
 def test_a_version_cannot_be_skipped_or_gone_back_to() -> None:
     actor = _actor()
     actor.fit(1, 1, FIRST)
-    actor.fit(1, 2)
+    actor.fit(1, 2, NOTHING)
     for version in (1, 4):
         with pytest.raises(StateLostError):
             actor.fit(1, version, SECOND)
@@ -83,49 +83,50 @@ def test_a_version_cannot_be_skipped_or_gone_back_to() -> None:
 
 def test_a_fit_without_new_comparisons_fits_the_old_ones() -> None:
     actor = _actor()
-    first, _ = actor.fit(5, 1, FIRST)
-    second, _ = actor.fit(50, 2)
-    assert second.comparisons == first.comparisons == 6
-    assert second.train_loss < first.train_loss
+    first, _, _ = actor.fit(5, 1, FIRST)
+    second, _, _ = actor.fit(50, 2, NOTHING)
+    assert second.report.comparisons == first.report.comparisons == 6
+    assert second.report.train_loss < first.report.train_loss
 
 
 def test_what_is_held_out_is_what_the_settings_say() -> None:
     settings = PreferenceSettings(held_out_share=0.5)
     actor = RewardTrainerActor(RewardModelSettings(hidden=(8,)), settings, VECTORS, FORCES, seed=0)
-    report, _ = actor.fit(1, 1, some_comparisons(60))
-    assert 15 <= report.held_out <= 45
+    fit, _, _ = actor.fit(1, 1, Changes(60, some_comparisons(60)))
+    assert 15 <= fit.report.held_out <= 45
 
 
 def test_changes_are_taken_in_and_where_everything_was_withdrawn_no_version_is_made(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     actor = _actor()
-    nothing, _ = actor.fit(5, 1, Changes(1, None, (("gone", "anna"),)))
-    assert (nothing.version, nothing.comparisons, nothing.gradient_steps) == (0, 0, 0)
+    nothing, _, _ = actor.fit(5, 1, Changes(1, None, (("gone", "anna"),)))
+    assert (nothing.report.version, nothing.report.comparisons, nothing.report.gradient_steps) == (0, 0, 0)
     assert "No new version of the reward model: There are no comparisons" in caplog.text
-    report, state = actor.fit(5, 1, FIRST, Changes(9, SECOND, tuple(FIRST.keys[:2]), {"anna": 0.5}))
-    assert (report.version, report.comparisons) == (1, 8)
+    actor.fit(5, 1, FIRST)
+    fit, _, state = actor.fit(5, 2, Changes(9, SECOND.held, _keys(FIRST)[:2], {"anna": 0.5}))
+    assert (fit.report.version, fit.report.comparisons, fit.last) == (2, 8, 9)
     assert state["weights"] == {"anna": 0.5}
-    nothing, state = actor.fit(5, 2, Changes(20, None, tuple(FIRST.keys + SECOND.keys)))
-    assert (nothing.version, nothing.gradient_steps) == (1, 0)
-    assert np.isnan(nothing.train_loss)
+    nothing, _, state = actor.fit(5, 3, Changes(20, None, (*_keys(FIRST), *_keys(SECOND))))
+    assert (nothing.report.version, nothing.report.gradient_steps) == (2, 0)
+    assert np.isnan(nothing.report.train_loss)
     assert state["keys"] == []
-    assert state["ensemble"]["version"] == 1
-    report, _ = actor.fit(5, 2, FIRST)
-    assert (report.version, report.comparisons) == (2, 6)
+    assert state["ensemble"]["version"] == 2
+    fit, _, _ = actor.fit(5, 3, FIRST)
+    assert (fit.report.version, fit.report.comparisons) == (3, 6)
 
 
-def test_a_trainer_restored_from_the_store_has_what_the_gatherer_gave_it_and_takes_it_once(tmp_path: Path) -> None:
-    store, gatherer = PreferenceStore(tmp_path), SyntheticGatherer(PreferenceSettings(), seed=0)
-    first, second = gatherer.gather(FIRST.pairs, 0), gatherer.gather(SECOND.pairs, 1)
+def test_a_trainer_restored_from_the_store_has_what_was_answered_and_takes_it_once(tmp_path: Path) -> None:
+    store = PreferenceStore(tmp_path)
     undisturbed, restarted = _actor(), _actor()
-    _, state = undisturbed.fit(5, 1, first)
-    for answers in (first, second):
-        store.commit(answers, annotator=PreferenceSettings().teacher)
-    restarted.load_state(state, store.since(0))
-    stored = store.load()
-    assert stored is not None
-    report, _ = restarted.fit(5, 2, stored)
-    assert report.comparisons == 10
-    undisturbed.fit(5, 2, second)
+    for i, answers in enumerate((FIRST, SECOND)):
+        assert answers.held is not None
+        store.commit(answers.held, annotator="oracle")
+        last = undisturbed.trainer.keys and 6
+        _, _, state = undisturbed.fit(5, i + 1, store.since(last or 0))
+        if i == 0:
+            kept = state
+    restarted.load_state(kept, store.since(0, 6))
+    fit, _, _ = restarted.fit(5, 2, store.since(0))  # the first ones again
+    assert fit.report.comparisons == 10
     assert _same(_version(restarted), _version(undisturbed))

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from actors.fragmenter import Clips
 from actors.rollout_collector import RolloutCollector
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.queries.pool import Clips
 from rlhf_ray.settings import ResolvedFragments
 from tests.made_up import AlwaysUp, Drawn, Walk, same_fragments
 
@@ -42,7 +42,7 @@ def _fragments(clips: Clips) -> Fragments:
 @given(st.integers(1, 120), st.integers(1, 20), st.lists(st.integers(1, 30), min_size=1, max_size=4))
 def test_exactly_as_many_steps_are_taken_as_asked_for(env_steps: int, rollouts: int, lengths: list[int]) -> None:
     env = Counting(Walk(tuple(lengths)))
-    clips = _collector(env).collect(env_steps, rollouts, 0)
+    clips = _collector(env).collect(env_steps, rollouts, 0)[1]
     assert len(env.actions) == env_steps
     if clips.fragments is not None:
         # Each observation says which episode and which step of it it is: the fragments cross none.
@@ -53,7 +53,7 @@ def test_exactly_as_many_steps_are_taken_as_asked_for(env_steps: int, rollouts: 
 
 
 def test_the_steps_are_shared_by_rollouts_that_each_begin_an_episode() -> None:
-    clips = _collector(Walk((1000,))).collect(103, 4, 0)
+    clips = _collector(Walk((1000,))).collect(103, 4, 0)[1]
     episodes = np.unique(_fragments(clips).observations[:, 0, 1])
     assert len(episodes) == 4
     lengths = [
@@ -64,33 +64,33 @@ def test_the_steps_are_shared_by_rollouts_that_each_begin_an_episode() -> None:
 
 
 def test_few_steps_are_not_shared_by_so_many_rollouts_that_none_holds_a_fragment() -> None:
-    clips = _collector(Walk((1000,))).collect(12, 16, 0)
+    clips = _collector(Walk((1000,))).collect(12, 16, 0)[1]
     assert len(_fragments(clips)) == 2 * 2  # two rollouts of 6 steps hold two windows of 5 each
     assert clips.too_short == 0
 
 
 def test_only_the_lengths_of_episodes_that_ended_are_told() -> None:
-    clips = _collector(Walk((7, 9))).collect(30, 1, 0)
+    clips = _collector(Walk((7, 9))).collect(30, 1, 0)[1]
     assert clips.episode_lengths == (7, 9, 7)  # 7 steps of a fourth one of 9 steps are left
-    assert _collector(Walk((50,))).collect(30, 1, 0).episode_lengths == ()
+    assert _collector(Walk((50,))).collect(30, 1, 0)[1].episode_lengths == ()
 
 
 def test_stretches_shorter_than_a_fragment_are_counted() -> None:
-    clips = _collector(Walk((4, 6))).collect(22, 1, 0)  # 4, 6, 4, 6 and 2 of the next
+    clips = _collector(Walk((4, 6))).collect(22, 1, 0)[1]  # 4, 6, 4, 6 and 2 of the next
     assert clips.too_short == 3
     assert len(_fragments(clips)) == 2 * 2
-    assert _collector(Walk((4,))).collect(20, 1, 0).fragments is None
+    assert _collector(Walk((4,))).collect(20, 1, 0)[1].fragments is None
 
 
 def test_fragments_say_whether_they_end_with_a_termination_and_truncation_is_none() -> None:
     for terminates in (True, False):
-        fragments = _fragments(_collector(Walk((8,), terminates=terminates)).collect(16, 1, 0))
+        fragments = _fragments(_collector(Walk((8,), terminates=terminates)).collect(16, 1, 0)[1])
         assert np.array_equal(fragments.terminated, (fragments.observations[:, -1, 0] == 8) & terminates)
 
 
 def test_fragments_hold_what_happened() -> None:
     env = Counting(Walk((1000,)))
-    fragments = _fragments(_collector(env).collect(20, 1, 0))
+    fragments = _fragments(_collector(env).collect(20, 1, 0)[1])
     assert len(fragments) == 16
     for i, start in enumerate(fragments.starts):
         assert fragments.actions[i, :, 0].tolist() == pytest.approx(env.actions[start : start + 5])
@@ -104,18 +104,18 @@ def test_a_round_gives_the_same_clips_whenever_it_is_held_and_another_round_othe
         return _collector(Walk((12,), numbered=False), seed)
 
     collector = make()
-    rounds = [_fragments(collector.collect(60, 2, number)) for number in (0, 1, 0)]
+    rounds = [_fragments(collector.collect(60, 2, number)[1]) for number in (0, 1, 0)]
     assert same_fragments(rounds[0], rounds[2])
-    assert same_fragments(rounds[0], _fragments(make().collect(60, 2, 0)))
+    assert same_fragments(rounds[0], _fragments(make().collect(60, 2, 0)[1]))
     assert not np.array_equal(rounds[0].observations, rounds[1].observations)
-    assert not np.array_equal(rounds[0].observations, _fragments(make(seed=1).collect(60, 2, 0)).observations)
-    by_policy = [_fragments(collector.collect(60, 2, 3, 5, lambda: AlwaysUp(0.5))) for _ in range(2)]
+    assert not np.array_equal(rounds[0].observations, _fragments(make(seed=1).collect(60, 2, 0)[1]).observations)
+    by_policy = [_fragments(collector.collect(60, 2, 3, 5, lambda: AlwaysUp(0.5))[1]) for _ in range(2)]
     assert same_fragments(*by_policy)
 
 
 def test_random_actions_are_those_of_the_action_space_and_marked_as_random() -> None:
     env = Counting(Walk((1000,)))
-    clips = _collector(env).collect(2000, 4, 0)
+    clips = _collector(env).collect(2000, 4, 0)[1]
     assert clips.policy_version == RANDOM_POLICY
     assert (_fragments(clips).policy_versions == RANDOM_POLICY).all()
     assert clips.source == -1
@@ -134,7 +134,7 @@ def test_with_a_random_action_share_of_1_actions_are_random_and_the_policy_is_no
 
 def test_with_a_random_action_share_of_0_all_actions_are_the_policys() -> None:
     env = Counting(Walk((10,)))
-    clips = _collector(env, random_action_share=0.0).collect(50, 2, 0, 7, lambda: AlwaysUp(0.25))
+    clips = _collector(env, random_action_share=0.0).collect(50, 2, 0, 7, lambda: AlwaysUp(0.25))[1]
     assert env.actions == [0.25] * 50
     assert clips.policy_version == 7
     assert (_fragments(clips).policy_versions == 7).all()
@@ -165,12 +165,12 @@ def test_an_environment_that_uses_its_observation_array_again_is_recorded_right(
             self._array[:] = super()._observation()
             return self._array
 
-    plain, in_place = (_fragments(_collector(env).collect(30, 1, 0)) for env in (Walk((10,)), InPlace((10,))))
+    plain, in_place = (_fragments(_collector(env).collect(30, 1, 0)[1]) for env in (Walk((10,)), InPlace((10,))))
     assert same_fragments(plain, in_place)
 
 
 def test_no_more_fragments_are_cut_than_the_pool_has_room_for() -> None:
-    assert len(_fragments(_collector(Walk((50,)), pool=7).collect(100, 1, 0))) == 7
+    assert len(_fragments(_collector(Walk((50,)), pool=7).collect(100, 1, 0)[1])) == 7
 
 
 class TestFilming:
@@ -179,11 +179,11 @@ class TestFilming:
         return collector, collector.film(steps, clips, 1, 700, 3, **options)
 
     def test_each_clip_has_the_film_of_its_own_frames(self) -> None:
-        _, (clips, _) = self.film()
+        _, (_, clips, films, _) = self.film()
         assert clips.fragments is not None
-        assert len(clips.films) == len(clips.fragments) >= 3
-        assert [film.info.id for film in clips.films] == clips.fragments.ids()
-        for fragment, film in zip(clips.fragments.observations, clips.films, strict=True):
+        assert len(films) == len(clips.fragments) >= 3
+        assert [film.info.id for film in films] == clips.fragments.ids()
+        for fragment, film in zip(clips.fragments.observations, films, strict=True):
             sheet = np.asarray(Image.open(io.BytesIO(film.sheet)).convert("L"))
             for k, observation in enumerate(fragment):
                 row, column = divmod(k, film.info.columns)
@@ -192,7 +192,7 @@ class TestFilming:
                 assert abs(seen - int(np.clip(30 + 5 * observation[2], 0, 59))) <= 1
 
     def test_clips_never_cross_an_episode_and_steps_are_exact(self) -> None:
-        collector, (clips, episode) = self.film(steps=103, lengths=(20, 13))
+        collector, (_, clips, _, episode) = self.film(steps=103, lengths=(20, 13))
         assert collector.env.steps_in_all == 103
         assert clips.fragments is not None
         steps = clips.fragments.observations[:, :, 0]
@@ -205,8 +205,8 @@ class TestFilming:
         assert collector.env.drawn <= 4 * 6 + 12  # and of clips that an episode's end cut short
 
     def test_the_policy_acts_alone_and_the_same_number_films_the_same(self) -> None:
-        _, (one, _) = self.film(make_policy=partial(AlwaysUp, 1.0))
-        _, (other, _) = self.film(make_policy=partial(AlwaysUp, 1.0))
+        _, (_, one, _, _) = self.film(make_policy=partial(AlwaysUp, 1.0))
+        _, (_, other, _, _) = self.film(make_policy=partial(AlwaysUp, 1.0))
         assert one.fragments is not None
         assert other.fragments is not None
         assert (one.fragments.actions == 1.0).all()
@@ -214,7 +214,7 @@ class TestFilming:
 
     def test_a_part_goes_on_with_the_episode_that_the_last_one_left(self) -> None:
         collector = RolloutCollector(partial(Drawn, (20,)), ResolvedFragments(length=5), 0)
-        parts = [collector.film(14, 2, 0, 0, episode=False, part=part)[0] for part in (1, 2, 3)]
+        parts = [collector.film(14, 2, 0, 0, episode=False, part=part)[1] for part in (1, 2, 3)]
         assert collector.env.steps_in_all == 42
         assert collector.env.episode == 2
         assert [clips.source for clips in parts] == [-2, -3, -4]

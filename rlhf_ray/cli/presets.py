@@ -1,0 +1,47 @@
+"""What a command's PRESET stands for, and where a new run's folder lies."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import tune_configs
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.envs import consent
+from rlhf_ray.settings import Experiment, load_experiment
+
+
+def preset(name: str) -> Experiment:
+    """The experiment called ``name``, or in the JSON file ``name``, or the defaults for the environment of that name."""
+    if name in tune_configs.names():
+        experiment: Experiment = tune_configs.load(name).experiment
+        return experiment
+    if name.endswith(".json"):
+        experiment = load_experiment(Path(name))
+        consent.check(experiment.environment, Path(name))
+        return experiment
+    import gymnasium
+
+    from rlhf_ray import envs
+
+    try:
+        envs.make_env(name).close()  # type: ignore[no-untyped-call]
+    except (ValueError, ImportError, gymnasium.error.Error) as error:
+        if ":" in name:  # nobody means a preset by that
+            raise SettingError(str(error)) from error
+        presets = ", ".join(tune_configs.names())
+        raise SettingError(f"{name!r} is neither a preset ({presets}) nor an environment: {error}") from error
+    consent.allow(consent.module_of(name))  # who types it, means it
+    return Experiment(environment=name)
+
+
+def new_folder(name: str, seed: int) -> Path:
+    """A folder for a run or a sweep of the preset ``name``, which is not there yet."""
+    from actors.cluster import job_metadata
+    from rlhf_ray.data.places import run_path
+
+    moment = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")
+    short = Path(name).stem if name.endswith(".json") else name.replace("/", "-")
+    job = job_metadata().get("job_submission_id", "")[-4:]  # two people may submit the same at the same moment
+    return run_path("runs") / "-".join(filter(None, [short, f"seed{seed}", moment, job]))

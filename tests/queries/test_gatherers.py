@@ -1,0 +1,60 @@
+import time
+
+import numpy as np
+
+from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.queries.gatherers import ScriptedGatherer
+from rlhf_ray.settings import PreferenceSettings
+from tests.made_up import same_fragments, some_comparisons
+
+PAIRS = some_comparisons(200).pairs
+
+
+def _answers(settings: PreferenceSettings, number: int = 0, seed: int = 0) -> Comparisons:
+    committed: list[Comparisons] = []
+    ScriptedGatherer(committed.append, settings, seed).ask(number, PAIRS)
+    return Comparisons.concatenate(committed)
+
+
+def test_the_oracle_answers_by_true_return_and_commits_its_answers() -> None:
+    answers = _answers(PreferenceSettings(teacher="oracle"))
+    assert same_fragments(answers.pairs.left, PAIRS.left)
+    assert answers.pairs.ids == PAIRS.ids
+    assert set(answers.annotators) == {"oracle"}
+    better = PAIRS.left.returns() > PAIRS.right.returns()
+    assert np.array_equal(answers.preferences, better.astype(np.float32))
+
+
+def test_asking_again_gives_the_same_answers_even_after_a_restart() -> None:
+    settings = PreferenceSettings(teacher="stochastic", rationality=0.1)
+    first, second, again = (_answers(settings, number).preferences for number in (1, 2, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, _answers(settings, 1, seed=1).preferences)
+
+
+def test_the_teacher_is_as_rational_as_the_settings_say() -> None:
+    certain, guessing = (
+        _answers(PreferenceSettings(teacher="stochastic", rationality=rationality)).preferences
+        for rationality in (1e9, 0.0)
+    )
+    truth = PAIRS.left.returns() > PAIRS.right.returns()
+    assert np.array_equal(certain, truth.astype(np.float32))
+    assert 0.35 < (guessing == truth).mean() < 0.65
+
+
+def test_a_slow_teacher_commits_each_answer_when_it_is_there_and_answers_as_a_quick_one_would() -> None:
+    committed: list[tuple[float, int]] = []
+    started = time.monotonic()
+
+    def commit(answers: Comparisons) -> None:
+        committed.append((time.monotonic() - started, len(answers)))
+
+    few = Comparisons(PAIRS, np.zeros(200, np.float32))[:4].pairs
+    ScriptedGatherer(commit, PreferenceSettings(answer_seconds=0.05), 0).ask(0, few)
+    assert [count for _, count in committed] == [1] * 4
+    assert all(at >= 0.05 * (i + 1) for i, (at, _) in enumerate(committed))
+    slow = _answers(PreferenceSettings(teacher="stochastic", rationality=0.1, answer_seconds=1e-6), 3)
+    assert np.array_equal(
+        slow.preferences, _answers(PreferenceSettings(teacher="stochastic", rationality=0.1), 3).preferences
+    )
