@@ -181,7 +181,10 @@ class AsynchronousRing:
         Raises:
             Exception: whatever went wrong in the ring.
         """
-        self._wait(lambda: self.call(self._unsettled()))
+        while self._failure is None and self.call(self._unsettled()):
+            with self._published:
+                self._published.wait(LOOK_EVERY)
+        self._raise_failure()
         due = self._due if self.source.share else 0
         return max(0, due - self.answered), due
 

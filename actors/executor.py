@@ -33,6 +33,10 @@ class Executor(Protocol):
         """A reference to ``value``."""
         ...
 
+    def ready(self, reference: Any) -> bool:
+        """Whether what the reference stands for is there."""
+        ...
+
     def keep(self, reference: Any) -> None:
         """Have what the reference stands for on this node too, where it outlives the one that made it. Does not read it."""
         ...
@@ -71,6 +75,10 @@ class RayExecutor:
     def put(self, value: Any) -> Any:
         """See `Executor.put`."""
         return ray.put(value)
+
+    def ready(self, reference: Any) -> bool:
+        """See `Executor.ready`."""
+        return bool(ray.wait([reference], timeout=0, fetch_local=False)[0])
 
     def keep(self, reference: Any) -> None:
         """See `Executor.keep`."""
@@ -112,6 +120,10 @@ class DirectExecutor:
     def put(self, value: Any) -> Any:
         """See `Executor.put`."""
         return _Direct(value)
+
+    def ready(self, reference: Any) -> bool:
+        """See `Executor.ready`."""
+        return True
 
     def keep(self, reference: Any) -> None:
         """See `Executor.keep`."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ray
-
 from actors.people import People
 from actors.ring import Members, Moment
 from rlhf_ray.data.errors import SettingError
@@ -50,10 +48,10 @@ class GivenClips:
         Returns:
             Whether they were sent.
         """
-        if self._sent is not None and not wait and not ray.wait([self._sent], timeout=0)[0]:
+        if self._sent is not None and not wait and not self.members.executor.ready(self._sent):
             return False
         if self._sent is not None:
-            ray.get(self._sent)  # raises what went wrong
+            self.members.executor.get(self._sent)  # raises what went wrong
         if films and self.people is not None:
             self.people.page.actor.show.remote(films)
         self._sent = self.members.pool.add.remote(clips)

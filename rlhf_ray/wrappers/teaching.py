@@ -19,7 +19,7 @@ from actors.cluster import hold_ray, release_ray
 from actors.executor import RayExecutor
 from actors.labelling_page import PageSettings
 from actors.people import People
-from actors.ring import Members, Moment, RingSettings
+from actors.ring import Members, Moment, RingSettings, RoundReport
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
@@ -230,7 +230,8 @@ class Teaching:
         initial = self.fragments.initial_env_steps
         progress = (self.env_steps - initial) / (self.total_env_steps - initial)
         self.clips.taken = self.env_steps
-        self.ring.advance(Moment(min(max(progress, 0.0), 1.0), self.env_steps, 0, self._windows, _no_policy))
+        moment = Moment(min(max(progress, 0.0), 1.0), self.env_steps, 0, self._windows, _no_policy)
+        self._note(self.ring.advance(moment))
 
     def _cut(self, trajectories: list[Any]) -> tuple[Any, int]:
         """Fragments, so many that a step is in two of them on average; and how many trajectories were too short."""
@@ -388,10 +389,13 @@ class Teaching:
                 "The first learned reward is here. Before it %d steps were rewarded 0.0.", self.unlearned_steps
             )
         self.version = int(self.ensemble.version)
-        news = self.ring.take_report() if self.ring is not None else None
-        if news is not None:
-            self.last_fit = news.fit
-            logger.info("Reward version %d, fitted to %d comparisons.", self.version, news.comparisons)
+        self._note(self.ring.take_report() if self.ring is not None else None)
+
+    def _note(self, report: RoundReport | None) -> None:
+        """Take note of a fit."""
+        if report is not None and report.fit is not None:
+            self.last_fit = report.fit
+            logger.info("Reward version %d, fitted to %d comparisons.", report.fit.version, report.comparisons)
 
 
 def _no_policy() -> Any:

@@ -4,15 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from actors.executor import DirectExecutor
 from rlhf_ray.wrappers import teaching
-from tests.wrappers.in_process import InProcessRing
+from tests.wrappers.in_process import SettledClips, SettledRing
 
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The wrappers' rings are `InProcessRing`s, and Ray is only counted: ``held`` now, over ``rings``."""
+    """The wrappers' rings are of plain objects, and Ray is only counted: ``held`` now, over ``rings``."""
     seen = SimpleNamespace(held=0, rings=[])
-    InProcessRing.made = seen.rings
+    SettledRing.made = seen.rings
 
     def hold_ray(cpus: int) -> None:
         seen.held += 1
@@ -20,7 +21,9 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     def release_ray() -> None:
         seen.held -= 1
 
-    monkeypatch.setattr(teaching, "WrapperRing", InProcessRing)
+    monkeypatch.setattr(teaching, "RayExecutor", lambda name: DirectExecutor())
+    monkeypatch.setattr(teaching, "AsynchronousRing", SettledRing)
+    monkeypatch.setattr(teaching, "GivenClips", SettledClips)
     monkeypatch.setattr(teaching, "hold_ray", hold_ray)
     monkeypatch.setattr(teaching, "release_ray", release_ray)
     return seen

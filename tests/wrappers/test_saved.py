@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf_ray.labelling.films import Film, FilmInfo
-from rlhf_ray.wrappers.saved import NAME, find_folder, read_state, whole_folder, write_state
+from rlhf_ray.data.nested import NAME, read_nested, write_nested
+from rlhf_ray.wrappers.saved import find_folder, whole_folder
 
 STATE: dict[str, Any] = {
     "empty": {},
@@ -18,13 +18,12 @@ STATE: dict[str, Any] = {
     "asked": {0: [("a", "b"), ("c", "d")], 7: []},
     "numbers": [1, 2.5, True, None, "text", {"array": 3, "more": 4}],
     "scalar": np.float32(0.5),
-    "films": [Film(FilmInfo("f" * 64, 2, 2, 8, 4, False), b"RIFF")],
 }
 
 
 def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
-    write_state(STATE, tmp_path)
-    state = read_state(tmp_path)
+    write_nested(STATE, tmp_path)
+    state = read_nested(tmp_path)
     np.testing.assert_equal(state, STATE)
     assert list(state["asked"]) == [0, 7]
     assert state["asked"][0][0] == ("a", "b")
@@ -32,39 +31,39 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
-    write_state(STATE, tmp_path)
+    write_nested(STATE, tmp_path)
     (tmp_path / NAME).write_text('{"format": "rlhf_ray.wrapper/2"}')
-    with pytest.raises(ValueError, match=r"this version reads 'rlhf_ray.wrapper/1'"):
-        read_state(tmp_path)
+    with pytest.raises(ValueError, match=r"this version reads rlhf_ray.nested/1"):
+        read_nested(tmp_path)
 
 
 def test_what_was_saved_before_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "saved"
     for number in (1, 2):
         with whole_folder(path) as folder:
-            write_state({"number": number}, folder)
+            write_nested({"number": number}, folder)
             (folder / f"only {number}").touch()
 
     def interrupted() -> None:
         with whole_folder(path) as folder:
-            write_state({"number": 3}, folder)
+            write_nested({"number": 3}, folder)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert read_state(path) == {"number": 2}
+    assert read_nested(path) == {"number": 2}
     assert sorted(file.name for file in path.iterdir()) == ["only 2", NAME, "state.npz"]
 
 
 def test_it_is_found_where_a_process_was_killed_between_the_two_renames(tmp_path: Path) -> None:
     path = tmp_path / "saved"
     with whole_folder(path) as folder:
-        write_state({"number": 1}, folder)
+        write_nested({"number": 1}, folder)
     path.rename(tmp_path / ".old-saved")
-    assert read_state(find_folder(path)) == {"number": 1}
+    assert read_nested(find_folder(path)) == {"number": 1}
     with whole_folder(path) as folder:
-        write_state({"number": 2}, folder)
-    assert read_state(find_folder(path)) == {"number": 2}
+        write_nested({"number": 2}, folder)
+    assert read_nested(find_folder(path)) == {"number": 2}
     assert [file.name for file in tmp_path.iterdir()] == ["saved"]
 
 

@@ -140,7 +140,7 @@ def _variable() -> PreferenceSettings:
 def test_memory_is_bounded_and_clips_nobody_takes_are_dropped_and_counted(in_process: SimpleNamespace) -> None:
     with make() as env:
         env.reset()
-        in_process.rings[0].busy = True
+        in_process.rings[0].source.busy = True
         act(env, 3 * WINDOW)
         assert len(env._recorder) == 0
         assert env.status()["clips_dropped"] == 3
@@ -361,7 +361,7 @@ def test_preferences_are_collected_without_fitting_and_fitted_to_without_collect
 def test_people_need_a_folder_and_only_labels_with_one_survive_it(in_process: SimpleNamespace, tmp_path: Path) -> None:
     env = make(wait=True)
     env.reset()
-    folder = in_process.rings[0].store.path
+    folder = in_process.rings[0].members.settings.store
     assert Path(folder).exists()
     env.close()
     assert not Path(folder).exists()
