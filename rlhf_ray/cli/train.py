@@ -61,7 +61,7 @@ def run(words: list[str]) -> None:
         options["start"] = Start(**options.get("start", {}))
         defaults = Train(**_fields(resumed.experiment()), run_dir=resumed.path, **options)
     else:
-        defaults = Train(**_fields(_with_first_comparisons(preset(words[0]), words)))
+        defaults = Train(**_fields(with_first_comparisons(preset(words[0]), words)))
     command = parse_arguments(
         Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
     )
@@ -121,7 +121,7 @@ def resumable(folder: RunFolder) -> Iterator[None]:
         raise KeyboardInterrupt(f"stopped {when}; `rlhf-ray train --resume {folder.path}` goes on") from stopped
 
 
-def _with_first_comparisons(experiment: Experiment, words: Sequence[str]) -> Experiment:
+def with_first_comparisons(experiment: Experiment, words: Sequence[str]) -> Experiment:
     """The preset, with first comparisons in its own proportion to the budget that ``words`` set, unless they set both."""
     of, given = experiment.preferences, {}
     for word, value in zip(words, [*words[1:], ""], strict=True):

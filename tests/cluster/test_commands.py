@@ -12,7 +12,8 @@ import ray
 from actors import access
 from actors.announced import AnnouncedRun
 from rlhf_ray import cli
-from rlhf_ray.cluster import commands, jobs
+from rlhf_ray.cli import cluster as commands
+from rlhf_ray.cluster import jobs
 from rlhf_ray.data.places import JOB
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, SettingError

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_ray import cli, consent
+from rlhf_ray import cli
+from rlhf_ray.cli import presets
+from rlhf_ray.envs import consent
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, save_experiment, to_json
 
@@ -82,9 +84,9 @@ def test_a_flag_is_consent_for_this_file_of_the_module_from_then_on(
 
 
 def test_typing_a_name_is_consent(foreign: Path, imported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cli.preset(NAME).environment == NAME
+    assert presets.preset(NAME).environment == NAME
     monkeypatch.setattr(consent, "_allowed", set())
-    assert cli.preset(str(foreign / "best.json")).environment == NAME
+    assert presets.preset(str(foreign / "best.json")).environment == NAME
     assert RunFolder.open(foreign).experiment().environment == NAME
 
 

@@ -20,6 +20,7 @@ from ray import tune
 
 from benchmarks.resume import small
 from rlhf_ray import cli
+from rlhf_ray.cli import presets
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.settings import Experiment, load_experiment
 from rlhf_ray.store import PreferenceStore
@@ -96,7 +97,7 @@ def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_trai
     assert -2000 < outcome.best["objective"] < 0
     # What train takes, and what is told.
     best = load_experiment(folder / "best.json")
-    assert best == cli.preset(str(folder / "best.json")) == apply(plan.experiment, outcome.best["settings"])
+    assert best == presets.preset(str(folder / "best.json")) == apply(plan.experiment, outcome.best["settings"])
     assert best != plan.experiment
     assert (folder / "report.html").exists()
     printed = capsys.readouterr().out

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_ray import checkpoints, flush
+from rlhf_ray.data import checkpoints, flush
 from rlhf_ray.store import files, store
 
 

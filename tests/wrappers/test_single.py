@@ -140,12 +140,13 @@ def _variable() -> PreferenceSettings:
 def test_memory_is_bounded_and_clips_nobody_takes_are_dropped_and_counted(in_process: SimpleNamespace) -> None:
     with make() as env:
         env.reset()
+        act(env, WINDOW)
         in_process.rings[0].source.busy = True
         act(env, 3 * WINDOW)
         assert len(env._recorder) == 0
         assert env.status()["clips_dropped"] == 3
-        assert env.status()["env_steps"] == 3 * WINDOW
-        assert len(in_process.rings[0].advances) == 3
+        assert env.status()["env_steps"] == 4 * WINDOW
+        assert len(in_process.rings[0].advances) == 4
 
 
 def test_the_last_step_of_the_budget_is_told_however_the_windows_fall(in_process: SimpleNamespace) -> None:

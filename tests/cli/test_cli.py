@@ -18,6 +18,7 @@ import pytest
 
 import tune_configs
 from rlhf_ray import cli
+from rlhf_ray.cli import presets
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import Experiment
 
@@ -71,11 +72,11 @@ def test_help_of_a_preset_explains_every_setting_with_its_value(capsys: pytest.C
 
 @pytest.mark.parametrize("name", tune_configs.names())
 def test_every_preset_is_an_experiment(name: str) -> None:
-    assert isinstance(cli.preset(name), Experiment)
+    assert isinstance(presets.preset(name), Experiment)
 
 
 def test_the_name_of_an_environment_starts_from_the_defaults() -> None:
-    assert cli.preset("MountainCarContinuous-v0") == Experiment(environment="MountainCarContinuous-v0")
+    assert presets.preset("MountainCarContinuous-v0") == Experiment(environment="MountainCarContinuous-v0")
 
 
 @pytest.mark.parametrize(

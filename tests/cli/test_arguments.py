@@ -5,6 +5,7 @@ import pytest
 import tune_configs
 from rlhf_ray import cli
 from rlhf_ray.cli import store as commands
+from rlhf_ray.cli.train import with_first_comparisons
 
 
 @pytest.mark.parametrize(
@@ -40,9 +41,9 @@ def test_an_unknown_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_first_comparisons_follow_a_presets_budget(name: str, words: list[str]) -> None:
     preset = tune_configs.load(name).experiment
     share = preset.preferences.first_comparisons / preset.preferences.comparisons
-    experiment = cli._with_first_comparisons(preset, [name, *words])
+    experiment = with_first_comparisons(preset, [name, *words])
     if preset.preferences.initial_comparisons != "auto":
         assert experiment.preferences.comparisons == 20
         assert experiment.preferences.first_comparisons == round(20 * share)
     both = [name, *words, "--preferences.initial-comparisons", "7"]
-    assert cli._with_first_comparisons(preset, both) == preset
+    assert with_first_comparisons(preset, both) == preset

@@ -18,7 +18,7 @@ from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelS
 from rlhf_ray.teachers import Oracle, Teacher
 from tests.made_up import CHOICES, FORCES, VECTORS, some_comparisons, some_fragments
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 ITERATIONS = 60
 
 
