@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import ray
-from ray._private import services, utils, worker
-from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from actors import access
+from actors.ray_internals import call_head, hush_ray, out_of_signals_way
 from rlhf_ray.data.places import JOB
 from rlhf_ray.envs import modules
 
@@ -63,7 +58,7 @@ def start_ray(cpus: int) -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
     for attempts_left in (2, 1, 0):
         try:
-            with _out_of_signals_way():
+            with out_of_signals_way():
                 ray.init(
                     address="local",
                     num_cpus=max(cpus, os.cpu_count() or 1),
@@ -102,64 +97,12 @@ def look(address: str) -> None:
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and access.token_source() is None:
         raise access.refused(address)  # Ray would end the process
     try:
-        with _silenced():
-            GcsClient(address=address).internal_kv_get(b"", None, timeout=ANSWER_WITHIN)
+        call_head(address, ANSWER_WITHIN)
     except ray.exceptions.AuthenticationError as error:
         raise access.refused(address) from error
     except Exception as error:
         remedy = "Name a Ray head's own address, HOST:6379; that of a dashboard begins with http://."
         raise access.NoAccessError(f"What answers at {address} is no Ray head ({error})", remedy) from error
-
-
-@contextlib.contextmanager
-def _silenced() -> Iterator[None]:
-    """Keep to itself what Ray's C++ prints of what the exception says better."""
-    stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(nothing)
-
-
-class _OfOwnGroup(services.ConsolePopen):  # type: ignore[misc]
-    """A process of Ray's, in a process group of its own."""
-
-    def __init__(self, *arguments: Any, **keywords: Any):
-        super().__init__(*arguments, process_group=0, **keywords)
-
-
-@contextlib.contextmanager
-def _out_of_signals_way() -> Iterator[None]:
-    """Within it, Ray starts such that what ends a run does not end Ray under it, which the run needs to save itself.
-
-    Terminals, `timeout` and job runners signal the whole process group, so Ray's processes get their own (they still die with this
-    one). Ray's own handler of SIGTERM, which ends them, is not set.
-    """
-    before = signal.getsignal(signal.SIGTERM)
-
-    def keep(handler: object = None) -> None:
-        if before is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # again, since Ray's C++ has set one of its own
-
-    set_handler, utils.set_sigterm_handler = utils.set_sigterm_handler, keep
-    services.ConsolePopen = _OfOwnGroup
-    try:
-        yield
-    finally:
-        services.ConsolePopen = _OfOwnGroup.__base__
-        utils.set_sigterm_handler = set_handler
-        keep()
-
-
-def hush_ray() -> None:
-    """From now on Ray prints nothing here: of calls that are under way when their actors are ended it says that they failed."""
-    driver = worker.global_worker
-    if driver.connected and hasattr(driver, "gcs_error_subscriber"):
-        driver.threads_stopped.set()
-        driver.gcs_error_subscriber.close()
 
 
 def hold_ray(cpus: int) -> None:

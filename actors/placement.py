@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
+from actors.ray_internals import free_resources
 from rlhf_ray.data.errors import SettingError
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ def await_room(
     while True:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         short = missing(bundles, nodes)
-        free = list(ray._private.state.available_resources_per_node().values()) if short is None else []
+        free = free_resources() if short is None else []
         if short is None and missing(bundles, free) is None:
             return
         waited = time.monotonic() - started

@@ -30,7 +30,7 @@ from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import tune_configs
-from actors.asynchronous import AsynchronousPipeline
+from actors.loop import PreferenceLoop
 from rlhf_ray.rllib import PreferencePPO, training
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment
@@ -42,7 +42,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "updating": [(LearnerGroup, "update")],
     "waiting_for_rollouts": [(EnvRunnerGroup, "fetch_ready_async_reqs")],
     "handing_out_weights": [(EnvRunnerGroup, "sync_weights")],
-    "ring": [(PreferencePPO, "_turn"), (AsynchronousPipeline, "report"), (AsynchronousPipeline, "arrived")],
+    "ring": [(PreferenceLoop, "before_iteration"), (PreferencePPO, "_take"), (PreferenceLoop, "metrics")],
     "checkpoints": [(training, "save")],
 }
 """What the run's process does, by the functions that do it. None of them calls another."""

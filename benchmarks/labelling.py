@@ -84,7 +84,7 @@ def arm(experiment: Experiment, answer_seconds: float | None, people: dict[str, 
     config = PreferencePPOConfig.from_experiment(dataclasses.replace(experiment, preferences=of))
     algorithm: PreferencePPO = config.build_algo()
     if people is not None:
-        people["people"] = Person(*algorithm.ring.links.values())
+        people["people"] = Person(*algorithm.ring.people.page.links.values())
         people["people"].turn.set()
     algorithm.begin()
     return algorithm
@@ -93,7 +93,7 @@ def arm(experiment: Experiment, answer_seconds: float | None, people: dict[str, 
 def busy(algorithm: PreferencePPO) -> bool:
     """Whether anything but a teacher is at work in its ring."""
     slow = ("answering", "people")
-    return any(stage.call is not None for name, stage in algorithm.ring.stages.items() if name not in slow)
+    return any(meter.working for name, meter in algorithm.ring.meters.items() if name not in slow)
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ FRAGMENT = 25
 LARGEST = 500_000
 """Environment steps of an iteration, at most: with more env runners rollouts are shorter."""
 WARM_UP, ITERATIONS, TURNS = 2, 3, 6
-ROLES = ("runners", "process", "learning", "ray", "fragmenter", "gatherer", "store", "trainer", "collector")
+ROLES = ("runners", "process", "learning", "ray", "pool", "gatherer", "store", "trainer", "collector")
 """What CPU seconds are counted of: the env runners, the run's process, what of that is learning, Ray's own processes, the ring."""
 REDUCE = 0.02
 """Seconds of an iteration for each doubling of the learners, to agree on gradients: assumed, since two cores cannot show it."""
@@ -89,10 +89,12 @@ class Meter:
 
     def __init__(self, algorithm: PreferencePPO):
         ring = algorithm.ring
-        self.actors = {
-            name: psutil.Process(ray.get(getattr(ring, name).__ray_call__.remote(_pid)))
-            for name in ("fragmenter", "gatherer", "store", "trainer", "collector")
+        actors = {
+            "gatherer": ring.members.gatherers[0].actor,
+            "collector": ring.source.collector,
+            **{name: getattr(ring.members, name) for name in ("pool", "store", "trainer")},
         }
+        self.actors = {name: psutil.Process(ray.get(actor.__ray_call__.remote(_pid))) for name, actor in actors.items()}
         pids = algorithm.env_runner_group.foreach_env_runner(_pid, local_env_runner=False)
         self.runners = [psutil.Process(pid) for pid in pids]
         self.learning = 0.0
@@ -235,7 +237,7 @@ def costs_of(turns: dict[str, list[Turn]], step_bytes: float) -> Costs:
         iteration=iteration,
         learning=line([(ARMS[name].runners * ARMS[name].steps, each["learning"]) for name, each in seen.items()]),
         reduce=REDUCE,
-        clips=one["fragmenter"],
+        clips=one["pool"],
         fit=one["trainer"] + one["gatherer"] + one["store"] + one["collector"],
         ray=of_a_rollout(lambda each: each["ray"]),
     )

@@ -16,7 +16,6 @@ from typing import Any
 
 from ray import serve
 
-from actors.fragmenter import Fragmenter
 from actors.rollout_collector import RolloutCollector
 from rlhf_ray import envs
 from rlhf_ray.labelling.app import create_app
@@ -24,6 +23,7 @@ from rlhf_ray.labelling.collect import LocalStore
 from rlhf_ray.labelling.desk import Desk
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.queries.pool import ClipPool
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 
@@ -50,11 +50,11 @@ class Page:
         settings = ResolvedFragments(length=20)
         make_env = functools.partial(envs.make_env, ENVIRONMENT)
         env = make_env()
-        fragmenter = Fragmenter(
+        pool = ClipPool(
             settings, PreferenceSettings(), RewardModelSettings(), env.observation_space, env.action_space, seed=0
         )
-        fragmenter.add(RolloutCollector(make_env, settings, seed=0).collect(20 * questions, 10, 0))
-        pairs = fragmenter.propose(questions, 0, None)[1]
+        pool.add(RolloutCollector(make_env, settings, seed=0).collect(20 * questions, 10, 0)[1])
+        pairs = pool.propose(questions, 0, None)[1]
         await self.desk.ask(0, pairs)
 
     def __serve_build_asgi_app__(self) -> Any:

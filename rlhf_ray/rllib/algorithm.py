@@ -35,9 +35,9 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
 from rlhf_ray.rllib.metrics import Gauges
 from rlhf_ray.rllib.policy import PolicyMaker
+from rlhf_ray.rllib.rllib_internals import forget_env_runners, spread_env_runners, use_own_learning_rates
 from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
 from rlhf_ray.rllib.seeding import begin_anew
-from rlhf_ray.rllib.spreading import spread_env_runners
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
 
 ORIGIN = "origin.json"
@@ -330,8 +330,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         steps = self._sampled
 
         def keep(learner: Any) -> None:
-            for optimizer, schedule in learner._optimizer_lr_schedules.items():
-                learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=steps))
+            use_own_learning_rates(learner, steps)
 
         self.learner_group.foreach_learner(keep)
 
@@ -356,7 +355,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
 
     def leave_off(self) -> None:
         """End the env runners and what the ring has under way, at once. It can still be saved, and is to be stopped then."""
-        self.env_runner_group._worker_manager.clear()
+        forget_env_runners(self.env_runner_group)
         self.ring.abandon()
 
     def cleanup(self) -> None:

@@ -21,7 +21,6 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils import force_list
-from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from actors.labelling_page import PageSettings
 from rlhf_ray import envs
@@ -36,6 +35,7 @@ from rlhf_ray.rllib.clip_cutter import ClipCutter
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
 from rlhf_ray.rllib.policy import checked_network
+from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of
 from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
 from rlhf_ray.settings import NO_QUESTIONS, Experiment, ResolvedFragments, from_json, to_json
 from rlhf_ray.store.files import store_of
@@ -223,7 +223,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
     def make_env(self, *, film: bool = False) -> Callable[[], gym.Env[Any, Any]]:
         """A function that makes one copy of the environment, for the rollout collector; with ``film``, one that can be filmed."""
         env = self.env
-        creator = _global_registry.get(ENV_CREATOR, env) if isinstance(env, str) else env
+        creator = env_creator(env) if isinstance(env, str) else env
         env_config = dict(self.env_config)
         if not isinstance(creator, envs.EnvCreator):  # somebody's own, which may ask for what RLlib tells besides
             env_config = EnvContext(env_config, worker_index=0, num_workers=self.num_env_runners)
@@ -349,13 +349,13 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         """How the policy is built, with all of its ``model_config``; without spaces, unless some are set."""
         spec = self.rl_module_spec
         spec = copy.copy(spec.rl_module_specs[DEFAULT_MODULE_ID] if isinstance(spec, MultiRLModuleSpec) else spec)
-        spec.model_config = self.model_config | spec._get_model_config()
+        spec.model_config = self.model_config | model_config_of(spec)
         return spec
 
 
 def register_environment(config: Any, name: str) -> None:
     """Make a name that `rlhf_ray.envs.make_env` takes known to RLlib, unless it knows one of that name."""
-    if not _global_registry.contains(ENV_CREATOR, name):
+    if env_creator(name) is None:
         tune.register_env(name, envs.EnvCreator(name))
     if envs.is_natively_vectorised(name):
         config.env_runners(gym_env_vectorize_mode="vector_entry_point")

@@ -10,6 +10,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
+from rlhf_ray.rllib.rllib_internals import module_spec
 
 _STACK = "the learned reward needs RLlib's new API stack: leave it out"
 _OBSERVATIONS = (
@@ -64,7 +65,7 @@ def check_inherited(config: PPOConfig) -> None:
             f"multi_agent() sets the policies {sorted(config.policies)} and policies_to_train={config.policies_to_train}, and one "
             "policy learns from preferences: leave it out."
         )
-    _check_module(config._rl_module_spec)
+    _check_module(module_spec(config))
     steps = config.total_train_batch_size
     copies = config.num_envs_per_env_runner * max(1, config.num_env_runners)
     if config.rollout_fragment_length not in ("auto", steps // copies):

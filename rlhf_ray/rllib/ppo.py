@@ -15,6 +15,7 @@ from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.inherited import check_inherited
 from rlhf_ray.rllib.policy import policy_spec
+from rlhf_ray.rllib.rllib_internals import model_config, module_spec
 from rlhf_ray.settings import Experiment, PPOSettings, from_json
 
 
@@ -92,12 +93,12 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         """The policy of `rlhf_ray.rllib.policy`; RLlib's own where that is what `rl_module` configures, or the class it names."""
-        given = self._rl_module_spec
+        given = module_spec(self)
         if isinstance(given, MultiRLModuleSpec):
             given = given.rl_module_specs.get(DEFAULT_MODULE_ID)
         if given is not None and given.module_class is not None:
             return RLModuleSpec(module_class=given.module_class)
-        if self._model_config or (given is not None and (given.model_config or given.catalog_class)):
+        if model_config(self) or (given is not None and (given.model_config or given.catalog_class)):
             return super().get_default_rl_module_spec()
         return policy_spec(from_json(PPOSettings, self.experiment[self.agent]))
 

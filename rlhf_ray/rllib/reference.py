@@ -13,11 +13,12 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from actors.cluster import hush_ray
+from actors.ray_internals import hush_ray
 from rlhf_ray.rllib.config import register_environment
 from rlhf_ray.rllib.env_runner import EnvRunner, raise_fault
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.rllib.ppo import apply_ppo
+from rlhf_ray.rllib.rllib_internals import forget_env_runners, local_learner
 from rlhf_ray.settings import Experiment
 
 
@@ -80,11 +81,11 @@ def train_reference(experiment: Experiment) -> CollectorPolicy:
         for _ in range(experiment.total_env_steps // experiment.ppo.iteration_env_steps):
             algorithm.train()
             raise_fault(algorithm.config.faults)
-        module = algorithm.learner_group._learner.module[DEFAULT_MODULE_ID].unwrapped().cpu()
+        module = local_learner(algorithm.learner_group).module[DEFAULT_MODULE_ID].unwrapped().cpu()
         return CollectorPolicy(module)
     except KeyboardInterrupt:
         hush_ray()
-        algorithm.env_runner_group._worker_manager.clear()  # else `stop` waits for what they sample
+        forget_env_runners(algorithm.env_runner_group)  # else `stop` waits for what they sample
         raise
     finally:
         algorithm.stop()

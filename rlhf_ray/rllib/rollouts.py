@@ -25,6 +25,8 @@ from ray.rllib.utils.metrics import (
     TIMERS,
 )
 
+from rlhf_ray.rllib.rllib_internals import env_runner_calls
+
 TAG = "rollouts"
 
 
@@ -66,9 +68,8 @@ class RolloutsAhead:
             self.runners.foreach_env_runner_async(_sample, tag=TAG, remote_worker_ids=idle)
 
     def _under_way(self) -> dict[Any, int]:
-        """The calls that sample, with their env runners. RLlib's own way to wait for them waits for all."""
-        calls: dict[Any, tuple[str, int]] = self.runners._worker_manager._in_flight_req_to_actor_id
-        return {call: runner for call, (tag, runner) in calls.items() if tag == TAG}
+        """The calls that sample, with their env runners."""
+        return env_runner_calls(self.runners, TAG)
 
 
 def learn_while_sampling(algorithm: PPO, ahead: RolloutsAhead, most: int) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 
+from rlhf_ray.rllib.rllib_internals import begin_episodes
+
 
 def begin_anew(algorithm: Algorithm, seed: Sequence[int]) -> None:
     """Have all environments begin new episodes and all generators start from ``seed``.
@@ -20,8 +22,7 @@ def begin_anew(algorithm: Algorithm, seed: Sequence[int]) -> None:
 
     def begin_runner(runner: Any) -> None:
         number = _seed_process([*seed, runner.worker_index])
-        runner._seed = number
-        runner._needs_initial_reset = True
+        begin_episodes(runner, number)
 
     algorithm.env_runner_group.foreach_env_runner(begin_runner, local_env_runner=True)
     if algorithm.learner_group.is_remote:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.announced import Announcement, announced
-from actors.cluster import hush_ray
+from actors.ray_internals import LOGGER, hush_ray
 from actors.cluster import start_ray as start_ray  # where callers look for it
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
 from rlhf_ray.runs.report.run_report import write_report
@@ -65,7 +65,7 @@ def quiet() -> None:
     """Silence what RLlib says of itself to everybody: notes on its own past interfaces. Errors still show."""
     for name in ("ray.rllib", "ray._common.deprecation"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for name in ("ray.rllib", "ray.rllib.utils.actor_manager", "ray.rllib.env.env_runner_group", "ray._private.worker"):
+    for name in ("ray.rllib", "ray.rllib.utils.actor_manager", "ray.rllib.env.env_runner_group", LOGGER):
         logging.getLogger(name).addFilter(NoFaults())
     warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env-v0.*")
 

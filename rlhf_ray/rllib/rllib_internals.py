@@ -1,0 +1,94 @@
+"""All that is used of RLlib beyond its interface. tests/rllib/test_rllib_internals.py holds it to the installed RLlib."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ray
+from ray.rllib.algorithms import algorithm
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
+from ray.tune.registry import ENV_CREATOR, _global_registry
+
+
+def env_creator(name: str) -> Any:
+    """What `ray.tune.register_env` was given for this name; None where nothing was."""
+    return _global_registry.get(ENV_CREATOR, name) if _global_registry.contains(ENV_CREATOR, name) else None
+
+
+def env_runner_calls(group: EnvRunnerGroup, tag: str) -> dict[Any, int]:
+    """The calls of `foreach_env_runner_async` with this tag that are under way, with their env runners.
+
+    RLlib's own way to wait for them waits for all.
+    """
+    calls: dict[Any, tuple[str, int]] = group._worker_manager._in_flight_req_to_actor_id
+    return {call: runner for call, (of, runner) in calls.items() if of == tag}
+
+
+def forget_env_runners(group: EnvRunnerGroup) -> None:
+    """End all remote env runners at once, whatever they are doing."""
+    group._worker_manager.clear()
+
+
+def begin_episodes(runner: Any, seed: int) -> None:
+    """Have an env runner begin new episodes, from ``seed``."""
+    runner._seed = seed
+    runner._needs_initial_reset = True
+
+
+def local_learner(group: Any) -> Any:
+    """The learner of a group that learns in this process."""
+    return group._learner
+
+
+def use_own_learning_rates(learner: Any, timestep: int) -> None:
+    """Have the learner's optimisers use the rates that its own configuration has at ``timestep``."""
+    for optimizer, schedule in learner._optimizer_lr_schedules.items():
+        learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=timestep))
+
+
+def module_spec(config: Any) -> Any:
+    """What `AlgorithmConfig.rl_module` was given as ``rl_module_spec``; None where nothing was."""
+    return config._rl_module_spec
+
+
+def model_config(config: Any) -> Any:
+    """What `AlgorithmConfig.rl_module` was given as ``model_config``."""
+    return config._model_config
+
+
+def model_config_of(spec: Any) -> dict[str, Any]:
+    """The ``model_config`` of an `RLModuleSpec`, as a dict."""
+    config: dict[str, Any] = spec._get_model_config()
+    return config
+
+
+class _SpreadGroup(EnvRunnerGroup):  # type: ignore[misc]
+    """An `EnvRunnerGroup` that asks Ray to spread its actors. RLlib has no setting for it outside of placement groups."""
+
+    @property
+    def _remote_args(self) -> dict[str, Any]:
+        return self._arguments
+
+    @_remote_args.setter
+    def _remote_args(self, arguments: dict[str, Any]) -> None:
+        self._arguments = arguments | {"scheduling_strategy": "SPREAD"}
+
+
+@contextlib.contextmanager
+def spread_env_runners() -> Iterator[None]:
+    """Within it, algorithms that are set up spread their env runners over the cluster.
+
+    By itself Ray fills the node of the caller to half first, which is where the learner and the ring's actors are. In a trial of
+    Tune's nothing changes: its placement group has a place for each.
+    """
+    if ray.util.get_current_placement_group() is not None:
+        yield
+        return
+    before: Callable[..., Any] = algorithm.EnvRunnerGroup
+    algorithm.EnvRunnerGroup = _SpreadGroup
+    try:
+        yield
+    finally:
+        algorithm.EnvRunnerGroup = before
