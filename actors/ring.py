@@ -304,7 +304,7 @@ class Members:
             self._state = self.executor.put(state["trainer"])
             self.reward = self.executor.put(state["trainer"]["ensemble"])
             await self._restore()
-        for askings, kept in zip(self.gatherers, state["open"], strict=True):
+        for askings, kept in zip(self.gatherers, state["open"], strict=False):
             await askings.ask_again(kept, self.executor.put)
 
     async def adopt(self, store: Path | str) -> int:

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from actors.ring import LABELS, STATE, RingSettings, RoundReport, check_horizon
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferenceConfig
+from rlhf_ray.rllib.earlier import convert
 from rlhf_ray.rllib.env_runner import raise_fault
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
@@ -314,7 +316,14 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         """
         super().restore_from_path(path, *arguments, **keywords)
         folder = Path(path).absolute()
-        self.loop.load(folder, self._loop_state, replace=self._is_of_another_trial(folder))
+        replace = self._is_of_another_trial(folder)
+        if "ring" in self._loop_state:
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".tmp-") as converted:
+                if self._loop_state["begun"]:
+                    convert(self._loop_state["ring"], folder, Path(converted))
+                self.loop.load(Path(converted), self._loop_state, replace=replace)
+        else:
+            self.loop.load(folder, self._loop_state, replace=replace)
         if self.loop.begun and self.ring.version:  # the ring may have been ahead of the learner
             self._publish()
         self._keep_own_learning_rate()
@@ -345,7 +354,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         """The inverse of `get_state`."""
         super().set_state(state)
         if PREFERENCES in state:
-            self._loop_state = state[PREFERENCES]
+            kept = state[PREFERENCES]
+            self._loop_state = {"initial_env_steps": self.loop.initial_env_steps} | kept
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What a checkpoint rebuilds the algorithm with: the configuration, without the folders of what the checkpoint holds."""
