@@ -229,10 +229,10 @@ class SynchronousRing:
             return self._loop.run_until_complete(task)
         except BaseException:
             # Somebody stopped it: nothing of it may go on when the ring is saved.
-            left = asyncio.all_tasks(self._loop)
-            for each in left:
-                each.cancel()
-            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            if left := asyncio.all_tasks(self._loop):
+                for each in left:
+                    each.cancel()
+                self._loop.run_until_complete(asyncio.wait(left))
             raise
 
 

@@ -201,7 +201,7 @@ class Desk:
             self._about[key] = (policy, pairs.reward_version, fps)
         for names, side in ((left, pairs.left), (right, pairs.right)):
             for i, name in enumerate(names):
-                if name not in self._films and is_image(side.observations[i]):
+                if name not in self._films and is_image(side.observations[i, 0]):
                     self._films.put_images(name, side.observations[i])
         await self._recall()
         returns = {name: float(value) for names, side in ((left, pairs.left), (right, pairs.right))

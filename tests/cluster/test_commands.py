@@ -13,6 +13,7 @@ from actors import access
 from actors.announced import AnnouncedRun
 from rlhf_ray import cli
 from rlhf_ray.cli import cluster as commands
+from rlhf_ray.cli import presets
 from rlhf_ray.cluster import jobs
 from rlhf_ray.data.places import JOB
 from rlhf_ray.runs.folder import RunFolder
@@ -215,5 +216,5 @@ def test_in_a_job_run_folders_are_relative_to_the_home_folder(monkeypatch: pytes
     assert RunFolder("/shared/a").path == Path("/shared/a")
     assert RunFolder.create("runs/a", Experiment()).config.exists()
     assert RunFolder.around(tmp_path / "runs" / "a" / "preferences") is not None
-    assert cli._new_folder("procgen/coinrun", 3).name.startswith("procgen-coinrun-seed3-")
-    assert cli._new_folder("procgen/coinrun", 3).name.endswith("-WXYZ")
+    assert presets.new_folder("procgen/coinrun", 3).name.startswith("procgen-coinrun-seed3-")
+    assert presets.new_folder("procgen/coinrun", 3).name.endswith("-WXYZ")

@@ -46,7 +46,7 @@ while not stop.exists():
         "nodes": sum(node["Alive"] for node in ray.nodes()),
         "env_steps": algorithm.env_steps,
         "answered": algorithm.ring.answered,
-        "lost": algorithm.ring.lost_questions,
+        "lost": algorithm.ring.metrics()["stages"]["questions_lost"],
     }
     print(json.dumps(told), flush=True)
 algorithm.stop()

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers import Oracle, Stochastic, make_teacher
 from tests.made_up import some_fragments
 
@@ -70,15 +71,15 @@ def test_a_clip_without_true_rewards_is_an_error(teacher: Any) -> None:
 
 
 def test_teachers_are_made_by_name() -> None:
-    assert isinstance(make_teacher("oracle", 1.0), Oracle)
-    stochastic = make_teacher("stochastic", 2.5)
+    assert isinstance(make_teacher("oracle", PreferenceSettings()), Oracle)
+    stochastic = make_teacher("stochastic", PreferenceSettings(rationality=2.5))
     assert isinstance(stochastic, Stochastic)
     assert stochastic.rationality == 2.5
 
 
 def test_an_unknown_teacher_is_named_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"preferences\.teacher is 'psychic'.*'oracle'.*'stochastic'"):
-        make_teacher("psychic", 1.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"preferences\.teacher is 'psychic'.*oracle.*stochastic.*module:Name"):
+        make_teacher("psychic", PreferenceSettings())
 
 
 def test_negative_rationality_is_refused() -> None:

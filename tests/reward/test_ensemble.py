@@ -91,7 +91,7 @@ def test_fragment_returns_are_the_sums_of_the_members_rewards() -> None:
     assert returns.shape == (3, 3)
     for i in range(3):
         steps = [torch.as_tensor(array) for array in _steps(clips[i : i + 1]).values()]
-        assert np.allclose(returns[:, i], ensemble.member_rewards(*steps).sum(1).numpy(), atol=1e-5)
+        assert np.allclose(returns[:, i], ensemble.raw_rewards(*steps).sum(1).numpy(), atol=1e-5)
 
 
 def test_only_the_last_step_of_a_fragment_can_have_ended_the_episode() -> None:
@@ -103,7 +103,7 @@ def test_only_the_last_step_of_a_fragment_can_have_ended_the_episode() -> None:
     )
     done = torch.tensor([False, True])
     anything = torch.zeros(2, 3)
-    step, last_step = ensemble.member_rewards(anything, torch.zeros(2, 2), anything, done).numpy().T
+    step, last_step = ensemble.raw_rewards(anything, torch.zeros(2, 2), anything, done).numpy().T
     assert np.allclose(going_on, 4 * step, atol=1e-5)
     assert np.allclose(ended, 3 * step + last_step, atol=1e-5)
 

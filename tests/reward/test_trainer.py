@@ -183,7 +183,7 @@ def test_members_do_not_touch_each_other(
 
         def weights(ids: Any, members: int, factor: float = factor) -> Any:
             drawn = bootstrap_weights(ids, members)
-            drawn[1] *= factor * np.arange(len(ids))
+            drawn[1] *= np.arange(len(ids)) ** factor
             return drawn
 
         monkeypatch.setattr(trainer_module, "bootstrap_weights", weights)

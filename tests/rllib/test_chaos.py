@@ -34,20 +34,20 @@ def test_a_run_whose_actors_are_killed_keeps_every_label_once_and_comes_to_its_e
     killer = Killer(os.getpid(), 8, seed=5, progress=lambda: algorithm.env_steps / experiment.total_env_steps)
     acknowledged: set[str] = set()
     published: dict[int, dict[str, Any]] = {}
-    publish = algorithm.ring.publish
+    publish = algorithm.ring.newest_reward
 
     def noted() -> dict[str, Any]:
         version = publish()
         published[int(version["version"])] = {name: np.array(value) for name, value in version.items()}
         return version
 
-    algorithm.ring.publish = noted  # type: ignore[method-assign]
+    algorithm.ring.newest_reward = noted  # type: ignore[method-assign]
     try:
         algorithm.begin()
         killer.start()
         while not algorithm.finished:
             result = algorithm.train()
-            stored = ray.get(algorithm.ring.store.load.remote())
+            stored = ray.get(algorithm.ring.members.store.load.remote())
             assert acknowledged <= set(stored.pairs.ids)
             acknowledged |= set(stored.pairs.ids)
             learner = algorithm.learner_group.get_weights([REWARD_MODULE_ID])[REWARD_MODULE_ID]

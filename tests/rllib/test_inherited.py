@@ -37,8 +37,9 @@ class Squashed(ActorCritic):
 
 def network(config: PreferencePPOConfig) -> Any:
     """The policy network that the learner would get."""
-    spaces = config.check_environment()
-    spec = config.with_reward_module(*spaces, "ring").get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: spaces})
+    checked = config.check_environment()
+    spaces = (checked.observation_space, checked.action_space)
+    spec = config.for_one_algorithm(checked, "ring").get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: spaces})
     return spec.rl_module_specs[DEFAULT_MODULE_ID].build()
 
 

@@ -12,6 +12,7 @@ import pytest
 import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 
+from rlhf_ray.data.nested import read_nested
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
@@ -50,11 +51,11 @@ def run(experiment: Experiment, checkpoint: Path | None = None) -> dict[str, Any
             results.append(algorithm.train())
             if checkpoint is not None:
                 algorithm.save_to_path(str(checkpoint))
-        comparisons = ray.get(algorithm.ring.store.load.remote())
+        comparisons = ray.get(algorithm.ring.members.store.load.remote())
         return {
             "ids": comparisons.pairs.ids,
             "preferences": comparisons.preferences.tolist(),
-            "reward": algorithm.ring.publish(),
+            "reward": algorithm.ring.newest_reward(),
             "policy": algorithm.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID],
             "returns": [result["env_runners"].get("episode_return_mean") for result in results],
             "env_steps": algorithm.env_steps,
@@ -142,8 +143,8 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
         algorithm.train()
         algorithm.train()
         algorithm.save_to_path(str(tmp_path / "checkpoint"))
-        state = algorithm.ring.state()
-        reward = algorithm.ring.publish()
+        state = read_nested(tmp_path / "checkpoint" / "ring")
+        reward = algorithm.ring.newest_reward()
     finally:
         algorithm.stop()
     shutil.move(tmp_path / "checkpoint", tmp_path / "elsewhere")
@@ -156,7 +157,9 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
 
     restored = PreferencePPO.from_checkpoint(str(tmp_path / "elsewhere"))
     try:
-        again = restored.ring.state()
+        (tmp_path / "again").mkdir()
+        restored.ring.save(tmp_path / "again")
+        again = read_nested(tmp_path / "again" / "ring")
         assert again["round_number"] == state["round_number"]
         assert again["answered"] == state["answered"]
         assert again["env_steps"] == state["env_steps"]
@@ -166,7 +169,7 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
             for name, value in moments.items():
                 np.testing.assert_array_equal(again["trainer"]["optimizer"][parameter][name], value)
         for name, value in reward.items():
-            np.testing.assert_array_equal(restored.ring.publish()[name], value)
+            np.testing.assert_array_equal(restored.ring.newest_reward()[name], value)
         module = restored.learner_group._learner.module[REWARD_MODULE_ID]
         assert int(module.ensemble.version) == state["version"]
         assert restored.env_steps == 500 + 2 * 800

@@ -27,11 +27,11 @@ from rlhf_ray.store import PreferenceStore
 
 
 def outcome(algorithm: PreferencePPO) -> dict[str, Any]:
-    comparisons = ray.get(algorithm.ring.store.load.remote())
+    comparisons = ray.get(algorithm.ring.members.store.load.remote())
     return {
         "ids": comparisons.pairs.ids,
         "preferences": comparisons.preferences.tolist(),
-        "reward": dict(algorithm.ring.publish()),
+        "reward": dict(algorithm.ring.newest_reward()),
         "policy": algorithm.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID],
         "env_steps": algorithm.env_steps,
     }

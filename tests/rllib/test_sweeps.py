@@ -215,7 +215,7 @@ def test_settings_that_change_at_a_checkpoint_take_effect_with_the_next_update(t
         assert seen[0] == pytest.approx((0.0123, 0.75))
         assert len(seen) in (6, 7)  # 3 epochs of 2 minibatches, and a few rows that RLlib adds
         rates = ray.get(
-            second.ring.trainer.__ray_call__.remote(
+            second.ring.members.trainer.__ray_call__.remote(
                 lambda actor: {g["lr"] for g in actor.trainer.optimizer.param_groups}
             )
         )

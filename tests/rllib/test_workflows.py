@@ -33,6 +33,11 @@ from rlhf_ray.settings.start import Start
 from rlhf_ray.store import PreferenceStore
 
 
+def spaces_of(config: PreferencePPOConfig) -> tuple[Any, Any]:
+    checked = config.check_environment()
+    return checked.observation_space, checked.action_space
+
+
 def small(**changes: Any) -> Experiment:
     """Pendulum for three iterations, with labels in two rounds after the first."""
     values: dict[str, Any] = {
@@ -193,9 +198,7 @@ def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(base: RunFolder, tmp
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_checkpoint_with_a_fitted_reward_is_moved_and_goes_on(tmp_path: Path) -> None:
-    reward = RewardEnsemble(
-        *PreferencePPOConfig().environment("Pendulum-v1").check_environment(), RewardModelSettings()
-    )
+    reward = RewardEnsemble(*spaces_of(PreferencePPOConfig().environment("Pendulum-v1")), RewardModelSettings())
     reward.version += 7
     reward.save(tmp_path / "reward")
     config = PreferencePPOConfig.from_experiment(small()).start_from(reward_model=tmp_path / "reward")
@@ -223,7 +226,7 @@ def test_a_checkpoint_with_a_fitted_reward_is_moved_and_goes_on(tmp_path: Path) 
 @pytest.mark.usefixtures("ray_session")
 def test_a_fitted_reward_does_not_hide_that_episodes_have_different_lengths(tmp_path: Path) -> None:
     config = PreferencePPOConfig.from_experiment(small(environment="CartPole-v1"))
-    RewardEnsemble(*config.check_environment(), RewardModelSettings()).save(tmp_path / "reward")
+    RewardEnsemble(*spaces_of(config), RewardModelSettings()).save(tmp_path / "reward")
     algorithm = config.start_from(reward_model=tmp_path / "reward").build_algo()
     try:
         with pytest.raises(SettingError, match=r"allow_variable_horizon is False, and episodes of \d+ to \d+ steps"):
@@ -315,7 +318,7 @@ def test_a_run_goes_on_only_with_what_it_began_from(tmp_path: Path, capsys: pyte
 
 def test_a_fitted_reward_and_questions_do_not_go_together(tmp_path: Path) -> None:
     config = PreferencePPOConfig.from_experiment(small())
-    RewardEnsemble(*config.check_environment(), RewardModelSettings()).save(tmp_path)
+    RewardEnsemble(*spaces_of(config), RewardModelSettings()).save(tmp_path)
     with pytest.raises(SettingError, match=r"preferences\.comparisons is 5, and training is on the reward model"):
         config.start_from(reward_model=tmp_path).preferences(comparisons=5, initial_comparisons=5).validate()
     config = PreferencePPOConfig.from_experiment(small()).start_from(reward_model=tmp_path, labels=tmp_path)
