@@ -105,7 +105,14 @@ class LabellingPage:
             catch_by_reward=of.catch_by_reward,
             seed=page.seed,
         )
-        self.desk = Desk(ActorStore(store()), queue, self.sessions.key("leases"), fps=page.fps, run_id=page.run_id)
+        self.desk = Desk(
+            ActorStore(store()),
+            queue,
+            self.sessions.key("leases"),
+            fps=page.fps,
+            run_id=page.run_id,
+            films=page.sessions.with_suffix(".films"),
+        )
         self._server: Server | None = None
         self._starting = asyncio.Lock()
 

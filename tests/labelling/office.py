@@ -12,7 +12,7 @@ from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.collect import LocalStore
 from rlhf_ray.labelling.desk import Desk, Given, Showing
-from rlhf_ray.labelling.films import film
+from rlhf_ray.labelling.films import Film, film
 from rlhf_ray.labelling.questions import Answer, QuestionQueue
 from rlhf_ray.store import Event, PreferenceStore
 from tests.made_up import IMAGES, VECTORS, some_fragments
@@ -20,13 +20,15 @@ from tests.made_up import IMAGES, VECTORS, some_fragments
 SECRET = b"s" * 32
 
 
-def pairs_of(count: int, seed: int = 0, *, images: bool = False, films: bool = True) -> Pairs:
+def pairs_of(count: int, seed: int = 0, *, images: bool = False) -> Pairs:
     fragments = some_fragments(2 * count, 6, observations=IMAGES if images else VECTORS, seed=seed)
-    pairs = Pairs.of(fragments, np.arange(2 * count).reshape(count, 2), 3)
-    if images or not films:
-        return pairs
-    made = [film(name, np.full((7, 32, 48, 3), i, np.uint8), pixelated=False) for i, name in enumerate(fragments.ids())]
-    return Pairs(pairs.left, pairs.right, pairs.ids, 3, tuple(zip(made[::2], made[1::2], strict=True)))
+    return Pairs.of(fragments, np.arange(2 * count).reshape(count, 2), 3)
+
+
+def films_of(pairs: Pairs) -> list[Film]:
+    """A film of each clip, in one grey each."""
+    names = [*pairs.left.ids(), *pairs.right.ids()]
+    return [film(name, np.full((7, 32, 48, 3), i, np.uint8), pixelated=False) for i, name in enumerate(names)]
 
 
 class Broken(LocalStore):
@@ -52,6 +54,11 @@ class Office:
         self.local = Broken(self.store)
         self.queue = QuestionQueue(seed=0, **options)
         self.desk = Desk(self.local, self.queue, SECRET, fps=30, run_id="run")
+
+    async def ask(self, number: int, pairs: Pairs) -> None:
+        """Ask about clips that were filmed."""
+        self.desk.show(films_of(pairs))
+        await self.desk.ask(number, pairs)
 
     async def give(self, who: str, shown: Showing, answer: Answer, event: str | None = None) -> str:
         event = event or secrets.token_hex(16)

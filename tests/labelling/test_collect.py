@@ -12,11 +12,18 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.labelling.collect import collect, sessions_file
+from rlhf_ray.labelling.films import Film
 from rlhf_ray.settings import LabellingSettings, SettingError
 from rlhf_ray.store import PreferenceStore
-from tests.labelling.office import pairs_of
+from tests.labelling.office import films_of, pairs_of
 from tests.labelling.person import Person
+
+
+def with_films(count: int, number: int) -> tuple[Pairs, list[Film]]:
+    pairs = pairs_of(count, seed=number)
+    return pairs, films_of(pairs)
 
 
 def gather(store: Path, comparisons: int, work: Any, names: tuple[str, ...] = ("ada",)) -> dict[str, str]:
@@ -36,7 +43,7 @@ def gather(store: Path, comparisons: int, work: Any, names: tuple[str, ...] = ("
 
     settings = LabellingSettings(annotators=names, port=0, catch_share=0.0)
     held = collect(
-        lambda count, number: pairs_of(count, seed=number),
+        with_films,
         store,
         settings,
         comparisons=3,

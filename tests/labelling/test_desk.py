@@ -27,7 +27,7 @@ def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) -> Non
     pairs = pairs_of(3)
 
     async def session() -> tuple[Showing, str]:
-        await office.desk.ask(0, pairs)
+        await office.ask(0, pairs)
         shown = (await office.desk.next("ada", 1, []))[0]
         return shown, await office.give("ada", shown, "left")
 
@@ -49,7 +49,7 @@ def test_an_answer_is_on_the_disk_when_it_is_acknowledged(office: Office) -> Non
 )
 def test_each_answer_is_stored_as_what_it_is(office: Office, answer: Answer, kind: str) -> None:
     async def session() -> None:
-        await office.desk.ask(0, pairs_of(1))
+        await office.ask(0, pairs_of(1))
         await office.give("ada", (await office.desk.next("ada", 1, []))[0], answer)
 
     asyncio.run(session())
@@ -60,7 +60,7 @@ def test_each_answer_is_stored_as_what_it_is(office: Office, answer: Answer, kin
 
 def test_an_answer_sent_again_is_stored_once_also_while_the_first_is_under_way(office: Office) -> None:
     async def session() -> None:
-        await office.desk.ask(0, pairs_of(1))
+        await office.ask(0, pairs_of(1))
         shown = (await office.desk.next("ada", 1, []))[0]
         await asyncio.gather(*(office.give("ada", shown, "left", "e" * 32) for _ in range(5)))
         await office.give("ada", shown, "left", "e" * 32)
@@ -71,7 +71,7 @@ def test_an_answer_sent_again_is_stored_once_also_while_the_first_is_under_way(o
 
 def test_what_the_disk_does_not_take_is_not_acknowledged_and_may_be_sent_again(office: Office) -> None:
     async def session() -> None:
-        await office.desk.ask(0, pairs_of(1))
+        await office.ask(0, pairs_of(1))
         shown = (await office.desk.next("ada", 1, []))[0]
         office.local.broken = True
         with pytest.raises(OSError, match="no space"):
@@ -89,7 +89,7 @@ def test_who_does_not_wait_for_acknowledgements_is_asked_nothing_twice(office: O
     """As the page does: it posts an answer and at once asks for more, while the disk takes its time."""
 
     async def session() -> None:
-        await office.desk.ask(0, pairs_of(40))
+        await office.ask(0, pairs_of(40))
         office.local.delay = 0.02
         ahead = await office.desk.next("ada", 4, [])
         answers = []
@@ -107,7 +107,7 @@ def test_who_does_not_wait_for_acknowledgements_is_asked_nothing_twice(office: O
 
 def test_an_answer_that_is_not_stored_yet_is_asked_for_on_no_other_page_of_theirs(office: Office) -> None:
     async def session() -> None:
-        await office.desk.ask(0, pairs_of(2))
+        await office.ask(0, pairs_of(2))
         first, second = await office.desk.next("ada", 2, [])
         office.local.broken = True
         with pytest.raises(OSError, match="no space"):
@@ -125,7 +125,7 @@ def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp
     pairs = pairs_of(3)
 
     async def before() -> list[Showing]:
-        await office.desk.ask(0, pairs)
+        await office.ask(0, pairs)
         return await office.desk.next("ada", 2, [])
 
     async def after(stored: Showing, under_way: Showing) -> None:
@@ -135,7 +135,7 @@ def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp
         answer = asyncio.create_task(restarted.give("ada", under_way, "left"))
         await asyncio.sleep(0.01)
         restarted.local.delay = 0.0
-        await restarted.desk.ask(0, pairs)
+        await restarted.ask(0, pairs)
         assert len(await restarted.desk.next("ada", 3, [])) == 1
         await answer
         assert restarted.queue.done(0) == 2
@@ -146,7 +146,7 @@ def test_a_restarted_page_asks_not_for_what_it_is_being_told(office: Office, tmp
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_lease_takes_one_answer(office: Office, tmp_path: Path, restart: bool) -> None:
     async def before() -> Showing:
-        await office.desk.ask(0, pairs_of(1))
+        await office.ask(0, pairs_of(1))
         shown = (await office.desk.next("ada", 1, []))[0]
         await office.give("ada", shown, "left", "e" * 32)
         return shown
@@ -165,7 +165,7 @@ def test_a_replayed_check_does_not_raise_the_score(tmp_path: Path) -> None:
     office = Office(tmp_path / "store", catch_share=0.5)
 
     async def session() -> None:
-        await office.desk.ask(0, pairs_of(60))
+        await office.ask(0, pairs_of(60))
         shown = []
         while not any(row["kind"] == "check" for row in office.rows()):
             shown = await office.desk.next("ada", 1, [])
@@ -180,7 +180,7 @@ def test_a_replayed_check_does_not_raise_the_score(tmp_path: Path) -> None:
 
 def test_an_old_lease_takes_no_answer(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     async def session() -> None:
-        await office.desk.ask(0, pairs_of(1))
+        await office.ask(0, pairs_of(1))
         shown = (await office.desk.next("ada", 1, []))[0]
         later = time.time() + leases.GOOD_FOR + 1
         monkeypatch.setattr(leases.time, "time", lambda: later)
@@ -192,7 +192,7 @@ def test_an_old_lease_takes_no_answer(office: Office, monkeypatch: pytest.Monkey
 
 def test_answers_that_come_together_are_stored_together(office: Office) -> None:
     async def session() -> None:
-        await office.desk.ask(0, pairs_of(12))
+        await office.ask(0, pairs_of(12))
         shown = await office.desk.next("ada", 12, [])
         office.local.recorded = 0
         await asyncio.gather(*(office.give("ada", one, "left") for one in shown))
@@ -204,7 +204,7 @@ def test_answers_that_come_together_are_stored_together(office: Office) -> None:
 
 def test_taking_back_shows_the_pair_again_and_the_store_forgets_nothing(office: Office) -> None:
     async def session() -> None:
-        await office.desk.ask(0, pairs_of(2))
+        await office.ask(0, pairs_of(2))
         shown = (await office.desk.next("ada", 1, []))[0]
         await office.give("ada", shown, "left")
         again = await office.desk.undo("ada", "u" * 32)
@@ -221,7 +221,7 @@ def test_taking_back_shows_the_pair_again_and_the_store_forgets_nothing(office: 
 
 def test_a_lease_from_before_a_restart_is_still_good(office: Office, tmp_path: Path) -> None:
     async def before() -> Showing:
-        await office.desk.ask(0, pairs_of(1))
+        await office.ask(0, pairs_of(1))
         return (await office.desk.next("ada", 1, []))[0]
 
     shown = asyncio.run(before())
@@ -234,14 +234,14 @@ def test_a_restarted_page_asks_nobody_what_they_have_answered(office: Office, tm
     pairs = pairs_of(4)
 
     async def before() -> None:
-        await office.desk.ask(0, pairs)
+        await office.ask(0, pairs)
         shown = await office.desk.next("ada", 3, [])
         for one, answer in zip(shown, ("left", "incomparable", "skip"), strict=True):
             await office.give("ada", one, answer)  # type: ignore[arg-type]
 
     async def after() -> None:
         restarted = Office(tmp_path / "store")
-        await restarted.desk.ask(0, pairs)
+        await restarted.ask(0, pairs)
         assert restarted.queue.done(0) == 2
         assert {s.left.id for s in await restarted.desk.next("ada", 4, [])} <= {
             *pairs.left.ids()[2:],
@@ -255,7 +255,7 @@ def test_a_restarted_page_asks_nobody_what_they_have_answered(office: Office, tm
 
 def test_somebody_elses_or_a_made_up_lease_is_refused(office: Office) -> None:
     async def session() -> None:
-        await office.desk.ask(0, pairs_of(1))
+        await office.ask(0, pairs_of(1))
         shown = (await office.desk.next("ada", 1, []))[0]
         with pytest.raises(ValueError, match="somebody else's"):
             await office.give("bob", shown, "left")
@@ -270,7 +270,7 @@ def test_images_are_shown_pixel_by_pixel(office: Office) -> None:
     pairs = pairs_of(1, images=True)
 
     async def session() -> tuple[Showing, bytes | None]:
-        await office.desk.ask(0, pairs)
+        await office.ask(0, pairs)
         shown = (await office.desk.next("ada", 1, []))[0]
         assert await office.desk.film("0" * 64) is None
         return shown, await office.desk.film(pairs.left.ids()[0])
@@ -287,7 +287,7 @@ def test_images_are_shown_pixel_by_pixel(office: Office) -> None:
 
 def test_short_clips_are_played_slowly_enough_to_see_something(office: Office) -> None:
     async def session() -> float:
-        await office.desk.ask(0, pairs_of(1))
+        await office.ask(0, pairs_of(1))
         return (await office.desk.next("ada", 1, []))[0].fps
 
     assert asyncio.run(session()) == 6 / 1.5
@@ -297,7 +297,7 @@ def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> N
     office = Office(tmp_path / "store", catch_share=1.0)
 
     async def session() -> None:
-        await office.desk.ask(0, pairs_of(30))
+        await office.ask(0, pairs_of(30))
         for _ in range(20):
             await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
 
@@ -331,7 +331,7 @@ def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:
 
     async def session() -> None:
         assert "waiting for the agent's first clips" in str(await reason("ada"))
-        await office.desk.ask(0, pairs_of(1))
+        await office.ask(0, pairs_of(1))
         assert await reason("ada") is None
         shown = (await office.desk.next("ada", 1, []))[0]
         assert "somebody else's screen" in str(await reason("bob"))
@@ -350,7 +350,7 @@ def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:
 
 def test_statistics_and_weights_are_the_stores(office: Office) -> None:
     async def session() -> dict[str, Any]:
-        await office.desk.ask(0, pairs_of(2))
+        await office.ask(0, pairs_of(2))
         await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
         before = office.desk.changes
         await office.desk.weigh("ada", 0.5)

@@ -31,7 +31,7 @@ def serve(office: Office, browser: Browser) -> Iterator[Callable[[int], tuple[Se
 
         def start(pairs: int) -> tuple[Served, BrowserContext]:
             # In a thread, since Playwright's loop is running in this one.
-            ThreadPoolExecutor(1).submit(asyncio.run, office.desk.ask(0, pairs_of(pairs))).result()
+            ThreadPoolExecutor(1).submit(asyncio.run, office.ask(0, pairs_of(pairs))).result()
             return site, context
 
         yield start
