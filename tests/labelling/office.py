@@ -56,8 +56,9 @@ class Office:
         self.desk = Desk(self.local, self.queue, SECRET, fps=30, run_id="run")
 
     async def ask(self, number: int, pairs: Pairs) -> None:
-        """Ask about clips that were filmed."""
-        self.desk.show(films_of(pairs))
+        """Ask about clips that were filmed, unless they are of images."""
+        if pairs.left.observations.ndim == 3:
+            self.desk.show(films_of(pairs))
         await self.desk.ask(number, pairs)
 
     async def give(self, who: str, shown: Showing, answer: Answer, event: str | None = None) -> str:
