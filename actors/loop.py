@@ -42,12 +42,18 @@ class PreferenceLoop:
 
     def progress(self, sampled: int) -> float:
         """From 0 before the first iteration to 1 before the last."""
-        now = self.env_steps(sampled)
-        left = self.experiment.total_env_steps - self.iteration_env_steps - now
+        left = self.experiment.total_env_steps - self.iteration_env_steps - self.env_steps(sampled)
         if left < self.iteration_env_steps:
             return 1.0
-        taken = now - self.initial_env_steps
-        return taken / (taken + left)
+        # What the ring is going to take between rounds is not the agent's, unless it does without.
+        left -= max(0, self._between - (self.ring.env_steps - self.initial_env_steps))
+        return sampled / (sampled + max(left, self.iteration_env_steps))
+
+    @property
+    def _between(self) -> int:
+        """Environment steps that the ring takes between rounds, in all, at most."""
+        of = self.experiment.preferences
+        return of.rounds * self.fragments.between_rounds_env_steps(of.asks_people)
 
     def begin(self, stop: Stop = lambda: False) -> RoundReport | None:
         """Gather the first clips and hold the first labelling round; None where it was stopped before."""
