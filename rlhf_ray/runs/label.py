@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from actors.rollout_collector import RolloutCollector
-from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import tyro
 
-from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.policies import newest_policy
