@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import shlex
@@ -28,9 +27,9 @@ from typing import Any
 
 from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_checkpoint
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.failures import writing
 from rlhf_ray.data.nested import plain
 from rlhf_ray.data.places import run_path
-from rlhf_ray.data.failures import writing
 from rlhf_ray.envs import consent
 from rlhf_ray.envs.modules import found_in, look_in
 from rlhf_ray.runs.events import EventFile, append

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +18,16 @@ from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.collect import collect
 from rlhf_ray.labelling.films import Camera, Episode, Film
-from rlhf_ray.labelling.links import invitation
 from rlhf_ray.queries.pool import ClipPool, Clips
-from rlhf_ray.runs.policies import newest_policy
 from rlhf_ray.rllib.ppo import PreferencePPOConfig
 from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.policies import newest_policy
 from rlhf_ray.settings import Experiment, LabellingSettings
 from rlhf_ray.store import PreferenceStore
 
 MORE_CLIPS = 30
 """Clips that are made where few hold no pair. Of images, which need not be drawn, they are chosen from as many."""
+
 
 def label(
     source: str,

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tyro
 
 from rlhf_ray.data.demonstrations import Demonstrations
-from rlhf_ray.data.errors import SettingError
-from rlhf_ray.runs.policies import newest_policy
 from rlhf_ray.measure.true_return import SEED_OFFSET, ActBest, with_an_end
-from rlhf_ray.runs.folder import RunFolder
 
 
 def record(environment: str, act: ActBest, *, episodes: int, seed: int) -> Demonstrations:

@@ -7,8 +7,8 @@ import importlib.util
 from typing import Any, Literal
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.data.nested import plain
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import to_json
 
 TrackerName = Literal["none", "wandb"]

@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from actors.announced import Announcement, announced
-from actors.ray_internals import LOGGER, hush_ray
 from actors.cluster import start_ray as start_ray  # where callers look for it
+from actors.ray_internals import LOGGER, hush_ray
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
-from rlhf_ray.runs.report.run_report import write_report
-from rlhf_ray.runs.report.verdict import Verdict, share_of_the_way, verdicts
-from rlhf_ray.runs.health import Health
-from rlhf_ray.runs.interruption import Interrupted, Interruption, interruptible
-from rlhf_ray.rllib.env_runner import NoFaults
-from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.measure.true_return import TrueReturn, evaluate
+from rlhf_ray.rllib.env_runner import NoFaults
 from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
-from rlhf_ray.runs.new_run import sources
 from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.reference import train_reference
+from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.runs.folder import MetricsWriter, RunFolder, read_metrics
+from rlhf_ray.runs.health import Health
+from rlhf_ray.runs.interruption import Interrupted, Interruption, interruptible
+from rlhf_ray.runs.new_run import sources
+from rlhf_ray.runs.report.run_report import write_report
+from rlhf_ray.runs.report.verdict import Verdict, share_of_the_way, verdicts
+from rlhf_ray.runs.trackers import Tracker, TrackerName
 from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
-from rlhf_ray.runs.trackers import Tracker, TrackerName
 
 EVALUATED_WITHIN = 2.0
 """Seconds for the evaluation of a run that was stopped. Whoever stopped it waits, and may kill it after ten."""

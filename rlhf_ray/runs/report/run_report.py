@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.report import plots, summary
 from rlhf_ray.runs.report.clips import show_pairs
 from rlhf_ray.runs.report.pages import render
 from rlhf_ray.runs.report.summary import Run
-from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.settings import Experiment, to_json
 from rlhf_ray.store import PreferenceStore
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_ray.data.comparisons import Comparisons
-from rlhf_ray.runs.report.plots import is_number
-from rlhf_ray.runs.report.verdict import compare, share_of_the_way, verdicts
 from rlhf_ray.queries.schedule import gathered, held_back
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.runs.report.plots import is_number
+from rlhf_ray.runs.report.verdict import compare, share_of_the_way, verdicts
 
 MANY_TIES = 0.25
 """Share of ties above which they are worth a warning."""

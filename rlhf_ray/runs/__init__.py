@@ -1,0 +1,1 @@
+"""Runs: from an experiment to a folder with a trained agent, and a report of it."""
