@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from actors.gatherer import Progress
+from actors.gatherer import GathererProgress
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 
@@ -85,7 +85,7 @@ class Askings:
 
         One that was restarted is asked again.
         """
-        progress: Progress = await self.actor.wait.remote(list(self._pairs), self._changes)
+        progress: GathererProgress = await self.actor.wait.remote(list(self._pairs), self._changes)
         if not progress.serving:
             await self._serve()
         for number in progress.unknown:

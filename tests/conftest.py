@@ -1,4 +1,4 @@
-"""What every test shares: a quiet environment, one local Ray, and no actors left behind."""
+"""What every test shares: a quiet environment, markers, one local Ray, one trained run, and no actors left behind."""
 
 import os
 import tempfile
@@ -20,11 +20,29 @@ import shutil
 import time
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 VANISH_WITHIN_S = 10.0
 
+# How many examples properties are tried on: HYPOTHESIS_PROFILE=ci, or soak as `make soak` does.
+for profile, examples in (("dev", 30), ("ci", 100), ("soak", 1000)):
+    hypothesis.settings.register_profile(profile, max_examples=examples, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
+
+
+MARKED_BY = {"ray_session": "ray", "browser": "browser"}
+"""Fixtures, and the marker of each test that takes them."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in MARKED_BY:
+                item.add_marker(MARKED_BY[fixture])
 
 
 def named_actors() -> set[tuple[str, str]]:

@@ -6,14 +6,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.data.failures import cause, debugging
-
-NAMESPACE = b"rlhf_ray"
-"""Of the cluster's key-value store, where env runners leave what is wrong with their environment."""
+from rlhf_ray.rllib.rllib_internals import tell_cluster, told_cluster
 
 
 class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
@@ -34,7 +31,7 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
         result = super().apply(watched, *arguments, **keywords)
         if fault is not None:
-            _internal_kv_put(self.config.faults.encode(), str(fault).encode(), namespace=NAMESPACE)
+            tell_cluster(self.config.faults, str(fault))
             raise fault
         return result
 
@@ -45,9 +42,8 @@ def raise_fault(faults: str) -> None:
     Raises:
         FaultyEnvironmentError: its environment is at fault.
     """
-    if (said := _internal_kv_get(faults.encode(), namespace=NAMESPACE)) is not None:
-        _internal_kv_del(faults.encode(), namespace=NAMESPACE)
-        raise FaultyEnvironmentError(said.decode())
+    if (said := told_cluster(faults)) is not None:
+        raise FaultyEnvironmentError(said)
 
 
 class NoFaults(logging.Filter):

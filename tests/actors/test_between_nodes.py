@@ -124,6 +124,6 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_clips_labels_and_versions_cross_to_another_node_once(tmp_path: Path) -> None:
     assert "each once" in run_in_own_cluster(PROGRAM, tmp_path / "store")

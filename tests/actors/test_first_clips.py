@@ -88,7 +88,6 @@ def test_helpers_make_parts_once_they_are_ready_and_are_ended() -> None:
     assert ended == [quick, never]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
 def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, mode: Any) -> None:

@@ -90,12 +90,12 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_learner_and_reward_trainer_share_a_gpu_or_have_one_each() -> None:
     assert "shared and split" in run_in_own_cluster(BEGIN + SHARED + END)
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_reward_trainer_whose_torch_sees_no_gpu_says_so(tmp_path: Path) -> None:
     printed = run_in_own_cluster(BEGIN + REFUSED + END, tmp_path / "store")

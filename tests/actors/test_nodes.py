@@ -74,6 +74,6 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_node_that_leaves_with_the_rings_actors_costs_no_stored_label_and_the_run_goes_on(tmp_path: Path) -> None:
     assert "answered 20 fitted to 20" in run_in_own_cluster(PROGRAM, tmp_path / "store")

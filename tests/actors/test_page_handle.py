@@ -20,7 +20,7 @@ from tests.labelling.at_the_page import press, wait_for_pair, wait_saved
 from tests.labelling.conftest import browser as browser  # a fixture
 from tests.labelling.person import Person
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 def _wait(condition: Callable[[], Any], within_s: float = 60.0) -> None:

@@ -23,7 +23,7 @@ from tests.actors.people_ring import LABELLING, PREFERENCES, links, people_ring
 from tests.actors.rings import moment
 from tests.labelling.person import Person
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 def _wait(condition: Callable[[], bool], within_s: float = 90.0) -> None:

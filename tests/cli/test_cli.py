@@ -111,7 +111,7 @@ def test_wrong_settings_are_named(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -160,7 +160,7 @@ gymnasium.register("Own-v0", entry_point=Own, max_episode_steps=200)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ray
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("env_runners", [0, 1])
 def test_sigterm_to_the_whole_group_stops_at_once_and_leaves_a_usable_folder(tmp_path: Path, env_runners: int) -> None:
@@ -190,7 +190,7 @@ def test_sigterm_to_the_whole_group_stops_at_once_and_leaves_a_usable_folder(tmp
     assert 400 < values["env_steps"] < 100_000
 
 
-@pytest.mark.slow
+@pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_ctrl_c_while_the_first_clips_are_gathered_leaves_a_usable_folder(tmp_path: Path) -> None:
     run = tmp_path / "run"

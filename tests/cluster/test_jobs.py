@@ -95,7 +95,7 @@ def run_of(job: str, home: Path) -> RunFolder:
     return RunFolder(path.parent)
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(
     head: Head, home: Path, tmp_path: Path
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(
     assert "'pendulm' is neither a preset" in failed.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_listed_and_stopped(head: Head, home: Path) -> None:
     somebody = Somebody(head)
     people = ["--teacher", "human", "--labelling.port", "18765"]
@@ -190,7 +190,7 @@ def actors_by_job(somebody: Somebody) -> list[int]:
     return counts
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_who_has_no_token_is_refused(head: Head, tmp_path: Path) -> None:
     jobs = f"{head.address}/api/jobs/"
     body = {"entrypoint": f"touch {tmp_path}/ran"}

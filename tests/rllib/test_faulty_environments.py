@@ -52,7 +52,6 @@ def config(**env_config: Any) -> PreferencePPOConfig:
     return made
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("runners", [0, 1])
 def test_a_fault_on_the_way_ends_the_run_at_once(runners: int) -> None:
     made = config().env_runners(num_env_runners=runners, num_envs_per_env_runner=2)
@@ -72,7 +71,6 @@ def test_a_fault_on_the_way_ends_the_run_at_once(runners: int) -> None:
     assert time.monotonic() - began < 30  # RLlib waits a minute, and then begins anew
 
 
-@pytest.mark.slow
 def test_a_fault_among_the_first_clips_ends_the_run_at_once() -> None:
     algorithm = config(last=50).env_runners(num_env_runners=0, num_envs_per_env_runner=2).build_algo()
     try:

@@ -130,7 +130,7 @@ ray.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ray
 def test_prometheus_can_read_them_from_ray() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

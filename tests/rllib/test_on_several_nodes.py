@@ -107,7 +107,7 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     "story",
     [JOIN, pytest.param(LEAVE, marks=pytest.mark.soak)],

@@ -84,7 +84,6 @@ def test_a_run_meets_its_budgets_exactly_and_repeats_bit_for_bit_checkpoints_or_
     assert other["ids"] != first["ids"]
 
 
-@pytest.mark.slow
 def test_with_two_env_runners_a_run_repeats_bit_for_bit() -> None:
     ppo = PPOSettings(num_envs=2, num_env_runners=2, rollout_length=200, minibatch_size=200, epochs=2, hidden=(16,))
     experiment = small(ppo=ppo)

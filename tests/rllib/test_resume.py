@@ -45,7 +45,6 @@ def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
             np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize("runners", [0, 2])
 def test_a_run_that_is_continued_from_a_checkpoint_comes_to_the_same_bit_for_bit(tmp_path: Path, runners: int) -> None:
@@ -78,7 +77,6 @@ def test_a_run_that_is_continued_from_a_checkpoint_comes_to_the_same_bit_for_bit
         algorithm.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_an_asynchronous_run_goes_on_with_its_newest_reward_its_labels_and_another_number_of_env_runners(
     tmp_path: Path,
@@ -141,7 +139,7 @@ def begin() -> Iterator[Callable[..., subprocess.Popen[str]]]:
             kill_everything(process)
 
 
-@pytest.mark.slow
+@pytest.mark.ray
 def test_a_run_killed_with_everything_it_started_goes_on_and_comes_to_the_same_bit_for_bit(
     tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -180,7 +178,7 @@ go_on(folder) if sys.argv[2:] else sweep(plan, folder)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ray
 def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_keeps_their_labels(
     tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -205,7 +203,7 @@ def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_
     assert rows[-1]["preferences"]["finished"] == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.ray
 def test_a_sweep_that_is_terminated_ends_as_by_ctrl_c(
     tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
 ) -> None:

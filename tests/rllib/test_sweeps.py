@@ -68,7 +68,6 @@ def rows_of(trial: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (trial / "result.json").read_text().splitlines()]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_train_takes(
     tmp_path: Path,
@@ -120,7 +119,6 @@ def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_trai
         time.sleep(0.1)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_trial_that_takes_over_another_goes_on_with_its_labels_and_its_reward_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -166,7 +164,6 @@ def test_a_trial_that_takes_over_another_goes_on_with_its_labels_and_its_reward_
     assert rate != pytest.approx(source["settings"]["ppo.learning_rate"])
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_settings_that_change_at_a_checkpoint_take_effect_with_the_next_update(tmp_path: Path) -> None:
     def build(**settings: Any) -> Any:

@@ -93,7 +93,6 @@ def base(ray_session: None, tmp_path_factory: pytest.TempPathFactory, seen: dict
     return go(path, small(), Start(), observe=evaluate)[0]
 
 
-@pytest.mark.slow
 def test_a_run_that_is_going_on_is_evaluated_at_its_newest_whole_checkpoint(base: RunFolder, seen: Any) -> None:
     message, code = seen[1]  # before the first checkpoint
     assert "holds no policy yet" in message
@@ -106,7 +105,6 @@ def test_a_run_that_is_going_on_is_evaluated_at_its_newest_whole_checkpoint(base
         assert values["episodes"] == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_a_run_starts_from_stored_labels_and_asks_only_for_what_is_missing(
     base: RunFolder, tmp_path: Path, mode: Any
@@ -125,7 +123,6 @@ def test_a_run_starts_from_stored_labels_and_asks_only_for_what_is_missing(
     assert RewardEnsemble.load(folder.reward_model).version > 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_where_all_labels_are_there_none_is_asked_and_the_fit_takes_the_steps_of_all_rounds(
     base: RunFolder, tmp_path: Path, mode: Any
@@ -141,7 +138,6 @@ def test_where_all_labels_are_there_none_is_asked_and_the_fit_takes_the_steps_of
     assert outcome.env_steps == 2_900
 
 
-@pytest.mark.slow
 def test_a_run_starts_again_without_what_it_began_from_and_comes_to_the_same(base: RunFolder, tmp_path: Path) -> None:
     sources = tmp_path / "sources"
     shutil.copytree(base.path, sources)
@@ -164,7 +160,6 @@ def test_a_run_starts_again_without_what_it_began_from_and_comes_to_the_same(bas
         train(runs[1].experiment(), runs[1], resume=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("runners", [0, 1])
 def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(base: RunFolder, tmp_path: Path, runners: int) -> None:
     source = tmp_path / "fitted"
@@ -235,7 +230,6 @@ def test_a_fitted_reward_does_not_hide_that_episodes_have_different_lengths(tmp_
         algorithm.stop()
 
 
-@pytest.mark.slow
 def test_a_policy_is_recorded_cloned_and_trained_on(
     base: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,7 +258,6 @@ def test_a_policy_is_recorded_cloned_and_trained_on(
         algorithm.stop()
 
 
-@pytest.mark.slow
 def test_a_policy_goes_on_from_a_run_or_a_checkpoint(base: RunFolder, tmp_path: Path) -> None:
     trained = policy_weights(base.checkpoint())
     for i, source in enumerate((base.path, base.checkpoint())):
@@ -273,7 +266,6 @@ def test_a_policy_goes_on_from_a_run_or_a_checkpoint(base: RunFolder, tmp_path: 
             np.testing.assert_array_equal(value, trained[name])
 
 
-@pytest.mark.slow
 def test_what_does_not_fit_is_said_before_anything_is_made(
     base: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,8 +23,6 @@ from rlhf_ray.wrappers.teaching import WINDOW
 from tests.made_up import Walk
 from tests.wrappers.test_single import FRAGMENTS, REWARD_MODEL, act, make
 
-pytestmark = [pytest.mark.slow]
-
 
 def _until(condition: Callable[[], bool], env: Any, within_s: float = 300.0) -> None:
     deadline = time.monotonic() + within_s
@@ -109,10 +107,12 @@ assert not ray.is_initialized()
 """
 
 
+@pytest.mark.ray
 def test_ray_is_started_and_ended_with_those_that_need_it() -> None:
     subprocess.run([sys.executable, "-c", ALONE], check=True, timeout=800)
 
 
+@pytest.mark.learning
 @pytest.mark.usefixtures("ray_session")
 def test_stable_baselines_learns_pendulum_from_comparisons() -> None:
     before, after, status = sb3_pendulum.learn(60_000, envs=4, seed=0)
