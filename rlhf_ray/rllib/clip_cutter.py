@@ -6,9 +6,9 @@ import logging
 from typing import Any
 
 import numpy as np
-import ray
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
+from actors.executor import Executor, RayExecutor
 from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
@@ -33,6 +33,7 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
         super().__init__()
         self._sent: Any = None
         """What is ready when the pool has taken the clips sent last."""
+        self._ring: Executor | None = None
         self._pool: Any = None
         """Looked up once; it stays the same when Ray restarts it."""
 
@@ -46,14 +47,15 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
             return  # people see what the collector films
         failed = dropped = 0
         try:
-            if self._sent is not None and not ray.wait([self._sent], timeout=0)[0]:
+            ring = self._ring = self._ring or RayExecutor(config.ring_name)
+            if self._sent is not None and not ring.ready(self._sent):
                 dropped = 1
             else:
                 if self._pool is None:
-                    self._pool = ray.get_actor(f"{config.ring_name}/pool")
+                    self._pool = ring.find("pool")()
                 self._sent = self._pool.add.remote(self._clips(env_runner, samples))
                 if preferences.mode == "synchronous":
-                    ray.get(self._sent, timeout=60)
+                    ring.get(self._sent, timeout=60)
         except Exception:
             logger.warning("No clips were taken from this rollout.", exc_info=True)
             failed = 1

@@ -16,6 +16,7 @@ from tests.labelling.person import Person
 EXAMPLE = Path(__file__).parents[2] / "examples" / "serve_labelling.py"
 
 
+@pytest.mark.soak
 @pytest.mark.ray
 def test_people_label_behind_ray_serve(tmp_path: Path) -> None:
     with socket.socket() as free:
