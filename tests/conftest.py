@@ -28,7 +28,7 @@ import pytest
 VANISH_WITHIN_S = 10.0
 
 # How many examples properties are tried on: HYPOTHESIS_PROFILE=ci, or soak as `make soak` does.
-for profile, examples in (("dev", 30), ("ci", 100), ("soak", 1000)):
+for profile, examples in (("dev", 25), ("ci", 100), ("soak", 300)):
     hypothesis.settings.register_profile(profile, max_examples=examples, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
@@ -83,6 +83,7 @@ def ray_session() -> Iterator[None]:
         namespace="test",
         log_to_driver=False,
         configure_logging=False,
+        _system_config={"metrics_report_interval_ms": 1000},
     )
     yield
     try:

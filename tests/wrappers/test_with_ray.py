@@ -15,6 +15,7 @@ import gymnasium as gym
 import pytest
 import ray
 
+from actors.executor import DirectExecutor
 from examples import sb3_pendulum
 from rlhf_ray.settings import PreferenceSettings, SettingError
 from rlhf_ray.store import PreferenceStore
@@ -55,7 +56,13 @@ def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_
     assert len(PreferenceStore(tmp_path / "saved" / "preferences")) == 30
 
 
-@pytest.mark.usefixtures("ray_session")
+@pytest.fixture
+def direct(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ring's actors are plain objects."""
+    monkeypatch.setattr("rlhf_ray.wrappers.teaching.RayExecutor", lambda name: DirectExecutor())
+
+
+@pytest.mark.usefixtures("direct")
 def test_a_vector_environment_waits_for_its_first_reward_and_only_collects_where_told() -> None:
     copies = [lambda: Walk((20,), numbered=False)] * 4
     settings: dict[str, Any] = {"fragments": FRAGMENTS, "reward_model": REWARD_MODEL, "total_env_steps": 4_000}
@@ -70,7 +77,7 @@ def test_a_vector_environment_waits_for_its_first_reward_and_only_collects_where
         assert env.status()["reward_version"] == 0
 
 
-@pytest.mark.usefixtures("ray_session")
+@pytest.mark.usefixtures("direct")
 def test_settings_that_the_environment_shows_to_be_wrong_are_raised_in_step() -> None:
     with (
         make(Walk((20, 7), terminates=True)) as env,
@@ -83,6 +90,7 @@ def test_settings_that_the_environment_shows_to_be_wrong_are_raised_in_step() ->
         env.reset()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_the_training_waits_for_no_teacher_however_slow() -> None:
     with make(preferences=PreferenceSettings(comparisons=30, initial_comparisons=10, answer_seconds=3600.0)) as env:
