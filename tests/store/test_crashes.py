@@ -81,19 +81,20 @@ def cut_power(path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int) -> None:
 def test_whenever_the_power_goes_what_was_acknowledged_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cut_power(tmp_path, monkeypatch, 40)
+    cut_power(tmp_path, monkeypatch, 20)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("every", [15, pytest.param(1, marks=pytest.mark.soak)])
 def test_whenever_the_disk_fails_the_error_says_so_and_the_commit_may_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, every: int
 ) -> None:
     monkeypatch.setattr(store, "COMPACT_AT", 3)
     counter = FaultyDisk(-1, random.Random(0))
     with monkeypatch.context() as patch:
         counter.install(patch)
         work(tmp_path / "whole", [])
-    for at in range(1 + number % 4, counter.done, 4):
+    for at in range(1 + number % every, counter.done, every):
         folder = tmp_path / str(at)
         disk = FaultyDisk(at, random.Random(at), OSError(number, os.strerror(number)))
         with monkeypatch.context() as patch:
