@@ -29,9 +29,9 @@ class Askings:
     Args:
         actor: the gatherer: a `GathererActor`, or what has its `ask` and `wait`.
         name: for metrics.
-        annotators: whose labels are its; None: those that are nobody else's.
         share: of all questions that it is asked, 0 to 1.
         most: questions open at a time, at most; None: as many as are due.
+        annotators: the people at the page; none where it is no page.
         serve: brings it back where people can't reach it any more.
     """
 
@@ -40,9 +40,9 @@ class Askings:
         actor: Any,
         name: str,
         *,
-        annotators: tuple[str, ...] | None,
         share: float,
         most: int | None,
+        annotators: tuple[str, ...] = (),
         serve: Callable[[], Awaitable[None]] = _nothing,
     ):
         self.actor, self.name, self.annotators, self.share, self.most = actor, name, annotators, share, most

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -37,7 +37,7 @@ class Train(Experiment):
     """Episodes each agent is evaluated on at the end."""
     tracker: TrackerName = "none"
     """Where metrics go besides TensorBoard: wandb is Weights & Biases (its login, or WANDB_MODE=offline)."""
-    teacher: Literal["oracle", "stochastic", "human"] | None = None
+    teacher: str | None = None
     """Short for preferences.teacher. With human, training goes on while people label (preferences.mode=asynchronous), unless
     wait_for_labels is set."""
     wait_for_labels: bool = False

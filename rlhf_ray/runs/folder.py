@@ -25,13 +25,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rlhf_ray.data import consent
 from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_checkpoint
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
+from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.nested import plain
 from rlhf_ray.data.places import run_path
-from rlhf_ray.envs import consent
-from rlhf_ray.envs.modules import found_in, look_in
 from rlhf_ray.runs.events import EventFile, append
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment
 
@@ -80,7 +80,8 @@ class RunFolder:
         except BaseException:
             shutil.rmtree(folder.path, ignore_errors=True)  # or the next attempt would find something there
             raise
-        consent.allow(consent.module_of(experiment.environment))
+        for name in experiment.own_names():
+            consent.allow(consent.module_of(name))
         return folder
 
     def _begin(self, experiment: Experiment, options: dict[str, Any]) -> None:
@@ -95,7 +96,7 @@ class RunFolder:
                 "finished": None,
                 "interrupted": False,
                 "options": options,
-                "modules": found_in(experiment.environment),
+                "modules": found_in_all(map(consent.module_of, experiment.own_names())),
                 "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
                 "versions": {name.replace("-", "_"): importlib.metadata.version(name) for name in names}
                 | {"python": platform.python_version()},
@@ -122,16 +123,16 @@ class RunFolder:
         return next((folder for folder in folders if folder.config.exists()), None)
 
     def experiment(self) -> Experiment:
-        """The settings of the run. Its environment's module is looked for where the run found it, too.
+        """The settings of the run. The modules that it names are looked for where the run found them, too.
 
         Raises:
-            SettingError: its config.json is missing, damaged or something else's; or nobody has allowed its environment's module to
-                be imported (`rlhf_ray.envs.consent`).
+            SettingError: its config.json is missing, damaged or something else's; or nobody has allowed a module that it names
+                to be imported (`rlhf_ray.data.consent`).
         """
         experiment = load_experiment(self.config)
-        if ":" in experiment.environment and self.run.exists() and (folder := self.about().get("modules")):
-            look_in(folder)
-        consent.check(experiment.environment, self.config)
+        if experiment.own_names() and self.run.exists():
+            look_in_all(self.about().get("modules"))
+        consent.check(experiment.own_names(), self.config)
         return experiment
 
     def checkpoint(self) -> Path:

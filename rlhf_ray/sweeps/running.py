@@ -17,10 +17,10 @@ import ray
 from ray import tune
 
 from actors.placement import missing
+from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.places import in_job
-from rlhf_ray.envs import consent
-from rlhf_ray.envs.modules import found_in, look_in
 from rlhf_ray.runs.trackers import PROJECT, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment, from_json, to_json
 from rlhf_ray.sweeps.results import Outcome, collect, conclude
@@ -130,7 +130,9 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> Outcom
         raise SettingError(f"run_dir is {folder}, and there is something there already: name another folder.")
     at_once = concurrency(plan, say)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / PLAN, plan.to_json() | {"modules": found_in(plan.experiment.environment)})
+    _write(
+        folder / PLAN, plan.to_json() | {"modules": found_in_all(map(consent.module_of, plan.experiment.own_names()))}
+    )
     # The schedulers draw from these.
     random.seed(plan.experiment.seed)
     np.random.seed(plan.experiment.seed)
@@ -163,10 +165,9 @@ def read_plan(folder: Path) -> Plan:
     if not (folder / PLAN).exists():
         raise SettingError(f"{folder} is no folder of a sweep (it has no {PLAN}).")
     values = json.loads((folder / PLAN).read_text())
-    if modules := values.pop("modules", None):
-        look_in(modules)
+    look_in_all(values.pop("modules", None))
     experiment = from_json(Experiment, values["experiment"])
-    consent.check(experiment.environment, folder / PLAN)
+    consent.check(experiment.own_names(), folder / PLAN)
     return Plan(**values | {"experiment": experiment})
 
 

@@ -30,6 +30,7 @@ from rlhf_ray.labelling.films import Film, film
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.queries.pool import Clips
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward import RewardEnsemble
@@ -100,9 +101,9 @@ class Teaching:
             self._fix(Path(reward_model))
             return
         preferences = dataclasses.replace(preferences or PreferenceSettings(), mode="asynchronous")
-        self._check(preferences, folder)
         with torch.random.fork_rng(devices=[]):  # making one must not change what the agent draws next
             self.ensemble = RewardEnsemble(*self.spaces, reward_model or RewardModelSettings())
+        self._check(preferences, folder)
         self._own_folder = tempfile.TemporaryDirectory(prefix="rlhf_ray-") if folder is None else None
         store = Path(folder or self._own_folder.name)  # type: ignore[union-attr]
         self.asks, self.fits = ask, fit
@@ -144,6 +145,7 @@ class Teaching:
         return AsynchronousRing(members, schedule, clips, people, asks=self.asks, fits=self.fits), clips
 
     def _check(self, preferences: PreferenceSettings, folder: Path | str | None) -> None:
+        check_parts(preferences, self.ensemble.settings)
         of = self.fragments
         if of.exploration_env_steps:
             raise SettingError(
@@ -155,7 +157,7 @@ class Teaching:
                 f"total_env_steps is {self.total_env_steps}; the first clips alone take fragments.initial_env_steps="
                 f"{of.initial_env_steps}: set it to the steps that the agent is going to train for."
             )
-        if folder is None and preferences.teacher not in ("oracle", "stochastic"):
+        if folder is None and preferences.asks_people:
             raise SettingError(
                 f"folder is None and preferences.teacher is {preferences.teacher!r}; what people answer must not be lost with a "
                 "temporary folder: name one to keep it in."

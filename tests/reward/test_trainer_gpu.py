@@ -27,23 +27,6 @@ def test_the_trainer_takes_no_more_than_one_gpu(gpus: float) -> None:
         dataclasses.replace(SMALL, gpus=gpus)
 
 
-@pytest.mark.parametrize(("observations", "actions"), SPACES)
-@pytest.mark.parametrize("noise", [0.0, 0.1, torch.full((20,), 0.2)])
-def test_gradients_are_computed_on_the_device_alone(
-    observations: object, actions: object, noise: float | torch.Tensor
-) -> None:
-    trainer = RewardTrainer(SMALL, observations, actions, held_out_share=0.0, seed=0)  # type: ignore[arg-type]
-    trainer.add(some_comparisons(20, observations=observations, actions=actions))  # type: ignore[arg-type]
-    # torch's meta device stands for a GPU: it refuses tensors of the CPU, and computes shapes alone.
-    trainer.device = torch.device("meta")
-    trainer.ensemble.networks.move_weights(trainer.device)
-    assert trainer._data is not None
-    data = trainer._data.counting(torch.ones(20), noise)
-    trainer._backward(data, torch.arange(8))
-    assert {parameter.grad.device.type for parameter in trainer.ensemble.networks.parameters()} == {"meta"}  # type: ignore[union-attr]
-    assert trainer._return_differences(trainer._rewards(data, torch.arange(20))).device.type == "meta"
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize(("observations", "actions"), SPACES)
 def test_a_fit_on_the_gpu_is_that_on_the_cpu_but_for_rounding(observations: object, actions: object) -> None:

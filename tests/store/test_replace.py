@@ -23,7 +23,7 @@ def test_it_holds_what_the_other_holds_and_nothing_else(tmp_path: Path) -> None:
         assert same_comparisons(held, donor)
         assert now.weights() == {"oracle": 0.5}
         assert now.verify().problems == ()
-        assert now.position() == other.position()
+        assert now.tally() == other.tally()
 
 
 def test_what_was_there_is_kept_beside_it(tmp_path: Path) -> None:

@@ -1,16 +1,20 @@
-"""The modules in which users register their environments: where they are looked for, and that processes elsewhere find them too."""
+"""Users' own modules: where they are looked for, and that processes elsewhere find them too."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-
-from rlhf_ray.envs.checked import RAISED, fault
+from types import ModuleType
 
 FOLDERS = "RLHF_RAY_MODULES"
 """Environment variable with the folders in which modules are looked for besides Python's own; Ray's workers get it too."""
+
+
+class NoModuleError(ImportError):
+    """There is no module of this name where modules are looked for."""
 
 
 def look_in(folder: Path | str) -> None:
@@ -24,28 +28,25 @@ def folders() -> list[str]:
     return [folder for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
 
 
-def import_module(module: str, environment: str) -> None:
+def import_module(module: str) -> ModuleType:
     """Import ``module``, as `python -m` in one of the `folders` would find it.
 
     Raises:
-        ModuleNotFoundError: it is there and lacks a module of somebody else.
-        ValueError: there is no such module.
-        FaultyEnvironmentError: it raises something else.
+        NoModuleError: there is none.
+        Exception: whatever it raises.
     """
     # At the front for this import alone: a file of the user's must not stand in for what somebody else imports later on.
     sys.path[:0] = folders()
     try:
-        importlib.import_module(module)
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # The module is there, and lacks a dependency of its own: that error says more than ours.
         places = ", ".join(folders()) or "the current directory"
-        raise ValueError(
-            f"There is no environment {environment!r}: there is no module {error.name!r} to import in {places}, nor among what is "
-            "installed. Run from the folder that it lies in, or name that folder in PYTHONPATH."
+        raise NoModuleError(
+            f"there is no module {error.name!r} to import in {places}, nor among what is installed. Run from the folder that it "
+            "lies in, or name that folder in PYTHONPATH"
         ) from error
-    except RAISED as error:
-        raise fault(f"Importing {module} for environment {environment}", error) from error
     finally:
         for folder in folders():
             sys.path.remove(folder)
@@ -53,10 +54,21 @@ def import_module(module: str, environment: str) -> None:
         sys.path.extend(folder for folder in folders() if folder not in sys.path)
 
 
-def found_in(environment: str) -> str | None:
-    """The folder, of those that were looked in, where the module of ``environment`` was found; None for what is installed."""
-    top = sys.modules.get(environment.rpartition(":")[0].partition(".")[0])
+def found_in(module: str) -> str | None:
+    """The folder, of those that were looked in, where ``module`` was found; None for what is installed."""
+    top = sys.modules.get(module.partition(".")[0])
     file = getattr(top, "__file__", None)
     places = [Path(file).parent] if file else []
     places += [Path(place).parent for place in getattr(top, "__path__", [])]
     return next((folder for folder in folders() if Path(folder) in places), None)
+
+
+def found_in_all(modules: Iterable[str]) -> list[str]:
+    """The folders where these modules were found, of those that were looked in."""
+    return sorted({folder for module in modules if (folder := found_in(module)) is not None})
+
+
+def look_in_all(found: str | list[str] | None) -> None:
+    """Look in the folders that `found_in_all` gave, as files keep them; files of earlier versions name one or none."""
+    for folder in [found] if isinstance(found, str) else found or []:
+        look_in(folder)
