@@ -145,6 +145,8 @@ class SynchronousRing:
 
     async def _answers(self, stop: Stop) -> None:
         """Wait until all questions have an answer."""
+        if self.people is not None:
+            self.people.asks()
         while self.members.open and not stop():
             for askings in self.members.gatherers:
                 await askings.listen()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
+from rlhf_ray.data.errors import Fault, SettingError
 
 DEBUG = "RLHF_RAY_DEBUG"
 """Environment variable that has traces shown where it is set to anything but nothing and 0; `--debug` sets it to 1."""
@@ -34,7 +34,7 @@ def cause(error: BaseException) -> BaseException:
         wrapped = getattr(one, "cause", None)  # Ray's
         if not isinstance(wrapped, BaseException):
             wrapped = None
-        if wrapped is None and isinstance(one, SettingError | FaultyEnvironmentError):
+        if wrapped is None and isinstance(one, SettingError | Fault):
             return one
         seen.add(id(one))
         found.append(one)
@@ -47,7 +47,7 @@ def cause(error: BaseException) -> BaseException:
 def explain(error: BaseException) -> str:
     """One line that says what went wrong, where, and what to do about it."""
     error = cause(error)
-    if isinstance(error, SettingError | FaultyEnvironmentError):
+    if isinstance(error, SettingError | Fault):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
-from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostClipsError
 from rlhf_ray.data.failures import cause, debugging
 
 NAMESPACE = b"rlhf_ray"
 """Of the cluster's key-value store, where env runners leave what is wrong with their environment."""
+
+
+FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostClipsError)}
+"""What env runners report, by name."""
 
 
 class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
@@ -21,20 +26,21 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
     def apply(self, func: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """See RLlib, which after any exception sleeps for a minute and has this process begin anew."""
-        fault: FaultyEnvironmentError | None = None
+        fault: Fault | None = None
 
         def watched(*arguments: Any, **keywords: Any) -> Any:
             nonlocal fault
             try:
                 return func(*arguments, **keywords)
             except Exception as error:
-                if not isinstance(found := cause(error), FaultyEnvironmentError):
+                if not isinstance(found := cause(error), Fault):
                     raise
                 fault = found
 
         result = super().apply(watched, *arguments, **keywords)
         if fault is not None:
-            _internal_kv_put(self.config.faults.encode(), str(fault).encode(), namespace=NAMESPACE)
+            said = json.dumps([type(fault).__name__, str(fault)])
+            _internal_kv_put(self.config.faults.encode(), said.encode(), namespace=NAMESPACE)
             raise fault
         return result
 
@@ -44,10 +50,12 @@ def raise_fault(faults: str) -> None:
 
     Raises:
         FaultyEnvironmentError: its environment is at fault.
+        LostClipsError: what it sampled could not be used.
     """
     if (said := _internal_kv_get(faults.encode(), namespace=NAMESPACE)) is not None:
         _internal_kv_del(faults.encode(), namespace=NAMESPACE)
-        raise FaultyEnvironmentError(said.decode())
+        kind, text = json.loads(said)
+        raise FAULTS[kind](text)
 
 
 class NoFaults(logging.Filter):
@@ -56,5 +64,5 @@ class NoFaults(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is logged."""
         error = (record.exc_info and record.exc_info[1]) or record.msg
-        of_fault = isinstance(error, BaseException) and isinstance(cause(error), FaultyEnvironmentError)
-        return debugging() or not (of_fault or FaultyEnvironmentError.__name__ in record.getMessage())
+        of_fault = isinstance(error, BaseException) and isinstance(cause(error), Fault)
+        return debugging() or not (of_fault or any(name in record.getMessage() for name in FAULTS))
