@@ -80,12 +80,18 @@ class Askings:
         self.asked += count
         self._pairs[number], self._open[number], self._asked_at[number] = pairs, count, time.monotonic()
 
-    async def listen(self) -> bool:
+    async def listen(self, read: Callable[[], Awaitable[None]] = _nothing) -> bool:
         """Wait a little for something to happen at the gatherer, and take note of it. Whether something was stored.
 
         One that was restarted is asked again.
+
+        Args:
+            read: is awaited when something was stored, before those questions count as open no more: an answer may count twice
+                for a moment, but never not at all, or its question would be asked in the place of one that is due.
         """
         progress: Progress = await self.actor.wait.remote(list(self._pairs), self._changes)
+        if progress.changes != self._changes:
+            await read()
         if not progress.serving:
             await self._serve()
         for number in progress.unknown:

@@ -330,11 +330,9 @@ class AsynchronousRing:
         while await self._until(lambda: always or askings.open > 0):
             before = askings.open
             with self.meters[askings.name].busy(if_=askings.open > 0) as done:
-                stored = await askings.listen()
+                if await askings.listen(self._read):
+                    self._unfitted = True
                 done(max(0, before - askings.open))
-            if stored:
-                self._unfitted = True
-                await self._read()
             self._notify()
 
     async def _read(self) -> None:
