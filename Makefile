@@ -8,6 +8,8 @@ export PYTHON ?=
 export EXTRAS ?=
 
 BIN := .venv/bin
+# Markers of the tests that run one after the other, on one Ray. The others need no more than a core.
+ON_RAY := ray or cluster or learning
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -22,22 +24,24 @@ setup: ## Make .venv or bring it up to date (PYTHON=python3.12, EXTRAS=dev)
 demo: setup ## Train Pendulum from a scripted teacher's preferences
 	$(BIN)/rlhf-ray train pendulum
 
-test: lint types ## Lint, types, then all tests but the soak; stops at the first of the three that fails
-	$(BIN)/pytest -m "not soak" --durations=15
+test: lint types ## Lint, types, then all tests but the soak; stops at the first that fails
+	$(BIN)/pytest -m "not ($(ON_RAY) or soak)" -n 2 --dist loadfile
+	$(BIN)/pytest -m "($(ON_RAY)) and not soak" --durations=15
 
-test-fast: setup ## The tests, without those marked slow
-	$(BIN)/pytest -m "not slow and not soak"
+test-fast: setup ## The tests without Ray and the browser, in two processes
+	$(BIN)/pytest -m "not ($(ON_RAY) or browser or soak)" -n 2 --dist loadfile
 
-soak: setup ## The tests that take minutes each; writes down what came of them
+soak: setup ## The tests that take minutes, and properties on many examples; writes down what came of them
 	@mkdir -p build
-	@bash -o pipefail -c '$(BIN)/pytest -m soak -v --tb=short --durations=0 2>&1 | tee build/soak.log'; status=$$?; \
+	@HYPOTHESIS_PROFILE=soak bash -o pipefail -c '$(BIN)/pytest -m "soak or hypothesis" -v --tb=short --durations=0 2>&1 | tee build/soak.log'; status=$$?; \
 	{ echo "commit $$(git rev-parse --short HEAD), $$(nproc) cores, $$(date -u +%F)"; \
 	  grep -E "^tests/.*(PASSED|FAILED|ERROR|SKIPPED)|^[0-9.]+s call|^(FAILED|ERROR) |^=+ .*(passed|failed)" build/soak.log; } \
 	  >benchmarks/results/soak.txt; exit $$status
 
-lint: setup ## Check style and format
+lint: setup ## Check style, format and who imports whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 format: setup ## Format, and repair what can be repaired by itself
 	$(BIN)/ruff check --fix .

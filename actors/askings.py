@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from actors.gatherer import Progress
+from actors.gatherer import GathererProgress
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 
@@ -89,7 +89,7 @@ class Askings:
             read: is awaited when something was stored, before those questions count as open no more: an answer may count twice
                 for a moment, but never not at all, or its question would be asked in the place of one that is due.
         """
-        progress: Progress = await self.actor.wait.remote(list(self._pairs), self._changes)
+        progress: GathererProgress = await self.actor.wait.remote(list(self._pairs), self._changes)
         if progress.changes != self._changes:
             await read()
         if not progress.serving:

@@ -25,8 +25,8 @@ class Executor(Protocol):
         """What gives another actor the one with this role, also after Ray restarted it. A handle would keep it from that."""
         ...
 
-    def get(self, reference: Any) -> Any:
-        """What the reference stands for, waited for."""
+    def get(self, reference: Any, timeout: float | None = None) -> Any:
+        """What the reference stands for, waited for: as long as it takes, or so many seconds."""
         ...
 
     def put(self, value: Any) -> Any:
@@ -68,9 +68,9 @@ class RayExecutor:
         """See `Executor.find`."""
         return functools.partial(ray.get_actor, f"{self.name}/{role}")
 
-    def get(self, reference: Any) -> Any:
+    def get(self, reference: Any, timeout: float | None = None) -> Any:
         """See `Executor.get`. A thread of an asynchronous actor may wait so too, for which Ray warns of `ray.get`."""
-        return reference.future().result()
+        return reference.future().result(timeout)
 
     def put(self, value: Any) -> Any:
         """See `Executor.put`."""
@@ -113,7 +113,7 @@ class DirectExecutor:
         """See `Executor.find`."""
         return lambda: _DirectActor(self, role)
 
-    def get(self, reference: Any) -> Any:
+    def get(self, reference: Any, timeout: float | None = None) -> Any:
         """See `Executor.get`."""
         return reference.result()
 

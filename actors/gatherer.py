@@ -27,7 +27,7 @@ COMMIT_AGAIN_AFTER = 5.0
 
 
 @dataclass(frozen=True)
-class Progress:
+class GathererProgress:
     """What has happened at a gatherer.
 
     Attributes:
@@ -77,12 +77,12 @@ class GathererActor:
         self._left[number] = set(pairs.ids)
         self._loop.run_in_executor(self._thread, self._answer, number, pairs)
 
-    async def wait(self, numbers: Sequence[int], changes: int) -> Progress:
+    async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
         """What has happened since ``changes``; waits a little for something to happen.
 
         Args:
             numbers: of the askings to tell about.
-            changes: `Progress.changes` of the last call.
+            changes: `GathererProgress.changes` of the last call.
 
         Raises:
             Exception: whatever the gatherer raised.
@@ -93,7 +93,7 @@ class GathererActor:
                 await asyncio.wait_for(self._changed.wait(), PATIENCE)
         if self._error is not None:
             raise self._error
-        return Progress(
+        return GathererProgress(
             self._changes,
             {number: len(self._left[number]) for number in numbers if number in self._left},
             tuple(number for number in numbers if number not in self._left),

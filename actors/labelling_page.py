@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from actors.gatherer import PATIENCE, Progress
+from actors.gatherer import PATIENCE, GathererProgress
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.app import create_app
@@ -166,12 +166,12 @@ class LabellingPage:
         """See `Desk.tell`."""
         self.desk.tell(situation, episode)
 
-    async def wait(self, numbers: Sequence[int], changes: int) -> Progress:
+    async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
         """See `actors.gatherer.GathererActor.wait`.
 
         Args:
             numbers: of the askings to tell about.
-            changes: `Progress.changes` of the last call.
+            changes: `GathererProgress.changes` of the last call.
         """
         desk = self.desk
         if desk.changes == changes and self._server is not None:
@@ -179,7 +179,7 @@ class LabellingPage:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(desk.changed.wait(), PATIENCE)
         known = desk.queue.numbers
-        return Progress(
+        return GathererProgress(
             desk.changes,
             {number: desk.queue.left(number) for number in numbers if number in known},
             tuple(number for number in numbers if number not in known),

@@ -22,7 +22,7 @@ class StateLostError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fitted:
     """What a fit came to, and the number of the last event of the store that it took in."""
 
     report: FitReport
@@ -45,7 +45,7 @@ class RewardTrainerActor:
         )
         self._last = 0
 
-    def fit(self, updates: int, version: int, changes: Changes) -> tuple[Fit, dict[str, Array], dict[str, Any]]:
+    def fit(self, updates: int, version: int, changes: Changes) -> tuple[Fitted, dict[str, Array], dict[str, Any]]:
         """Take in ``changes``, take ``updates`` gradient steps and make a version.
 
         Calling again with the same ``version`` after it was made returns the same version without fitting again.
@@ -76,7 +76,7 @@ class RewardTrainerActor:
         elif current != version:
             raise StateLostError(f"The reward trainer is at version {current}; version {version} cannot follow it.")
         state = self.trainer.state()
-        return Fit(self._report, self._last), state["ensemble"], state
+        return Fitted(self._report, self._last), state["ensemble"], state
 
     def load_state(self, state: dict[str, Any], comparisons: Changes) -> None:
         """Go back to ``state`` (see `RewardTrainer.load_state`)."""

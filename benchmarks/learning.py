@@ -35,8 +35,8 @@ from typing import Any
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.kills import Killer
 from rlhf_ray.runs.folder import RunFolder
+from tests.kills import Killer
 
 RESULTS = Path(__file__).parent / "results"
 STUDENT_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}

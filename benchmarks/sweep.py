@@ -37,14 +37,14 @@ from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment
 from rlhf_ray.sweeps import Plan, sweep
-from rlhf_ray.sweeps.results import Outcome
+from rlhf_ray.sweeps.results import SweepOutcome
 
 RESULTS = Path(__file__).parent / "results"
 FRESH = 77
 """Seed of the episodes that the best policies are compared on: none that a trial was measured on."""
 
 
-def arm(plan: Plan, folder: Path) -> tuple[Outcome, float]:
+def arm(plan: Plan, folder: Path) -> tuple[SweepOutcome, float]:
     """Run one arm; what it came to, and the seconds it took."""
     started = time.perf_counter()
     outcome = sweep(plan, folder)
@@ -61,7 +61,7 @@ def returns(environment: str, trial: Path, episodes: int) -> list[float]:
         env.close()
 
 
-def summary(outcome: Outcome, seconds: float) -> dict[str, Any]:
+def summary(outcome: SweepOutcome, seconds: float) -> dict[str, Any]:
     assert outcome.best is not None
     return {
         "env_steps": sum(trial["env_steps"] for trial in outcome.trials),

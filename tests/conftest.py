@@ -1,4 +1,4 @@
-"""What every test shares: a quiet environment, one local Ray, and no actors left behind."""
+"""What every test shares: a quiet environment, markers, one local Ray, one trained run, and no actors left behind."""
 
 import os
 import tempfile
@@ -16,15 +16,38 @@ os.environ.update(
 )
 
 import atexit
+import functools
 import shutil
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 VANISH_WITHIN_S = 10.0
 
+# How many examples properties are tried on: HYPOTHESIS_PROFILE=ci, or soak as `make soak` does.
+for profile, examples in (("dev", 25), ("ci", 100), ("soak", 300)):
+    hypothesis.settings.register_profile(profile, max_examples=examples, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
+
+
+if TYPE_CHECKING:
+    from rlhf_ray.runs.folder import RunFolder
+
+MARKED_BY = {"ray_session": "ray", "browser": "browser"}
+"""Fixtures, and the marker of each test that takes them."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in MARKED_BY:
+                item.add_marker(MARKED_BY[fixture])
 
 
 def named_actors() -> set[tuple[str, str]]:
@@ -60,6 +83,7 @@ def ray_session() -> Iterator[None]:
         namespace="test",
         log_to_driver=False,
         configure_logging=False,
+        _system_config={"metrics_report_interval_ms": 1000},
     )
     yield
     try:
@@ -69,6 +93,28 @@ def ray_session() -> Iterator[None]:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
     assert not left, f"named actors left over by the whole run: {left}"
+
+
+@pytest.fixture
+def ring_in_process(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Algorithms that this process trains have their ring in it, not in five processes that take seconds to start."""
+    from actors.executor import DirectExecutor
+
+    executor = functools.cache(lambda name: DirectExecutor())
+    for module in ("algorithm", "clip_cutter"):
+        monkeypatch.setattr(f"rlhf_ray.rllib.{module}.RayExecutor", executor)
+
+
+@pytest.fixture(scope="session")
+def trained_run(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> "RunFolder":
+    """The folder of a run of `whole_runs.small`, evaluated on two episodes. Copy it before you change it."""
+    from rlhf_ray.runs.new_run import new_run
+    from rlhf_ray.runs.train import train
+    from tests.whole_runs import small
+
+    folder = new_run(tmp_path_factory.mktemp("trained") / "run", small())
+    train(folder.experiment(), folder, evaluation_episodes=2)
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg":
 Token = Annotated[str, Field(min_length=1, max_length=200)]
 Lease = Annotated[str, Field(min_length=1, max_length=400)]
 HOLDING = 36
-"""Leases that a page may name: what is on screen, fetched ahead, and answered but not stored yet."""
+"""LeaseNames that a page may name: what is on screen, fetched ahead, and answered but not stored yet."""
 EventId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 PageId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 """Made by each page as it is opened: a person may have several."""
@@ -76,7 +76,7 @@ class TakenBack(Body):
     page: PageId | None = None
 
 
-class Leases(Body):
+class LeaseNames(Body):
     """``POST /api/leases/renew`` and ``/release``."""
 
     leases: list[Lease] = Field(max_length=HOLDING)
@@ -191,14 +191,14 @@ async def undo(taken_back: TakenBack, me: Answering, desk: TheDesk) -> dict[str,
 
 
 @api.post("/leases/renew")
-async def renew(body: Leases, me: Me, desk: TheDesk) -> dict[str, list[str]]:
+async def renew(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, list[str]]:
     """Somebody still looks at these, or keeps a page open; those among them that they are not to answer there any more."""
     with at_the_desk():
         return {"lost": await desk.renew(me.name, body.leases, body.page)}
 
 
 @api.post("/leases/release")
-async def release(body: Leases, me: Me, desk: TheDesk) -> dict[str, bool]:
+async def release(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, bool]:
     """Nobody looks at these any more."""
     with at_the_desk():
         await desk.release(me.name, body.leases)

@@ -24,7 +24,7 @@ from rlhf_ray.labelling.films import Episode, Film, FilmInfo
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.leases import Lease, Leases
 from rlhf_ray.labelling.questions import Answer, QuestionQueue, Shown
-from rlhf_ray.labelling.recorder import Recorder
+from rlhf_ray.labelling.recorder import GroupCommit
 from rlhf_ray.labelling.statistics import statistics
 from rlhf_ray.store import Event
 
@@ -161,7 +161,7 @@ class Desk:
         self.changed = asyncio.Event()
         """Set whenever something was stored; whoever waits for it clears it."""
         self._leases = Leases(secret)
-        self._recorder = Recorder(store.record)
+        self._recorder = GroupCommit(store.record)
         self._about: dict[str, tuple[int, int, float]] = {}
         """Of each pair: the newest policy and the reward version in it, and its frames per second at speed 1."""
         self._films = Films(films)

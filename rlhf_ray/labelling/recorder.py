@@ -11,7 +11,7 @@ Record = Callable[[Sequence[Event]], Awaitable[object]]
 """Stores events; returns when they are on the disk."""
 
 
-class Recorder:
+class GroupCommit:
     """Stores events, one batch at a time."""
 
     def __init__(self, record: Record):

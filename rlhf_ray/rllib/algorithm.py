@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -291,8 +292,9 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
     def _episode_lengths(self) -> list[int]:
         """The shortest and the longest episode of late, where there were any; one number where they are the same."""
         peek = self.metrics.peek
-        ends = [peek((ENV_RUNNER_RESULTS, f"episode_len_{end}"), default=None) for end in ("min", "max")]
-        return sorted({int(length) for length in ends if length is not None})
+        # Not None, with which RLlib raises where no episode has ended yet.
+        ends = [peek((ENV_RUNNER_RESULTS, f"episode_len_{end}"), default=math.nan) for end in ("min", "max")]
+        return sorted({int(length) for length in ends if not math.isnan(length)})
 
     # Checkpoints.
 

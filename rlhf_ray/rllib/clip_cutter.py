@@ -6,9 +6,9 @@ import logging
 from typing import Any
 
 import numpy as np
-import ray
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
+from actors.executor import Executor, RayExecutor
 from rlhf_ray.data.errors import LostClipsError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
@@ -34,6 +34,7 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
         super().__init__()
         self._sent: Any = None
         """What is ready when the pool has taken the clips sent last."""
+        self._ring: Executor | None = None
         self._pool: Any = None
         """Looked up once; it stays the same when Ray restarts it."""
 
@@ -46,25 +47,26 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
         if preferences.asks_people and not is_image(env_runner.env.single_observation_space):
             return  # people see what the collector films
         failed = dropped = 0
+        ring = self._ring = self._ring or RayExecutor(config.ring_name)
         if preferences.mode == "synchronous":
             try:
-                ray.get(self._send(env_runner, samples))
+                ring.get(self._send(ring, env_runner, samples))
             except Exception as error:
                 raise LostClipsError.because(str(cause(error)).partition("\n")[0]) from error
         else:
             try:
-                if self._sent is not None and not ray.wait([self._sent], timeout=0)[0]:
+                if self._sent is not None and not ring.ready(self._sent):
                     dropped = 1
                 else:
-                    self._sent = self._send(env_runner, samples)
+                    self._sent = self._send(ring, env_runner, samples)
             except Exception:
                 logger.warning("No clips were taken from this rollout.", exc_info=True)
                 failed = 1
         metrics_logger.log_dict({"clips_failed": failed, "clips_dropped": dropped}, reduce="sum")
 
-    def _send(self, env_runner: Any, samples: Any) -> Any:
+    def _send(self, ring: Executor, env_runner: Any, samples: Any) -> Any:
         if self._pool is None:
-            self._pool = ray.get_actor(f"{env_runner.config.ring_name}/pool")
+            self._pool = ring.find("pool")()
         return self._pool.add.remote(self._clips(env_runner, samples))
 
     def _clips(self, env_runner: Any, episodes: Any) -> Clips:

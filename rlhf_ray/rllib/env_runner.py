@@ -7,15 +7,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostClipsError
 from rlhf_ray.data.failures import cause, debugging
-
-NAMESPACE = b"rlhf_ray"
-"""Of the cluster's key-value store, where env runners leave what is wrong with their environment."""
-
+from rlhf_ray.rllib.rllib_internals import tell_cluster, told_cluster
 
 FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostClipsError)}
 """What env runners report, by name."""
@@ -39,8 +35,7 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
         result = super().apply(watched, *arguments, **keywords)
         if fault is not None:
-            said = json.dumps([type(fault).__name__, str(fault)])
-            _internal_kv_put(self.config.faults.encode(), said.encode(), namespace=NAMESPACE)
+            tell_cluster(self.config.faults, json.dumps([type(fault).__name__, str(fault)]))
             raise fault
         return result
 
@@ -52,8 +47,7 @@ def raise_fault(faults: str) -> None:
         FaultyEnvironmentError: its environment is at fault.
         LostClipsError: what it sampled could not be used.
     """
-    if (said := _internal_kv_get(faults.encode(), namespace=NAMESPACE)) is not None:
-        _internal_kv_del(faults.encode(), namespace=NAMESPACE)
+    if (said := told_cluster(faults)) is not None:
         kind, text = json.loads(said)
         raise FAULTS[kind](text)
 

@@ -7,14 +7,31 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.rllib.algorithms import algorithm
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.tune.registry import ENV_CREATOR, _global_registry
+
+NAMESPACE = b"rlhf_ray"
+"""Of the cluster's key-value store."""
 
 
 def env_creator(name: str) -> Any:
     """What `ray.tune.register_env` was given for this name; None where nothing was."""
     return _global_registry.get(ENV_CREATOR, name) if _global_registry.contains(ENV_CREATOR, name) else None
+
+
+def tell_cluster(key: str, said: str) -> None:
+    """Leave a line under ``key`` in the cluster's key-value store."""
+    _internal_kv_put(key.encode(), said.encode(), namespace=NAMESPACE)
+
+
+def told_cluster(key: str) -> str | None:
+    """The line that was left under ``key``, which is gone with this; None where there is none."""
+    said = _internal_kv_get(key.encode(), namespace=NAMESPACE)
+    if said is not None:
+        _internal_kv_del(key.encode(), namespace=NAMESPACE)
+    return None if said is None else said.decode()
 
 
 def env_runner_calls(group: EnvRunnerGroup, tag: str) -> dict[Any, int]:

@@ -20,7 +20,7 @@ from rlhf_ray.store.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
-class Merge:
+class MergeRecord:
     """A merge that a store remembers.
 
     Attributes:
@@ -38,13 +38,13 @@ class Merge:
     weights: Mapping[str, float]
 
 
-def merges(contents: Contents) -> list[Merge]:
+def merges(contents: Contents) -> list[MergeRecord]:
     """The merges that count, the oldest first."""
     rows, events = contents.rows().to_pylist(), contents.events()
     undone = {row["target"] for row in rows if row["kind"] == UNDO}
     held = take(events, rows_holding(events))["merge"].to_pylist()
     return [
-        Merge(row["event_id"], about["source"], row["t_answered"], held.count(row["event_id"]), about["weights"])
+        MergeRecord(row["event_id"], about["source"], row["t_answered"], held.count(row["event_id"]), about["weights"])
         for row in rows
         if row["kind"] == MERGE and row["event_id"] not in undone
         for about in [json.loads(row["extra"])]

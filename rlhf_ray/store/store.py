@@ -299,7 +299,7 @@ class PreferenceStore:
             weights.write(self._files, mine | added)
         return len(self) - before
 
-    def merges(self) -> list[merges.Merge]:
+    def merges(self) -> list[merges.MergeRecord]:
         """What was taken from other stores and not taken back, the oldest first."""
         self._contents.refresh()
         return merges.merges(self._contents)

@@ -33,7 +33,7 @@ NAMES = {"return": "true return", "likelihood": "held-out log-likelihood"}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SweepOutcome:
     """What a sweep came to.
 
     Attributes:
@@ -86,7 +86,7 @@ class Outcome:
         return values
 
 
-def collect(results: ResultGrid, plan: dict[str, Any], trials: int) -> Outcome:
+def collect(results: ResultGrid, plan: dict[str, Any], trials: int) -> SweepOutcome:
     """What Tune's results say.
 
     Args:
@@ -96,7 +96,7 @@ def collect(results: ResultGrid, plan: dict[str, Any], trials: int) -> Outcome:
     """
     found = sorted((_trial(result, plan["space"]) for result in results), key=_rank)
     done = [trial for trial in found if trial["status"] != "unfinished"]
-    return Outcome(plan, found, complete=len(done) >= trials)
+    return SweepOutcome(plan, found, complete=len(done) >= trials)
 
 
 def _rank(trial: dict[str, Any]) -> tuple[bool, bool, float]:
@@ -144,7 +144,7 @@ def _curve(result: Result) -> list[list[float]]:
     return points
 
 
-def conclude(outcome: Outcome, experiment: Experiment, folder: Path, say: Callable[[str], None]) -> None:
+def conclude(outcome: SweepOutcome, experiment: Experiment, folder: Path, say: Callable[[str], None]) -> None:
     """Write ``trials.json``, ``best.json`` and ``report.html`` into ``folder``, and print a table.
 
     Args:
@@ -170,7 +170,7 @@ def conclude(outcome: Outcome, experiment: Experiment, folder: Path, say: Callab
     say(f"report: {report}")
 
 
-def _print(outcome: Outcome) -> None:
+def _print(outcome: SweepOutcome) -> None:
     """A table of three columns, so that it can be read in 80 characters, however many settings vary."""
     table = Table(title="trials, best first; those stopped early after those that ran to the end", show_lines=True)
     table.add_column(NAMES[outcome.plan["metric"]], justify="right")

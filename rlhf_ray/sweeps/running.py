@@ -23,7 +23,7 @@ from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.places import in_job
 from rlhf_ray.runs.trackers import PROJECT, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment, from_json, to_json
-from rlhf_ray.sweeps.results import Outcome, collect, conclude
+from rlhf_ray.sweeps.results import SweepOutcome, collect, conclude
 from rlhf_ray.sweeps.space import PLACED, Space, apply, check, describe, extremes
 from rlhf_ray.sweeps.strategies import (
     Schedule,
@@ -119,7 +119,7 @@ class Plan:
         }
 
 
-def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> Outcome:
+def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepOutcome:
     """Run ``plan`` and leave results, report and the best settings in ``folder``.
 
     Raises:
@@ -142,7 +142,7 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> Outcom
     return _finish(plan, folder, _tuner(plan, folder, space, search, plan.trials, schedule, say), say)
 
 
-def go_on(folder: Path, say: Callable[[str], None] = tell) -> Outcome:
+def go_on(folder: Path, say: Callable[[str], None] = tell) -> SweepOutcome:
     """Go on with the sweep in ``folder``: each trial from its last checkpoint.
 
     Raises:
@@ -277,7 +277,7 @@ def _name(trial: Any) -> str:
     return f"trial_{trial.trial_id}"
 
 
-def _finish(plan: Plan, folder: Path, tuner: tune.Tuner, say: Callable[[str], None]) -> Outcome:
+def _finish(plan: Plan, folder: Path, tuner: tune.Tuner, say: Callable[[str], None]) -> SweepOutcome:
     outcome = collect(_fit(tuner), plan.to_json(), plan.trials)
     if outcome.best is not None and outcome.complete and plan.seeds:
         outcome = dataclasses.replace(outcome, seeds=_with_other_seeds(plan, folder / SEEDS, outcome, say))
@@ -285,7 +285,9 @@ def _finish(plan: Plan, folder: Path, tuner: tune.Tuner, say: Callable[[str], No
     return outcome
 
 
-def _with_other_seeds(plan: Plan, folder: Path, outcome: Outcome, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def _with_other_seeds(
+    plan: Plan, folder: Path, outcome: SweepOutcome, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
     """The trials of the best settings with the seeds that follow the sweep's own."""
     assert outcome.best is not None
     best = apply(plan.experiment, outcome.best["settings"])

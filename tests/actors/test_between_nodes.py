@@ -18,10 +18,11 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.asynchronous import AsynchronousPipeline
-from actors.fragmenter import Clips
+from actors.executor import RayExecutor
 from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.queries.pool import Clips
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from tests.actors.rings import moment, ring_in
 
 SIDE, LENGTH, CLIPS, LABELS = 64, 10, 80, 20
 
@@ -37,6 +38,7 @@ cluster = Cluster(
     initialize_head=True,
     head_node_args={
         "num_cpus": 1,
+        "include_dashboard": False,
         "object_store_memory": 200 << 20,
         "metrics_export_port": ports["head"],
         "_system_config": {"metrics_report_interval_ms": 500},
@@ -54,13 +56,13 @@ def received(node):
     return float(found[0]) if found else 0.0
 
 
-@ray.remote(num_cpus=0.7, scheduling_strategy=NodeAffinitySchedulingStrategy(home, soft=False))
+@ray.remote(num_cpus=0.55, scheduling_strategy=NodeAffinitySchedulingStrategy(home, soft=False))
 class Occupant:
     def here(self):
         return True
 
 
-occupant = Occupant.remote()  # leaves room for the fragmenter and the gatherer, not for the reward trainer
+occupant = Occupant.remote()  # leaves room for the collector and the gatherer, not for the reward trainer
 ray.get(occupant.here.remote())
 
 
@@ -76,54 +78,68 @@ class Runner:
             np.zeros(CLIPS, np.int64),
             np.full(CLIPS, version),
         )
-        ray.get(ray.get_actor("ring/fragmenter").add.remote(Clips(1, version, fragments, 0, (100,))))
+        ray.get(ray.get_actor("ring/pool").add.remote(Clips(1, version, fragments, 0, (100,))))
         return fragments.nbytes
 
 
-ring = AsynchronousPipeline(
-    name="ring",
-    fragments=FragmentSettings(length=LENGTH, pool=CLIPS, initial_env_steps=200),
-    preferences=PreferenceSettings(mode="asynchronous", comparisons=LABELS, initial_comparisons=10, rounds=2),
-    reward_model=RewardModelSettings(ensemble_size=1, batch_size=4, initial_updates=2, updates=1),
-    observation_space=gym.spaces.Box(0, 255, (SIDE, SIDE, 3), np.uint8),
-    action_space=gym.spaces.Discrete(3),
-    make_env=None,
-    store=Path(sys.argv[1]),
-    seed=0,
-    rollouts=1,
-    spread=100,
-)
-where = {
-    role: ray.get(getattr(ring, role).__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id()))
-    for role in ("fragmenter", "gatherer", "store", "trainer")
-}
-assert where.pop("trainer") != home
-assert set(where.values()) == {home}
+class Seen(gym.Env):
+    observation_space = gym.spaces.Box(0, 255, (SIDE, SIDE, 3), np.uint8)
+    action_space = gym.spaces.Discrete(3)
 
-clips = ray.get(Runner.remote().roll.remote(1))
-ring.start()
-deadline = time.monotonic() + 200
-while ring.answered < LABELS or ring.version < 2:
-    assert time.monotonic() < deadline, ring.report()
-    ring.advance(float(ring.version > 0), 1000)  # the second half of the labels falls due with the first version
-    time.sleep(0.2)
-labels = ray.get(ring.store.load.remote())
-labelled = labels.pairs.left.nbytes + labels.pairs.right.nbytes
-reward = sum(value.nbytes for value in ring.publish().values())
-time.sleep(5)
-print("clips", clips, "labelled", labelled, "reward", reward, "versions", ring.version)
-print("received at home", received("head"), "elsewhere", received("other"))
-# Home: the clips once; of each version the trainer's state, which holds the weights and Adam's two moments.
-assert clips < received("head") < 1.1 * (clips + 3 * reward * ring.version)
-# Elsewhere, where the trainer is: the clips that were labelled, once.
-assert labelled < received("other") < 1.1 * labelled
-print("each once")
-ring.close()
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.sample(), float(action), False, self.steps == 20, {}
+
+
+def node_of(role):
+    actor = ray.get_actor(f"ring/{role}")
+    return ray.get(actor.__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id()))
+
+
+def received_at_last():
+    time.sleep(5)
+    return received("head"), received("other")
+
+
+with ring_in(
+    Path(sys.argv[1]),
+    PreferenceSettings(mode="asynchronous", comparisons=LABELS, initial_comparisons=10, rounds=2),
+    executor=RayExecutor("ring"),
+    fragments=FragmentSettings(length=LENGTH, pool=CLIPS, initial_env_steps=200),
+    reward_model=RewardModelSettings(ensemble_size=1, batch_size=4, initial_updates=2, updates=1),
+    make_env=Seen,
+) as ring:
+    assert node_of("reward_trainer") != home
+    assert {node_of(role) for role in ("store", "pool", "gatherer", "collector")} == {home}
+    clips = ray.get(Runner.remote().roll.remote(1))
+    ring.begin(200)
+    deadline = time.monotonic() + 200
+    while ring.answered < LABELS or ring.version < 2:
+        assert time.monotonic() < deadline, ring.metrics()
+        ring.advance(moment(float(ring.version > 0), 1000))  # the second half of the labels falls due with the first version
+        time.sleep(0.2)
+    labels = ray.get(ring.members.store.load.remote())
+    labelled = labels.pairs.left.nbytes + labels.pairs.right.nbytes
+    reward = sum(value.nbytes for value in ring.newest_reward().values())
+    at_home, elsewhere = received_at_last()
+    print("clips", clips, "labelled", labelled, "reward", reward, "versions", ring.version)
+    print("received at home", at_home, "elsewhere", elsewhere)
+    # Home: the runner's clips once; of each version the trainer's state, which holds the weights and Adam's two moments.
+    assert clips < at_home < 1.1 * (clips + 3 * reward * ring.version)
+    # Elsewhere, where the trainer is: the clips that were labelled, once.
+    assert labelled < elsewhere < 1.1 * labelled
+    print("each once")
 ray.shutdown()
 cluster.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.cluster
 def test_clips_labels_and_versions_cross_to_another_node_once(tmp_path: Path) -> None:
     assert "each once" in run_in_own_cluster(PROGRAM, tmp_path / "store")

@@ -18,7 +18,8 @@ from ray.util.placement_group import placement_group
 
 from actors.placement import of_ring, ring_bundles
 
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "object_store_memory": 100 << 20})
+head = {"include_dashboard": False, "num_cpus": 4, "object_store_memory": 100 << 20}
+cluster = Cluster(initialize_head=True, head_node_args=head)
 cluster.add_node(num_cpus=2, num_gpus=1, object_store_memory=100 << 20)
 ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
 cluster.wait_for_nodes()
@@ -40,7 +41,7 @@ trainer = Somebody.options(num_gpus=0.5, scheduling_strategy=of_ring("reward_tra
 learner = Somebody.options(num_gpus=0.5, num_cpus=0).remote()
 assert where(trainer) == where(learner), "they share a GPU"
 assert where(trainer)[0] != head
-assert where(Somebody.options(scheduling_strategy=of_ring("fragmenter")).remote())[0] == head, "the others stay"
+assert where(Somebody.options(scheduling_strategy=of_ring("gatherer")).remote())[0] == head, "the others stay"
 for actor in (trainer, learner):
     ray.kill(actor)
 
@@ -48,7 +49,7 @@ for actor in (trainer, learner):
 @ray.remote(num_cpus=1)
 class Trial:
     def ring(self):
-        strategies = [of_ring("reward_trainer", 1.0), of_ring("fragmenter")]
+        strategies = [of_ring("reward_trainer", 1.0), of_ring("gatherer")]
         return [strategy.placement_group_bundle_index for strategy in strategies]
 
 
@@ -61,27 +62,20 @@ print("shared and split")
 """
 
 REFUSED = """
-from actors.asynchronous import AsynchronousPipeline
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
-from tests.made_up import Walk
+from pathlib import Path
 
-ring = AsynchronousPipeline(
-    name="ring",
-    fragments=FragmentSettings(length=5, pool=30, initial_env_steps=200),
-    preferences=PreferenceSettings(mode="asynchronous", comparisons=20, initial_comparisons=6, rounds=4),
-    reward_model=RewardModelSettings(gpus=0.5),
-    observation_space=Walk.observation_space,
-    action_space=Walk().action_space,
-    make_env=None,
-    store=sys.argv[1],
-    seed=0,
-    rollouts=1,
-    spread=100,
-)
-try:
-    ray.get(ring.trainer.__ray_call__.remote(lambda self: True), timeout=60)
-except ray.exceptions.ActorDiedError as error:
-    print(error)
+from actors.executor import RayExecutor
+from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
+from tests.actors.rings import ring_in
+
+preferences = PreferenceSettings(mode="asynchronous", comparisons=20, initial_comparisons=6, rounds=4)
+with ring_in(
+    Path(sys.argv[1]), preferences, executor=RayExecutor("ring"), reward_model=RewardModelSettings(gpus=0.5)
+) as ring:
+    try:
+        ring.begin(200)
+    except Exception as error:
+        print(error)
 """
 
 END = """
@@ -90,12 +84,14 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.cluster
 def test_learner_and_reward_trainer_share_a_gpu_or_have_one_each() -> None:
     assert "shared and split" in run_in_own_cluster(BEGIN + SHARED + END)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.cluster
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_reward_trainer_whose_torch_sees_no_gpu_says_so(tmp_path: Path) -> None:
     printed = run_in_own_cluster(BEGIN + REFUSED + END, tmp_path / "store")

@@ -20,7 +20,7 @@ from tests.labelling.at_the_page import press, wait_for_pair, wait_saved
 from tests.labelling.conftest import browser as browser  # a fixture
 from tests.labelling.person import Person
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 def _wait(condition: Callable[[], Any], within_s: float = 60.0) -> None:
@@ -87,6 +87,7 @@ def test_a_killed_page_waits_for_its_port_and_open_pages_deliver_what_they_kept(
     assert len(PreferenceStore(tmp_path / "store").events()) == 3
 
 
+@pytest.mark.soak
 def test_a_page_whose_port_stays_taken_says_its_new_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_handle, "PORT_WITHIN", 0.5)
     sessions, told = Sessions.create(LABELLING.annotators), list[Any]()

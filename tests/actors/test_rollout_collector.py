@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -38,7 +38,6 @@ def _fragments(clips: Clips) -> Fragments:
     return clips.fragments
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(1, 120), st.integers(1, 20), st.lists(st.integers(1, 30), min_size=1, max_size=4))
 def test_exactly_as_many_steps_are_taken_as_asked_for(env_steps: int, rollouts: int, lengths: list[int]) -> None:
     env = Counting(Walk(tuple(lengths)))

@@ -111,12 +111,13 @@ def test_wrong_settings_are_named(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("ring_in_process")
+def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
-    finished = _run("train", "pendulum", *SMALL, "--seed", "5", "--run-dir", str(run), "--reference")
-    assert "trained on the true reward" in finished
+    cli.main(["train", "pendulum", *SMALL, "--seed", "5", "--run-dir", str(run), "--reference"])
+    assert "trained on the true reward" in capsys.readouterr().out
     for name in (
         "config.json",
         "metrics.jsonl",
@@ -132,7 +133,8 @@ def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(tmp_path: P
     assert result["comparisons"] == 40
     assert result["reference"]["episodes"] == 4
     shutil.move(run, tmp_path / "moved")
-    values = json.loads(_run("evaluate", str(tmp_path / "moved"), "--episodes", "4", "--json"))
+    cli.main(["evaluate", str(tmp_path / "moved"), "--episodes", "4", "--json"])
+    values = json.loads(capsys.readouterr().out)
     assert values["true_return_mean"] == pytest.approx(result["trained"]["true_return_mean"])
     expected = {"true_return_mean", "true_return_std", "episodes", "action_spread", "env_steps", "comparisons", "seed"}
     assert values.keys() == expected
@@ -160,9 +162,9 @@ gymnasium.register("Own-v0", entry_point=Own, max_episode_steps=200)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ray
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("env_runners", [0, 1])
+@pytest.mark.parametrize("env_runners", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_sigterm_to_the_whole_group_stops_at_once_and_leaves_a_usable_folder(tmp_path: Path, env_runners: int) -> None:
     """Of an environment in the current directory, whose module actors and env runners find, and who evaluates it elsewhere.
 
@@ -190,7 +192,8 @@ def test_sigterm_to_the_whole_group_stops_at_once_and_leaves_a_usable_folder(tmp
     assert 400 < values["env_steps"] < 100_000
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_ctrl_c_while_the_first_clips_are_gathered_leaves_a_usable_folder(tmp_path: Path) -> None:
     run = tmp_path / "run"

@@ -26,6 +26,8 @@ SMALL = [
 ENDLESS = [*SMALL, "--total-env-steps", "1000000"]
 PATIENCE = 500.0
 
+pytestmark = [pytest.mark.cluster, pytest.mark.soak]
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -95,7 +97,6 @@ def run_of(job: str, home: Path) -> RunFolder:
     return RunFolder(path.parent)
 
 
-@pytest.mark.slow
 def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(
     head: Head, home: Path, tmp_path: Path
 ) -> None:
@@ -116,7 +117,6 @@ def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(
     assert "'pendulm' is neither a preset" in failed.stdout
 
 
-@pytest.mark.slow
 def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_listed_and_stopped(head: Head, home: Path) -> None:
     somebody = Somebody(head)
     people = ["--teacher", "human", "--labelling.port", "18765"]
@@ -190,7 +190,6 @@ def actors_by_job(somebody: Somebody) -> list[int]:
     return counts
 
 
-@pytest.mark.slow
 def test_who_has_no_token_is_refused(head: Head, tmp_path: Path) -> None:
     jobs = f"{head.address}/api/jobs/"
     body = {"entrypoint": f"touch {tmp_path}/ran"}
@@ -227,7 +226,6 @@ def test_who_has_no_token_is_refused(head: Head, tmp_path: Path) -> None:
     assert listening == "127.0.0.1"
 
 
-@pytest.mark.soak
 def test_a_run_whose_cluster_died_goes_on_in_another(head: Head, home: Path) -> None:
     first = Head(home)
     try:

@@ -57,6 +57,7 @@ def rays(host: Host) -> list[str]:
 
 
 @pytest.mark.soak
+@pytest.mark.cluster
 @pytest.mark.timeout(900)
 def test_a_cluster_of_machines_is_brought_up_trains_a_job_and_is_taken_down(
     desk_head_worker: tuple[Host, Host, Host],

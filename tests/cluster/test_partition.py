@@ -79,6 +79,7 @@ def head_and_worker(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
 
 
 @pytest.mark.soak
+@pytest.mark.cluster
 def test_training_goes_on_without_a_node_that_is_cut_off_and_uses_it_again_when_it_is_back(
     head_and_worker: tuple[Host, Host], tmp_path: Path
 ) -> None:

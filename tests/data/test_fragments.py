@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
@@ -38,7 +38,6 @@ TRAJECTORIES = st.lists(st.tuples(st.integers(0, 15), st.booleans(), st.sampled_
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(TRAJECTORIES, st.integers(1, 6), st.integers(1, 40), st.floats(0, 1), st.integers(0, 99))
 def test_every_fragment_is_a_slice_of_one_episode_and_no_two_are_the_same(
     trajectories: list[Trajectory], length: int, count: int, start_share: float, seed: int

@@ -9,8 +9,6 @@ from playwright.sync_api import expect
 from tests.labelling.at_the_page import UNSEEN_MS, lease_of, press, wait_for_pair, wait_saved, wait_until
 from tests.labelling.fake_desk import FakeDesk
 
-pytestmark = pytest.mark.slow
-
 ANSWER_OF = {
     "ArrowLeft": "left",
     "1": "left",

@@ -7,8 +7,6 @@ import tune_configs
 from tests.labelling.at_the_page import covered, wait_for_pair
 from tests.labelling.fake_desk import FakeDesk
 
-pytestmark = pytest.mark.slow
-
 PHONES = ((320, 568), (360, 740))
 ON_ITS_SIDE = ((844, 390), (667, 375))
 SCREENS = (*PHONES, *ON_ITS_SIDE, (768, 1024), (1280, 720), (1280, 800), (2560, 1440))

@@ -19,8 +19,6 @@ from tests.labelling.at_the_page import (
     wait_until,
 )
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_phone_needs_no_keyboard(visit, desk):
     page = visit(**PHONE)

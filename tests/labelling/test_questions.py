@@ -305,7 +305,7 @@ class Queue(RuleBasedStateMachine):
 
 
 TestQueue = Queue.TestCase
-TestQueue.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestQueue.settings = settings(stateful_step_count=40)
 
 
 def test_pairs_are_known_by_their_clips() -> None:

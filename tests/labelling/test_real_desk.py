@@ -15,8 +15,6 @@ from tests.labelling.at_the_page import lease_of, press, wait_for_pair, wait_sav
 from tests.labelling.fake_desk import Served, served
 from tests.labelling.office import Office, pairs_of
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def office(tmp_path: Path) -> Office:

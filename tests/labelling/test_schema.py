@@ -45,7 +45,7 @@ class AtOnce:
 SCHEMA = schemathesis.openapi.from_dict(make_app().openapi())
 SCHEMA.app = AtOnce()
 OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations()]
-some = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+some = settings(suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,8 @@ from tests.labelling.person import Person
 EXAMPLE = Path(__file__).parents[2] / "examples" / "serve_labelling.py"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.ray
 def test_people_label_behind_ray_serve(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

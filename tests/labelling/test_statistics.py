@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_ray.labelling.statistics import alpha, statistics
@@ -58,7 +58,6 @@ def test_alpha_is_that_of_the_textbook() -> None:
 UNITS = st.lists(st.lists(st.sampled_from("abc"), max_size=4), max_size=12)
 
 
-@settings(max_examples=200)
 @given(UNITS, st.randoms(), st.permutations("abc"))
 def test_alpha_depends_on_no_order_and_no_name_and_is_1_only_for_perfect_agreement(
     units: list[list[str]], random: Any, names: list[str]

@@ -1,7 +1,7 @@
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
@@ -14,7 +14,6 @@ def most_disagreed(candidates: IntArray, returns: FloatArray, count: int) -> Int
     return choose(Disagreement(), of, count, np.random.default_rng(0))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 25), st.integers(0, 400), st.integers(0, 99))
 def test_random_pairs_are_different_pairs_of_different_fragments(fragments: int, count: int, seed: int) -> None:
     pairs = random_pairs(fragments, count, np.random.default_rng(seed))
@@ -25,7 +24,6 @@ def test_random_pairs_are_different_pairs_of_different_fragments(fragments: int,
     assert all(left != right for left, right in pairs.tolist())
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(2, 30), st.integers(0, 99))
 def test_no_fragment_is_used_again_before_all_others_have_been(fragments: int, seed: int) -> None:
     half = fragments // 2
@@ -58,7 +56,6 @@ def test_the_first_pairs_do_not_depend_on_how_many_are_asked_for() -> None:
     assert np.array_equal(few, many[:3])
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 5), st.integers(2, 8), st.integers(0, 20), st.integers(0, 25), st.integers(0, 99))
 def test_most_disagreed_keeps_the_pairs_of_largest_variance(
     members: int, fragments: int, candidates: int, count: int, seed: int
@@ -101,7 +98,6 @@ def test_huge_returns_raise_no_warning_and_give_numbers() -> None:
         assert most_disagreed(np.array([[0, 1]]), returns, 1).tolist() == [[0, 1]]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(2, 12), st.integers(0, 80), st.floats(0.05, 0.95), st.data())
 def test_favouring_some_fragments_keeps_pairs_different_and_finds_all_there_are(
     fragments: int, count: int, share: float, data: st.DataObject

@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_ray.reward.likelihood import discounts, log_likelihood_loss
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.floats(-15, 15), st.floats(0, 1), st.floats(0, 0.99))
 def test_the_loss_is_the_cross_entropy_of_the_noisy_bradley_terry_model(
     difference: float, preference: float, noise: float

@@ -1,4 +1,4 @@
-"""Fitting on a GPU. What a machine without one can show: that none is missed silently, and that a fit mixes no devices."""
+"""Fitting on a GPU, and what is said where there is none."""
 
 import dataclasses
 

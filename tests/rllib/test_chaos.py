@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 
-from benchmarks.kills import Killer
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
+from tests.kills import Killer
+from tests.whole_runs import stored_by
 
 
 @pytest.mark.soak
@@ -47,7 +47,7 @@ def test_a_run_whose_actors_are_killed_keeps_every_label_once_and_comes_to_its_e
         killer.start()
         while not algorithm.finished:
             result = algorithm.train()
-            stored = ray.get(algorithm.ring.members.store.load.remote())
+            stored = stored_by(algorithm)
             assert acknowledged <= set(stored.pairs.ids)
             acknowledged |= set(stored.pairs.ids)
             learner = algorithm.learner_group.get_weights([REWARD_MODULE_ID])[REWARD_MODULE_ID]

@@ -15,8 +15,6 @@ from rlhf_ray.data.failures import cause
 from rlhf_ray.envs.checked import CheckedEnv
 from rlhf_ray.rllib import PreferencePPOConfig
 
-pytestmark = pytest.mark.usefixtures("ray_session")
-
 
 def make_late(context: Any) -> Any:
     """An environment that calls `sys.exit` in its 150th step, which the first clips do not reach."""
@@ -52,9 +50,10 @@ def config(**env_config: Any) -> PreferencePPOConfig:
     return made
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("runners", [0, 1])
-def test_a_fault_on_the_way_ends_the_run_at_once(runners: int) -> None:
+@pytest.mark.ray
+@pytest.mark.parametrize(("runners", "ring"), [(0, "ring_in_process"), (1, "ray_session")])
+def test_a_fault_on_the_way_ends_the_run_at_once(runners: int, ring: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(ring)
     made = config().env_runners(num_env_runners=runners, num_envs_per_env_runner=2)
     algorithm = made.build_algo()
     try:
@@ -72,7 +71,7 @@ def test_a_fault_on_the_way_ends_the_run_at_once(runners: int) -> None:
     assert time.monotonic() - began < 30  # RLlib waits a minute, and then begins anew
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("ring_in_process")
 def test_a_fault_among_the_first_clips_ends_the_run_at_once() -> None:
     algorithm = config(last=50).env_runners(num_env_runners=0, num_envs_per_env_runner=2).build_algo()
     try:

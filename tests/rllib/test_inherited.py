@@ -137,7 +137,7 @@ def test_somebodys_own_environment_is_told_by_the_ring_what_rllib_tells() -> Non
     tiny().environment(Named, env_config={"size": 3}).check_environment()
 
 
-@pytest.mark.usefixtures("ray_session")
+@pytest.mark.usefixtures("ring_in_process")
 def test_callbacks_networks_evaluation_and_schedules_go_with_the_ring(tmp_path: Path) -> None:
     seen: list[int] = []
     fragments = FragmentSettings(length=10, initial_env_steps=200, pool=20, exploration_env_steps=20)

@@ -1,18 +1,15 @@
 """A run's metrics as gauges, and the Grafana dashboard of them."""
 
+import contextlib
 import json
 import re
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from rlhf_ray.rllib.metrics import Gauges, flat_metrics
 
@@ -118,41 +115,15 @@ def test_the_dashboard_shows_gauges_that_there_are() -> None:
     assert len(set(ids)) == len(ids)
 
 
-SHOW = """
-import json, sys
-import ray
-from rlhf_ray.rllib.metrics import Gauges
-ray.init(address="local", num_cpus=1, include_dashboard=False, _metrics_export_port=int(sys.argv[1]), _temp_dir=sys.argv[2])
-gauges = Gauges("this run")
-gauges.set(json.loads(sys.argv[3]))
-sys.stdin.read()
-ray.shutdown()
-"""
-
-
-@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
 def test_prometheus_can_read_them_from_ray() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    folder = tempfile.mkdtemp(prefix="rlhf", dir="/tmp")  # Ray's sockets need a short path
-    command = [sys.executable, "-c", SHOW, str(port), folder, json.dumps(RESULT)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
-    try:
-        deadline, lines = time.monotonic() + 120, list[str]()
-        while not lines and time.monotonic() < deadline:
-            time.sleep(1.0)
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
-                    lines = [
-                        line for line in page.read().decode().splitlines() if line.startswith("ray_rlhf_env_steps")
-                    ]
-            except OSError:
-                continue
-        assert lines
-        assert 'run="this run"' in lines[0]
-        assert lines[0].endswith(" 4800.0")
-    finally:
-        process.communicate()
-        shutil.rmtree(folder, ignore_errors=True)
-    assert process.returncode == 0
+    Gauges("this run").set(RESULT)
+    page = f"http://127.0.0.1:{ray.nodes()[0]['MetricsExportPort']}/metrics"
+    deadline, lines = time.monotonic() + 120, list[str]()
+    while not lines and time.monotonic() < deadline:
+        time.sleep(0.2)
+        with contextlib.suppress(OSError), urllib.request.urlopen(page, timeout=10) as answer:
+            found = [line for line in answer.read().decode().splitlines() if line.startswith("ray_rlhf_env_steps{")]
+            lines = [line for line in found if 'run="this run"' in line]
+    assert lines
+    assert lines[0].endswith(" 4800.0")

@@ -21,7 +21,8 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 
 MEMORY = 100 << 20
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": MEMORY})
+head = {"include_dashboard": False, "num_cpus": 2, "object_store_memory": MEMORY}
+cluster = Cluster(initialize_head=True, head_node_args=head)
 os.environ["RAY_ADDRESS"] = cluster.address
 ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
 head = ray.get_runtime_context().get_node_id()
@@ -64,10 +65,12 @@ cluster.add_node(num_cpus=2, object_store_memory=MEMORY)
 thread.join(120)
 assert built, "the node that joined was not used"
 print("seconds", round(time.monotonic() - joined), "to be set up on the node that joined")
-(algorithm,) = built
+(algorithm,), versions = built, []
 while not algorithm.finished:
     result = algorithm.train()
-    assert result["learners"][DEFAULT_MODULE_ID]["reward_version"] == algorithm.ring.version or algorithm.ring.version > 1
+    versions.append(result["learners"][DEFAULT_MODULE_ID]["reward_version"])
+    assert versions[-1] <= algorithm.ring.version
+assert versions == sorted(versions) and versions[0] == 1 < versions[-1], versions
 states = algorithm.learner_group.foreach_learner(lambda learner: learner.module.get_state())
 states = [state.get() for state in states]
 assert len(states) == 2
@@ -83,9 +86,10 @@ nodes = [cluster.add_node(num_cpus=1, object_store_memory=MEMORY) for _ in range
 algorithm = build(40, num_env_runners=2)
 runners = where(algorithm)
 assert len(set(runners)) == 2, "env runners are spread"
+ring = algorithm.ring.members.executor.name
 services = {
-    role: ray.get(getattr(algorithm.ring, role).__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id()))
-    for role in ("collector", "fragmenter", "gatherer", "store", "trainer")
+    role: ray.get(ray.get_actor(f"{ring}/{role}").__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id()))
+    for role in ("collector", "pool", "gatherer", "store", "reward_trainer")
 }
 assert set(services.values()) == {head}, services
 algorithm.train()
@@ -107,7 +111,7 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     "story",
     [JOIN, pytest.param(LEAVE, marks=pytest.mark.soak)],

@@ -51,14 +51,11 @@ def seeded() -> None:
     np.random.seed(3)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session", "seeded")
 @pytest.mark.parametrize(
     ("schedule", "room", "trials"),
-    [
-        ("pbt", 1, 2),
-        pytest.param("pb2", 2, 3, marks=pytest.mark.soak),
-        pytest.param("pb2", 4, 4, marks=pytest.mark.soak),
-    ],
+    [("pbt", 1, 2), ("pb2", 2, 3), ("pb2", 4, 4)],
 )
 def test_trials_take_turns_and_whoever_takes_over_another_differs_from_it(
     schedule: Schedule, room: int, trials: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""PreferencePPO with real Ray actors: the ring inside RLlib, checkpoints, resources, reproducibility."""
+"""PreferencePPO: the ring inside RLlib, checkpoints, budgets, reproducibility; mostly with the ring in this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rlhf_ray.data.nested import read_nested
@@ -25,8 +24,9 @@ from rlhf_ray.settings import (
     SettingError,
 )
 from rlhf_ray.store import PreferenceStore
+from tests.whole_runs import stored_by
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+in_process = pytest.mark.usefixtures("ring_in_process")
 
 
 def small(**changes: Any) -> Experiment:
@@ -51,7 +51,7 @@ def run(experiment: Experiment, checkpoint: Path | None = None) -> dict[str, Any
             results.append(algorithm.train())
             if checkpoint is not None:
                 algorithm.save_to_path(str(checkpoint))
-        comparisons = ray.get(algorithm.ring.members.store.load.remote())
+        comparisons = stored_by(algorithm)
         return {
             "ids": comparisons.pairs.ids,
             "preferences": comparisons.preferences.tolist(),
@@ -74,17 +74,22 @@ def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
             np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
 
 
-def test_a_run_meets_its_budgets_exactly_and_repeats_bit_for_bit_checkpoints_or_not(tmp_path: Path) -> None:
-    first, second = run(small()), run(small(), checkpoint=tmp_path)
+@pytest.mark.ray
+def test_a_run_meets_its_budgets_exactly_and_repeats_bit_for_bit_on_ray_or_in_one_process(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    request.getfixturevalue("ray_session")
+    first = run(small(), checkpoint=tmp_path)
     assert first["env_steps"] == 2_900
     assert len(first["ids"]) == len(set(first["ids"])) == 30
     assert first["iterations"] == 3
-    assert_same(first, second)
-    other = run(small(seed=4))
-    assert other["ids"] != first["ids"]
+    request.getfixturevalue("ring_in_process")
+    assert_same(first, run(small()))
+    assert run(small(seed=4))["ids"] != first["ids"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.usefixtures("ray_session")
 def test_with_two_env_runners_a_run_repeats_bit_for_bit() -> None:
     ppo = PPOSettings(num_envs=2, num_env_runners=2, rollout_length=200, minibatch_size=200, epochs=2, hidden=(16,))
     experiment = small(ppo=ppo)
@@ -94,12 +99,14 @@ def test_with_two_env_runners_a_run_repeats_bit_for_bit() -> None:
     assert_same(first, second)
 
 
+@in_process
 def test_steps_that_do_not_fill_an_iteration_go_to_the_first_clips() -> None:
     outcome = run(small(total_env_steps=500 + 3 * 800 + 137))
     assert outcome["env_steps"] == 500 + 3 * 800 + 137
     assert outcome["iterations"] == 3
 
 
+@in_process
 def test_exploratory_steps_count_and_labels_still_add_up() -> None:
     fragments = FragmentSettings(length=10, initial_env_steps=500, pool=60, exploration_env_steps=100)
     outcome = run(small(fragments=fragments, total_env_steps=500 + 3 * 800 + 2 * 100))
@@ -107,6 +114,7 @@ def test_exploratory_steps_count_and_labels_still_add_up() -> None:
     assert len(outcome["ids"]) == 30
 
 
+@in_process
 def test_the_learner_sees_the_learned_reward_of_each_real_step_and_metrics_the_true_return() -> None:
     reward_model = RewardModelSettings(hidden=(16,), use_next_state=True, use_done=True, initial_updates=20)
     config = PreferencePPOConfig.from_experiment(small(reward_model=reward_model))
@@ -136,6 +144,7 @@ def test_the_learner_sees_the_learned_reward_of_each_real_step_and_metrics_the_t
         algorithm.stop()
 
 
+@in_process
 def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None:
     config = PreferencePPOConfig.from_experiment(small()).preferences(store=tmp_path / "store")
     algorithm = config.build_algo()
@@ -182,6 +191,7 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
         restored.stop()
 
 
+@in_process
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -206,6 +216,7 @@ def test_what_cannot_work_is_said_before_anything_trains(change: dict[str, Any],
             algorithm.stop()
 
 
+@in_process
 def test_fragments_longer_than_an_episode_are_refused() -> None:
     config = PreferencePPOConfig().environment("rlhf_ray/MovingDot-v0").fragments(length=101, initial_env_steps=400)
     config.env_runners(num_envs_per_env_runner=4).training(train_batch_size_per_learner=800, minibatch_size=200)

@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 
-from benchmarks.resume import differences, finish, kill_everything, left_behind, options, small, start
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.runs.folder import RunFolder, read_metrics
+from rlhf_ray.runs.train import train
 from rlhf_ray.settings import PPOSettings
 from rlhf_ray.store import PreferenceStore
+from tests.whole_runs import differences, finish, kill_everything, left_behind, options, small, start, stored_by
 
 
 def outcome(algorithm: PreferencePPO) -> dict[str, Any]:
-    comparisons = ray.get(algorithm.ring.members.store.load.remote())
+    comparisons = stored_by(algorithm)
     return {
         "ids": comparisons.pairs.ids,
         "preferences": comparisons.preferences.tolist(),
@@ -45,32 +45,36 @@ def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
             np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
 
 
-@pytest.mark.slow
+def test_a_run_that_goes_on_from_a_checkpoint_comes_to_the_same_bit_for_bit(
+    trained_run: RunFolder, tmp_path: Path
+) -> None:
+    run = RunFolder(tmp_path / "moved")
+    shutil.copytree(trained_run.path, run.path)
+    newest = run.checkpoint()
+    assert newest.name == "00000004"
+    shutil.rmtree(newest)
+    for file in (run.result, run.report):
+        file.unlink()
+    shutil.rmtree(run.reward_model)
+    train(run.experiment(), run, resume=True, evaluation_episodes=2)
+    assert differences(left_behind(trained_run.path), left_behind(run.path)) == []
+
+
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("runners", [0, 2])
-def test_a_run_that_is_continued_from_a_checkpoint_comes_to_the_same_bit_for_bit(tmp_path: Path, runners: int) -> None:
-    ppo = PPOSettings(
-        num_envs=4 // max(1, runners),
-        num_env_runners=runners,
-        rollout_length=150,
-        minibatch_size=200,
-        epochs=2,
-        hidden=(16,),
-    )
-    config = PreferencePPOConfig.from_experiment(small(ppo=ppo))
-    algorithm = config.build_algo()
+def test_with_two_env_runners_too(tmp_path: Path) -> None:
+    ppo = PPOSettings(num_envs=2, num_env_runners=2, rollout_length=150, minibatch_size=200, epochs=2, hidden=(16,))
+    algorithm = PreferencePPOConfig.from_experiment(small(ppo=ppo)).build_algo()
     try:
         while not algorithm.finished:
             algorithm.train()
-            if algorithm.training_iteration == 4:
+            if algorithm.training_iteration == 2:
                 algorithm.save_to_path(str(tmp_path / "checkpoint"))
         undisturbed = outcome(algorithm)
     finally:
         algorithm.stop()
-    shutil.move(tmp_path / "checkpoint", tmp_path / "moved")
-    algorithm = PreferencePPO.from_checkpoint(str(tmp_path / "moved"))
+    algorithm = PreferencePPO.from_checkpoint(str(tmp_path / "checkpoint"))
     try:
-        assert algorithm.training_iteration == 4
         while not algorithm.finished:
             algorithm.train()
         assert_same(undisturbed, outcome(algorithm))
@@ -78,7 +82,6 @@ def test_a_run_that_is_continued_from_a_checkpoint_comes_to_the_same_bit_for_bit
         algorithm.stop()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_an_asynchronous_run_goes_on_with_its_newest_reward_its_labels_and_another_number_of_env_runners(
     tmp_path: Path,
@@ -90,10 +93,10 @@ def test_an_asynchronous_run_goes_on_with_its_newest_reward_its_labels_and_anoth
     store = tmp_path / "store"
     algorithm = PreferencePPOConfig.from_experiment(experiment).preferences(store=store).build_algo()
     try:
-        for _ in range(3):
+        for _ in range(2):
             algorithm.train()
         deadline = time.monotonic() + 60
-        while algorithm.ring.version < 3:  # ahead of the learner, which has not asked since
+        while algorithm.ring.version < 2:  # ahead of the learner, which has not asked since
             assert time.monotonic() < deadline
             time.sleep(0.05)
         algorithm.save_to_path(str(tmp_path / "checkpoint"))
@@ -105,7 +108,7 @@ def test_an_asynchronous_run_goes_on_with_its_newest_reward_its_labels_and_anoth
     algorithm = config.build_algo()
     try:
         algorithm.restore_from_path(str(tmp_path / "checkpoint"))
-        assert algorithm.training_iteration == 3
+        assert algorithm.training_iteration == 2
         assert algorithm.env_steps == before["env_steps"]
         reward = algorithm.learner_group.get_weights([REWARD_MODULE_ID])[REWARD_MODULE_ID]
         assert reward["ensemble.version"] == version
@@ -141,34 +144,27 @@ def begin() -> Iterator[Callable[..., subprocess.Popen[str]]]:
             kill_everything(process)
 
 
-@pytest.mark.slow
+@pytest.mark.ray
 def test_a_run_killed_with_everything_it_started_goes_on_and_comes_to_the_same_bit_for_bit(
-    tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
+    trained_run: RunFolder, tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    words = options(small())
-    finish(begin("train", "Pendulum-v1", "--run-dir", str(tmp_path / "undisturbed"), *words))
     run = tmp_path / "killed"
-    process = begin("train", "Pendulum-v1", "--run-dir", str(run), *words)
-    kills = [1, 4]  # rows of metrics.jsonl: before the first checkpoint, after the second
-    for rows in kills:
-        deadline = time.monotonic() + 600
-        while len(read_metrics(run / "metrics.jsonl")) < rows and process.poll() is None:
-            assert time.monotonic() < deadline, "the run does not get on"
-            time.sleep(0.02)
-        assert process.poll() is None, process.communicate()
-        kill_everything(process)
-        if rows == kills[-1]:  # and the folder may be moved meanwhile
-            shutil.move(run, tmp_path / "moved")
-            run = tmp_path / "moved"
-        process = begin("train", "--resume", str(run))
-    finish(process)
-    assert differences(left_behind(tmp_path / "undisturbed"), left_behind(run)) == []
+    process = begin("train", "Pendulum-v1", "--run-dir", str(run), "--evaluation-episodes", "2", *options(small()))
+    deadline = time.monotonic() + 600
+    while len(read_metrics(run / "metrics.jsonl")) < 3 and process.poll() is None:  # after the first checkpoint
+        assert time.monotonic() < deadline, "the run does not get on"
+        time.sleep(0.02)
+    assert process.poll() is None, process.communicate()
+    kill_everything(process)
+    run = Path(shutil.move(run, tmp_path / "moved"))
+    finish(begin("train", "--resume", str(run)))
+    assert differences(left_behind(trained_run.path), left_behind(run)) == []
 
 
 SWEEP = """
 import sys
 from pathlib import Path
-from benchmarks.resume import small
+from tests.whole_runs import small
 from ray import tune
 from rlhf_ray.sweeps import Plan, go_on, sweep
 from rlhf_ray.runs.train import quiet, start_ray
@@ -180,7 +176,8 @@ go_on(folder) if sys.argv[2:] else sweep(plan, folder)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.ray
 def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_keeps_their_labels(
     tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -201,11 +198,12 @@ def test_a_sweep_killed_with_everything_goes_on_from_its_trials_checkpoints_and_
     assert after.pairs.ids[: len(before)] == before.pairs.ids
     assert len(after) == len(set(after.pairs.ids)) == 40
     rows = [json.loads(line) for line in (store.parent / "result.json").read_text().splitlines()]
-    assert [row["training_iteration"] for row in rows][-1] == 6
+    assert [row["training_iteration"] for row in rows][-1] == 4
     assert rows[-1]["preferences"]["finished"] == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.ray
 def test_a_sweep_that_is_terminated_ends_as_by_ctrl_c(
     tmp_path: Path, begin: Callable[..., subprocess.Popen[str]]
 ) -> None:

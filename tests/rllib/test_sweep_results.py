@@ -13,7 +13,7 @@ from ray import tune
 from rlhf_ray.cli.cluster import going_on_with
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SettingError, load_experiment
 from rlhf_ray.sweeps import Plan
-from rlhf_ray.sweeps.results import Outcome, _rank, conclude
+from rlhf_ray.sweeps.results import SweepOutcome, _rank, conclude
 from rlhf_ray.sweeps.running import Announcer
 
 
@@ -43,7 +43,7 @@ def test_the_first_of_the_table_is_marked_as_the_best_and_is_the_one_in_the_file
         trial("trial_whole", -300.0, "finished", 0.93),
         trial("trial_worse", -400.0, "finished", 0.94),
     ]
-    outcome = Outcome(plan.to_json(), sorted(trials, key=_rank), complete=True)
+    outcome = SweepOutcome(plan.to_json(), sorted(trials, key=_rank), complete=True)
     conclude(outcome, plan.experiment, tmp_path, lambda what: None)
     names = ["trial_whole", "trial_worse", "trial_early", "trial_lost"]
     printed = capsys.readouterr().out

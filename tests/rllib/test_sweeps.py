@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import re
 import threading
 import time
@@ -15,17 +14,18 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import ray
 from ray import tune
 
-from benchmarks.resume import small
 from rlhf_ray import cli
 from rlhf_ray.cli import presets
+from rlhf_ray.data.nested import read_nested
 from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, load_experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.sweeps import Plan, apply, strategies, sweep
 from rlhf_ray.sweeps.trial import experiment_of
+from tests.whole_runs import small
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,6 @@ def rows_of(trial: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (trial / "result.json").read_text().splitlines()]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_train_takes(
     tmp_path: Path,
@@ -120,7 +119,7 @@ def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_trai
         time.sleep(0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_a_trial_that_takes_over_another_goes_on_with_its_labels_and_its_reward_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,8 +156,7 @@ def test_a_trial_that_takes_over_another_goes_on_with_its_labels_and_its_reward_
     # The reward model goes on from the donor's version, and knows of these labels and no others.
     version = source["preferences"]["reward_version"]
     assert after["preferences"]["reward_version"] in (version, version + 1)
-    checkpoint = max(taker.glob("checkpoint_*"))
-    state = pickle.loads((checkpoint / "algorithm_state.pkl").read_bytes())["preferences"]["ring"]  # noqa: S301
+    state = read_nested(max(taker.glob("checkpoint_*")) / "ring")
     assert [pair for pair, _ in state["trainer"]["keys"]] == list(held.pairs.ids)
     # And PPO with the learning rate that it was given on the way.
     rate = after["learners"]["default_policy"]["default_optimizer_learning_rate"]
@@ -166,62 +164,30 @@ def test_a_trial_that_takes_over_another_goes_on_with_its_labels_and_its_reward_
     assert rate != pytest.approx(source["settings"]["ppo.learning_rate"])
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_session")
-def test_settings_that_change_at_a_checkpoint_take_effect_with_the_next_update(tmp_path: Path) -> None:
-    def build(**settings: Any) -> Any:
-        experiment = apply(small(), settings)
-        config = PreferencePPOConfig.from_experiment(experiment).preferences(store=tmp_path / str(len(settings)))
-        return config.build_algo()
-
-    first = build()
-    try:
-        first.train()
-        first.save_to_path(str(tmp_path / "checkpoint"))
-    finally:
-        first.stop()
+def test_settings_that_change_at_a_checkpoint_take_effect_with_the_next_update(
+    trained_run: RunFolder, tmp_path: Path
+) -> None:
     changed = {
         "ppo.learning_rate": 0.0123,
-        "ppo.gamma": 0.5,
-        "ppo.gae_lambda": 0.25,
         "ppo.entropy_coefficient": 0.75,
         "ppo.epochs": 3,
-        "ppo.minibatch_size": 300,
-        "reward_model.learning_rate": 0.0321,
+        "reward_model.updates": 7,
+        "preferences.rounds": 5,
+        "preferences.comparisons": 60,
+        "total_env_steps": 500 + 6 * 600,
     }
-    second = build(**changed)
-    seen: list[tuple[float, float]] = []
+    config = PreferencePPOConfig.from_experiment(apply(small(), changed)).preferences(store=tmp_path / "store")
+    algorithm = config.build_algo()
     try:
-        second.restore_from_path(str(tmp_path / "checkpoint"))
-        learner = second.learner_group._learner
-        update = learner.apply_gradients
-
-        def note(gradients: Any) -> None:
-            (optimizer,) = [o for name, o in learner.get_optimizers_for_module("default_policy")]
-            seen.append(
-                (
-                    optimizer.param_groups[0]["lr"],
-                    learner.entropy_coeff_schedulers_per_module["default_policy"].get_current_value(),
-                )
-            )
-            update(gradients)
-
-        learner.apply_gradients = note
-        second.train()
-        advantages = next(
-            p for p in learner._learner_connector.connectors if type(p).__name__ == "GeneralAdvantageEstimation"
-        )
-        assert (advantages.gamma, advantages.lambda_) == (0.5, 0.25)
-        assert seen[0] == pytest.approx((0.0123, 0.75))
-        assert len(seen) in (6, 7)  # 3 epochs of 2 minibatches, and a few rows that RLlib adds
-        rates = ray.get(
-            second.ring.members.trainer.__ray_call__.remote(
-                lambda actor: {g["lr"] for g in actor.trainer.optimizer.param_groups}
-            )
-        )
-        assert rates == {0.0321}
+        algorithm.restore_from_path(str(trained_run.checkpoint()))
+        result = algorithm.train()
     finally:
-        second.stop()
+        algorithm.stop()
+    policy = result["learners"]["default_policy"]
+    assert policy["default_optimizer_learning_rate"] == pytest.approx(0.0123)
+    assert policy["curr_entropy_coeff"] == pytest.approx(0.75)
+    assert policy["num_module_steps_trained"] >= 3 * 600
+    assert result["preferences"]["round"]["gradient_steps"] == 7
 
 
 def test_a_trials_config_names_its_experiment() -> None:

@@ -21,8 +21,6 @@ from rlhf_ray.settings import (
     RewardModelSettings,
 )
 
-pytestmark = pytest.mark.usefixtures("ray_session")
-
 
 class Mine(RLlibCallback):  # type: ignore[misc]
     """Counts the ends of rollouts, in the metrics of the env runner."""
@@ -44,6 +42,7 @@ def tiny(**changes: Any) -> PreferencePPOConfig:
     return PreferencePPOConfig.from_experiment(Experiment(**(values | changes)))
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
     config = tiny().reward_model(learning_rate=tune.grid_search([1e-3, 3e-3])).callbacks(Mine)
     config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[24]))
@@ -74,6 +73,8 @@ def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
     assert not [name for name in ray.util.list_named_actors() if name.startswith("ring-")]
 
 
+@pytest.mark.soak
+@pytest.mark.usefixtures("ray_session")
 def test_tunes_own_criterion_ends_a_trial_before_its_budget(tmp_path: Path) -> None:
     (trial,) = tune.run(
         PreferencePPO,
@@ -86,10 +87,10 @@ def test_tunes_own_criterion_ends_a_trial_before_its_budget(tmp_path: Path) -> N
     assert not trial.last_result["preferences"]["finished"]
 
 
+@pytest.mark.usefixtures("ring_in_process")
 def test_train_goes_on_beyond_the_budget_for_whoever_calls_it(tmp_path: Path) -> None:
     asynchronous = PreferenceSettings(mode="asynchronous", comparisons=8, initial_comparisons=4, rounds=1)
-    ppo = PPOSettings(num_envs=2, num_env_runners=1, rollout_length=200, minibatch_size=200, epochs=1, hidden=(8,))
-    config = tiny(preferences=asynchronous, ppo=ppo).preferences(store=tmp_path / "store")
+    config = tiny(preferences=asynchronous).preferences(store=tmp_path / "store")
     algorithm = config.build_algo()
     try:
         done = [algorithm.train()["done"] for _ in range(3)]

@@ -23,33 +23,18 @@ from rlhf_ray.runs.new_run import new_run
 from rlhf_ray.runs.train import Outcome, train
 from rlhf_ray.settings import (
     Experiment,
-    FragmentSettings,
-    PPOSettings,
     PreferenceSettings,
     RewardModelSettings,
     SettingError,
 )
 from rlhf_ray.settings.start import Start
 from rlhf_ray.store import PreferenceStore
+from tests.whole_runs import small
 
 
 def spaces_of(config: PreferencePPOConfig) -> tuple[Any, Any]:
     checked = config.check_environment()
     return checked.observation_space, checked.action_space
-
-
-def small(**changes: Any) -> Experiment:
-    """Pendulum for three iterations, with labels in two rounds after the first."""
-    values: dict[str, Any] = {
-        "total_env_steps": 500 + 3 * 800,
-        "seed": 3,
-        "checkpoint_every": 1,
-        "fragments": FragmentSettings(length=10, initial_env_steps=500, pool=60),
-        "preferences": PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=2, held_out_share=0.2),
-        "reward_model": RewardModelSettings(hidden=(16,), initial_updates=20, updates=5),
-        "ppo": PPOSettings(num_envs=4, rollout_length=200, minibatch_size=200, epochs=2, hidden=(16,)),
-    }
-    return Experiment(**(values | changes))
 
 
 def asking(**changes: Any) -> PreferenceSettings:
@@ -69,84 +54,76 @@ def fails_with(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return printed.out + printed.err
 
 
-@pytest.fixture(scope="module")
-def seen() -> dict[int, Any]:
-    """What `rlhf-ray evaluate` said of `base` after each of its iterations, while it was going on."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def base(ray_session: None, tmp_path_factory: pytest.TempPathFactory, seen: dict[int, Any]) -> RunFolder:
-    """A run that began from nothing."""
-    path = tmp_path_factory.mktemp("base") / "run"
+@pytest.mark.usefixtures("ring_in_process")
+def test_a_run_that_is_going_on_is_evaluated_at_its_newest_whole_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[list[str]] = []
 
     def evaluate(metrics: dict[str, Any]) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            printed: list[str] = []
-            patch.setattr("builtins.print", lambda *words, **options: printed.append(" ".join(map(str, words))))
+        """Run the command after each iteration, of which the checkpoint is still to be made."""
+        said.append([])
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.print", lambda *words, **options: said[-1].append(" ".join(map(str, words))))
             try:
-                cli.main(["evaluate", str(path), "--episodes", "2", "--json"])
+                cli.main(["evaluate", str(tmp_path / "run"), "--episodes", "2", "--json"])
             except SystemExit as end:
-                printed.append(str(end.code))
-        seen[metrics["iteration"]] = printed
+                said[-1].append(str(end.code))
 
-    return go(path, small(), Start(), observe=evaluate)[0]
-
-
-@pytest.mark.slow
-def test_a_run_that_is_going_on_is_evaluated_at_its_newest_whole_checkpoint(base: RunFolder, seen: Any) -> None:
-    message, code = seen[1]  # before the first checkpoint
+    experiment = small(total_env_steps=500 + 2 * 600, checkpoint_every=1, preferences=asking(rounds=1))
+    folder, _ = go(tmp_path / "run", experiment, Start(), observe=evaluate)
+    (message, code), (values,) = said
     assert "holds no policy yet" in message
     assert "checkpoint_every=1 " in message
     assert code == "2"
-    for iteration in (2, 3):
-        values = json.loads(seen[iteration][0])
-        row = base.metrics_at(iteration - 1)
-        assert (values["env_steps"], values["comparisons"]) == (row["env_steps"], row["comparisons"])
-        assert values["episodes"] == 2
+    evaluated, row = json.loads(values), folder.metrics_at(1)
+    assert (evaluated["env_steps"], evaluated["comparisons"]) == (row["env_steps"], row["comparisons"])
+    assert evaluated["episodes"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("ring_in_process")
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_a_run_starts_from_stored_labels_and_asks_only_for_what_is_missing(
-    base: RunFolder, tmp_path: Path, mode: Any
+    trained_run: RunFolder, tmp_path: Path, mode: Any
 ) -> None:
-    given = PreferenceStore(base.preferences).load()
+    given = PreferenceStore(trained_run.preferences).load()
     assert given is not None
-    experiment = small(seed=4, preferences=asking(comparisons=36, initial_comparisons=32, mode=mode))
-    folder, outcome = go(tmp_path / "run", experiment, Start(labels=str(base.path)))
+    experiment = small(seed=4, preferences=asking(comparisons=46, initial_comparisons=42, mode=mode))
+    folder, outcome = go(tmp_path / "run", experiment, Start(labels=str(trained_run.path)))
     stored = PreferenceStore(folder.preferences).load()
     assert stored is not None
-    assert stored.pairs.ids[:30] == given.pairs.ids
+    assert stored.pairs.ids[:40] == given.pairs.ids
     rows = read_metrics(folder.metrics)
-    assert rows[0]["comparisons"] >= 32
-    assert outcome.comparisons == len(stored) == 36
+    assert rows[0]["comparisons"] >= 42
+    assert outcome.comparisons == len(stored) == 46
     assert rows[0]["gradient_steps"] == 20
     assert RewardEnsemble.load(folder.reward_model).version > 1
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("ring_in_process")
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 def test_where_all_labels_are_there_none_is_asked_and_the_fit_takes_the_steps_of_all_rounds(
-    base: RunFolder, tmp_path: Path, mode: Any
+    trained_run: RunFolder, tmp_path: Path, mode: Any
 ) -> None:
     experiment = small(seed=4, preferences=asking(mode=mode))
-    folder, outcome = go(tmp_path / "run", experiment, Start(labels=str(base.preferences)))
-    assert outcome.comparisons == 30
-    given = PreferenceStore(base.preferences).events()
+    folder, outcome = go(tmp_path / "run", experiment, Start(labels=str(trained_run.preferences)))
+    assert outcome.comparisons == 40
+    given = PreferenceStore(trained_run.preferences).events()
     assert PreferenceStore(folder.preferences).events()["event_id"] == given["event_id"]
     rows = read_metrics(folder.metrics)
-    assert [row["reward_version"] for row in rows] == [1, 1, 1]
-    assert rows[0]["gradient_steps"] == 20 + 2 * 5
+    assert [row["reward_version"] for row in rows] == [1] * 4
+    assert rows[0]["gradient_steps"] == 20 + 3 * 5
     assert outcome.env_steps == 2_900
 
 
-@pytest.mark.slow
-def test_a_run_starts_again_without_what_it_began_from_and_comes_to_the_same(base: RunFolder, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("ring_in_process")
+def test_a_run_starts_again_without_what_it_began_from_and_comes_to_the_same(
+    trained_run: RunFolder, tmp_path: Path
+) -> None:
     sources = tmp_path / "sources"
-    shutil.copytree(base.path, sources)
+    shutil.copytree(trained_run.path, sources)
     start = Start(labels=str(sources), policy_from=str(sources))
-    experiment = small(seed=5, preferences=asking(comparisons=40))
+    experiment = small(seed=5, preferences=asking(comparisons=50))
     folder = new_run(tmp_path / "first", experiment, start)
     shutil.copytree(folder.path, tmp_path / "again")
     shutil.rmtree(sources)
@@ -164,11 +141,12 @@ def test_a_run_starts_again_without_what_it_began_from_and_comes_to_the_same(bas
         train(runs[1].experiment(), runs[1], resume=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("runners", [0, 1])
-def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(base: RunFolder, tmp_path: Path, runners: int) -> None:
+def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(
+    trained_run: RunFolder, tmp_path: Path, runners: int
+) -> None:
     source = tmp_path / "fitted"
-    shutil.copytree(base.reward_model, source)
+    shutil.copytree(trained_run.reward_model, source)
     experiment = small(
         seed=6,
         preferences=asking(mode="asynchronous" if runners else "synchronous"),
@@ -186,7 +164,7 @@ def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(base: RunFolder, tmp
     assert not actors
     assert (outcome.comparisons, outcome.env_steps, outcome.held_out_accuracy) == (0, 2_400, None)
     assert not folder.preferences.exists()
-    fitted, used = (load_file(run.reward_model / "reward.safetensors") for run in (base, folder))
+    fitted, used = (load_file(run.reward_model / "reward.safetensors") for run in (trained_run, folder))
     for name, value in fitted.items():
         np.testing.assert_array_equal(value, used[name])
     rows = read_metrics(folder.metrics)
@@ -196,7 +174,7 @@ def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(base: RunFolder, tmp
     assert folder.experiment().reward_model == small().reward_model
 
 
-@pytest.mark.usefixtures("ray_session")
+@pytest.mark.usefixtures("ring_in_process")
 def test_a_checkpoint_with_a_fitted_reward_is_moved_and_goes_on(tmp_path: Path) -> None:
     reward = RewardEnsemble(*spaces_of(PreferencePPOConfig().environment("Pendulum-v1")), RewardModelSettings())
     reward.version += 7
@@ -207,7 +185,7 @@ def test_a_checkpoint_with_a_fitted_reward_is_moved_and_goes_on(tmp_path: Path) 
     try:
         result = algorithm.train()
         assert result["preferences"]["comparisons"] == 0
-        assert result["preferences"]["env_steps"] == 800
+        assert result["preferences"]["env_steps"] == 600
         algorithm.save_to_path(str(tmp_path / "checkpoint"))
     finally:
         algorithm.stop()
@@ -223,7 +201,7 @@ def test_a_checkpoint_with_a_fitted_reward_is_moved_and_goes_on(tmp_path: Path) 
         restored.stop()
 
 
-@pytest.mark.usefixtures("ray_session")
+@pytest.mark.usefixtures("ring_in_process")
 def test_a_fitted_reward_does_not_hide_that_episodes_have_different_lengths(tmp_path: Path) -> None:
     config = PreferencePPOConfig.from_experiment(small(environment="CartPole-v1"))
     RewardEnsemble(*spaces_of(config), RewardModelSettings()).save(tmp_path / "reward")
@@ -235,13 +213,13 @@ def test_a_fitted_reward_does_not_hide_that_episodes_have_different_lengths(tmp_
         algorithm.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("ring_in_process")
 def test_a_policy_is_recorded_cloned_and_trained_on(
-    base: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     demos = tmp_path / "demos.npz"
-    cli.main(["record", str(base.path), "--episodes", "3", "--out", str(demos)])
-    assert "600 steps in 3 episodes of the policy of iteration 3" in capsys.readouterr().out
+    cli.main(["record", str(trained_run.path), "--episodes", "3", "--out", str(demos)])
+    assert "600 steps in 3 episodes of the policy of iteration 4" in capsys.readouterr().out
     recorded = Demonstrations.load(demos)
     assert [len(episode) for episode in recorded.trajectories()] == [200, 200, 200]
     assert recorded.timeouts is not None
@@ -264,22 +242,20 @@ def test_a_policy_is_recorded_cloned_and_trained_on(
         algorithm.stop()
 
 
-@pytest.mark.slow
-def test_a_policy_goes_on_from_a_run_or_a_checkpoint(base: RunFolder, tmp_path: Path) -> None:
-    trained = policy_weights(base.checkpoint())
-    for i, source in enumerate((base.path, base.checkpoint())):
+def test_a_policy_goes_on_from_a_run_or_a_checkpoint(trained_run: RunFolder, tmp_path: Path) -> None:
+    trained = policy_weights(trained_run.checkpoint())
+    for i, source in enumerate((trained_run.path, trained_run.checkpoint())):
         folder = new_run(tmp_path / str(i), small(seed=8), Start(policy_from=str(source)))
         for name, value in load_file(folder.start / "policy.safetensors").items():
             np.testing.assert_array_equal(value, trained[name])
 
 
-@pytest.mark.slow
 def test_what_does_not_fit_is_said_before_anything_is_made(
-    base: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(tmp_path / "other.npz", observations=np.zeros((9, 2)), actions=np.zeros(9, np.int64))
     PreferenceStore(tmp_path / "empty")
-    run = base.path
+    run = trained_run.path
     cases: list[tuple[str, list[str], list[str]]] = [
         ("MountainCar-v0", ["--reward-from", str(run)], ["reward model in", "Discrete(3)", "Box(-2.0, 2.0, (1,)"]),
         (

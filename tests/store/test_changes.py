@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_ray.data.comparisons import Changes, pair_id
@@ -87,7 +87,6 @@ def test_a_pair_whose_clip_is_lost_is_left_out_and_not_withdrawn(tmp_path: Path)
     assert (held(changes), changes.withdrawn) == ({(FIRST, "anna"): 1.0}, ())
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_whoever_follows_the_changes_holds_what_the_store_holds(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

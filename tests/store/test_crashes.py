@@ -232,7 +232,6 @@ print(len(before))
 """
 
 
-@pytest.mark.slow
 def test_four_committers_at_once_store_everything_once_while_others_read(tmp_path: Path) -> None:
     folder, stop = tmp_path / "store", tmp_path / "stop"
     PreferenceStore(folder)

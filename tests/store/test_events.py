@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_ray.data.comparisons import pair_id
@@ -168,7 +168,6 @@ def test_an_event_that_cannot_be_is_refused(values: dict[str, Any], rule: str) -
         Event(**{**right, **values})
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_what_holds_does_not_depend_on_commits_compactions_and_repetitions(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

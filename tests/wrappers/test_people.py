@@ -21,7 +21,6 @@ PAGE = LabellingSettings(annotators=("ada",), port=0, catch_share=0.0, overlap_s
 FRAGMENTS = FragmentSettings(length=5, initial_env_steps=200)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -64,7 +63,6 @@ def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(
     assert (np.diff(steps_of, axis=1) == 1).all()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_people_are_asked_about_the_first_two_clips_while_others_are_made(tmp_path: Path) -> None:
     env = HumanPreferencesEnv(

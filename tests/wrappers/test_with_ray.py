@@ -15,6 +15,7 @@ import gymnasium as gym
 import pytest
 import ray
 
+from actors.executor import DirectExecutor
 from examples import sb3_pendulum
 from rlhf_ray.settings import PreferenceSettings, SettingError
 from rlhf_ray.store import PreferenceStore
@@ -22,8 +23,6 @@ from rlhf_ray.wrappers import HumanPreferencesVectorEnv
 from rlhf_ray.wrappers.teaching import WINDOW
 from tests.made_up import Walk
 from tests.wrappers.test_single import FRAGMENTS, REWARD_MODEL, act, make
-
-pytestmark = [pytest.mark.slow]
 
 
 def _until(condition: Callable[[], bool], env: Any, within_s: float = 300.0) -> None:
@@ -41,7 +40,7 @@ def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_
         assert act(env, 1)[0][4]["reward_is_learned"]
         ring = env._teaching.ring
         assert ring is not None
-        process = ray.get(ring.trainer.__ray_call__.remote(lambda self: os.getpid()))
+        process = ray.get(ring.members.trainer.__ray_call__.remote(lambda self: os.getpid()))
         os.kill(process, signal.SIGKILL)
         act(env, 4_000)  # to the end of the budget, faster than the ring
         env.save(tmp_path / "saved")  # waits for the labels that are due, and the fit to them
@@ -57,7 +56,13 @@ def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_
     assert len(PreferenceStore(tmp_path / "saved" / "preferences")) == 30
 
 
-@pytest.mark.usefixtures("ray_session")
+@pytest.fixture
+def direct(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ring's actors are plain objects."""
+    monkeypatch.setattr("rlhf_ray.wrappers.teaching.RayExecutor", lambda name: DirectExecutor())
+
+
+@pytest.mark.usefixtures("direct")
 def test_a_vector_environment_waits_for_its_first_reward_and_only_collects_where_told() -> None:
     copies = [lambda: Walk((20,), numbered=False)] * 4
     settings: dict[str, Any] = {"fragments": FRAGMENTS, "reward_model": REWARD_MODEL, "total_env_steps": 4_000}
@@ -70,11 +75,9 @@ def test_a_vector_environment_waits_for_its_first_reward_and_only_collects_where
     with make(fit=False) as env:
         _until(lambda: env.status()["comparisons"] >= 10, env)
         assert env.status()["reward_version"] == 0
-        assert env._teaching.ring is not None
-        _until(lambda: not env._teaching.ring._unfitted, env)  # type: ignore[union-attr]
 
 
-@pytest.mark.usefixtures("ray_session")
+@pytest.mark.usefixtures("direct")
 def test_settings_that_the_environment_shows_to_be_wrong_are_raised_in_step() -> None:
     with (
         make(Walk((20, 7), terminates=True)) as env,
@@ -87,6 +90,7 @@ def test_settings_that_the_environment_shows_to_be_wrong_are_raised_in_step() ->
         env.reset()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_the_training_waits_for_no_teacher_however_slow() -> None:
     with make(preferences=PreferenceSettings(comparisons=30, initial_comparisons=10, answer_seconds=3600.0)) as env:
@@ -109,10 +113,13 @@ assert not ray.is_initialized()
 """
 
 
+@pytest.mark.ray
 def test_ray_is_started_and_ended_with_those_that_need_it() -> None:
     subprocess.run([sys.executable, "-c", ALONE], check=True, timeout=800)
 
 
+@pytest.mark.soak
+@pytest.mark.learning
 @pytest.mark.usefixtures("ray_session")
 def test_stable_baselines_learns_pendulum_from_comparisons() -> None:
     before, after, status = sb3_pendulum.learn(60_000, envs=4, seed=0)

@@ -1,4 +1,4 @@
-"""Kills: a run's Ray actors, by kill -9 of their processes, at moments drawn from a seed. Used by learning.py and a test."""
+"""Kills: a run's Ray actors, by kill -9, at moments drawn from a seed. For a test and benchmarks/learning.py. Not a test itself."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import psutil
 
 ROLES = (
-    "SingleAgentEnvRunner",
-    "Fragmenter",
-    "SyntheticGatherer",
+    "EnvRunner",
+    "ClipPool",
+    "GathererActor",
     "PreferenceStore",
     "RewardTrainerActor",
     "RolloutCollector",

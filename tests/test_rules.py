@@ -1,0 +1,128 @@
+"""Rules of the source that import-linter's contracts (pyproject.toml) can't hold."""
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("rlhf_ray", "actors", "tune_configs")
+MAX_LINES = 600
+INTERNALS = ("actors/ray_internals.py", "rlhf_ray/rllib/rllib_internals.py")
+"""The only files that use private names of Ray."""
+RLLIB = ("rlhf_ray/rllib/", "rlhf_ray/sweeps/", "rlhf_ray/runs/", "rlhf_ray/cli/", "tune_configs/")
+"""Where RLlib and Tune may be imported."""
+READS_PICKLES = "rlhf_ray/store/foreign.py"
+"""Reads other projects' files, by an unpickler that knows only stand-ins (tests/store/test_exchange.py)."""
+
+
+def sources(*folders: str) -> list[tuple[str, str]]:
+    """(path, text) of each Python file below."""
+    files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
+    return [(file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8")) for file in files]
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The full name of each thing imported anywhere in a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def dotted(node: ast.AST) -> str:
+    """``a.b.c`` as written; "" for anything but a dotted name."""
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def private_ray(tree: ast.AST) -> set[str]:
+    """Private names of Ray that are imported, or reached through ``ray``."""
+    names = {*imported(tree), *(dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))}
+    return {name for name in names if name.startswith("ray.") and "._" in name.replace(".__", ".")}
+
+
+def pickles(tree: ast.AST) -> set[str]:
+    """Ways to write or read a pickle."""
+    found = {name for name in imported(tree) if name.partition(".")[0] in ("pickle", "_pickle")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and dotted(node.func) in ("torch.save", "torch.load"):
+            found.add(dotted(node.func))
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
+            found.add("allow_pickle")
+    return found
+
+
+def test_files_are_short() -> None:
+    lines = {path: len(text.splitlines()) for path, text in sources(*PRODUCT, "benchmarks", "examples", "tests")}
+    assert len(lines) > 200
+    assert not {path: count for path, count in lines.items() if count > MAX_LINES}
+
+
+def test_no_class_name_is_there_twice() -> None:
+    where = defaultdict(list)
+    for path, text in sources(*PRODUCT):
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where[node.name].append(path)
+    assert not {name: paths for name, paths in where.items() if len(paths) > 1}
+
+
+def test_private_names_of_ray_are_in_the_two_files_made_for_them() -> None:
+    found = {path: private_ray(ast.parse(text)) for path, text in sources(*PRODUCT)}
+    assert all(found.pop(path) for path in INTERNALS)
+    assert not {path: names for path, names in found.items() if names}
+
+
+def test_the_actors_and_what_lies_below_import_no_rllib_and_no_tune() -> None:
+    for path, text in sources(*PRODUCT):
+        names = {name for name in imported(ast.parse(text)) if name.startswith(("ray.rllib", "ray.tune"))}
+        assert not names or path.startswith(RLLIB), path
+
+
+def test_nothing_is_pickled() -> None:
+    found = {path: pickles(ast.parse(text)) for path, text in sources(*PRODUCT)}
+    assert found.pop(READS_PICKLES)
+    assert not {path: names for path, names in found.items() if names}
+
+
+PROGRAM = """
+import os, random, signal, sys, gymnasium, numpy, torch
+
+def everything():
+    streams = random.getstate(), numpy.random.get_state()[1].tolist(), torch.random.get_rng_state().tolist()
+    handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    return torch.get_num_threads(), dict(os.environ), streams, handlers
+
+before = everything()
+import rlhf_ray, rlhf_ray.reward, rlhf_ray.store, rlhf_ray.envs
+import rlhf_ray.queries.pool, rlhf_ray.labelling.desk, rlhf_ray.measure.true_return
+print(before == everything(), "ray" in sys.modules)
+"""
+
+
+def test_importing_the_method_changes_nothing_process_wide_and_needs_no_ray() -> None:
+    finished = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert finished.stdout.split() == ["True", "False"]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("from ray._private import utils", True),
+        ("import ray._raylet as raylet", True),
+        ("import ray\nray._private.state.nodes()", True),
+        ("from ray.tune.registry import _global_registry", True),
+        ("import ray\nray.get(actor.__ray_ready__.remote())", False),
+        ("from ray.util import queue", False),
+    ],
+)
+def test_private_names_are_found(line: str, found: bool) -> None:
+    assert bool(private_ray(ast.parse(line))) == found
