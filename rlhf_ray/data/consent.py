@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import folders
 
@@ -46,9 +47,7 @@ def allow(module: str) -> None:
     with contextlib.suppress(OSError):  # a home folder that takes nothing: the user is asked again
         file = _file()
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(remembered, indent=2) + "\n")
-        temporary.replace(file)
+        write_text(file, json.dumps(remembered, indent=2) + "\n")
 
 
 def take_flags(words: list[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import struct
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.data.failures import writing
+from rlhf_ray.data.atomic import append
 
 
 class EventFile:
@@ -57,19 +56,3 @@ class EventFile:
         length = struct.pack("<Q", len(data))
         checks = (struct.pack("<I", masked_crc32c(part)) for part in (length, data))
         append(self._path, b"".join((length, next(checks), data, next(checks))))
-
-
-def append(path: Path, data: bytes) -> None:
-    """Append ``data`` to the file ``path``, all of it or nothing.
-
-    Raises:
-        OSError: it cannot be written; names the file.
-    """
-    before = path.stat().st_size if path.exists() else 0
-    try:
-        with writing(path), path.open("ab") as file:
-            file.write(data)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.truncate(path, before)
-        raise

@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_ray.data import consent
+from rlhf_ray.data.atomic import append, write_text
 from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_checkpoint
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
 from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.nested import plain
 from rlhf_ray.data.places import run_path
-from rlhf_ray.runs.events import EventFile, append
+from rlhf_ray.runs.events import EventFile
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment
 
 FORMAT = "rlhf_ray.run/1"
@@ -186,7 +187,7 @@ class RunFolder:
     def go_back_to(self, iteration: int) -> None:
         """Forget the metrics of the iterations after ``iteration``, which are about to be done again."""
         rows = [row for row in read_metrics(self.metrics) if row["iteration"] <= iteration]
-        _replace(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+        write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def finish(self, result: dict[str, Any], *, interrupted: bool) -> None:
         """Write the outcome and the time it was reached."""
@@ -201,7 +202,7 @@ class RunFolder:
 
     @staticmethod
     def _write(path: Path, values: dict[str, Any]) -> None:
-        _replace(path, json.dumps(plain(values), indent=2) + "\n")
+        write_text(path, json.dumps(plain(values), indent=2) + "\n")
 
 
 class MetricsWriter:
@@ -226,18 +227,6 @@ class MetricsWriter:
         shown = values | {"alarms": len(values["alarms"])} if "alarms" in values else values
         numbers = {name: value for name, value in shown.items() if isinstance(value, int | float)}
         self._events.add(int(numbers.pop("env_steps")), numbers)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Give ``path`` this content, all of it or none."""
-    temporary = path.with_name(f".tmp-{path.name}")
-    try:
-        with writing(path):
-            temporary.write_text(text)
-            temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _said(error: Exception) -> str:

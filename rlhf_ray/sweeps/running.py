@@ -18,6 +18,7 @@ from ray import tune
 
 from actors.placement import missing
 from rlhf_ray.data import consent
+from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.places import in_job
@@ -130,9 +131,8 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepO
         raise SettingError(f"run_dir is {folder}, and there is something there already: name another folder.")
     at_once = concurrency(plan, say)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(
-        folder / PLAN, plan.to_json() | {"modules": found_in_all(map(consent.module_of, plan.experiment.own_names()))}
-    )
+    values = plan.to_json() | {"modules": found_in_all(map(consent.module_of, plan.experiment.own_names()))}
+    write_text(folder / PLAN, json.dumps(values, indent=2) + "\n")
     # The schedulers draw from these.
     random.seed(plan.experiment.seed)
     np.random.seed(plan.experiment.seed)
@@ -362,9 +362,3 @@ def _why(trial: Any) -> str:
     if isinstance(error, ray.exceptions.RayActorError):
         return "its process died"
     return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
-
-
-def _write(path: Path, values: dict[str, Any]) -> None:
-    temporary = path.with_name(f".tmp-{path.name}")
-    temporary.write_text(json.dumps(values, indent=2) + "\n")
-    temporary.replace(path)

@@ -12,6 +12,7 @@ import ray
 from ray.tune import PlacementGroupFactory, Trainable
 
 from actors.placement import CPUS, of_ring
+from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.measure.true_return import TrueReturn, evaluate
@@ -128,10 +129,7 @@ class SweepTrial(PreferencePPO):
         """Leave the links to the labelling page in the trial's folder, for its owner: nobody sees what a trial prints."""
         folder = Path(self._storage.trial_fs_path)
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".tmp-{LINKS}"
-        temporary.touch(mode=0o600)
-        temporary.write_text(json.dumps(links))
-        temporary.replace(folder / LINKS)
+        write_text(folder / LINKS, json.dumps(links), mode=0o600)
 
     def step(self) -> dict[str, Any]:
         """An iteration; its result has the environment steps so far, the settings that vary, and now and then the objective."""

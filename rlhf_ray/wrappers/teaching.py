@@ -21,10 +21,11 @@ from actors.labelling_page import PageSettings
 from actors.people import People
 from actors.ring import Members, Moment, RingSettings, RoundReport
 from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.atomic import find_folder, whole_folder
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.images import is_image
-from rlhf_ray.data.nested import read_nested, write_nested
+from rlhf_ray.data.nested import NAME, read_nested, write_nested
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.labelling.films import Film, film
 from rlhf_ray.labelling.links import invitation
@@ -39,7 +40,6 @@ from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.given_clips import GivenClips
 from rlhf_ray.wrappers.recorder import Recorder
-from rlhf_ray.wrappers.saved import find_folder, whole_folder
 
 WINDOW = 500
 """Environment steps that an environment's fragments are cut from together. At the end of each, the ring is told how far the agent
@@ -310,6 +310,9 @@ class Teaching:
     def save(self, path: Path) -> None:
         """See `HumanPreferencesEnv.save`."""
         self.check_open()
+        path = path.absolute()
+        if path.exists() and not (path / NAME).exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ValueError(f"{path} is there and was not written by save(); name another folder.")
         if self.ring is not None:
             self.begin()
             missing, due = self.ring.settle()
@@ -317,7 +320,7 @@ class Teaching:
                 logger.warning("%s: %d of the %d labels that are due by now are missing.", path, missing, due)
             if self.ring.version:
                 self._use_version(self.ring.newest_reward())
-        with whole_folder(path.absolute()) as folder:
+        with whole_folder(path) as folder:
             state = {"env_steps": self.env_steps, "windows": self._windows, "ring": self.ring is not None}
             write_nested(state, folder)
             if self.ring is not None:
