@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend: a setting, or their environment."""
+"""Errors that are the user's to mend: a setting, their environment, or their callback."""
 
 from __future__ import annotations
 
@@ -9,3 +9,7 @@ class SettingError(ValueError):
 
 class FaultyEnvironmentError(RuntimeError):
     """An environment raised, or gave what cannot be trained on. The message names environment, step and what was wrong."""
+
+
+class CallbackError(RuntimeError):
+    """A callback raised. The message names the callback, the hook and what was raised."""

@@ -58,9 +58,11 @@ class Registry(Generic[_T]):
         if name in self.parts:
             return self.parts[name]
         module, colon, attribute = name.partition(":")
-        known = f"{', '.join(self.parts)}, or module:Name for one of your own"
         if not colon or not module or not attribute:
-            raise SettingError(f"{self.setting} is {name!r}; it must be one of {known}.")
+            known = (
+                f"one of {', '.join(self.parts)}, or module:Name for one of your own" if self.parts else "module:Name"
+            )
+            raise SettingError(f"{self.setting} is {name!r}; it must be {known}.")
         try:
             found: Callable[..., _T] = getattr(importlib.import_module(module), attribute)
         except Exception as error:

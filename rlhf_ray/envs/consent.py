@@ -1,8 +1,8 @@
-"""Which Python modules an environment's name in a file may have imported.
+"""Which Python modules the name of an environment or a callback in a file may have imported.
 
-``module:Id`` names an environment that importing ``module`` registers, and importing runs code. What somebody types is consent;
-what stands in a config.json that came from elsewhere is none. So modules are remembered when they are typed, with the file that
-they were then: a module of the same name in another folder is another one.
+``module:Id`` names an environment that importing ``module`` registers, or a callback in it, and importing runs code. What
+somebody types is consent; what stands in a config.json that came from elsewhere is none. So modules are remembered when they are
+typed, with the file that they were then: a module of the same name in another folder is another one.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def take_flags(words: list[str]) -> list[str]:
     return rest
 
 
-def check(environment: str, source: Path) -> None:
-    """Check that the environment's module, which the file ``source`` names, may be imported. Imports nothing.
+def check(name: str, source: Path, what: str = "environment") -> None:
+    """Check that the module in ``name``, which the file ``source`` names as ``what``, may be imported. Imports nothing.
 
     Raises:
         SettingError: nobody has said so.
     """
-    module = module_of(environment)
+    module = module_of(name)
     top = module.partition(".")[0]
     if not module or top in _allowed:
         return
@@ -85,7 +85,7 @@ def check(environment: str, source: Path) -> None:
     if place is not None and place in _remembered().get(top, []):
         return
     raise SettingError(
-        f"{source} names the environment {environment!r}, for which the Python module {module!r} would be imported "
+        f"{source} names the {what} {name!r}, for which the Python module {module!r} would be imported "
         f"({place or 'it is not found here'}), and that runs its code. If you trust it, add {FLAG} {module}."
     )
 

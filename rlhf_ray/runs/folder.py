@@ -1,4 +1,4 @@
-"""The run folder: where everything that a run leaves behind lies, and how its metrics are written.
+"""The run folder: where everything that a run leaves behind lies.
 
 ::
 
@@ -32,7 +32,6 @@ from rlhf_ray.data.nested import plain
 from rlhf_ray.data.places import run_path
 from rlhf_ray.envs import consent
 from rlhf_ray.envs.modules import found_in, look_in
-from rlhf_ray.runs.events import EventFile, append
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment
 
 FORMAT = "rlhf_ray.run/1"
@@ -95,7 +94,9 @@ class RunFolder:
                 "finished": None,
                 "interrupted": False,
                 "options": options,
-                "modules": found_in(experiment.environment),
+                "modules": next(
+                    filter(None, map(found_in, [experiment.environment, *options.get("callback", ())])), None
+                ),
                 "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
                 "versions": {name.replace("-", "_"): importlib.metadata.version(name) for name in names}
                 | {"python": platform.python_version()},
@@ -193,38 +194,18 @@ class RunFolder:
         about = self.about() | {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted}
         self._write(self.run, about)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of all whole iterations."""
+        return read_metrics(self.metrics)
+
     def last_metrics(self) -> dict[str, Any]:
         """The metrics of the last whole iteration; empty before the first."""
-        rows = read_metrics(self.metrics)
+        rows = self.rows()
         return rows[-1] if rows else {}
 
     @staticmethod
     def _write(path: Path, values: dict[str, Any]) -> None:
         _replace(path, json.dumps(plain(values), indent=2) + "\n")
-
-
-class MetricsWriter:
-    """Appends each iteration's metrics to ``metrics.jsonl`` and to TensorBoard's event files.
-
-    Where the run is continued, TensorBoard is told to forget what lies behind the last row.
-    """
-
-    def __init__(self, folder: RunFolder):
-        last = folder.last_metrics()
-        self._path = folder.metrics
-        append(self._path, b"")
-        self._events = EventFile(folder.tensorboard, purge_step=last["env_steps"] + 1 if last else None)
-
-    def write(self, metrics: dict[str, Any]) -> None:
-        """Write one iteration; ``env_steps`` is the step TensorBoard shows it at. Numbers that are not finite become null.
-
-        TensorBoard gets the numbers only, and of the alarms that are on their count.
-        """
-        values = plain(metrics)
-        append(self._path, (json.dumps(values) + "\n").encode())
-        shown = values | {"alarms": len(values["alarms"])} if "alarms" in values else values
-        numbers = {name: value for name, value in shown.items() if isinstance(value, int | float)}
-        self._events.add(int(numbers.pop("env_steps")), numbers)
 
 
 def _replace(path: Path, text: str) -> None:

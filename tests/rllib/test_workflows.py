@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.starting import policy_weights
+from rlhf_ray.runs.callbacks import Callback
 from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.new_run import new_run
-from rlhf_ray.runs.train import Outcome, train
+from rlhf_ray.runs.outcome import Outcome
+from rlhf_ray.runs.train import train
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -54,6 +57,13 @@ def small(**changes: Any) -> Experiment:
 
 def asking(**changes: Any) -> PreferenceSettings:
     return dataclasses.replace(small().preferences, **changes)
+
+
+class Watching(Callback):
+    """Hands the metrics of each iteration to a function."""
+
+    def __init__(self, look: Callable[[dict[str, Any]], None]):
+        self.on_metrics = look  # type: ignore[method-assign]
 
 
 def go(path: Path, experiment: Experiment, start: Start, **options: Any) -> tuple[RunFolder, Outcome]:
@@ -90,7 +100,7 @@ def base(ray_session: None, tmp_path_factory: pytest.TempPathFactory, seen: dict
                 printed.append(str(end.code))
         seen[metrics["iteration"]] = printed
 
-    return go(path, small(), Start(), observe=evaluate)[0]
+    return go(path, small(), Start(), callbacks=[Watching(evaluate)])[0]
 
 
 @pytest.mark.slow
@@ -182,7 +192,7 @@ def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(base: RunFolder, tmp
         if metrics["iteration"] == 1:
             shutil.rmtree(source)  # and the rest is done without it
 
-    folder, outcome = go(tmp_path / "run", experiment, Start(reward_from=str(source)), observe=look)
+    folder, outcome = go(tmp_path / "run", experiment, Start(reward_from=str(source)), callbacks=[Watching(look)])
     assert not actors
     assert (outcome.comparisons, outcome.env_steps, outcome.held_out_accuracy) == (0, 2_400, None)
     assert not folder.preferences.exists()
