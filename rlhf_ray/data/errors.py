@@ -1,4 +1,4 @@
-"""Errors that one line tells: a setting or an environment that is the user's to mend, and clips that are lost."""
+"""Errors that one line tells: a setting, an environment or a callback that is the user's to mend, and clips that are lost."""
 
 from __future__ import annotations
 
@@ -25,3 +25,7 @@ class LostClipsError(Fault):
             f"Clips of a rollout are lost ({why}), and preferences.mode is 'synchronous', which uses all of them: continue from "
             "the last checkpoint with `rlhf-ray train --resume RUN`, or set preferences.mode to asynchronous, which drops them."
         )
+
+
+class CallbackError(RuntimeError):
+    """A callback raised. The message names the callback, the hook and what was raised."""

@@ -28,6 +28,11 @@ def folders() -> list[str]:
     return [folder for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
 
 
+def append_to_path() -> None:
+    """From now on, Python itself looks in the `folders` too, in this process, where it finds a module nowhere else."""
+    sys.path.extend(folder for folder in folders() if folder not in sys.path)
+
+
 def import_module(module: str) -> ModuleType:
     """Import ``module``, as `python -m` in one of the `folders` would find it.
 
@@ -50,8 +55,7 @@ def import_module(module: str) -> ModuleType:
     finally:
         for folder in folders():
             sys.path.remove(folder)
-        # At the end for good: what the module imports later, when it makes an environment say, may lie beside it.
-        sys.path.extend(folder for folder in folders() if folder not in sys.path)
+        append_to_path()  # for good: what the module imports later, when it makes an environment say, may lie beside it
 
 
 def found_in(module: str) -> str | None:

@@ -114,7 +114,8 @@ class Registry(Generic[_T]):
         module, _, attribute = name.partition(":")
         if not module or not attribute:
             known = ", ".join([*self.parts, *self.others])
-            raise SettingError(f"{self.setting} is {name!r}; it must be one of {known}, or module:Name for your own.")
+            known = f"one of {known}, or module:Name for your own" if known else "module:Name"
+            raise SettingError(f"{self.setting} is {name!r}; it must be {known}.")
         if module == "__main__" or not attribute.replace(".", "").isidentifier():
             raise SettingError(
                 f"{self.setting} is {name!r}, an object of the program that began this run: give it again from there, or put it "

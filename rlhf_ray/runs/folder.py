@@ -1,4 +1,4 @@
-"""The run folder: where everything that a run leaves behind lies, and how its metrics are written.
+"""The run folder: where everything that a run leaves behind lies.
 
 ::
 
@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_ray.data import consent
-from rlhf_ray.data.atomic import append, write_text
+from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_checkpoint
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
 from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.nested import plain
 from rlhf_ray.data.places import run_path
-from rlhf_ray.runs.events import EventFile
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment
 
 FORMAT = "rlhf_ray.run/1"
@@ -97,7 +96,9 @@ class RunFolder:
                 "finished": None,
                 "interrupted": False,
                 "options": options,
-                "modules": found_in_all(map(consent.module_of, experiment.own_names())),
+                "modules": found_in_all(
+                    map(consent.module_of, [*experiment.own_names(), *options.get("callback", ())])
+                ),
                 "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
                 "versions": {name.replace("-", "_"): importlib.metadata.version(name) for name in names}
                 | {"python": platform.python_version()},
@@ -195,38 +196,18 @@ class RunFolder:
         about = self.about() | {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted}
         self._write(self.run, about)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of all whole iterations."""
+        return read_metrics(self.metrics)
+
     def last_metrics(self) -> dict[str, Any]:
         """The metrics of the last whole iteration; empty before the first."""
-        rows = read_metrics(self.metrics)
+        rows = self.rows()
         return rows[-1] if rows else {}
 
     @staticmethod
     def _write(path: Path, values: dict[str, Any]) -> None:
         write_text(path, json.dumps(plain(values), indent=2) + "\n")
-
-
-class MetricsWriter:
-    """Appends each iteration's metrics to ``metrics.jsonl`` and to TensorBoard's event files.
-
-    Where the run is continued, TensorBoard is told to forget what lies behind the last row.
-    """
-
-    def __init__(self, folder: RunFolder):
-        last = folder.last_metrics()
-        self._path = folder.metrics
-        append(self._path, b"")
-        self._events = EventFile(folder.tensorboard, purge_step=last["env_steps"] + 1 if last else None)
-
-    def write(self, metrics: dict[str, Any]) -> None:
-        """Write one iteration; ``env_steps`` is the step TensorBoard shows it at. Numbers that are not finite become null.
-
-        TensorBoard gets the numbers only, and of the alarms that are on their count.
-        """
-        values = plain(metrics)
-        append(self._path, (json.dumps(values) + "\n").encode())
-        shown = values | {"alarms": len(values["alarms"])} if "alarms" in values else values
-        numbers = {name: value for name, value in shown.items() if isinstance(value, int | float)}
-        self._events.add(int(numbers.pop("env_steps")), numbers)
 
 
 def _said(error: Exception) -> str:
