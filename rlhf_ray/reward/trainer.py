@@ -21,6 +21,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.annotators import PRIOR, error_rates
 from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble, steps_of
 from rlhf_ray.reward.likelihood import discounts, log_likelihood_loss
+from rlhf_ray.reward.optimizers import AdamW
 from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class RewardTrainer:
         # The networks are drawn on the CPU, batches too: a fit begins alike wherever it runs.
         self.device = device_for(settings)
         self.ensemble.networks.move_weights(self.device)
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer = AdamW(
             self.ensemble.networks.parameters(),
             lr=settings.learning_rate,
             weight_decay=settings.weight_decay,

@@ -11,6 +11,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.data.failures import cause, debugging
+from rlhf_ray.rllib.rllib_internals import seeded_without_compiler
 
 NAMESPACE = b"rlhf_ray"
 """Of the cluster's key-value store, where env runners leave what is wrong with their environment."""
@@ -18,6 +19,10 @@ NAMESPACE = b"rlhf_ray"
 
 class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
     """RLlib's env runner. Its config has a ``faults`` under which it reports (see `raise_fault`)."""
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        with seeded_without_compiler():
+            super().__init__(*arguments, **keywords)
 
     def apply(self, func: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """See RLlib, which after any exception sleeps for a minute and has this process begin anew."""
