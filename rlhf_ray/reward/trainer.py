@@ -21,6 +21,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.annotators import PRIOR, error_rates
 from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble
 from rlhf_ray.reward.likelihood import discounts, make_loss
+from rlhf_ray.reward.optimizers import AdamW
 from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ class RewardTrainer:
         self.device = device_for(settings)
         self.loss = make_loss(settings)
         self.ensemble.networks.to(self.device)
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer = AdamW(
             self.ensemble.networks.parameters(),
             lr=settings.learning_rate,
             weight_decay=settings.weight_decay,

@@ -11,7 +11,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostClipsError
 from rlhf_ray.data.failures import cause, debugging
-from rlhf_ray.rllib.rllib_internals import tell_cluster, told_cluster
+from rlhf_ray.rllib.rllib_internals import seeded_without_compiler, tell_cluster, told_cluster
 
 FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostClipsError)}
 """What env runners report, by name."""
@@ -19,6 +19,10 @@ FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostClipsErro
 
 class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
     """RLlib's env runner. Its config has a ``faults`` under which it reports (see `raise_fault`)."""
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        with seeded_without_compiler():
+            super().__init__(*arguments, **keywords)
 
     def apply(self, func: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """See RLlib, which after any exception sleeps for a minute and has this process begin anew."""

@@ -6,7 +6,7 @@ import json
 import math
 import uuid
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ray
 from ray.tune import PlacementGroupFactory, Trainable
@@ -20,11 +20,8 @@ from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.settings import Experiment, from_json
+from rlhf_ray.settings.sweep import Metric as Metric  # where callers look for it
 from rlhf_ray.sweeps.space import apply, kinds
-
-Metric = Literal["return", "likelihood"]
-"""return: the mean true return of the policy, acting deterministically. likelihood: the mean log-likelihood, in nats, of held-out
-comparisons under the reward model."""
 
 OBJECTIVE, ENV_STEPS, SETTINGS = "objective", "env_steps", "settings"
 """What a trial's results call what it is measured by (the larger, the better), how far it is, and its settings that vary."""
