@@ -11,7 +11,7 @@ BIN := .venv/bin
 # Markers of the tests that run one after the other, on one Ray. The others need no more than a core.
 ON_RAY := ray or cluster or learning
 # Where these are: importing all others takes longer than some of them.
-RAY_FOLDERS := tests/actors tests/cli tests/rllib tests/wrappers
+RAY_FOLDERS := tests/actors tests/cli tests/rllib tests/runs tests/wrappers
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

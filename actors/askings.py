@@ -29,9 +29,9 @@ class Askings:
     Args:
         actor: the gatherer: a `GathererActor`, or what has its `ask` and `wait`.
         name: for metrics.
-        annotators: whose labels are its; None: those that are nobody else's.
         share: of all questions that it is asked, 0 to 1.
         most: questions open at a time, at most; None: as many as are due.
+        annotators: the people at the page; none where it is no page.
         serve: brings it back where people can't reach it any more.
     """
 
@@ -40,9 +40,9 @@ class Askings:
         actor: Any,
         name: str,
         *,
-        annotators: tuple[str, ...] | None,
         share: float,
         most: int | None,
+        annotators: tuple[str, ...] = (),
         serve: Callable[[], Awaitable[None]] = _nothing,
     ):
         self.actor, self.name, self.annotators, self.share, self.most = actor, name, annotators, share, most
@@ -80,12 +80,18 @@ class Askings:
         self.asked += count
         self._pairs[number], self._open[number], self._asked_at[number] = pairs, count, time.monotonic()
 
-    async def listen(self) -> bool:
+    async def listen(self, read: Callable[[], Awaitable[None]] = _nothing) -> bool:
         """Wait a little for something to happen at the gatherer, and take note of it. Whether something was stored.
 
         One that was restarted is asked again.
+
+        Args:
+            read: is awaited when something was stored, before those questions count as open no more: an answer may count twice
+                for a moment, but never not at all, or its question would be asked in the place of one that is due.
         """
         progress: GathererProgress = await self.actor.wait.remote(list(self._pairs), self._changes)
+        if progress.changes != self._changes:
+            await read()
         if not progress.serving:
             await self._serve()
         for number in progress.unknown:

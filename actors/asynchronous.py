@@ -189,7 +189,7 @@ class AsynchronousRing:
         return max(0, due - self.answered), due
 
     async def _unsettled(self) -> bool:
-        scripted = [askings for askings in self.members.gatherers if askings.annotators]
+        scripted = [askings for askings in self.members.gatherers if not askings.annotators]
         if any(askings.open or self._to_ask(askings) > 0 for askings in scripted):
             return True
         return self.fits and (self.meters["fitting"].working or self._fit_is_due())
@@ -330,11 +330,9 @@ class AsynchronousRing:
         while await self._until(lambda: always or askings.open > 0):
             before = askings.open
             with self.meters[askings.name].busy(if_=askings.open > 0) as done:
-                stored = await askings.listen()
+                if await askings.listen(self._read):
+                    self._unfitted = True
                 done(max(0, before - askings.open))
-            if stored:
-                self._unfitted = True
-                await self._read()
             self._notify()
 
     async def _read(self) -> None:
@@ -427,17 +425,15 @@ class AsynchronousRing:
             missing = due - self._tally.held
         else:
             for_people = round(self.members.settings.preferences.people_share * due)
-            mine = due - for_people if askings.annotators else for_people
+            mine = for_people if askings.annotators else due - for_people
             missing = mine - self._held_by(askings)
         most = missing if askings.most is None else min(missing, askings.most)
         return most - askings.open
 
     def _held_by(self, askings: Askings) -> int:
         """Labels that are this gatherer's."""
-        scripted = sum(
-            self._tally.by_annotator.get(name, 0) for one in self.members.gatherers for name in one.annotators or ()
-        )
-        return scripted if askings.annotators else self._tally.held - scripted
+        people = sum(self._tally.by_annotator.get(name, 0) for one in self.members.gatherers for name in one.annotators)
+        return people if askings.annotators else self._tally.held - people
 
     def _rounds_to_fit(self) -> int:
         """Rounds of gradient steps that are due and were not taken; before the first fit, those of labels that were there."""

@@ -92,6 +92,13 @@ def start_people(members: Members, schedule: LabelSchedule, page: PageSettings) 
     actor = executor.start(LabellingPage, "page", page, executor.find("store"))
     handle = PageHandle(actor, executor.get, page.settings.port, page.port_file)
     most = of.max_open_questions if of.mode == "asynchronous" else None
-    people = People(handle, schedule, members.settings.total_env_steps, share=of.people_share, most=most)
+    people = People(
+        handle,
+        schedule,
+        members.settings.total_env_steps,
+        share=of.people_share,
+        most=most,
+        annotators=page.settings.annotators,
+    )
     members.gatherers.append(people.askings)
     return people

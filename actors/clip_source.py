@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.askings import LOST
 from actors.rollout_collector import PolicyFactory as PolicyFactory
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.errors import LostClipsError, SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.queries.pool import PoolReport
 
@@ -176,10 +176,16 @@ class Collecting:
         return await self._hand_over(clips)
 
     async def _hand_over(self, clips: Any) -> PoolReport | None:
-        """Have the pool take ``clips``; what is in it then, None where the clips were lost with the node that held them."""
+        """Have the pool take ``clips``; what is in it then, None where the clips were lost with the node that held them.
+
+        Raises:
+            LostClipsError: they were lost, and the ring is the synchronous one.
+        """
         try:
             report: PoolReport = await self.members.pool.add.remote(clips)
-        except LOST:
+        except LOST as error:
+            if self.members.settings.preferences.mode == "synchronous":
+                raise LostClipsError.because("the node that held them is gone") from error
             return None
         return self.members.check(report)
 

@@ -10,8 +10,8 @@ import ray
 
 from actors import access
 from actors.ray_internals import call_head, hush_ray, out_of_signals_way
+from rlhf_ray.data import modules
 from rlhf_ray.data.places import JOB
-from rlhf_ray.envs import modules
 
 ANSWER_WITHIN = 30.0
 """Seconds that a head may take to answer."""

@@ -69,8 +69,8 @@ class RayExecutor:
         return functools.partial(ray.get_actor, f"{self.name}/{role}")
 
     def get(self, reference: Any, timeout: float | None = None) -> Any:
-        """See `Executor.get`."""
-        return ray.get(reference, timeout=timeout)
+        """See `Executor.get`. A thread of an asynchronous actor may wait so too, for which Ray warns of `ray.get`."""
+        return reference.future().result(timeout)
 
     def put(self, value: Any) -> Any:
         """See `Executor.put`."""

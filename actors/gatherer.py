@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.failures import cause
 from rlhf_ray.queries.gatherers import Commit, Gatherer
@@ -113,11 +115,14 @@ class GathererActor:
     def _commit(self, answers: Comparisons) -> None:
         if self._store is None:
             self._store = self._find_store()
-        annotator = answers.annotators[0] if answers.annotators else type(self._gatherer).__name__
+        names = np.array(answers.annotators or (type(self._gatherer).__name__,) * len(answers))
+        last = 0
         while True:
             try:
-                self._get(self._store.commit.remote(answers, annotator=annotator))
-                last = self._get(self._store.last_answer.remote(answers.pairs.ids, annotator))
+                for name in dict.fromkeys(names.tolist()):
+                    of = answers[names == name]
+                    self._get(self._store.commit.remote(of, annotator=name))
+                    last = max(last, self._get(self._store.last_answer.remote(of.pairs.ids, name)))
                 break
             except OSError as error:  # a full disk, say: answers are worth waiting for
                 self._failed += 1

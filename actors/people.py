@@ -27,14 +27,22 @@ class People:
         total_env_steps: of the training.
         share: of the questions that they are asked.
         most: questions open at a time, at most; in the synchronous ring all of a round are.
+        annotators: their names.
     """
 
     def __init__(
-        self, page: PageHandle, schedule: LabelSchedule, total_env_steps: int, *, share: float, most: int | None
+        self,
+        page: PageHandle,
+        schedule: LabelSchedule,
+        total_env_steps: int,
+        *,
+        share: float,
+        most: int | None,
+        annotators: tuple[str, ...],
     ):
         self.page, self.schedule, self.total_env_steps = page, schedule, total_env_steps
         limit = most if most is None else min(most, OPEN_PER_PERSON * max(1, len(page.links)))
-        self.askings = Askings(page.actor, "people", annotators=None, share=share, most=limit, serve=page.serve)
+        self.askings = Askings(page.actor, "people", share=share, most=limit, annotators=annotators, serve=page.serve)
         self._pace: deque[tuple[float, float]] = deque(maxlen=PACE_OF)
         """When the training was how far: seconds since 1970, and 0 to 1."""
         self._between: float | None = None

@@ -17,7 +17,7 @@ from actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.queries.gatherers import ScriptedGatherer
+from rlhf_ray.queries.gatherers import Commit, Gatherer, make_gatherer
 from rlhf_ray.queries.pool import ClipPool, PoolReport
 from rlhf_ray.reward.fitting import check_clips
 from rlhf_ray.reward.trainer import FitReport
@@ -209,18 +209,15 @@ class Members:
         """The reference of the reward trainer's state."""
 
     def start_scripted(self) -> None:
-        """Have a scripted teacher asked what people are not."""
+        """Have the gatherer that the settings name asked what people are not."""
         of = self.settings
         share = 1.0 - of.preferences.people_share
         if share == 0.0:
             return
-        make = _Scripted(of.preferences, of.seed)
+        make = _MakeGatherer(of.preferences, of.seed)
         executor = self.executor
         actor = executor.start(GathererActor, "gatherer", make, executor.find("store"), executor.get)
-        name = of.preferences.teacher
-        self.gatherers.append(
-            Askings(actor, "answering", annotators=(name,), share=share, most=of.preferences.max_open_questions)
-        )
+        self.gatherers.append(Askings(actor, "answering", share=share, most=of.preferences.max_open_questions))
 
     async def ask(self, askings: Askings, count: int) -> int:
         """Choose ``count`` pairs and ask a gatherer about them. Fewer, or none, where there are no more pairs to be made."""
@@ -340,11 +337,11 @@ class Members:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Scripted:
-    """Makes a `ScriptedGatherer`."""
+class _MakeGatherer:
+    """Makes the gatherer that the settings name."""
 
     settings: PreferenceSettings
     seed: int
 
-    def __call__(self, commit: Any) -> ScriptedGatherer:
-        return ScriptedGatherer(commit, self.settings, self.seed)
+    def __call__(self, commit: Commit) -> Gatherer:
+        return make_gatherer(commit, self.settings, self.seed)

@@ -88,7 +88,7 @@ class SynchronousRing:
         while not gathering.done() and not stop():
             taken = round(self.source.share * self.source.env_steps)
             self.people.tell(taken, self.version, self.answered)
-            missing = questions(wanted, self.source.share, self.source.share > 0) - page.open
+            missing = questions(wanted, self.source.share, self.source.share > 0) - page.asked
             if missing > 0:
                 await self.members.ask(page, missing)
             await page.listen()
@@ -146,6 +146,8 @@ class SynchronousRing:
 
     async def _answers(self, stop: Stop) -> None:
         """Wait until all questions have an answer."""
+        if self.people is not None:
+            self.people.asks()
         while self.members.open and not stop():
             for askings in self.members.gatherers:
                 await askings.listen()

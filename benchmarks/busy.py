@@ -31,7 +31,9 @@ from ray.rllib.env.env_runner_group import EnvRunnerGroup
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import tune_configs
 from actors.loop import PreferenceLoop
-from rlhf_ray.rllib import PreferencePPO, training
+from rlhf_ray.rllib import PreferencePPO
+from rlhf_ray.runs import train as training
+from rlhf_ray.runs.callbacks import Callback
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment
 
@@ -83,6 +85,11 @@ def main() -> None:
     for part, functions in PARTS.items():
         for owner, name in functions:
             timed(owner, name, part, spent)
+
+    class Rows(Callback):
+        def on_metrics(self, metrics: dict[str, Any]) -> None:
+            rows.append(spent + Counter({"wall": time.perf_counter()}))
+
     training.quiet()
     training.start_ray(cpus=2 + ppo.num_env_runners)
     others = psutil.cpu_percent(interval=2.0) / 100 * (psutil.cpu_count() or 1)
@@ -91,7 +98,7 @@ def main() -> None:
             experiment,
             RunFolder.create(Path(folder) / "run", experiment),
             evaluation_episodes=1,
-            observe=lambda metrics: rows.append(spent + Counter({"wall": time.perf_counter()})),
+            callbacks=[Rows()],
         )
     first, last = rows[WARM_UP - 1], rows[-1]
     iterations = len(rows) - WARM_UP

@@ -1,13 +1,17 @@
-"""Intervals: how sure a median of measurements is."""
+"""Intervals: how sure a median, or another statistic, of measurements is."""
 
 from __future__ import annotations
 
-import random
-import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
 
 
-def median_interval(values: list[float], draws: int = 10_000) -> list[float]:
-    """Bootstrap 95 % interval of the median."""
-    generator = random.Random(0)
-    medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(draws))
-    return [medians[int(0.025 * draws)], medians[int(0.975 * draws)]]
+def bootstrap(values: Sequence[Any], statistic: Callable[..., Any] = np.median, draws: int = 10_000) -> list[float]:
+    """The 95 % percentile bootstrap interval of a statistic of ``values``: of their median, unless another is given."""
+    if len(values) < 2:
+        return [float(statistic(values))] * 2
+    found = stats.bootstrap((values,), statistic, n_resamples=draws, method="percentile", rng=0)
+    return [float(bound) for bound in found.confidence_interval]

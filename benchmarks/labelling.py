@@ -33,7 +33,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import tune_configs
-from benchmarks.intervals import median_interval
+from benchmarks.intervals import bootstrap
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment
@@ -134,7 +134,7 @@ def main() -> None:
             "env_steps_per_second": steps / statistics.median(spent[name]),
             "against_off": statistics.median(ratios),
             "against_off_total": sum(spent["off"]) / sum(spent[name]),
-            "interval_95_of_median": median_interval(ratios),
+            "interval_95_of_median": bootstrap(ratios),
             "comparisons": algorithm.ring.answered,
             "reward_versions": algorithm.ring.version,
         }

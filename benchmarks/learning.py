@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import math
 import os
 import platform
 import statistics
@@ -35,12 +34,11 @@ from typing import Any
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.runs.folder import RunFolder
 from tests.kills import Killer
 
 RESULTS = Path(__file__).parent / "results"
-STUDENT_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-"""Two-sided 95 % quantiles of Student's t, by degrees of freedom."""
 
 
 def run(preset: str, seed: int, folder: Path, reference: bool, kills: int, settings: list[str]) -> dict[str, Any]:
@@ -100,20 +98,12 @@ def watch(process: subprocess.Popen[bytes], every: float = 10.0) -> tuple[float,
     return sum(cpu.values()), peak
 
 
-def interval(values: list[float]) -> list[float] | None:
-    """The 95 % interval of the mean (Student's t); None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    half = STUDENT_95[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
-    return [statistics.mean(values) - half, statistics.mean(values) + half]
-
-
 def summary(returns: list[float]) -> dict[str, Any]:
     """Mean, median, 95 % interval and each value."""
     return {
         "mean": statistics.mean(returns),
         "median": statistics.median(returns),
-        "interval_95": interval(returns),
+        "interval_95": mean_interval(returns),
         "each_seed": returns,
     }
 

@@ -26,7 +26,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import tune_configs
-from benchmarks.intervals import median_interval
+from benchmarks.intervals import bootstrap
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.config import register_environment
 from rlhf_ray.rllib.policy import policy_spec
@@ -92,7 +92,7 @@ def main() -> None:
         "preset": options.preset,
         "ratio": sum(spent["preferences"]) / sum(spent["plain"]),
         "ratio_median_of_turns": statistics.median(ratios),
-        "interval_95_of_median": median_interval(ratios),
+        "interval_95_of_median": bootstrap(ratios),
         "microseconds_per_step": {name: 1e6 * statistics.mean(values) for name, values in spent.items()},
         "turns": spent,
         "env_steps_of_each": iterations * options.turns * experiment.ppo.iteration_env_steps,

@@ -29,6 +29,7 @@ import json
 import platform
 import re
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,8 @@ from imitation.rewards.reward_nets import BasicRewardNet
 from imitation.rewards.reward_nets import RewardEnsemble as ImitationEnsemble
 from imitation.util.logger import configure
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.intervals import bootstrap
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward import RewardTrainer
@@ -146,9 +149,7 @@ ARMS = {"ours": train_ours, "imitation": train_imitation}
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    draws = np.random.default_rng(0).choice(values, (10_000, len(values)))
-    interval = [float(bound) for bound in np.quantile(np.median(draws, axis=1), [0.025, 0.975])]
-    return {"median": statistics.median(values), "interval_95": interval, "each": list(values)}
+    return {"median": statistics.median(values), "interval_95": bootstrap(values), "each": list(values)}
 
 
 def measure(members: int, length: int, rounds: int, count: int = 512, epochs: int = EPOCHS) -> dict[str, Any]:

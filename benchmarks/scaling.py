@@ -42,6 +42,7 @@ import scipy.optimize
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.cluster_model import POOL, Cluster, Costs, Line, simulate
+from benchmarks.intervals import bootstrap
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
@@ -267,12 +268,11 @@ def with_interval(
     value: Callable[[dict[str, list[Turn]]], float], turns: dict[str, list[Turn]], draws: int
 ) -> dict[str, Any]:
     """``value`` of all turns, and its bootstrap 95 % interval."""
-    draw, values = random.Random(0), []
-    for _ in range(draws):
-        picked = draw.choices(range(TURNS), k=TURNS)
-        values.append(value({name: [each[i] for i in picked] for name, each in turns.items()}))
-    values.sort()
-    return {"value": value(turns), "interval_95": [values[int(0.025 * draws)], values[int(0.975 * draws) - 1]]}
+
+    def of(picked: Sequence[int]) -> float:
+        return value({name: [each[i] for i in picked] for name, each in turns.items()})
+
+    return {"value": value(turns), "interval_95": bootstrap(range(TURNS), of, draws)}
 
 
 def efficiency(of: dict[str, list[Turn]]) -> float:

@@ -40,6 +40,8 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.intervals import bootstrap
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.store import PreferenceStore
@@ -140,10 +142,9 @@ def gathering(path: Path, folder: Path, rounds: int) -> dict[str, Any]:
             index = rng.integers(0, len(snapshot), MINIBATCH)
             times[name].append(seconds(lambda arm=arms[name], index=index: arm(index)))  # type: ignore[misc]
     ratios = np.array(times["plain"][10:]) / np.array(times["ours"][10:])
-    draws = np.median(rng.choice(ratios, (10_000, len(ratios))), axis=1)
     return {
         "ratio": float(np.median(ratios)),
-        "interval_95": [float(bound) for bound in np.quantile(draws, [0.025, 0.975])],
+        "interval_95": bootstrap(ratios),
         **{name: spread(each[10:]) for name, each in times.items()},
     }
 

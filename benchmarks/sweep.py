@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import os
 import platform
 import shlex
@@ -26,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # no token in the home folder
 import tune_configs
 from rlhf_ray.envs import make_vector_env
+from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.measure.true_return import play
 from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.runs.train import quiet, start_ray
@@ -103,15 +102,15 @@ def main() -> None:
     draws = [sorted(json.dumps(trial["settings"]) for trial in arms[name]["trials"]) for name in arms]
     assert draws[0] == draws[1], "the arms drew different settings"
     differences = [asha - whole for asha, whole in zip(played["asha"], played["to the end"], strict=True)]
-    mean = statistics.mean(differences)
-    half = stats.t.ppf(0.975, len(differences) - 1) * statistics.stdev(differences) / math.sqrt(len(differences))
+    mean, interval = statistics.mean(differences), mean_interval(differences)
+    assert interval is not None, "one episode has no interval"
     result = {
         "command": shlex.join(["python", *sys.argv]),
         "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
         "steps_ratio": arms["asha"]["env_steps"] / arms["to the end"]["env_steps"],
         "best_on_fresh_episodes": {name: statistics.mean(values) for name, values in played.items()},
         "difference": mean,
-        "difference_interval_95": [mean - half, mean + half],
+        "difference_interval_95": interval,
         "same_trial": arms["asha"]["best"] == arms["to the end"]["best"],
         "arms": arms,
     }
@@ -119,7 +118,7 @@ def main() -> None:
     (RESULTS / f"sweep_{options.preset}.json").write_text(json.dumps(result, indent=1) + "\n")
     print(
         f"steps: {result['steps_ratio']:.2f} of those of running to the end; the best: {result['best_on_fresh_episodes']}, "
-        f"difference {mean:.1f} (95 % interval {mean - half:.1f} to {mean + half:.1f})"
+        f"difference {mean:.1f} (95 % interval {interval[0]:.1f} to {interval[1]:.1f})"
     )
 
 

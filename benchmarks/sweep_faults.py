@@ -33,7 +33,7 @@ from rlhf_ray.store import PreferenceStore
 from rlhf_ray.sweeps import Plan, sweep
 
 RESULTS = Path(__file__).parent / "results"
-ACTORS = ("SweepTrial", "Evaluator", "Fragmenter", "SyntheticGatherer", "RolloutCollector", "RewardTrainerActor")
+ACTORS = ("SweepTrial", "Evaluator", "ClipPool", "GathererActor", "RolloutCollector", "RewardTrainerActor")
 ACTORS += ("PreferenceStore",)
 
 

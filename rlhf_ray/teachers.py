@@ -13,9 +13,10 @@ from rlhf_ray.settings import PreferenceSettings
 
 
 class Teacher(Protocol):
-    """Answers questions about pairs."""
+    """Answers questions about pairs. One of your own is made with ``settings``, the `PreferenceSettings`, where it takes them."""
 
     name: str
+    """Who its answers are stored as those of."""
 
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
         """The preference for the left fragment of each pair, ``[n]`` float32: 1 left, 0 right, 0.5 equally good."""
@@ -65,7 +66,8 @@ class Stochastic:
 TEACHERS: Registry[Teacher] = Registry(
     "preferences.teacher",
     Teacher,
-    {"oracle": lambda settings: Oracle(), "stochastic": lambda settings: Stochastic(settings.rationality)},
+    {"oracle": Oracle, "stochastic": lambda settings: Stochastic(settings.rationality)},
+    others=("human",),
 )
 """By name."""
 
@@ -76,4 +78,4 @@ def make_teacher(name: str, settings: PreferenceSettings) -> Teacher:
     Raises:
         SettingError: there is none of this name, or it is no `Teacher`.
     """
-    return TEACHERS.make(name, settings)
+    return TEACHERS.make(name, settings=settings)

@@ -82,9 +82,6 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
 ]
 MISSPELT: list[tuple[str, str]] = [
     ("preferences", "schedule"),
-    ("preferences", "selection"),
-    ("preferences", "teacher"),
-    ("reward_model", "network"),
     ("reward_model", "activation"),
     ("ppo", "network"),
 ]

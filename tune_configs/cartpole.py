@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray import tune
-
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -47,6 +45,8 @@ experiment = Experiment(
 
 def search_space() -> dict[str, Any]:
     """What `rlhf-ray tune cartpole` varies."""
+    from ray import tune  # imports much that training has no use for
+
     return {
         "fragments.start_share": tune.choice([0.0, 0.25, 0.5]),  # see above: late clips of a good agent are ties
         "preferences.selection": tune.choice(["random", "disagreement"]),

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray import tune
-
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -65,6 +63,8 @@ experiment = Experiment(
 
 def search_space() -> dict[str, Any]:
     """What `rlhf-ray tune coinrun` varies."""
+    from ray import tune  # imports much that training has no use for
+
     return {
         "fragments.length": tune.choice([25, 50, 100]),  # see above: whether clips hold coins
         "preferences.selection": tune.choice(["random", "disagreement"]),

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray import tune
-
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -71,6 +69,8 @@ experiment = Experiment(
 
 def search_space() -> dict[str, Any]:
     """What `rlhf-ray tune hopper` varies."""
+    from ray import tune  # imports much that training has no use for
+
     return {
         "ppo.learning_rate": tune.loguniform(5e-5, 1e-3),  # from B-Pref's for PPO to the other presets'
         "ppo.gamma": tune.choice([0.98, 0.99, 0.995]),  # the last one is Christiano's

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray import tune
-
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -42,6 +40,8 @@ experiment = Experiment(
 
 def search_space() -> dict[str, Any]:
     """What `rlhf-ray tune moving_dot` varies."""
+    from ray import tune  # imports much that training has no use for
+
     return {
         "fragments.length": tune.choice([5, 10, 25]),  # the dot needs 20 steps or so to the middle
         "ppo.learning_rate": tune.loguniform(2e-4, 2e-3),  # what decides most in PPO

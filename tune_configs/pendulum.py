@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray import tune
-
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -48,6 +46,8 @@ experiment = Experiment(
 
 def search_space() -> dict[str, Any]:
     """What `rlhf-ray tune pendulum` varies."""
+    from ray import tune  # imports much that training has no use for
+
     return {
         "ppo.gamma": tune.choice([0.95, 0.98]),  # of one episode of 200 steps, what lies 20 or 50 steps ahead counts
         "ppo.learning_rate": tune.loguniform(

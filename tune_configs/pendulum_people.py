@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ray import tune
-
 from tune_configs import pendulum
 
 experiment = dataclasses.replace(
@@ -31,6 +29,8 @@ def search_space() -> dict[str, Any]:
 
     Each trial asks for answers of its own, so that few trials are a lot of work: `--trials 3`.
     """
+    from ray import tune  # imports much that training has no use for
+
     return {
         "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),
         "reward_model.label_noise": tune.choice([0.05, 0.1, 0.2]),

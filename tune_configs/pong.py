@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray import tune
-
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -73,6 +71,8 @@ experiment = Experiment(
 
 def search_space() -> dict[str, Any]:
     """What `rlhf-ray tune pong` varies."""
+    from ray import tune  # imports much that training has no use for
+
     return {
         "ppo.learning_rate": tune.loguniform(1e-4, 1e-3),  # around PPO's 2.5e-4; the paper's A2C has 7e-4
         "ppo.entropy_coefficient": tune.choice([0.003, 0.01, 0.03]),  # around both papers'

@@ -100,8 +100,8 @@ def _run(words: list[str]) -> None:
         sigterm_as_ctrl_c()
     module, _, function = COMMANDS[command].partition(":")
     with nothing_to_save():  # imports take a second or more
-        from rlhf_ray.envs import consent
-        from rlhf_ray.envs.modules import look_in
+        from rlhf_ray.data import consent
+        from rlhf_ray.data.modules import look_in
 
         action = getattr(importlib.import_module(f"rlhf_ray.cli.{module}"), function)
     look_in(Path.cwd())

@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rlhf_ray import envs
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs.spaces import check_spaces
-from rlhf_ray.reward.ensemble import RewardEnsemble
-from rlhf_ray.reward.fitting import fit
-from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.interruption import nothing_to_save
 from rlhf_ray.settings import Experiment, RewardModelSettings
 from rlhf_ray.store.files import store_of
+
+if TYPE_CHECKING:
+    from rlhf_ray.reward import FitReport, RewardEnsemble
 
 USAGE = """usage: rlhf-ray fit STORE [--out FOLDER] [--SETTING VALUE …]
 
@@ -61,6 +61,10 @@ def run(words: list[str]) -> None:
         raise SettingError(
             f"--out is {command.out}, and that is something else than a reward model; name another folder."
         )
+    with nothing_to_save():
+        from rlhf_ray import envs
+        from rlhf_ray.envs.spaces import check_spaces
+        from rlhf_ray.reward import fit
     try:
         env = envs.make_env(command.environment)
         check_spaces(env.observation_space, env.action_space, command.environment)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import tune_configs
+from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.envs import consent
 from rlhf_ray.settings import Experiment, load_experiment
 
 
@@ -19,7 +19,7 @@ def preset(name: str) -> Experiment:
         return experiment
     if name.endswith(".json"):
         experiment = load_experiment(Path(name))
-        consent.check(experiment.environment, Path(name))
+        consent.check(experiment.own_names(), Path(name))
         return experiment
     import gymnasium
 

@@ -6,18 +6,20 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.presets import new_folder, preset
+from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.modules import append_to_path, look_in_all
+from rlhf_ray.runs.callbacks import CALLBACKS, Callback
 from rlhf_ray.runs.interruption import Interrupted, nothing_to_save
 from rlhf_ray.runs.progress import Progress
-from rlhf_ray.runs.trackers import TrackerName, check_tracker
+from rlhf_ray.runs.trackers import TRACKERS, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment
 from rlhf_ray.settings.start import Start
 
@@ -37,7 +39,9 @@ class Train(Experiment):
     """Episodes each agent is evaluated on at the end."""
     tracker: TrackerName = "none"
     """Where metrics go besides TensorBoard: wandb is Weights & Biases (its login, or WANDB_MODE=offline)."""
-    teacher: Literal["oracle", "stochastic", "human"] | None = None
+    callback: tuple[str, ...] = ()
+    """Your own callbacks, each as module:Name (rlhf_ray.runs.callbacks): they are told what the run does, and its metrics."""
+    teacher: str | None = None
     """Short for preferences.teacher. With human, training goes on while people label (preferences.mode=asynchronous), unless
     wait_for_labels is set."""
     wait_for_labels: bool = False
@@ -59,6 +63,7 @@ def run(words: list[str]) -> None:
             raise SettingError(f"--resume is {words[1]}, and that run is complete: its report is {resumed.report}.")
         options = resumed.about()["options"]
         options["start"] = Start(**options.get("start", {}))
+        options["callback"] = tuple(options.get("callback", ()))
         defaults = Train(**_fields(resumed.experiment()), run_dir=resumed.path, **options)
     else:
         defaults = Train(**_fields(with_first_comparisons(preset(words[0]), words)))
@@ -69,6 +74,7 @@ def run(words: list[str]) -> None:
     if command.evaluation_episodes < 1:
         raise SettingError(f"--evaluation-episodes is {command.evaluation_episodes}; it must be 1 or more.")
     check_tracker(command.tracker)
+    callbacks = _callbacks(command.callback, resumed)
     if resumed is not None:
         _check_resumed(resumed.experiment(), experiment)
         if command.start != defaults.start:
@@ -87,6 +93,7 @@ def run(words: list[str]) -> None:
             "reference": command.reference,
             "evaluation_episodes": command.evaluation_episodes,
             "tracker": command.tracker,
+            "callback": command.callback,
         },
         say=print,
     )
@@ -94,21 +101,26 @@ def run(words: list[str]) -> None:
     if in_job():
         print(f"run folder: {folder.path}")
     with resumable(folder), Progress(experiment) as progress:
-        progress.say("starting Ray")
+        progress.on_stage("starting Ray")
         start_ray(cpus=2 + experiment.ppo.num_env_runners + experiment.ppo.num_learners)
-        progress.say("starting actors, gathering the first clips" if resumed is None else "starting actors")
-        outcome = train(
+        progress.on_stage("starting actors, gathering the first clips" if resumed is None else "starting actors")
+        train(
             experiment,
             folder,
             resume=resumed is not None,
             reference=command.reference,
             evaluation_episodes=command.evaluation_episodes,
-            observe=progress.show,
-            say=progress.say,
-            invite=partial(progress.invite, folder=folder.path),
-            tracker=command.tracker,
+            callbacks=[*callbacks, *(kind() for kind in TRACKERS[command.tracker]), progress],
         )
-    progress.summarise(outcome, folder)
+
+
+def _callbacks(names: Sequence[str], resumed: RunFolder | None) -> list[Callback]:
+    """The user's own. Naming one on the command line is consent to import it; what only a run's folder names needs it."""
+    if resumed is not None:
+        look_in_all(resumed.about().get("modules"))
+        consent.check(names, resumed.run)
+    append_to_path()
+    return [CALLBACKS.make(name) for name in names]
 
 
 @contextlib.contextmanager

@@ -6,21 +6,20 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tune_configs
-from actors.announced import announced
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.presets import new_folder, preset
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
+from rlhf_ray.runs.interruption import nothing_to_save
 from rlhf_ray.runs.trackers import TrackerName
-from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment
-from rlhf_ray.sweeps.running import Plan, go_on, read_plan, sweep
-from rlhf_ray.sweeps.space import Space, parse
-from rlhf_ray.sweeps.strategies import Schedule, Search
-from rlhf_ray.sweeps.trial import Metric
+from rlhf_ray.settings.sweep import Metric, Schedule, Search
+
+if TYPE_CHECKING:
+    from rlhf_ray.sweeps.running import Plan
 
 
 @dataclass(frozen=True)
@@ -59,17 +58,23 @@ class Tune(Experiment):
 
 def run(words: list[str]) -> None:
     """Run the command: ``words`` are the preset and the options, or ``--resume FOLDER``."""
-    quiet()
     if "--resume" in words:
         resumed = _resumed(words)
+        with nothing_to_save():
+            from rlhf_ray.runs.train import quiet
+            from rlhf_ray.sweeps.running import go_on, read_plan
+        quiet()
         _begin(read_plan(resumed), resumed, go_on)
         return
     name, rest = words[0], words[1:]
     experiment = preset(name)
-    space: Space = tune_configs.load(name).search_space() if name in tune_configs.names() else {}
     defaults = Tune(**{f.name: getattr(experiment, f.name) for f in dataclasses.fields(Experiment)})
     command: Tune = parse_arguments(Tune, f"rlhf-ray tune {name}", rest, defaults)
-    plan = plan_of(command, space, name)
+    with nothing_to_save():
+        from rlhf_ray.runs.train import quiet
+        from rlhf_ray.sweeps.running import sweep
+    quiet()
+    plan = plan_of(command, name)
     plan.check()
     folder = command.run_dir or new_folder(f"tune-{Path(name).stem}", command.seed)
     _begin(plan, run_path(folder).absolute(), lambda path: sweep(plan, path))
@@ -77,14 +82,21 @@ def run(words: list[str]) -> None:
 
 def _begin(plan: Plan, folder: Path, turn: Callable[[Path], object]) -> None:
     """Start Ray, and have the sweep listed while it runs."""
+    from actors.announced import announced
+    from rlhf_ray.runs.train import start_ray
+
     start_ray(cpus=2 + plan.experiment.ppo.num_env_runners + plan.experiment.ppo.num_learners)
     with announced(folder, environment=plan.experiment.environment, sweep=True) as announcement:
         announcement.tell("tuning")
         turn(folder)
 
 
-def plan_of(command: Tune, space: Space, name: str) -> Plan:
+def plan_of(command: Tune, name: str) -> Plan:
     """What a command line comes to."""
+    from rlhf_ray.sweeps.running import Plan
+    from rlhf_ray.sweeps.space import parse
+
+    space = tune_configs.load(name).search_space() if name in tune_configs.names() and not command.vary else {}
     experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
     asks_people = experiment.preferences.asks_people
     metric: Metric

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -12,8 +11,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from rlhf_ray.data.atomic import flush, whole_folder
 from rlhf_ray.data.failures import cause, writing
-from rlhf_ray.data.flush import flush
 
 KEPT = 2
 """Newest checkpoints kept: one more than needed, should the newest turn out damaged."""
@@ -24,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object], unlisted: str) -> Path:
-    """Let ``write`` fill a new folder, flush it to the disk, and give it its name; then delete older ones.
+    """Let ``write`` fill a new folder, which has its name when it is whole and on the disk; then delete older ones.
 
-    What fails leaves the checkpoints there were; a process that is killed perhaps a ``.tmp-`` folder besides, which nobody reads.
+    What fails leaves the checkpoints there were.
 
     Args:
         folder: of all checkpoints of the run.
@@ -38,20 +37,10 @@ def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object
         OSError: it cannot be written; names the file or folder.
     """
     checkpoint = folder / f"{iteration:08d}"
-    temporary = folder / f".tmp-{checkpoint.name}"
-    for left in folder.glob(".tmp-*"):
+    for left in (*folder.glob(".tmp-*"), *folder.glob(".old-*")):  # of a process that was killed
         shutil.rmtree(left)
-    try:
-        with writing(checkpoint):
-            _fill(temporary, write, unlisted)
-    except Exception:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(temporary)
-        raise
-    if checkpoint.exists():  # damaged, or of a run that was continued from an earlier one
-        shutil.rmtree(checkpoint)
-    temporary.rename(checkpoint)
-    flush(folder)
+    with writing(checkpoint), whole_folder(checkpoint) as new:
+        _fill(new, write, unlisted)
     flush(folder.parent)  # where the folder itself may be new
     for old in all_checkpoints(folder)[:-KEPT]:
         shutil.rmtree(old)
@@ -59,8 +48,7 @@ def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object
 
 
 def _fill(folder: Path, write: Callable[[Path], object], unlisted: str) -> None:
-    """Have ``write`` fill the new ``folder``, add what each file is, and flush all of it."""
-    folder.mkdir(parents=True)
+    """Have ``write`` fill the new ``folder``, and add what each file is."""
     try:
         write(folder)
     except Exception as error:
@@ -74,8 +62,6 @@ def _fill(folder: Path, write: Callable[[Path], object], unlisted: str) -> None:
     names = {str(file.relative_to(folder)): file for file in files if unlisted not in file.relative_to(folder).parts}
     manifest = {name: _digest(file) for name, file in names.items()}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-    for path in [folder, *folder.rglob("*")]:
-        flush(path)
 
 
 def last_checkpoint(folder: Path) -> Path | None:

@@ -30,6 +30,10 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.left)
 
+    def __getitem__(self, index: IntArray | BoolArray | slice) -> Pairs:
+        ids = tuple(self.ids[i] for i in np.arange(len(self))[index])
+        return replace(self, left=self.left[index], right=self.right[index], ids=ids)
+
     @staticmethod
     def of(fragments: Fragments, index: IntArray, reward_version: int = 0) -> Pairs:
         """The pairs that ``index`` (``[n, 2]``: positions of left and right) picks from ``fragments``."""
@@ -76,15 +80,8 @@ class Comparisons:
         return len(self.pairs)
 
     def __getitem__(self, index: IntArray | BoolArray | slice) -> Comparisons:
-        positions = np.arange(len(self))[index]
-        pairs = replace(
-            self.pairs,
-            left=self.pairs.left[index],
-            right=self.pairs.right[index],
-            ids=tuple(self.pairs.ids[i] for i in positions),
-        )
-        annotators = tuple(self.annotators[i] for i in positions) if self.annotators else ()
-        return Comparisons(pairs, self.preferences[index], annotators)
+        annotators = tuple(self.annotators[i] for i in np.arange(len(self))[index]) if self.annotators else ()
+        return Comparisons(self.pairs[index], self.preferences[index], annotators)
 
     @property
     def keys(self) -> list[tuple[str, str]]:

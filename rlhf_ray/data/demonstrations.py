@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 
@@ -56,7 +57,7 @@ class Demonstrations:
         """Write them to the ``.npz`` file ``file``."""
         file = Path(file)
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("wb") as sink:  # given a name, numpy would add an ending to it
+        with whole_file(file) as sink:
             np.savez_compressed(sink, **{name: value for name, value in vars(self).items() if value is not None})
 
     @staticmethod

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
+from rlhf_ray.data.errors import CallbackError, Fault, SettingError
 
 DEBUG = "RLHF_RAY_DEBUG"
 """Environment variable that has traces shown where it is set to anything but nothing and 0; `--debug` sets it to 1."""
@@ -18,6 +18,8 @@ _FULL = {
     errno.EDQUOT: "free some of the quota",
     errno.EFBIG: "raise the file size limit",
 }
+_SAYS_IT = SettingError | Fault | CallbackError
+"""Errors whose message is the line that a user needs."""
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -34,7 +36,7 @@ def cause(error: BaseException) -> BaseException:
         wrapped = getattr(one, "cause", None)  # Ray's
         if not isinstance(wrapped, BaseException):
             wrapped = None
-        if wrapped is None and isinstance(one, SettingError | FaultyEnvironmentError):
+        if wrapped is None and isinstance(one, _SAYS_IT):
             return one
         seen.add(id(one))
         found.append(one)
@@ -47,7 +49,7 @@ def cause(error: BaseException) -> BaseException:
 def explain(error: BaseException) -> str:
     """One line that says what went wrong, where, and what to do about it."""
     error = cause(error)
-    if isinstance(error, SettingError | FaultyEnvironmentError):
+    if isinstance(error, _SAYS_IT):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""

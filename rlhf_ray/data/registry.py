@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.modules import import_module
 
 _T = TypeVar("_T")
+
+_given: dict[str, Any] = {}
+"""Parts that a program gave as objects, by their names."""
+
+
+class Given(str):
+    """The name of a part that a program gave as an object. Pickled, it takes the object along to the process that reads it."""
+
+    part: Any
+
+    def __reduce__(self) -> Any:
+        return _give, (str(self), self.part)
+
+
+def _give(name: str, part: Any) -> Given:
+    _given[name] = part
+    given = Given(name)
+    given.part = part
+    return given
+
+
+def name_of(part: Any) -> str:
+    """What a setting says for ``part``: a name as it is, and for an object ``module:Name``.
+
+    A class or function that can be imported from its module is looked up there; any other object stays known to this process,
+    and to those that its settings are sent to, but not to a later run.
+    """
+    if isinstance(part, str):
+        return _give(part, _given[part]) if part in _given else part
+    kind = part if inspect.isclass(part) or inspect.isroutine(part) else type(part)
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if kind is part and kind.__module__ != "__main__" and "<" not in name:
+        return name
+    name += "" if kind is part else "(…)"
+    number = 1
+    while (other := name if number == 1 else f"{name}-{number}") in _given and _given[other] is not part:
+        number += 1
+    return _give(other, part)
 
 
 class Registry(Generic[_T]):
@@ -19,71 +58,84 @@ class Registry(Generic[_T]):
         setting: that names the part, for errors.
         protocol: what a part has to have.
         parts: what makes each of those in the box.
+        others: further names that the setting takes, which stand for no part.
     """
 
-    def __init__(self, setting: str, protocol: type, parts: Mapping[str, Callable[..., _T]]):
-        self.setting, self.protocol, self.parts = setting, protocol, dict(parts)
+    def __init__(
+        self, setting: str, protocol: type, parts: Mapping[str, Callable[..., _T]], others: tuple[str, ...] = ()
+    ):
+        self.setting, self.protocol, self.parts, self.others = setting, protocol, dict(parts), others
 
-    def make(self, name: str, *arguments: Any, **keywords: Any) -> _T:
-        """The part that ``name`` stands for: one in the box, or ``module:Name``, a class or function that makes one.
+    def make(self, name: str, **offered: Any) -> _T:
+        """The part that ``name`` stands for: one in the box, or ``module:Name``, what makes one or is one.
+
+        Args:
+            name: in the box, or ``module:Name``.
+            offered: arguments; what makes the part is given those that it has parameters for, by name.
 
         Raises:
             SettingError: there is no such part, it can't be made, or it lacks what the protocol asks.
         """
-        if name in self.parts:
-            return self.parts[name](*arguments, **keywords)
         kind = self.find(name)
-        try:
-            part = kind(*_taken(kind, arguments), **keywords)
-        except SettingError:
-            raise
-        except Exception as error:
-            raise SettingError(
-                f"{self.setting} is {name!r}, and making it raised {type(error).__name__}: {error}"
-            ) from error
+        if name in self.parts:
+            made: _T = kind(**_taken(kind, offered))
+            return made
+        part: Any = kind
+        if inspect.isclass(kind) or inspect.isroutine(kind):
+            try:
+                part = kind(**_taken(kind, offered))
+            except SettingError:
+                raise
+            except Exception as error:
+                raise SettingError(
+                    f"{self.setting} is {name!r}, and making it raised {type(error).__name__}: {error}. It may take "
+                    f"{', '.join(offered) or 'no arguments'}"
+                    f"{', each by its name' if offered else ''}."
+                ) from error
         lacking = [member for member in _members(self.protocol) if not hasattr(part, member)]
         if lacking:
             raise SettingError(
-                f"{self.setting} is {name!r}, and a {self.protocol.__name__} needs {', '.join(lacking)}, which it lacks: see "
-                f"{self.protocol.__module__}.{self.protocol.__name__}."
+                f"{self.setting} is {name!r}, which lacks {', '.join(lacking)}: "
+                f"see {self.protocol.__module__}.{self.protocol.__name__} for what a {self.protocol.__name__.lower()} is asked."
             )
-        return part
+        result: _T = part
+        return result
 
-    def find(self, name: str) -> Callable[..., _T]:
-        """What makes the part that ``name`` stands for.
+    def find(self, name: str) -> Any:
+        """What ``name`` stands for, not yet made.
 
         Raises:
             SettingError: there is nothing of this name.
         """
         if name in self.parts:
             return self.parts[name]
-        module, colon, attribute = name.partition(":")
-        known = f"{', '.join(self.parts)}, or module:Name for one of your own"
-        if not colon or not module or not attribute:
-            raise SettingError(f"{self.setting} is {name!r}; it must be one of {known}.")
+        if name in _given:
+            return _given[name]
+        module, _, attribute = name.partition(":")
+        if not module or not attribute:
+            known = ", ".join([*self.parts, *self.others])
+            known = f"one of {known}, or module:Name for your own" if known else "module:Name"
+            raise SettingError(f"{self.setting} is {name!r}; it must be {known}.")
+        if module == "__main__" or not attribute.replace(".", "").isidentifier():
+            raise SettingError(
+                f"{self.setting} is {name!r}, an object of the program that began this run: give it again from there, or put it "
+                "into a module of its own and name it module:Name."
+            )
         try:
-            found: Callable[..., _T] = getattr(importlib.import_module(module), attribute)
+            return operator.attrgetter(attribute)(import_module(module))
         except Exception as error:
             raise SettingError(
-                f"{self.setting} is {name!r}, and importing that raised {type(error).__name__}: {error}"
+                f"{self.setting} is {name!r}, and importing that raised {type(error).__name__}: {error}."
             ) from error
-        if not callable(found):
-            raise SettingError(
-                f"{self.setting} is {name!r}, and that is no class or function: name what makes a {self.protocol.__name__}."
-            )
-        return found
 
 
-def _taken(kind: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """As many of the arguments as ``kind`` takes: a user's class may need none of them."""
+def _taken(kind: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that ``kind`` has parameters for."""
     try:
-        parameters = inspect.signature(kind).parameters.values()
+        parameters = inspect.signature(kind).parameters
     except ValueError:
-        return ()
-    if any(of.kind is of.VAR_POSITIONAL for of in parameters):
-        return arguments
-    positional = [of for of in parameters if of.kind in (of.POSITIONAL_ONLY, of.POSITIONAL_OR_KEYWORD)]
-    return arguments[: len(positional)]
+        return {}
+    return {name: value for name, value in offered.items() if name in parameters}
 
 
 def _members(protocol: type) -> list[str]:

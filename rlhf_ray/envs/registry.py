@@ -7,7 +7,8 @@ import gymnasium
 from gymnasium.envs.registration import find_highest_version, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlhf_ray.envs import modules, procgen, procgen_settings
+from rlhf_ray.data import modules
+from rlhf_ray.envs import procgen, procgen_settings
 from rlhf_ray.envs.checked import RAISED, CheckedEnv, fault
 from rlhf_ray.envs.fixed_horizon import fixed
 
@@ -139,7 +140,14 @@ def _check_gymnasium_id(name: str) -> None:
     """Raises a ValueError unless gymnasium can make ``name``; imports the module of a ``module:EnvId`` name."""
     module, _, env_id = name.rpartition(":")
     if module:
-        modules.import_module(module, name)
+        try:
+            modules.import_module(module)
+        except modules.NoModuleError as error:
+            raise ValueError(f"There is no environment {name!r}: {error}.") from error
+        except ModuleNotFoundError:  # of somebody else's, which the module lacks
+            raise
+        except RAISED as error:
+            raise fault(f"Importing {module} for environment {name}", error) from error
     if env_id in gymnasium.registry:
         return
     try:

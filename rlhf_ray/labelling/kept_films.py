@@ -11,6 +11,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.labelling.films import Film, FilmInfo, film, film_info, picture
 
 KEPT_BYTES = 256 << 20
@@ -89,9 +90,8 @@ class Films:
 
     def _write(self, file: Path, made: Film) -> None:
         file.with_suffix(".json").write_text(json.dumps(dataclasses.asdict(made.info)))
-        new = file.with_suffix(".tmp")
-        new.write_bytes(made.sheet)
-        new.rename(file)
+        with whole_file(file, durable=False) as sink:
+            sink.write(made.sheet)
         self._on_disk += len(made.sheet)
         if self._on_disk <= KEPT_BYTES:
             return

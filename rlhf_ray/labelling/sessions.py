@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 
 LONGEST_NAME = 64
@@ -152,19 +153,7 @@ class Sessions:
             for name, person in (self._others | self.people).items()
         }
         text = json.dumps({"secret": self._secret.hex(), "url": self.url, "people": people}, indent=2)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600
-        )  # never readable by others, not for a moment
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_text(path, text + "\n", mode=0o600)
         self._file = (path, _stamp(path))
 
     def renew(self, name: str) -> None:

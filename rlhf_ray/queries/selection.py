@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.registry import Registry
 
@@ -110,7 +111,14 @@ class Disagreement:
 
 def choose(selection: Selection, candidates: Candidates, count: int, rng: np.random.Generator) -> IntArray:
     """The ``count`` candidates with the highest scores, ``[min(count, m), 2]``; of equals, earlier ones first."""
-    order = np.argsort(-selection.score(candidates, rng), kind="stable")
+    scores = np.asarray(selection.score(candidates, rng))
+    unknown = ", some of them NaN" if np.isnan(scores).any() else ""
+    if scores.shape != (len(candidates.index),) or unknown:
+        raise SettingError(
+            f"preferences.selection is {type(selection).__name__}, and for {len(candidates.index)} candidate pairs it gave scores "
+            f"of shape {scores.shape}{unknown}: it must give each candidate a number."
+        )
+    order = np.argsort(-scores, kind="stable")
     return candidates.index[order[:count]]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward.likelihood import discounts
-from rlhf_ray.reward.networks import RewardNetworks
+from rlhf_ray.reward.networks import make_network
 from rlhf_ray.reward.spaces import space_from_json, space_to_json
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
@@ -51,7 +51,7 @@ class RewardEnsemble(nn.Module):
         self.observation_space = observation_space
         self.action_space = action_space
         self.settings = settings
-        self.networks = RewardNetworks(observation_space, action_space, settings)
+        self.networks = make_network(observation_space, action_space, settings)
         self.register_buffer("reward_mean", torch.zeros(settings.ensemble_size))
         self.register_buffer("reward_std", torch.ones(settings.ensemble_size))
         self.register_buffer("version", torch.zeros((), dtype=torch.int64))
@@ -78,11 +78,9 @@ class RewardEnsemble(nn.Module):
         with torch.no_grad():
             for start in range(0, len(observations), CHUNK):
                 part = slice(start, start + CHUNK)
-                features = self.networks.features(
-                    observations[part], actions[part], next_observations[part], terminated[part]
-                )
-                images = self.networks.images(observations[part], next_observations[part])
-                rewards.append(self.networks(features, images))
+                frames = torch.stack([observations[part], next_observations[part]], 1)
+                inputs = self.networks.encode(frames, actions[part].unsqueeze(1), terminated[part])
+                rewards.append(self.networks(inputs).squeeze(-1))
         return torch.cat(rewards, 1)
 
     def predict(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
@@ -97,9 +95,19 @@ class RewardEnsemble(nn.Module):
         With `RewardModelSettings.discount` and not normalised: the difference of two is the log odds that a member gives the pair.
         """
         n, length = fragments.rewards.shape
-        rewards = self.raw_rewards(*steps_of(fragments)).reshape(-1, n, length)
-        returns: FloatArray = (rewards @ discounts(length, self.settings.discount)).numpy()
+        rewards, at_once = [], max(1, CHUNK // length)
+        with torch.no_grad():
+            for start in range(0, n, at_once):
+                rewards.append(self.networks(self.encode(fragments[start : start + at_once])))
+        returns: FloatArray = (torch.cat(rewards, 1) @ discounts(length, self.settings.discount)).numpy()
         return returns
+
+    def encode(self, fragments: Fragments) -> dict[str, Tensor]:
+        """What the networks take of ``fragments`` (`RewardNetwork.encode`), on the CPU."""
+        encoded: dict[str, Tensor] = self.networks.encode(
+            *(torch.as_tensor(np.array(of)) for of in (fragments.observations, fragments.actions, fragments.terminated))
+        )
+        return encoded
 
     def state(self) -> dict[str, Array]:
         """Weights, normalisers and version as numpy arrays (copies): one whole version."""

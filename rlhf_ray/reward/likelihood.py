@@ -1,7 +1,29 @@
 """The preference model: from returns of two fragments to the probability that one is preferred, and the loss."""
 
+from __future__ import annotations
+
+from typing import Any, Protocol
+
 import torch
 from torch import Tensor
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.registry import Registry
+from rlhf_ray.settings import RewardModelSettings
+
+
+class Loss(Protocol):
+    """What a fit minimises: a function. One of your own gets the same arguments, by position."""
+
+    def __call__(self, return_difference: Tensor, preferences: Tensor, label_noise: float | Tensor) -> Tensor:
+        """The loss of each comparison for each member, ``[..., n]``; its gradient is what trains the members.
+
+        Args:
+            return_difference: ``[..., n]`` float32: by each member, the return of the left fragment minus that of the right one.
+            preferences: ``[n]`` float32: the answers: 1 left, 0 right, 0.5 equally good.
+            label_noise: the share of answers assumed to be given at random, of all or ``[n]``.
+        """
+        ...
 
 
 def discounts(length: int, discount: float) -> Tensor:
@@ -28,3 +50,35 @@ def log_likelihood_loss(return_difference: Tensor, preferences: Tensor, label_no
     left = label_noise / 2 + (1 - label_noise) * torch.sigmoid(return_difference)
     right = label_noise / 2 + (1 - label_noise) * torch.sigmoid(-return_difference)
     return -(preferences * left.log() + (1 - preferences) * right.log())
+
+
+LOSSES: Registry[Any] = Registry("reward_model.loss", Loss, {"bradley_terry": log_likelihood_loss})
+"""By name. The functions themselves: nothing is made."""
+
+
+def make_loss(settings: RewardModelSettings) -> Loss:
+    """The loss that ``settings`` name.
+
+    Raises:
+        SettingError: there is none of this name, or it is no `Loss`.
+    """
+    loss: Loss = LOSSES.find(settings.loss)
+    if settings.loss in LOSSES.parts:
+        return loss
+    difference = torch.zeros(2, 3, requires_grad=True)
+    try:
+        losses = loss(difference, torch.tensor([0.0, 0.5, 1.0]), settings.label_noise or 0.0)
+        shape = tuple(losses.shape)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise SettingError(
+            f"reward_model.loss is {settings.loss!r}, and trying it raised {type(error).__name__}: {error}. It is called with "
+            "(return_difference, preferences, label_noise) and must give a loss with a gradient: see "
+            "rlhf_ray.reward.likelihood.Loss."
+        ) from error
+    if shape != (2, 3):
+        raise SettingError(
+            f"reward_model.loss is {settings.loss!r}, and for return differences of shape (2, 3) it gave {shape}: it must give the "
+            "loss of each, not their mean."
+        )
+    return loss

@@ -19,8 +19,9 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.comparisons import Changes, Comparisons, stable_uniform
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.annotators import PRIOR, error_rates
-from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble, steps_of
-from rlhf_ray.reward.likelihood import discounts, log_likelihood_loss
+from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble
+from rlhf_ray.reward.likelihood import discounts, make_loss
+from rlhf_ray.reward.optimizers import AdamW
 from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)
@@ -125,8 +126,9 @@ class RewardTrainer:
             self.ensemble = RewardEnsemble(observation_space, action_space, settings)
         # The networks are drawn on the CPU, batches too: a fit begins alike wherever it runs.
         self.device = device_for(settings)
-        self.ensemble.networks.move_weights(self.device)
-        self.optimizer = torch.optim.AdamW(
+        self.loss = make_loss(settings)
+        self.ensemble.networks.to(self.device)
+        self.optimizer = AdamW(
             self.ensemble.networks.parameters(),
             lr=settings.learning_rate,
             weight_decay=settings.weight_decay,
@@ -244,7 +246,7 @@ class RewardTrainer:
 
     def _backward(self, data: _Stacked, batch: Tensor) -> None:
         """Add to the gradients those of the weighted mean loss over ``batch``, part by part."""
-        steps = self.settings.ensemble_size * len(batch) * 2 * data.features.shape[2]
+        steps = self.settings.ensemble_size * len(batch) * 2 * data.length
         for part in batch.chunk(math.ceil(steps / BACKWARD_STEPS)):
             losses = self._losses(data, part)
             # The gradient of the mean is handed to the losses themselves: no graph for weighing and averaging them.
@@ -317,14 +319,13 @@ class RewardTrainer:
         noise = data.noise_of(batch)
         if isinstance(noise, Tensor):
             noise = noise.to(self.device)
-        return log_likelihood_loss(differences, data.preferences.index_select(0, batch).to(self.device), noise)
+        return self.loss(differences, data.preferences.index_select(0, batch).to(self.device), noise)
 
     def _rewards(self, data: _Stacked, batch: Tensor) -> Tensor:
         """Reward of each step of ``batch`` for each member, not normalised: ``[members, batch, 2, length]``, on the device."""
-        features = data.features.index_select(0, batch).to(self.device)
-        images = None if data.frames is None else data.images(self.ensemble, batch, self.device)
-        rewards: Tensor = self.ensemble.networks(features.flatten(0, 2), images)
-        return rewards.view(-1, *features.shape[:3])
+        inputs = {name: of.index_select(0, batch).to(self.device).flatten(0, 1) for name, of in data.inputs.items()}
+        rewards: Tensor = self.ensemble.networks(inputs)
+        return rewards.view(-1, len(batch), 2, data.length)
 
     def _return_differences(self, rewards: Tensor) -> Tensor:
         """``[members, n, 2, length]`` to ``[members, n]``: the left fragment's return minus the right one's."""
@@ -337,7 +338,7 @@ class RewardTrainer:
 
     def _all_rewards(self, data: _Stacked) -> Tensor:
         """`_rewards` of all comparisons, without gradients, in chunks that bound memory; on the CPU."""
-        pairs_per_chunk = max(1, CHUNK // (2 * data.features.shape[2]))
+        pairs_per_chunk = max(1, CHUNK // (2 * data.length))
         with torch.no_grad():
             parts: tuple[Tensor, ...] = torch.split(torch.arange(len(data)), pairs_per_chunk)
             return torch.cat([self._rewards(data, part).cpu() for part in parts], 1)
@@ -353,7 +354,7 @@ class RewardTrainer:
     ) -> FitReport:
         of_members = self._return_differences(rewards)
         differences = of_members.mean(0)
-        losses = log_likelihood_loss(differences, data.preferences, data.noise)
+        losses = self.loss(differences, data.preferences, data.noise)
         decided = data.preferences != 0.5
         left = data.preferences > 0.5
         right = (differences > 0) == left
@@ -388,13 +389,13 @@ class RewardTrainer:
 class _Stacked:
     """``n`` comparisons as tensors, left and right stacked on the second axis.
 
-    ``features`` [n, 2, length, inputs] float32; ``frames`` [n, 2, length + 1, height, width, channels] uint8 or None (mlp);
+    ``inputs``, what the networks take (`RewardNetwork.encode`), each [n, 2, …]; ``length`` of a fragment;
     ``preferences`` [n] float32; ``weights`` [members, n] float32; ``held_out`` [n] bool;
-    ``noise`` (see `log_likelihood_loss`) of all or [n] float32, as `counting` sets it.
+    ``noise`` (see `Loss`) of all or [n] float32, as `counting` sets it.
     """
 
-    features: Tensor
-    frames: Tensor | None
+    inputs: dict[str, Tensor]
+    length: int
     preferences: Tensor
     weights: Tensor
     held_out: Tensor
@@ -406,30 +407,22 @@ class _Stacked:
     @staticmethod
     def of(ensemble: RewardEnsemble, comparisons: Comparisons, held_out_share: float) -> _Stacked:
         settings, ids = ensemble.settings, comparisons.pairs.ids
-        sides = (comparisons.pairs.left, comparisons.pairs.right)
-        features = [ensemble.networks.features(*steps_of(side)) for side in sides]
-        frames = None
-        if ensemble.networks.convolutions is not None:
-            frames = torch.as_tensor(np.stack([side.observations for side in sides], axis=1))
+        left, right = (ensemble.encode(side) for side in (comparisons.pairs.left, comparisons.pairs.right))
         weights: Array = np.ones((settings.ensemble_size, len(ids)), dtype=np.float32)
         if settings.bootstrap and settings.ensemble_size > 1:
             weights = bootstrap_weights(ids, settings.ensemble_size)
         return _Stacked(
-            # Number by number, since no -1 can stand for the features of a cnn that sees nothing else.
-            features=torch.stack([of.reshape(len(ids), sides[0].length, of.shape[1]) for of in features], 1),
-            frames=frames,
+            inputs={name: torch.stack([left[name], right[name]], 1) for name in left},
+            length=comparisons.pairs.left.length,
             preferences=torch.as_tensor(np.array(comparisons.preferences, dtype=np.float32)),
             weights=torch.as_tensor(weights),
             held_out=torch.as_tensor(stable_uniform(ids, "held out") < held_out_share),
         )
 
     def join(self, other: _Stacked) -> _Stacked:
-        frames = None
-        if self.frames is not None and other.frames is not None:
-            frames = torch.cat([self.frames, other.frames])
         return _Stacked(
-            torch.cat([self.features, other.features]),
-            frames,
+            {name: torch.cat([of, other.inputs[name]]) for name, of in self.inputs.items()},
+            self.length,
             torch.cat([self.preferences, other.preferences]),
             torch.cat([self.weights, other.weights], 1),
             torch.cat([self.held_out, other.held_out]),
@@ -447,21 +440,15 @@ class _Stacked:
 
         They move up in place: clips of pixels are large, and what is withdrawn is mostly of the newest.
         """
-        large = [tensor for tensor in (self.features, self.frames) if tensor is not None]
         for to, row in enumerate(rows):
             if to != row:
-                for tensor in large:
+                for tensor in self.inputs.values():
                     tensor[to] = tensor[row]
         index = torch.tensor(rows)
         return _Stacked(
-            self.features[: len(rows)],
-            None if self.frames is None else self.frames[: len(rows)],
+            {name: of[: len(rows)] for name, of in self.inputs.items()},
+            self.length,
             self.preferences[index],
             self.weights[:, index],
             self.held_out[index],
         )
-
-    def images(self, ensemble: RewardEnsemble, batch: Tensor, device: torch.device) -> Tensor | None:
-        assert self.frames is not None
-        frames = self.frames[batch].to(device)
-        return ensemble.networks.images(frames[:, :, :-1].flatten(0, 2), frames[:, :, 1:].flatten(0, 2))

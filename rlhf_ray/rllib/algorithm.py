@@ -38,7 +38,12 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.metrics import PREFERENCES as PREFERENCES  # where callers look for it
 from rlhf_ray.rllib.metrics import Gauges
 from rlhf_ray.rllib.policy import PolicyMaker
-from rlhf_ray.rllib.rllib_internals import forget_env_runners, spread_env_runners, use_own_learning_rates
+from rlhf_ray.rllib.rllib_internals import (
+    forget_env_runners,
+    seeded_without_compiler,
+    spread_env_runners,
+    use_own_learning_rates,
+)
 from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
 from rlhf_ray.rllib.seeding import begin_anew
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
@@ -87,7 +92,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         self.iterating: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         """Each iteration is made within it. It may be left in the midst of one: what `save_to_path` saves then is as before it."""
         self._gauges = Gauges(self._run_name())
-        with spread_env_runners():
+        with spread_env_runners(), seeded_without_compiler():
             super().setup(config)
         self._ahead = RolloutsAhead(self)
         if self.config.policy_from is not None:

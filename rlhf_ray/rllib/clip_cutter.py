@@ -9,6 +9,8 @@ import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from actors.executor import Executor, RayExecutor
+from rlhf_ray.data.errors import LostClipsError
+from rlhf_ray.data.failures import cause
 from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
@@ -22,10 +24,9 @@ logger = logging.getLogger(__name__)
 class ClipCutter(RLlibCallback):  # type: ignore[misc]
     """Sends fragments of each rollout to the ring's pool.
 
-    In the synchronous ring it waits until they have arrived. In the asynchronous one it does not, and while the pool has
-    not taken those of an earlier rollout it drops them, counted in the metric ``clips_dropped``.
-
-    It never raises: an exception in an env runner would end its process. What goes wrong is logged and counted in the metric
+    In the synchronous ring it waits until they have arrived, however long that takes: a rollout without its clips would make
+    another run of it, so that it fails instead. In the asynchronous one it does not wait, and while the pool has not taken those
+    of an earlier rollout it drops them, counted in the metric ``clips_dropped``; what goes wrong is logged and counted in
     ``clips_failed``.
     """
 
@@ -46,20 +47,27 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
         if preferences.asks_people and not is_image(env_runner.env.single_observation_space):
             return  # people see what the collector films
         failed = dropped = 0
-        try:
-            ring = self._ring = self._ring or RayExecutor(config.ring_name)
-            if self._sent is not None and not ring.ready(self._sent):
-                dropped = 1
-            else:
-                if self._pool is None:
-                    self._pool = ring.find("pool")()
-                self._sent = self._pool.add.remote(self._clips(env_runner, samples))
-                if preferences.mode == "synchronous":
-                    ring.get(self._sent, timeout=60)
-        except Exception:
-            logger.warning("No clips were taken from this rollout.", exc_info=True)
-            failed = 1
+        ring = self._ring = self._ring or RayExecutor(config.ring_name)
+        if preferences.mode == "synchronous":
+            try:
+                ring.get(self._send(ring, env_runner, samples))
+            except Exception as error:
+                raise LostClipsError.because(str(cause(error)).partition("\n")[0]) from error
+        else:
+            try:
+                if self._sent is not None and not ring.ready(self._sent):
+                    dropped = 1
+                else:
+                    self._sent = self._send(ring, env_runner, samples)
+            except Exception:
+                logger.warning("No clips were taken from this rollout.", exc_info=True)
+                failed = 1
         metrics_logger.log_dict({"clips_failed": failed, "clips_dropped": dropped}, reduce="sum")
+
+    def _send(self, ring: Executor, env_runner: Any, samples: Any) -> Any:
+        if self._pool is None:
+            self._pool = ring.find("pool")()
+        return self._pool.add.remote(self._clips(env_runner, samples))
 
     def _clips(self, env_runner: Any, episodes: Any) -> Clips:
         config = env_runner.config

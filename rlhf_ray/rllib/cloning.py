@@ -11,6 +11,7 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.reward.optimizers import Adam
 from rlhf_ray.rllib.actions import to_policy_actions
 
 LEAST_LOG_STD = math.log(0.2)
@@ -57,7 +58,7 @@ def clone(
     observations = torch.as_tensor(demonstrations.observations.astype(module.observation_space.dtype, copy=False))
     actions = torch.as_tensor(to_policy_actions(demonstrations.actions, module.action_space))
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate)
+    optimizer = Adam(module.parameters(), lr=learning_rate)
 
     def log_likelihood(index: Tensor) -> Tensor:
         outputs = module.forward_train({Columns.OBS: observations[index]})

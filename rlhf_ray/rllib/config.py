@@ -25,11 +25,13 @@ from ray.rllib.utils import force_list
 from actors.labelling_page import PageSettings
 from rlhf_ray import envs
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.registry import name_of
 from rlhf_ray.envs.checked import try_out
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.labelling.films import Camera, camera_options, without_a_screen
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.clip_cutter import ClipCutter
 from rlhf_ray.rllib.env_runner import EnvRunner
@@ -37,7 +39,7 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, rewar
 from rlhf_ray.rllib.policy import checked_network
 from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of
 from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
-from rlhf_ray.settings import NO_QUESTIONS, Experiment, ResolvedFragments, from_json, to_json
+from rlhf_ray.settings import NO_QUESTIONS, PARTS, Experiment, ResolvedFragments, from_json, to_json
 from rlhf_ray.store.files import store_of
 
 
@@ -116,6 +118,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         agent = {**self.experiment[self.agent], **self.agent_settings()}
         seed = getattr(self, "seed", None) or 0
         values = {**self.experiment, self.agent: agent, "seed": seed, "environment": str(getattr(self, "env", None))}
+        for group, names in PARTS.items():
+            values[group] = {**values[group], **{name: name_of(values[group][name]) for name in names}}
         return _parsed(json.dumps(values))
 
     def environment(self, env: Any = None, **arguments: Any) -> Self:
@@ -272,6 +276,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         limit = None if env.spec is None else env.spec.max_episode_steps
         env.close()  # type: ignore[no-untyped-call]
         of = self.settings()
+        check_parts(of.preferences, of.reward_model)
         fragments = of.resolved_fragments(limit)
         if limit is not None and limit < fragments.length:
             raise SettingError(

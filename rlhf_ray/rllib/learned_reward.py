@@ -64,7 +64,8 @@ def reward_spec(settings: RewardModelSettings, observation_space: Any, action_sp
         module_class=RewardModule,
         observation_space=observation_space,
         action_space=action_space,
-        model_config={"settings": to_json(settings)},
+        # The network's name once more: it takes along a network that was given as an object.
+        model_config={"settings": to_json(settings) | {"network": settings.network, "loss": settings.loss}},
         learner_only=True,
     )
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.reward.optimizers import Adam
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.inherited import check_inherited
@@ -91,6 +93,10 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
             )
         self.check_settings()
 
+    def get_default_learner_class(self) -> type:
+        """See RLlib."""
+        return PPOLearner
+
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         """The policy of `rlhf_ray.rllib.policy`; RLlib's own where that is what `rl_module` configures, or the class it names."""
         given = module_spec(self)
@@ -101,6 +107,15 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         if model_config(self) or (given is not None and (given.model_config or given.catalog_class)):
             return super().get_default_rl_module_spec()
         return policy_spec(from_json(PPOSettings, self.experiment[self.agent]))
+
+
+class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
+    """RLlib's PPO learner, whose optimiser does not import torch's compiler."""
+
+    def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
+        """Register the optimiser (called by RLlib)."""
+        params = self.get_parameters(self._module[module_id])
+        self.register_optimizer(module_id=module_id, optimizer=Adam(params), params=params, lr_or_lr_schedule=config.lr)
 
 
 class PreferencePPO(LearnsFromPreferences, PPO):  # type: ignore[misc]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
+import torch
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.rllib.algorithms import algorithm
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
@@ -109,3 +110,17 @@ def spread_env_runners() -> Iterator[None]:
         yield
     finally:
         algorithm.EnvRunnerGroup = before
+
+
+@contextlib.contextmanager
+def seeded_without_compiler() -> Iterator[None]:
+    """Within it, RLlib that seeds torch does not import torch's compiler, to set the same for what is compiled."""
+
+    def only_eager(mode: bool, warn_only: bool = False) -> None:
+        torch.set_deterministic_debug_mode(("warn" if warn_only else "error") if mode else "default")
+
+    before, torch.use_deterministic_algorithms = torch.use_deterministic_algorithms, only_eager
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms = before

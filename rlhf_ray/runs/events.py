@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import struct
@@ -11,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.data.failures import writing
+from rlhf_ray.data.atomic import append
+from rlhf_ray.data.metrics import described
 
 
 class EventFile:
@@ -32,6 +32,7 @@ class EventFile:
         from tensorboardX.proto import event_pb2  # imports torch: seconds, for commands that write nothing
 
         self._protocol: Any = event_pb2
+        self._described: set[str] = set()
         folder.mkdir(exist_ok=True)
         self._path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         self._write(file_version="brain.Event:2")
@@ -40,15 +41,18 @@ class EventFile:
             self._write(step=purge_step, session_log=log)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Add the ``values`` of ``step``.
+        """Add the ``values`` of ``step``. TensorBoard shows beside each what the metric is.
 
         Raises:
             OSError: they cannot be written; the file is as before.
         """
         summary = self._protocol.Event().summary
         for name, value in values.items():
-            summary.value.add(tag=name, simple_value=value)
+            added = summary.value.add(tag=name, simple_value=value)
+            if name not in self._described:  # TensorBoard reads it with the first value
+                added.metadata.summary_description = described(name)
         self._write(step=step, summary=summary)
+        self._described |= set(values)
 
     def _write(self, **fields: Any) -> None:
         from tensorboardX.record_writer import masked_crc32c
@@ -57,19 +61,3 @@ class EventFile:
         length = struct.pack("<Q", len(data))
         checks = (struct.pack("<I", masked_crc32c(part)) for part in (length, data))
         append(self._path, b"".join((length, next(checks), data, next(checks))))
-
-
-def append(path: Path, data: bytes) -> None:
-    """Append ``data`` to the file ``path``, all of it or nothing.
-
-    Raises:
-        OSError: it cannot be written; names the file.
-    """
-    before = path.stat().st_size if path.exists() else 0
-    try:
-        with writing(path), path.open("ab") as file:
-            file.write(data)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.truncate(path, before)
-        raise

@@ -1,4 +1,4 @@
-"""The run folder: where everything that a run leaves behind lies, and how its metrics are written.
+"""The run folder: where everything that a run leaves behind lies.
 
 ::
 
@@ -25,14 +25,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rlhf_ray.data import consent
+from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_checkpoint
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
+from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.nested import plain
 from rlhf_ray.data.places import run_path
-from rlhf_ray.envs import consent
-from rlhf_ray.envs.modules import found_in, look_in
-from rlhf_ray.runs.events import EventFile, append
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment
 
 FORMAT = "rlhf_ray.run/1"
@@ -80,7 +80,8 @@ class RunFolder:
         except BaseException:
             shutil.rmtree(folder.path, ignore_errors=True)  # or the next attempt would find something there
             raise
-        consent.allow(consent.module_of(experiment.environment))
+        for name in experiment.own_names():
+            consent.allow(consent.module_of(name))
         return folder
 
     def _begin(self, experiment: Experiment, options: dict[str, Any]) -> None:
@@ -95,7 +96,9 @@ class RunFolder:
                 "finished": None,
                 "interrupted": False,
                 "options": options,
-                "modules": found_in(experiment.environment),
+                "modules": found_in_all(
+                    map(consent.module_of, [*experiment.own_names(), *options.get("callback", ())])
+                ),
                 "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
                 "versions": {name.replace("-", "_"): importlib.metadata.version(name) for name in names}
                 | {"python": platform.python_version()},
@@ -122,16 +125,16 @@ class RunFolder:
         return next((folder for folder in folders if folder.config.exists()), None)
 
     def experiment(self) -> Experiment:
-        """The settings of the run. Its environment's module is looked for where the run found it, too.
+        """The settings of the run. The modules that it names are looked for where the run found them, too.
 
         Raises:
-            SettingError: its config.json is missing, damaged or something else's; or nobody has allowed its environment's module to
-                be imported (`rlhf_ray.envs.consent`).
+            SettingError: its config.json is missing, damaged or something else's; or nobody has allowed a module that it names
+                to be imported (`rlhf_ray.data.consent`).
         """
         experiment = load_experiment(self.config)
-        if ":" in experiment.environment and self.run.exists() and (folder := self.about().get("modules")):
-            look_in(folder)
-        consent.check(experiment.environment, self.config)
+        if experiment.own_names() and self.run.exists():
+            look_in_all(self.about().get("modules"))
+        consent.check(experiment.own_names(), self.config)
         return experiment
 
     def checkpoint(self) -> Path:
@@ -185,7 +188,7 @@ class RunFolder:
     def go_back_to(self, iteration: int) -> None:
         """Forget the metrics of the iterations after ``iteration``, which are about to be done again."""
         rows = [row for row in read_metrics(self.metrics) if row["iteration"] <= iteration]
-        _replace(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+        write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def finish(self, result: dict[str, Any], *, interrupted: bool) -> None:
         """Write the outcome and the time it was reached."""
@@ -193,50 +196,18 @@ class RunFolder:
         about = self.about() | {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted}
         self._write(self.run, about)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of all whole iterations."""
+        return read_metrics(self.metrics)
+
     def last_metrics(self) -> dict[str, Any]:
         """The metrics of the last whole iteration; empty before the first."""
-        rows = read_metrics(self.metrics)
+        rows = self.rows()
         return rows[-1] if rows else {}
 
     @staticmethod
     def _write(path: Path, values: dict[str, Any]) -> None:
-        _replace(path, json.dumps(plain(values), indent=2) + "\n")
-
-
-class MetricsWriter:
-    """Appends each iteration's metrics to ``metrics.jsonl`` and to TensorBoard's event files.
-
-    Where the run is continued, TensorBoard is told to forget what lies behind the last row.
-    """
-
-    def __init__(self, folder: RunFolder):
-        last = folder.last_metrics()
-        self._path = folder.metrics
-        append(self._path, b"")
-        self._events = EventFile(folder.tensorboard, purge_step=last["env_steps"] + 1 if last else None)
-
-    def write(self, metrics: dict[str, Any]) -> None:
-        """Write one iteration; ``env_steps`` is the step TensorBoard shows it at. Numbers that are not finite become null.
-
-        TensorBoard gets the numbers only, and of the alarms that are on their count.
-        """
-        values = plain(metrics)
-        append(self._path, (json.dumps(values) + "\n").encode())
-        shown = values | {"alarms": len(values["alarms"])} if "alarms" in values else values
-        numbers = {name: value for name, value in shown.items() if isinstance(value, int | float)}
-        self._events.add(int(numbers.pop("env_steps")), numbers)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Give ``path`` this content, all of it or none."""
-    temporary = path.with_name(f".tmp-{path.name}")
-    try:
-        with writing(path):
-            temporary.write_text(text)
-            temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+        write_text(path, json.dumps(plain(values), indent=2) + "\n")
 
 
 def _said(error: Exception) -> str:

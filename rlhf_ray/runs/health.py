@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from rlhf_ray.queries.schedule import TIES, held_back
 from rlhf_ray.reward.trainer import RECENT_ANSWERS
+from rlhf_ray.runs.callbacks import Callback, TrainingRun
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
@@ -80,6 +81,21 @@ class Alarm:
 
 
 Check = Callable[[Rows], Alarm | None]
+
+
+class Alarms(Callback):
+    """Adds to the metrics of each iteration ``alarms``, the names of those that are on, and ``raised``, those that it raises."""
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Look at the iterations before, where a run is resumed."""
+        self._health = Health(run.algorithm.config.checked.action_space)
+        for row in run.folder.rows():
+            self._health.watch(row)
+
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        """Watch one iteration."""
+        raised = [asdict(alarm) for alarm in self._health.watch(dict(metrics))]
+        metrics |= {"alarms": self._health.active, "raised": raised}
 
 
 class Health:

@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 from actors.ring import check_labels
 from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
@@ -79,16 +80,14 @@ def new_run(
     if not start.parts:
         return folder
     try:
-        new = folder.path / ".tmp-start"
-        new.mkdir()
-        if start.reward_from is not None:
-            reward.save(new / "reward_model")
-        if config.labels_from is not None:
-            PreferenceStore(config.labels_from, create=False).copy_to(new / "labels")
-        if start.policy_from is not None or demonstrations is not None:
-            weights = _first_weights(start, demonstrations, experiment, spaces, say)
-            save_file(weights, new / _POLICY)
-        new.rename(folder.start)
+        with whole_folder(folder.start) as new:
+            if start.reward_from is not None:
+                reward.save(new / "reward_model")
+            if config.labels_from is not None:
+                PreferenceStore(config.labels_from, create=False).copy_to(new / "labels")
+            if start.policy_from is not None or demonstrations is not None:
+                weights = _first_weights(start, demonstrations, experiment, spaces, say)
+                save_file(weights, new / _POLICY)
     except BaseException:
         shutil.rmtree(folder.path, ignore_errors=True)  # a run without all that it starts from cannot be resumed
         raise

@@ -7,27 +7,22 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from rlhf_ray.data.metrics import METRICS
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.queries.schedule import gathered
-from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.settings import Experiment
 
-
-class TrueReturnLike(Protocol):
-    """A measured return."""
-
-    true_return_mean: float
-    true_return_std: float
-    episodes: int
+if TYPE_CHECKING:
+    from rlhf_ray.runs.outcome import Outcome
 
 
 class _Console(Console):
@@ -40,7 +35,7 @@ class _Console(Console):
         signal.raise_signal(signal.SIGINT)
 
 
-class Progress:
+class Progress(Callback):
     """Bars for environment steps, labels and reward fits, with the true return beside the learned one.
 
     Where the output is no terminal (a log file, say), a line every few seconds instead.
@@ -54,10 +49,9 @@ class Progress:
         self.console = _Console()
         self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
-        self._fits = 0
         self._chosen_told = False
-        self._known: dict[str, float] = {}
-        """The last known value of what not every iteration tells."""
+        self._known: dict[str, str] = {}
+        """The last known value of what not every iteration tells, as it is shown."""
         self._last_line = -self.LINE_EVERY
 
     def __enter__(self) -> Self:
@@ -87,20 +81,24 @@ class Progress:
         if self._bars is not None:
             self._bars.stop()
 
-    def say(self, what: str) -> None:
-        """What is being done now."""
-        if self._bars is not None:
-            self._bars.update(self._tasks["env steps"], note=what)
-        else:
-            self.console.print(f"{what} …", highlight=False)
+    def on_start(self, run: TrainingRun) -> None:
+        """Remember the folder."""
+        self._folder = run.folder
 
-    def invite(self, links: dict[str, str], folder: Path) -> None:
-        """Where each person labels in the run in ``folder``."""
-        for line in invitation(links, folder):
+    def on_stage(self, stage: str) -> None:
+        """Show what the run does now."""
+        if self._bars is not None:
+            self._bars.update(self._tasks["env steps"], note=stage)
+        else:
+            self.console.print(f"{stage} …", highlight=False)
+
+    def on_links(self, links: dict[str, str]) -> None:
+        """Show where each person labels."""
+        for line in invitation(links, self._folder.path):
             self.console.print(line, style="bold green", markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, metrics: dict[str, Any]) -> None:
-        """The metrics of one iteration, and the alarms it raises."""
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        """Show the metrics of one iteration, and the alarms it raises."""
         for alarm in metrics["raised"]:
             self.console.print(
                 f"[bold yellow]alarm[/] {alarm['name']} (iteration {metrics['iteration']}): {alarm['message']} "
@@ -111,33 +109,26 @@ class Progress:
         if not self._chosen_told:
             self._chosen_told = True
             self._tell_choices(metrics)
-        asks = self.experiment.preferences.comparisons > 0  # else the reward model is fitted already
-        self._fits = metrics["reward_version"]
-        for name in ("true_return_mean", "learned_return_mean", "held_out_accuracy"):
-            value = metrics.get(name)
-            if value is not None and math.isfinite(value):
-                self._known[name] = value
-        true, learned, accuracy = map(self._known.get, ("true_return_mean", "learned_return_mean", "held_out_accuracy"))
-        returns = f"true return {_number(true)}, learned {_number(learned)}"
-        note = "" if accuracy is None else f"held-out accuracy {accuracy:.2f}"
+        for metric in METRICS.values():
+            value = metrics.get(metric.name)
+            if metric.bar and value is not None and math.isfinite(value):
+                self._known[metric.name] = f"{metric.label} {metric.text(value)}"
+        done = {"env steps": metrics["env_steps"]}
+        if self.experiment.preferences.comparisons:  # else the reward model is fitted already
+            done |= {"labels": metrics["comparisons"], "reward fits": metrics["reward_version"]}
         if self._bars is not None:
-            self._bars.update(self._tasks["env steps"], completed=metrics["env_steps"], note=returns)
-            if asks:
-                self._bars.update(self._tasks["labels"], completed=metrics["comparisons"])
-                self._bars.update(self._tasks["reward fits"], completed=self._fits)
-            if asks and note:
-                self._bars.update(self._tasks["reward fits"], note=note)
+            for bar, completed in done.items():
+                self._bars.update(self._tasks[bar], completed=completed, note=", ".join(self._notes(bar)))
         elif time.monotonic() - self._last_line > self.LINE_EVERY:
             self._last_line = time.monotonic()
-            labels = (
-                f"labels {metrics['comparisons']}/{self.experiment.preferences.comparisons}, reward fits {self._fits}, "
-            )
-            self.console.print(
-                f"env steps {metrics['env_steps']}/{self.experiment.total_env_steps}, {labels if asks else ''}{returns}"
-                + (f", {note}" if note else ""),
-                highlight=False,
-                soft_wrap=True,
-            )
+            totals = {"env steps": self.experiment.total_env_steps, "labels": self.experiment.preferences.comparisons}
+            counts = [f"{bar} {count}" + (f"/{totals[bar]}" if bar in totals else "") for bar, count in done.items()]
+            notes = [note for bar in done for note in self._notes(bar)]
+            self.console.print(", ".join(counts + notes), highlight=False, soft_wrap=True)
+
+    def _notes(self, bar: str) -> list[str]:
+        """The newest known values of the metrics that this bar shows."""
+        return [self._known[name] for name, metric in METRICS.items() if metric.bar == bar and name in self._known]
 
     def _tell_choices(self, metrics: dict[str, Any]) -> None:
         """What was chosen where the settings are auto, and what was done about ties."""
@@ -151,13 +142,19 @@ class Progress:
         if said := gathered(metrics):
             self.console.print(said, highlight=False, soft_wrap=True)
 
-    def summarise(self, outcome: Any, folder: RunFolder) -> None:
-        """The table at the end, and where everything lies."""
+    def on_end(self, outcome: Outcome | None) -> None:
+        """Take the bars away, and show the table of the outcome and where everything lies."""
+        if self._bars is not None:
+            self._bars.stop()
+        if outcome is not None:
+            self._summarise(outcome)
+
+    def _summarise(self, outcome: Outcome) -> None:
         table = Table(title=f"{outcome.environment}, seed {outcome.seed}", title_justify="left")
         table.add_column("agent")
         table.add_column("true return", justify="right")
         table.add_column("episodes", justify="right")
-        agents: list[tuple[str, TrueReturnLike | None]] = [
+        agents = [
             ("random", outcome.random),
             ("trained on the learned reward", outcome.trained),
             ("trained on the true reward", outcome.reference),
@@ -167,6 +164,8 @@ class Progress:
                 table.add_row(name, f"{value.true_return_mean:.1f} ± {value.true_return_std:.1f}", str(value.episodes))
         if table.row_count:
             self.console.print(table)
+        if outcome.trained is None:
+            self.console.print(f"not evaluated; `rlhf-ray evaluate {self._folder.path}` does", soft_wrap=True)
         for verdict in outcome.verdicts:
             self.console.print(f"[bold yellow]{verdict.message}[/]", highlight=False, soft_wrap=True)
         budget = self.experiment.preferences.comparisons
@@ -189,13 +188,9 @@ class Progress:
         if outcome.interrupted:
             parts.append("stopped early")
         self.console.print(", ".join(parts), highlight=False, soft_wrap=True)
-        self.console.print(f"report: {folder.report}", highlight=False, soft_wrap=True)
+        self.console.print(f"report: {self._folder.report}", highlight=False, soft_wrap=True)
 
     def _iterations(self) -> int:
         return (self.experiment.total_env_steps - self.experiment.resolved_fragments().initial_env_steps) // (
             self.experiment.ppo.iteration_env_steps
         ) - 1
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.nested import plain
-from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.callbacks import Callback, TrainingRun
+from rlhf_ray.runs.metrics_files import numbers
 from rlhf_ray.settings import to_json
+
+if TYPE_CHECKING:
+    from rlhf_ray.runs.outcome import Outcome
 
 TrackerName = Literal["none", "wandb"]
 
@@ -27,35 +30,39 @@ def check_tracker(name: TrackerName) -> None:
         raise SettingError("tracker is 'wandb', which is not installed: pip install 'rlhf-ray[wandb]'.")
 
 
-class Tracker:
-    """Sends the metrics of one run to Weights & Biases; with ``none``, nowhere. A run that is resumed goes on there too.
+class WandB(Callback):
+    """Sends the numbers of each iteration to Weights & Biases. A run that is resumed continues there too.
 
     Login and mode are those of its library: ``wandb login`` or ``WANDB_API_KEY``, and ``WANDB_MODE=offline`` for files in the run
     folder, which ``wandb sync`` sends later.
     """
 
-    def __init__(self, name: TrackerName, folder: RunFolder):
-        self._run: Any = None
-        if name == "wandb":
-            import wandb
+    _run: Any = None
 
-            self._run = wandb.init(
-                project=PROJECT,
-                name=folder.path.name,
-                # The same for the same run, wherever its folder lies.
-                id=hashlib.sha256((folder.path.name + folder.about()["started"]).encode()).hexdigest()[:16],
-                resume="allow",
-                config=to_json(folder.experiment()),
-                dir=str(folder.path),
-            )
+    def on_start(self, run: TrainingRun) -> None:
+        """Log in."""
+        import wandb
 
-    def log(self, metrics: dict[str, Any]) -> None:
-        """Send one iteration's metrics. Texts and lists stay in the run folder."""
-        if self._run is not None:
-            numbers = {name: value for name, value in plain(metrics).items() if isinstance(value, int | float)}
-            self._run.log(numbers, step=int(metrics["env_steps"]))
+        folder = run.folder
+        self._run = wandb.init(
+            project=PROJECT,
+            name=folder.path.name,
+            # The same for the same run, wherever its folder lies.
+            id=hashlib.sha256((folder.path.name + folder.about()["started"]).encode()).hexdigest()[:16],
+            resume="allow",
+            config=to_json(run.experiment),
+            dir=str(folder.path),
+        )
 
-    def close(self) -> None:
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        """Send one iteration. Texts and lists stay in the run folder."""
+        self._run.log(numbers(metrics), step=int(metrics["env_steps"]))
+
+    def on_end(self, outcome: Outcome | None) -> None:
         """Send what is left."""
         if self._run is not None:
-            self._run.finish()
+            self._run.finish(exit_code=1 if outcome is None else 0)
+
+
+TRACKERS: dict[TrackerName, list[type[Callback]]] = {"none": [], "wandb": [WandB]}
+"""The callbacks of each."""

@@ -5,6 +5,7 @@ The command line and its help are made from these classes, and so are `Preferenc
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings.experiment import (
+    PARTS,
     Experiment,
     env_steps_needed,
     from_json,
@@ -15,11 +16,12 @@ from rlhf_ray.settings.experiment import (
 from rlhf_ray.settings.fragments import STARTS, FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PolicyNetwork, PPOSettings
-from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings, ScheduleName, TeacherName
-from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, RewardModelSettings, RewardNetworkName
+from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings, ScheduleName
+from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, RewardModelSettings
 
 __all__ = [
     "NO_QUESTIONS",
+    "PARTS",
     "PEOPLES_NOISE",
     "STARTS",
     "Activation",
@@ -31,10 +33,8 @@ __all__ = [
     "PreferenceSettings",
     "ResolvedFragments",
     "RewardModelSettings",
-    "RewardNetworkName",
     "ScheduleName",
     "SettingError",
-    "TeacherName",
     "env_steps_needed",
     "from_json",
     "load_experiment",

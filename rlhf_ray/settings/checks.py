@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.registry import name_of
 
 
 def require(condition: bool, setting: str, value: object, rule: str) -> None:
@@ -27,3 +28,9 @@ def require_choices(settings: object, group: str) -> None:
             raise SettingError(
                 f"{group}.{name} is {getattr(settings, name)!r}; it must be one of {', '.join(choices)}."
             )
+
+
+def name_parts(settings: object, *names: str) -> None:
+    """Put the name of each of these parts in its place, where one was given as an object (`rlhf_ray.data.registry`)."""
+    for name in names:
+        object.__setattr__(settings, name, name_of(getattr(settings, name)))

@@ -18,6 +18,9 @@ from rlhf_ray.settings.reward_model import RewardModelSettings
 
 _S = TypeVar("_S")
 
+PARTS = {"preferences": ("teacher", "gatherer", "selection"), "reward_model": ("network", "loss")}
+"""Settings that name a part: one in the box, or a user's own as ``module:Name``."""
+
 COMPARISONS_PER_CLIP = 10
 """Comparisons, at most, for each clip that fits into a training's steps. Published ones are at 0.1 and less; far beyond, it is a
 slip of the keyboard that would take days of somebody's answers."""
@@ -67,6 +70,11 @@ class Experiment:
         )
         needed, what = env_steps_needed(fragments, self.preferences, self.ppo.iteration_env_steps)
         require(self.total_env_steps >= needed, "total_env_steps", self.total_env_steps, what)
+
+    def own_names(self) -> list[str]:
+        """The names, ``module:Name``, of the environment and of parts that are a user's own."""
+        parts = [getattr(getattr(self, group), name) for group, names in PARTS.items() for name in names]
+        return [name for name in (self.environment, *parts) if ":" in name]
 
     def resolved_fragments(self, horizon: int | None = None) -> ResolvedFragments:
         """`FragmentSettings.resolved` for this experiment; the first guess where the environment's ``horizon`` is not known yet."""

@@ -6,11 +6,9 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rlhf_ray.settings.checks import require, require_choices
+from rlhf_ray.settings.checks import name_parts, require, require_choices
 
 ScheduleName = Literal["constant", "hyperbolic", "inverse_quadratic"]
-
-TeacherName = Literal["oracle", "stochastic"]
 
 
 @dataclass(frozen=True)
@@ -32,13 +30,17 @@ class PreferenceSettings:
     """How the comparisons are spread over the rounds: constant, hyperbolic (∝ 1/(1+t)) or inverse_quadratic (∝ 1/(1+t²))."""
     steepness: float = 1.0
     """With the last two: s in 1/(1+st) and 1/(1+(st)²), t from 0 to 1. The larger, the more of the comparisons come early."""
-    selection: Literal["random", "disagreement"] = "random"
-    """Which pairs to ask about: random ones, or those the ensemble disagrees about most."""
+    selection: str = "random"
+    """Which pairs to ask about: random ones; disagreement, those the ensemble disagrees about most; or module:Name for a selection
+    of your own (`rlhf_ray.queries.selection.Selection`)."""
     oversampling: int = 10
-    """With selection=disagreement: candidate pairs drawn for each pair asked about."""
-    teacher: Literal[TeacherName, "human"] = "oracle"
-    """Who answers: oracle (always right), stochastic (right with a probability that grows with the difference), or human: people
-    at the labelling page."""
+    """Unless selection=random: candidate pairs drawn for each pair asked about."""
+    teacher: str = "oracle"
+    """Who answers: oracle (always right); stochastic (right with a probability that grows with the difference); human, people
+    at the labelling page; or module:Name for a teacher of your own (`rlhf_ray.teachers.Teacher`)."""
+    gatherer: str = "scripted"
+    """How answers other than people's are got: scripted, by asking the teacher; or module:Name for a gatherer of your own
+    (`rlhf_ray.queries.gatherers.Gatherer`), such as a labelling service."""
     human_share: float = 0.0
     """With a scripted teacher in the asynchronous mode: share of the questions (0 to 1) that people are asked instead."""
     rationality: float = 1.0
@@ -61,6 +63,7 @@ class PreferenceSettings:
 
     def __post_init__(self) -> None:
         require_choices(self, "preferences")
+        name_parts(self, "teacher", "gatherer", "selection")
         require(
             self.comparisons >= 0,
             "preferences.comparisons",

@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rlhf_ray.settings.checks import require, require_choices, require_layers
+from rlhf_ray.settings.checks import name_parts, require, require_choices, require_layers
 
 Activation = Literal["relu", "leaky_relu", "tanh"]
-RewardNetworkName = Literal["auto", "mlp", "cnn"]
 
 
 @dataclass(frozen=True)
 class RewardModelSettings:
     """The reward networks and how they are fitted to the comparisons."""
 
-    network: RewardNetworkName = "auto"
-    """mlp, cnn, or auto: cnn for images and mlp for vectors."""
+    network: str = "auto"
+    """mlp; cnn; auto: cnn for images and mlp for vectors; or module:Name for a network of your own
+    (`rlhf_ray.reward.networks`)."""
+    loss: str = "bradley_terry"
+    """What is minimised: bradley_terry, the cross entropy of the Bradley-Terry model; or module:Name for a loss of your own
+    (`rlhf_ray.reward.likelihood.Loss`)."""
     hidden: tuple[int, ...] = (64, 64)
     """Units of each hidden layer (for a cnn: of those after the convolutions)."""
     activation: Activation = "leaky_relu"
@@ -59,6 +62,7 @@ class RewardModelSettings:
 
     def __post_init__(self) -> None:
         require_choices(self, "reward_model")
+        name_parts(self, "network", "loss")
         require_layers(self.hidden, "reward_model.hidden")
         require(
             self.use_state or self.use_action or self.use_next_state or self.use_done,

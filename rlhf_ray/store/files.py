@@ -7,8 +7,6 @@ import hashlib
 import io
 import os
 import re
-import socket
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -16,7 +14,7 @@ from typing import Any, BinaryIO, Protocol
 import pyarrow as pa
 import pyarrow.fs
 
-from rlhf_ray.data.flush import flush
+from rlhf_ray.data.atomic import flush, left_over, whole_file
 
 FOLDERS = ("labels", "clips")
 NUMBERED = re.compile(r"(\d+)-[0-9a-f]{32}\.(?:parquet|arrow)$")
@@ -94,7 +92,6 @@ class LocalFiles:
 
     def __init__(self, root: Path):
         self.root = root
-        self._mine = f".tmp-{socket.gethostname()}-{os.getpid()}-"
 
     def make(self) -> None:
         if not all((self.root / folder).is_dir() for folder in FOLDERS):
@@ -126,19 +123,9 @@ class LocalFiles:
 
     def write(self, name: str, write: Write) -> None:
         file = self.root / name
-        temporary = file.with_name(f"{self._mine}{uuid.uuid4().hex[:8]}")
-        with _explained(f"writing {file}", "what was acknowledged is safe; free space or mend the disk, then repeat"):
-            try:
-                with open(temporary, "wb") as sink:
-                    write(sink)
-                    sink.flush()
-                    os.fsync(sink.fileno())
-                os.replace(temporary, file)
-                flush(file.parent)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
+        remedy = "what was acknowledged is safe; free space or mend the disk, then repeat"
+        with _explained(f"writing {file}", remedy), whole_file(file) as sink:
+            write(sink)
 
     def delete(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -154,24 +141,11 @@ class LocalFiles:
     def settle(self) -> None:
         for folder in (self.root, *(self.root / name for name in FOLDERS)):
             for name in os.listdir(folder):
-                if self._is_nobodys(name):
+                if left_over(name):
                     with contextlib.suppress(OSError):
                         os.unlink(folder / name)
             with _explained(f"flushing {folder}", "mend the disk, then repeat"):
                 flush(folder)
-
-    def _is_nobodys(self, name: str) -> bool:
-        """Whether this is the temporary file of a process of this machine that is no more."""
-        found = re.match(r"\.tmp-(.+)-(\d+)-[0-9a-f]{8}$", name)
-        if found is None or found.group(1) != socket.gethostname():
-            return False
-        try:
-            os.kill(int(found.group(2)), 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            pass
-        return False
 
 
 class RemoteFiles:

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute
 
 from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.comparisons import Changes, Comparisons
-from rlhf_ray.data.flush import flush
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.store import merges, upkeep, weights
 from rlhf_ray.store.clips import DamagedClipError, Rows, gather
@@ -347,16 +346,10 @@ class PreferenceStore:
         if not isinstance(self._files, LocalFiles):
             raise ValueError(f"{self.path} is no folder: a store at a URL cannot take the place of another.")
         root = self._files.root
-        new = root.with_name(f".tmp-{root.name}-{os.getpid()}")
-        shutil.rmtree(new, ignore_errors=True)
-        other.copy_to(new)
-        for part in (new, *new.rglob("*")):
-            flush(part)
-        number = next(n for n in itertools.count(1) if not root.with_name(f"{root.name}.replaced-{n}").exists())
-        # A process killed between these two leaves no store here; whoever repeats the call makes it whole.
-        root.rename(root.with_name(f"{root.name}.replaced-{number}"))
-        new.rename(root)
-        flush(root.parent)
+        aside = (root.with_name(f"{root.name}.replaced-{number}") for number in itertools.count(1))
+        # A process killed between its two renames leaves no store here; whoever repeats the call makes it whole.
+        with whole_folder(root, keep_old=next(folder for folder in aside if not folder.exists())) as new:
+            other.copy_to(new)
         self._settled = False
         self._contents = Contents(self._files)
         self._contents.refresh()

@@ -15,9 +15,9 @@ from typing import Any
 from ray.tune import Result, ResultGrid
 from rich.console import Console
 from rich.table import Table
-from scipy import stats
 
 from rlhf_ray.data.nested import plain
+from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.settings import Experiment, save_experiment
 from rlhf_ray.sweeps.report import write_sweep_report
@@ -62,11 +62,7 @@ class SweepOutcome:
         values = [trial["objective"] for trial in self.seeds or [] if trial["objective"] is not None]
         if not values:
             return None
-        mean, interval = statistics.mean(values), None
-        if len(values) > 1:
-            half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-            interval = [mean - half, mean + half]
-        return {"mean": mean, "interval_95": interval, "each": values}
+        return {"mean": statistics.mean(values), "interval_95": mean_interval(values), "each": values}
 
     def to_json(self) -> dict[str, Any]:
         """All of it as JSON values."""

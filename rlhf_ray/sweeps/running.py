@@ -17,10 +17,11 @@ import ray
 from ray import tune
 
 from actors.placement import missing
+from rlhf_ray.data import consent
+from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.places import in_job
-from rlhf_ray.envs import consent
-from rlhf_ray.envs.modules import found_in, look_in
 from rlhf_ray.runs.trackers import PROJECT, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment, from_json, to_json
 from rlhf_ray.sweeps.results import SweepOutcome, collect, conclude
@@ -130,7 +131,8 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepO
         raise SettingError(f"run_dir is {folder}, and there is something there already: name another folder.")
     at_once = concurrency(plan, say)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / PLAN, plan.to_json() | {"modules": found_in(plan.experiment.environment)})
+    values = plan.to_json() | {"modules": found_in_all(map(consent.module_of, plan.experiment.own_names()))}
+    write_text(folder / PLAN, json.dumps(values, indent=2) + "\n")
     # The schedulers draw from these.
     random.seed(plan.experiment.seed)
     np.random.seed(plan.experiment.seed)
@@ -163,10 +165,9 @@ def read_plan(folder: Path) -> Plan:
     if not (folder / PLAN).exists():
         raise SettingError(f"{folder} is no folder of a sweep (it has no {PLAN}).")
     values = json.loads((folder / PLAN).read_text())
-    if modules := values.pop("modules", None):
-        look_in(modules)
+    look_in_all(values.pop("modules", None))
     experiment = from_json(Experiment, values["experiment"])
-    consent.check(experiment.environment, folder / PLAN)
+    consent.check(experiment.own_names(), folder / PLAN)
     return Plan(**values | {"experiment": experiment})
 
 
@@ -361,9 +362,3 @@ def _why(trial: Any) -> str:
     if isinstance(error, ray.exceptions.RayActorError):
         return "its process died"
     return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
-
-
-def _write(path: Path, values: dict[str, Any]) -> None:
-    temporary = path.with_name(f".tmp-{path.name}")
-    temporary.write_text(json.dumps(values, indent=2) + "\n")
-    temporary.replace(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import random
-from typing import Any, Literal
+from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
@@ -14,11 +14,10 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 from ray.tune.search.sample import Categorical, Float, Integer
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.settings.sweep import Schedule as Schedule  # where callers look for it
+from rlhf_ray.settings.sweep import Search as Search
 from rlhf_ray.sweeps.space import CHANGEABLE, PLACED, Space
 from rlhf_ray.sweeps.trial import ENV_STEPS, TRIAL
-
-Search = Literal["random", "optuna"]
-Schedule = Literal["none", "asha", "pbt", "pb2"]
 
 _NEEDS = {"optuna": "optuna", "pb2": "sklearn"}
 

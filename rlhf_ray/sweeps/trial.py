@@ -6,12 +6,13 @@ import json
 import math
 import uuid
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ray
 from ray.tune import PlacementGroupFactory, Trainable
 
 from actors.placement import CPUS, of_ring
+from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.measure.true_return import TrueReturn, evaluate
@@ -19,11 +20,8 @@ from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.settings import Experiment, from_json
+from rlhf_ray.settings.sweep import Metric as Metric  # where callers look for it
 from rlhf_ray.sweeps.space import apply, kinds
-
-Metric = Literal["return", "likelihood"]
-"""return: the mean true return of the policy, acting deterministically. likelihood: the mean log-likelihood, in nats, of held-out
-comparisons under the reward model."""
 
 OBJECTIVE, ENV_STEPS, SETTINGS = "objective", "env_steps", "settings"
 """What a trial's results call what it is measured by (the larger, the better), how far it is, and its settings that vary."""
@@ -128,10 +126,7 @@ class SweepTrial(PreferencePPO):
         """Leave the links to the labelling page in the trial's folder, for its owner: nobody sees what a trial prints."""
         folder = Path(self._storage.trial_fs_path)
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".tmp-{LINKS}"
-        temporary.touch(mode=0o600)
-        temporary.write_text(json.dumps(links))
-        temporary.replace(folder / LINKS)
+        write_text(folder / LINKS, json.dumps(links), mode=0o600)
 
     def step(self) -> dict[str, Any]:
         """An iteration; its result has the environment steps so far, the settings that vary, and now and then the objective."""

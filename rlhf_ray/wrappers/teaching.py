@@ -21,15 +21,17 @@ from actors.labelling_page import PageSettings
 from actors.people import People
 from actors.ring import Members, Moment, RingSettings, RoundReport
 from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.atomic import find_folder, whole_folder
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.images import is_image
-from rlhf_ray.data.nested import read_nested, write_nested
+from rlhf_ray.data.nested import NAME, read_nested, write_nested
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.labelling.films import Film, film
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.queries.pool import Clips
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward import RewardEnsemble
@@ -38,7 +40,6 @@ from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.given_clips import GivenClips
 from rlhf_ray.wrappers.recorder import Recorder
-from rlhf_ray.wrappers.saved import find_folder, whole_folder
 
 WINDOW = 500
 """Environment steps that an environment's fragments are cut from together. At the end of each, the ring is told how far the agent
@@ -100,9 +101,9 @@ class Teaching:
             self._fix(Path(reward_model))
             return
         preferences = dataclasses.replace(preferences or PreferenceSettings(), mode="asynchronous")
-        self._check(preferences, folder)
         with torch.random.fork_rng(devices=[]):  # making one must not change what the agent draws next
             self.ensemble = RewardEnsemble(*self.spaces, reward_model or RewardModelSettings())
+        self._check(preferences, folder)
         self._own_folder = tempfile.TemporaryDirectory(prefix="rlhf_ray-") if folder is None else None
         store = Path(folder or self._own_folder.name)  # type: ignore[union-attr]
         self.asks, self.fits = ask, fit
@@ -144,6 +145,7 @@ class Teaching:
         return AsynchronousRing(members, schedule, clips, people, asks=self.asks, fits=self.fits), clips
 
     def _check(self, preferences: PreferenceSettings, folder: Path | str | None) -> None:
+        check_parts(preferences, self.ensemble.settings)
         of = self.fragments
         if of.exploration_env_steps:
             raise SettingError(
@@ -155,7 +157,7 @@ class Teaching:
                 f"total_env_steps is {self.total_env_steps}; the first clips alone take fragments.initial_env_steps="
                 f"{of.initial_env_steps}: set it to the steps that the agent is going to train for."
             )
-        if folder is None and preferences.teacher not in ("oracle", "stochastic"):
+        if folder is None and preferences.asks_people:
             raise SettingError(
                 f"folder is None and preferences.teacher is {preferences.teacher!r}; what people answer must not be lost with a "
                 "temporary folder: name one to keep it in."
@@ -308,6 +310,9 @@ class Teaching:
     def save(self, path: Path) -> None:
         """See `HumanPreferencesEnv.save`."""
         self.check_open()
+        path = path.absolute()
+        if path.exists() and not (path / NAME).exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ValueError(f"{path} is there and was not written by save(); name another folder.")
         if self.ring is not None:
             self.begin()
             missing, due = self.ring.settle()
@@ -315,7 +320,7 @@ class Teaching:
                 logger.warning("%s: %d of the %d labels that are due by now are missing.", path, missing, due)
             if self.ring.version:
                 self._use_version(self.ring.newest_reward())
-        with whole_folder(path.absolute()) as folder:
+        with whole_folder(path) as folder:
             state = {"env_steps": self.env_steps, "windows": self._windows, "ring": self.ring is not None}
             write_nested(state, folder)
             if self.ring is not None:

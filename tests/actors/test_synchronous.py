@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 from actors.executor import DirectExecutor
 from actors.ring import RoundReport
 from actors.synchronous import SynchronousRing
 from rlhf_ray.data.comparisons import Comparisons
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.errors import LostClipsError, SettingError
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings
 from rlhf_ray.store import PreferenceStore
 from tests.actors.rings import FRAGMENTS, moment, ring_in
@@ -222,3 +223,24 @@ def test_what_exploration_has_no_room_for_is_not_explored(tmp_path: Path) -> Non
         assert ring.env_steps == 200
         ring.advance(moment(2 / 6, room=FRAGMENTS.exploration_env_steps))
         assert ring.env_steps == 260
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_clips_that_are_lost_fail_the_run_where_it_would_be_another_one_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    preferences = dataclasses.replace(PREFERENCES, mode=mode, selection="random")
+    executor = DirectExecutor()
+    with ring_in(tmp_path, preferences, executor=executor) as ring:
+        assert ring.begin(200) is not None
+
+        def lose(clips: Any) -> None:
+            raise ray.exceptions.ObjectLostError("0" * 56, None, "")
+
+        monkeypatch.setattr(executor.actors["pool"], "add", lose)
+        if mode == "synchronous":
+            with pytest.raises(LostClipsError, match=r"--resume RUN.*or set preferences\.mode to asynchronous"):
+                ring.advance(moment(1 / 6))
+        else:
+            ring.advance(moment(1.0))
+            assert ring.settle()[0] == 0

@@ -65,7 +65,7 @@ def test_predict_takes_float64_as_environments_give_it() -> None:
 def test_the_reward_is_the_mean_of_the_members_normalised_outputs() -> None:
     ensemble, steps = _ensemble(), _steps(some_fragments(2))
     tensors = [torch.as_tensor(array) for array in steps.values()]
-    raw = ensemble.networks(ensemble.networks.features(*tensors), None).detach().numpy()
+    raw = ensemble.raw_rewards(*tensors).numpy()
     members = (raw - ensemble.reward_mean.numpy()[:, None]) / ensemble.reward_std.numpy()[:, None]
     assert np.allclose(ensemble.member_rewards(*tensors).numpy(), members, atol=1e-6)
     assert np.allclose(ensemble.predict(**steps), members.mean(0), atol=1e-6)

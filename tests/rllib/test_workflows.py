@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.starting import policy_weights
+from rlhf_ray.runs.callbacks import Callback
 from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.new_run import new_run
-from rlhf_ray.runs.train import Outcome, train
+from rlhf_ray.runs.outcome import Outcome
+from rlhf_ray.runs.train import train
 from rlhf_ray.settings import (
     Experiment,
     PreferenceSettings,
@@ -39,6 +42,13 @@ def spaces_of(config: PreferencePPOConfig) -> tuple[Any, Any]:
 
 def asking(**changes: Any) -> PreferenceSettings:
     return dataclasses.replace(small().preferences, **changes)
+
+
+class Watching(Callback):
+    """Hands the metrics of each iteration to a function."""
+
+    def __init__(self, look: Callable[[dict[str, Any]], None]):
+        self.on_metrics = look  # type: ignore[method-assign]
 
 
 def go(path: Path, experiment: Experiment, start: Start, **options: Any) -> tuple[RunFolder, Outcome]:
@@ -71,7 +81,7 @@ def test_a_run_that_is_going_on_is_evaluated_at_its_newest_whole_checkpoint(
                 said[-1].append(str(end.code))
 
     experiment = small(total_env_steps=500 + 2 * 600, checkpoint_every=1, preferences=asking(rounds=1))
-    folder, _ = go(tmp_path / "run", experiment, Start(), observe=evaluate)
+    folder, _ = go(tmp_path / "run", experiment, Start(), callbacks=[Watching(evaluate)])
     (message, code), (values,) = said
     assert "holds no policy yet" in message
     assert "checkpoint_every=1 " in message
@@ -160,7 +170,7 @@ def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(
         if metrics["iteration"] == 1:
             shutil.rmtree(source)  # and the rest is done without it
 
-    folder, outcome = go(tmp_path / "run", experiment, Start(reward_from=str(source)), observe=look)
+    folder, outcome = go(tmp_path / "run", experiment, Start(reward_from=str(source)), callbacks=[Watching(look)])
     assert not actors
     assert (outcome.comparisons, outcome.env_steps, outcome.held_out_accuracy) == (0, 2_400, None)
     assert not folder.preferences.exists()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import resource
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlhf_ray.data.nested import plain
-from rlhf_ray.runs.folder import MetricsWriter, RunFolder, read_metrics
+from rlhf_ray.runs.callbacks import Callbacks, TrainingRun
+from rlhf_ray.runs.folder import RunFolder, read_metrics
+from rlhf_ray.runs.metrics_files import MetricsFile, TensorBoard
 from rlhf_ray.settings import Experiment, SettingError
 
 
@@ -36,13 +39,19 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
         RunFolder.open(tmp_path)
 
 
+def writers(folder: RunFolder) -> Callbacks:
+    files = Callbacks([MetricsFile(), TensorBoard()])
+    files.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
+    return files
+
+
 def test_metrics_are_the_same_in_jsonl_and_tensorboard(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment())
-    writer = MetricsWriter(folder)
-    writer.write(
+    writer = writers(folder)
+    writer.on_metrics(
         {"env_steps": 10, "true_return_mean": None, "held_out_accuracy": np.float32(0.5), "alarms": ["a", "b"]}
     )
-    writer.write({"env_steps": 20, "true_return_mean": np.float64(-3.0), "held_out_accuracy": float("nan")})
+    writer.on_metrics({"env_steps": 20, "true_return_mean": np.float64(-3.0), "held_out_accuracy": float("nan")})
     assert read_metrics(folder.metrics) == [
         {"env_steps": 10, "true_return_mean": None, "held_out_accuracy": 0.5, "alarms": ["a", "b"]},
         {"env_steps": 20, "true_return_mean": -3.0, "held_out_accuracy": None},
@@ -54,22 +63,26 @@ def test_metrics_are_the_same_in_jsonl_and_tensorboard(tmp_path: Path) -> None:
     assert [(e.step, e.value) for e in events.Scalars("alarms")] == [(10, 2.0)]
 
 
-def test_a_full_disk_leaves_out_whole_rows_and_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_out_whole_rows_and_holds_up_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = RunFolder.create(tmp_path / "run", Experiment())
-    writer = MetricsWriter(folder)
-    writer.write({"env_steps": 1, "loss": 0.5})
+    writer = writers(folder)
+    writer.on_metrics({"env_steps": 1, "loss": 0.5})
     files = [folder.metrics, *folder.tensorboard.iterdir()]
     before = [file.read_bytes() for file in files]
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (min(map(len, before)) + 5, limits[1]))  # to the kernel like a full disk
     try:
         for step in range(2, 40):
-            with pytest.raises(OSError, match=r"metrics\.jsonl"):
-                writer.write({"env_steps": step, "loss": 0.5})
+            writer.on_metrics({"env_steps": step, "loss": 0.5})
+            assert "metrics.jsonl" in caplog.text
+            caplog.clear()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [file.read_bytes() for file in files] == before
-    writer.write({"env_steps": 40, "loss": 0.25})
+    writer.check()
+    writer.on_metrics({"env_steps": 40, "loss": 0.25})
     assert [row["env_steps"] for row in read_metrics(folder.metrics)] == [1, 40]
     events = EventAccumulator(str(folder.tensorboard)).Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 0.5), (40, 0.25)]

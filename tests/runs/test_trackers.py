@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.trackers import Tracker, check_tracker
+from rlhf_ray.runs.trackers import WandB, check_tracker
 from rlhf_ray.settings import Experiment, SettingError
 
-ROW: dict[str, Any] = {"env_steps": 400, "true_return_mean": -1234.5, "learned_return_mean": None, "alarms": ["x"]}
+ROW: dict[str, Any] = {
+    "env_steps": 400,
+    "true_return_mean": -1234.5,
+    "learned_return_mean": None,
+    "alarms": ["not sent"],
+}
 
 
 def test_a_run_that_is_resumed_is_the_same_run_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,24 +27,17 @@ def test_a_run_that_is_resumed_is_the_same_run_there(tmp_path: Path, monkeypatch
     monkeypatch.setenv("WANDB_SILENT", "true")
     folder = RunFolder.create(tmp_path / "run", Experiment())
     for steps in (400, 800):
-        tracker = Tracker("wandb", folder)
-        tracker.log({**ROW, "env_steps": steps})
-        tracker.close()
+        tracker = WandB()
+        tracker.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
+        tracker.on_metrics({**ROW, "env_steps": steps})
+        tracker.on_end(None)
     written = sorted((folder.path / "wandb").glob("offline-run-*/*.wandb"))
     assert written
     assert len({file.stem for file in written}) == 1  # run-ID.wandb
     content = b"".join(file.read_bytes() for file in written)
     for text in (b"true_return_mean", b"-1234.5", b"Pendulum-v1"):
         assert text in content
-    assert b"alarms" not in content
-
-
-def test_without_a_tracker_nothing_is_written(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", Experiment())
-    tracker = Tracker("none", folder)
-    tracker.log(ROW)
-    tracker.close()
-    assert not (folder.path / "wandb").exists()
+    assert b"not sent" not in content
 
 
 def test_a_library_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_ray.data import checkpoints, flush
+from rlhf_ray.data import atomic, checkpoints
 from rlhf_ray.store import files, store
 
 
@@ -37,9 +37,9 @@ class FaultyDisk:
         self._deleted: list[tuple[str, str, bytes]] = []
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (files, flush):
+        for module in (files, atomic):
             monkeypatch.setattr(module, "os", self)
-        monkeypatch.setattr(files, "open", self.open, raising=False)
+        monkeypatch.setattr(atomic, "open", self.open, raising=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
@@ -47,12 +47,12 @@ class FaultyDisk:
     def step(self) -> None:
         self.done += 1
         if self.error is None:
-            if self.done == self.at:
+            if 0 <= self.at <= self.done:  # and nothing is cleared away afterwards
                 raise PowerCutError
         elif self.failing and self.done >= self.at:
             raise type(self.error)(*self.error.args)
 
-    def open(self, path: Path | str, mode: Any) -> Any:
+    def open(self, path: Path | str, mode: Any, opener: object = None) -> Any:
         if isinstance(mode, int):
             return os.open(path, mode)
         self.step()
@@ -80,6 +80,7 @@ class FaultyDisk:
 
     def lose(self) -> None:
         """What a power cut may do."""
+        self.at = -1
         for path in self._unflushed:
             if os.path.exists(path):
                 os.truncate(path, self.rng.randrange(os.path.getsize(path) + 1))
@@ -131,7 +132,8 @@ class FaultyRun(FaultyDisk):
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().install(monkeypatch)
         monkeypatch.setattr(store, "os", self)
-        monkeypatch.setattr(checkpoints, "shutil", self)
+        for module in (atomic, checkpoints):
+            monkeypatch.setattr(module, "shutil", self)
         for name in ("write_bytes", "write_text"):
             monkeypatch.setattr(Path, name, self._writing(getattr(Path, name)))
         monkeypatch.setattr(Path, "rename", lambda source, target: self.rename(source, target))
@@ -160,23 +162,23 @@ class FaultyRun(FaultyDisk):
 
     def rename(self, source: Path, target: Path) -> None:
         self.step()
-        for path in [source, *source.rglob("*")]:
+        for path in [source, *source.rglob("*")] if source.name.startswith(".tmp-") else []:
             assert str(path) in self._flushed, "named before it was flushed"
         os.rename(source, target)
         self._moved.append((source, target))
 
-    def rmtree(self, folder: Path) -> None:
+    def rmtree(self, folder: Path, ignore_errors: bool = False) -> None:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 self.step()
                 self._removed.append((path, path.read_bytes()))
                 os.unlink(path)
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors)
 
     def lose(self) -> None:
         super().lose()
         for source, target in reversed(self._moved):
-            if self.rng.random() < 0.5:
+            if self.rng.random() < 0.5 and not source.exists():  # nothing has taken its place
                 os.rename(target, source)
         for path in sorted(self._root.rglob(".tmp-*/**/*")):
             if path.is_file() and str(path) not in self._flushed:

@@ -281,6 +281,10 @@ def test_saved_and_loaded_it_goes_on_where_it_was(in_process: SimpleNamespace, t
         act(env, 1_600)
         env.save(saved)
         env.save(saved)  # over itself
+        (tmp_path / "thesis.tex").touch()
+        with pytest.raises(ValueError, match="was not written by save"):
+            env.save(tmp_path)
+        assert (tmp_path / "thesis.tex").exists()
         before = env.status()
         expected = [reward for _, reward, *_ in act(env, 50, seed=1)]
     with make(wait=True) as env:

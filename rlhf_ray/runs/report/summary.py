@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.metrics import METRICS, described, metric_of
 from rlhf_ray.queries.schedule import gathered, held_back
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.runs.report.plots import is_number
@@ -250,6 +251,19 @@ def alarms(run: Run) -> list[dict[str, Any]] | None:
         for row in run.rows
         for alarm in row.get("raised", [])
     ]
+
+
+def metrics(run: Run) -> list[tuple[str, str, str]]:
+    """Each number of the run's metrics: its name, the newest value, and what it is."""
+    names = dict.fromkeys(name for row in run.rows for name in row)
+    newest = [(name, run.latest(name)) for name in sorted(names, key=_declared_at)]
+    return [(name, number(value), described(name)) for name, value in newest if value is not None]
+
+
+def _declared_at(name: str) -> int:
+    """The place of the metric in the table of all: those that are not declared come last."""
+    found = metric_of(name)
+    return list(METRICS).index(found[0].name) if found is not None else len(METRICS)
 
 
 def _short_rounds(run: Run) -> Note:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.progress import Progress
 from rlhf_ray.runs.report import write_report
@@ -74,7 +75,7 @@ def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from rlhf_ray.measure.true_return import evaluate
-    from rlhf_ray.runs.train import Outcome
+    from rlhf_ray.runs.outcome import Outcome
 
     def still(observations: Any) -> Any:
         return np.zeros((len(observations), 1), dtype=np.float32)
@@ -87,7 +88,9 @@ def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
         "MountainCarContinuous-v0", 0, 0, 0, None, random, trained, None, None, 1.0, False, None, verdicts(numbers)
     )
     folder.finish(dataclasses.asdict(outcome), interrupted=False)
-    Progress(folder.experiment()).summarise(outcome, folder)
+    progress = Progress(folder.experiment())
+    progress.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
+    progress.on_end(outcome)
     said = "does nearly the same at every step"
     assert said in capsys.readouterr().out
     assert said in write_report(folder.path).read_text()
@@ -98,8 +101,8 @@ def test_the_progress_line_keeps_the_last_known_values(capsys: pytest.CaptureFix
     progress = Progress(Experiment(preferences=PreferenceSettings(comparisons=50)))
     progress.LINE_EVERY = -1.0
     row = {"raised": [], "iteration": 1, "env_steps": 5, "comparisons": 3, "reward_version": 1}
-    progress.show(row | {"true_return_mean": -20.0, "learned_return_mean": 4.0, "held_out_accuracy": 0.9})
-    progress.show(row | {"true_return_mean": None, "learned_return_mean": float("nan")})
+    progress.on_metrics(row | {"true_return_mean": -20.0, "learned_return_mean": 4.0, "held_out_accuracy": 0.9})
+    progress.on_metrics(row | {"true_return_mean": None, "learned_return_mean": float("nan")})
     first, second = capsys.readouterr().out.splitlines()
     assert "true return -20.0, learned 4.0, held-out accuracy 0.90" in first
     assert second == first
@@ -111,8 +114,8 @@ def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.Capture
     row = {"raised": [], "iteration": 1, "env_steps": 5, "comparisons": 30, "reward_version": 1}
     row |= {"true_return_mean": None, "learned_return_mean": None, "fragments_length": 25}
     row |= {"first_clips_env_steps": 18080, "first_clips_gathered": 3}
-    progress.show(row)
-    progress.show(row)
+    progress.on_metrics(row)
+    progress.on_metrics(row)
     chosen, done, *lines = capsys.readouterr().out.splitlines()
     assert chosen == "clips of 25 steps, the first from 18080 random steps"
     assert done.startswith(

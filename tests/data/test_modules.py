@@ -1,4 +1,4 @@
-"""Modules of users' environments: found in the folder one is in, which is remembered."""
+"""Modules of users' own: found in the folder one is in, which is remembered."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import gymnasium as gym
 import pytest
 
 from rlhf_ray import envs
+from rlhf_ray.data import modules
 from rlhf_ray.data.errors import FaultyEnvironmentError
-from rlhf_ray.envs import modules
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment
 
@@ -39,8 +39,8 @@ def test_a_module_is_found_where_one_looks_and_the_run_remembers_it(folder: Path
         envs.make_env("own_module:Mine-v0")
     modules.look_in(folder)
     envs.make_env("own_module:Mine-v0").close()
-    assert modules.found_in("own_module:Mine-v0") == str(folder)
-    assert modules.found_in("gymnasium:Pendulum-v1") is None  # installed
+    assert modules.found_in("own_module") == str(folder)
+    assert modules.found_in("gymnasium") is None  # installed
     run = RunFolder.create(folder / "run", Experiment(environment="own_module:Mine-v0"))
     modules.os.environ[modules.FOLDERS] = ""
     assert run.experiment().environment == "own_module:Mine-v0"

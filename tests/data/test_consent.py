@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_ray import cli
 from rlhf_ray.cli import presets
-from rlhf_ray.envs import consent
+from rlhf_ray.data import consent
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, save_experiment, to_json
 

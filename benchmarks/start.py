@@ -1,0 +1,225 @@
+"""Start: what `rlhf-ray` costs before any learning: CPU seconds of each help text and of the smallest run, and a run's memory.
+
+CPU seconds are summed over all processes that a command starts, Ray's included, each read from /proc every 20 ms until it ends:
+which depends on the load of the machine less than wall time does. How much it does, tells the yardstick: CPU seconds of
+`import torch`. The smallest run is one iteration on Pendulum with four comparisons, one
+evaluation episode and the report. Memory is the most that all processes of a run of a few iterations have together at one moment
+(PSS: shared pages counted once).
+
+    python benchmarks/start.py            # everything; prints a table
+    python benchmarks/start.py --only run memory
+
+Writes benchmarks/results/start.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+RESULTS = Path(__file__).parent / "results"
+HELP = (
+    "--help",
+    "train --help",
+    "train pendulum --help",
+    "evaluate --help",
+    "record --help",
+    "fit --help",
+    "label --help",
+    "links --help",
+    "tune pendulum --help",
+    "store --help",
+    "submit --help",
+    "ps --help",
+    "stop --help",
+    "doctor --help",
+)
+SMALLEST = (
+    "train pendulum --total-env-steps 400 --fragments.initial-env-steps 200 --preferences.comparisons 4 --preferences.rounds 1 "
+    "--ppo.num-envs 1 --ppo.epochs 1 --reward-model.initial-updates 10 --evaluation-episodes 1"
+)
+A_FEW_ITERATIONS = "train pendulum --total-env-steps 17600 --evaluation-episodes 1"
+CLOCK = os.sysconf("SC_CLK_TCK")
+PR_SET_CHILD_SUBREAPER = 36
+YARDSTICK = [sys.executable, "-c", "import torch"]
+
+
+class Family:
+    """All processes that a command starts, however they are related to it, and the CPU seconds that each has taken."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[int, float] = {}
+        self.names: dict[int, str] = {}
+
+    def look(self) -> set[int]:
+        """Read the CPU seconds of those alive, and give their ids. Orphans are this process's children: it is their reaper."""
+        parents, spent = {}, {}
+        for entry in os.listdir("/proc"):
+            if entry.isdecimal():
+                try:
+                    fields = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                parents[int(entry)], spent[int(entry)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / CLOCK
+        alive: set[int] = set()
+        newest = {os.getpid()}
+        while newest := {pid for pid, parent in parents.items() if parent in newest}:
+            alive |= newest
+        for pid in alive:
+            self.seconds[pid] = spent[pid]
+            name = _name(pid)
+            if name and not name.startswith("ray::IDLE"):
+                self.names[pid] = name
+            else:
+                self.names.setdefault(pid, name)
+        return alive
+
+    def by_name(self) -> dict[str, float]:
+        """CPU seconds of each kind of process."""
+        total = Counter[str]()
+        for pid, seconds in self.seconds.items():
+            total[self.names[pid]] += seconds  # type: ignore[assignment]
+        return {name: round(seconds, 2) for name, seconds in total.most_common()}
+
+
+def _name(pid: int) -> str:
+    """What a process is: Ray gives its workers titles, and of others the program counts."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").split()
+    except OSError:
+        return ""
+    if not words:
+        return ""
+    if words[0].startswith("ray::"):
+        return words[0].partition(".")[0]
+    return next((Path(word).name for word in words if not word.startswith("-") and "bin/python" not in word), "python")
+
+
+def measure(words: str, folder: Path, *, memory: bool = False) -> dict[str, Any]:
+    """Run a command and find out what it takes."""
+    program = str(Path(sys.executable).with_name("rlhf-ray"))
+    run = ["--run-dir", str(folder / "run")] if "--total-env-steps" in words else []
+    return follow([program, *shlex.split(words), *run], folder, memory=memory)
+
+
+def follow(command: list[str], folder: Path, *, memory: bool = False) -> dict[str, Any]:
+    """Run any command and find out what it takes."""
+    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
+    family, most, parts, looked = Family(), 0.0, {}, 0.0
+    began = time.monotonic()
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        while True:
+            alive = family.look()
+            if process.poll() is not None:
+                break
+            if memory and time.monotonic() - looked > 0.5:
+                looked = time.monotonic()
+                seen = Counter[str]()
+                for pid in alive:
+                    try:
+                        seen[family.names[pid]] += psutil.Process(pid).memory_full_info().pss / 2**30  # type: ignore[assignment]
+                    except psutil.Error:
+                        continue
+                if sum(seen.values()) > most:
+                    most, parts = sum(seen.values()), {name: round(size, 3) for name, size in seen.most_common()}
+            time.sleep(0.02)
+        wall = time.monotonic() - began
+        _reap(family)
+        if process.returncode:
+            raise RuntimeError(f"{shlex.join(command)} ended with {process.returncode}: {Path(log.name).read_text()}")
+    found: dict[str, Any] = {
+        "cpu_seconds": round(sum(family.seconds.values()), 2),
+        "wall_seconds": round(wall, 2),
+        "processes": len(family.seconds),
+        "cpu_seconds_of": family.by_name(),
+    }
+    return found | ({"memory_gb": round(most, 3), "memory_gb_of": parts} if memory else {})
+
+
+def _reap(family: Family) -> None:
+    """Wait for the orphans, of which there are none in the end."""
+    deadline = time.monotonic() + 20.0
+    while time.monotonic() < deadline:
+        family.look()
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.02)
+    raise RuntimeError("processes are left over")
+
+
+def several(words: str, times: int, *, memory: bool = False) -> dict[str, Any]:
+    """The run with the median of CPU seconds."""
+    found = []
+    for _ in range(times):
+        with tempfile.TemporaryDirectory(prefix="start") as folder:
+            found.append(measure(words, Path(folder), memory=memory))
+    found.sort(key=lambda one: one["cpu_seconds"])
+    return found[len(found) // 2] | {
+        "cpu_seconds_of_all": [one["cpu_seconds"] for one in found],
+        "import_torch": yardstick(),
+    }
+
+
+def yardstick() -> float:
+    """CPU seconds of `import torch` now: the least of five."""
+    with tempfile.TemporaryDirectory(prefix="start") as folder:
+        return min(follow(YARDSTICK, Path(folder))["cpu_seconds"] for _ in range(5))
+
+
+def commit() -> str:
+    """What was measured."""
+    words = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=("help", "run", "memory"), default=("help", "run", "memory"))
+    options = parser.parse_args()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    outcome: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "commit": commit()}
+    if "help" in options.only:
+        outcome["help_cpu_seconds"] = {words: several(words, options.times)["cpu_seconds"] for words in HELP}
+    if "run" in options.only:
+        outcome["smallest_run"] = {"words": SMALLEST} | several(SMALLEST, options.times)
+    if "memory" in options.only:
+        outcome["memory"] = {"words": A_FEW_ITERATIONS} | several(A_FEW_ITERATIONS, 1, memory=True)
+    outcome["machine"] = {
+        "cpus": os.cpu_count(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "load": round(statistics.fmean(os.getloadavg()[:2]), 1),
+    }
+    print(json.dumps(outcome, indent=1))
+    if len(options.only) == 3:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "start.json").write_text(json.dumps(outcome, indent=1) + "\n")
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+if __name__ == "__main__":
+    main()

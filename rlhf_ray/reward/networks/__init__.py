@@ -1,0 +1,117 @@
+"""Reward networks: from fragments to the reward of each step, for every member of an ensemble at once. One file for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
+from rlhf_ray.data.registry import Registry
+from rlhf_ray.reward.networks.cnn import CNN as CNN
+from rlhf_ray.reward.networks.mlp import MLP as MLP  # where callers look for it
+from rlhf_ray.reward.networks.own import PerStep
+from rlhf_ray.settings import RewardModelSettings
+
+
+class RewardNetwork(Protocol):
+    """All members of an ensemble, as one `torch.nn.Module`. Its outputs are on the likelihood's scale; normalising is not its own.
+
+    One of your own is made with those that it takes of ``observation_space``, ``action_space`` and ``settings`` (the
+    `RewardModelSettings`, with ``ensemble_size``). Where members are to be called one by one, step by step, write a `StepNetwork`.
+    """
+
+    def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
+        """What `forward` takes, made once for each fragment: it must not depend on weights. Each tensor's first axis is ``n``.
+
+        Args:
+            observations: ``[n, length + 1, *observation_shape]``, as the environment gives them.
+            actions: ``[n, length, *action_shape]``, as given to the environment.
+            terminated: ``[n]`` bool: whether a fragment's last step ended the episode.
+        """
+        ...
+
+    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+        """The reward of each step for each member, ``[members, n, length]`` float32."""
+        ...
+
+
+class StepNetwork(Protocol):
+    """One member, a `torch.nn.Module` that sees one step at a time. It is made with what a `RewardNetwork` is."""
+
+    def forward(self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor) -> Tensor:
+        """The reward of each of a batch of steps, ``[batch]`` float32.
+
+        Args:
+            observations: ``[batch, *observation_shape]``, as the environment gives them: images are uint8.
+            actions: ``[batch, *action_shape]``, as given to the environment.
+            next_observations: as ``observations``.
+            terminated: ``[batch]`` bool.
+        """
+        ...
+
+
+def _auto(
+    observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings
+) -> RewardNetwork:
+    return (CNN if is_image(observation_space) else MLP)(observation_space, action_space, settings)
+
+
+NETWORKS: Registry[Any] = Registry("reward_model.network", StepNetwork, {"auto": _auto, "mlp": MLP, "cnn": CNN})
+"""By name."""
+
+
+def make_network(observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings) -> Any:
+    """The reward network that ``settings`` name, a `RewardNetwork` and `torch.nn.Module`.
+
+    Raises:
+        SettingError: there is none of this name, it does not fit the spaces, or it is no such network.
+    """
+    offered: Mapping[str, Any] = {
+        "observation_space": observation_space,
+        "action_space": action_space,
+        "settings": settings,
+    }
+    name = settings.network
+    if name in NETWORKS.parts or ":" not in name:
+        return NETWORKS.make(name, **offered)
+    first = NETWORKS.make(name, **offered)
+    if not isinstance(first, nn.Module):
+        raise SettingError(f"reward_model.network is {name!r}, which makes {first!r}: it must make a torch.nn.Module.")
+    network: Any = first
+    if not hasattr(first, "encode"):
+        others = (NETWORKS.make(name, **offered) for _ in range(settings.ensemble_size - 1))
+        network = PerStep([first, *others])
+    _try_out(network, observation_space, action_space, settings)
+    return network
+
+
+def _try_out(
+    network: Any, observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings
+) -> None:
+    """Have a user's own network give rewards for fragments of zeros."""
+    n, length = 2, 3
+    observations = torch.as_tensor(np.zeros((n, length + 1, *observation_space.shape), observation_space.dtype))
+    actions = np.zeros((n, length, *(action_space.shape or ())), action_space.dtype)
+    actions += np.asarray(getattr(action_space, "start", 0), action_space.dtype)
+    wanted = (settings.ensemble_size, n, length)
+    try:
+        with torch.no_grad():
+            rewards = network(network.encode(observations, torch.as_tensor(actions), torch.zeros(n, dtype=torch.bool)))
+    except Exception as error:
+        raise SettingError(
+            f"reward_model.network is {settings.network!r}, and trying it on observations {observation_space} and actions "
+            f"{action_space} raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}. See "
+            "rlhf_ray.reward.networks for what it is given."
+        ) from error
+    if not isinstance(rewards, Tensor) or tuple(rewards.shape) != wanted:
+        shape = tuple(rewards.shape) if isinstance(rewards, Tensor) else type(rewards).__name__
+        raise SettingError(
+            f"reward_model.network is {settings.network!r}, and for {n} fragments of {length} steps it gave {shape}: it must give "
+            f"the reward of each step for each member, {wanted} (a network of single steps: [batch])."
+        )

@@ -1,0 +1,89 @@
+"""The cnn: convolutions over state and next state, then a multilayer perceptron that also sees action and done."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
+from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder, StackedMLP
+from rlhf_ray.reward.networks.mlp import other_inputs
+from rlhf_ray.settings import Activation, RewardModelSettings
+
+CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
+"""Filters, kernel size and stride of each convolution. Small on purpose: on a CPU reward fitting is bound by them."""
+
+
+class CNN(nn.Module):
+    """See `rlhf_ray.reward.networks.RewardNetwork`.
+
+    Args:
+        observation_space: a uint8 image Box (height, width, channels).
+        action_space: Discrete or Box.
+        settings: inputs, layers, members.
+
+    Raises:
+        SettingError: the observations are no images, or too small.
+    """
+
+    def __init__(
+        self, observation_space: gym.spaces.Box, action_space: gym.Space[object], settings: RewardModelSettings
+    ):
+        super().__init__()
+        self.members, self.settings = settings.ensemble_size, settings
+        if not is_image(observation_space):
+            raise SettingError(
+                f"reward_model.network is 'cnn', and the observations are {observation_space}, no uint8 images of height x width "
+                "x channels; use 'mlp' or 'auto'."
+            )
+        self.encode_action = ActionEncoder(action_space)
+        inputs = (self.encode_action.size if settings.use_action else 0) + int(settings.use_done)
+        states = int(settings.use_state) + int(settings.use_next_state)
+        self.convolutions: nn.ModuleList | None = None
+        if states:
+            height, width, channels = observation_space.shape
+            self.convolutions = nn.ModuleList(
+                _convolutions(channels * states, settings.activation) for _ in range(self.members)
+            )
+            try:
+                with torch.no_grad():
+                    inputs += self.convolutions[0](torch.zeros(1, channels * states, height, width)).shape[1]
+            except RuntimeError as error:
+                raise SettingError(
+                    f"reward_model.network is 'cnn', and images of {height}x{width} pixels are too small for its convolutions "
+                    f"(filters, kernel, stride: {CONVOLUTIONS}); use 'mlp'."
+                ) from error
+        self.head = StackedMLP(self.members, inputs, settings.hidden, settings.activation)
+
+    def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
+        """``features`` ``[n, length, inputs]`` float32, and ``frames``, the observations as they are, where it sees any."""
+        parts = other_inputs(self.settings, self.encode_action, actions, terminated)
+        features = torch.cat(parts, 2) if parts else torch.zeros(*actions.shape[:2], 0, device=actions.device)
+        return {"features": features} if self.convolutions is None else {"features": features, "frames": observations}
+
+    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+        """``[members, n, length]``."""
+        n, length = inputs["features"].shape[:2]
+        features = inputs["features"].flatten(0, 1).expand(self.members, n * length, -1)
+        if self.convolutions is not None:
+            pixels = self._images(inputs["frames"]).permute(0, 3, 1, 2).float().mul_(1.0 / 255.0)
+            encoded = torch.stack([convolve(pixels) for convolve in self.convolutions])
+            features = torch.cat([encoded, features], -1)
+        rewards: Tensor = self.head(features)
+        return rewards.view(self.members, n, length)
+
+    def _images(self, frames: Tensor) -> Tensor:
+        """What the convolutions see of each step, channels joined: ``[n * length, height, width, channels]`` uint8."""
+        if self.settings.use_state and self.settings.use_next_state:
+            return torch.cat([frames[:, :-1], frames[:, 1:]], -1).flatten(0, 1)
+        return (frames[:, :-1] if self.settings.use_state else frames[:, 1:]).flatten(0, 1)
+
+
+def _convolutions(channels: int, activation: Activation) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for filters, kernel, stride in CONVOLUTIONS:
+        layers += [nn.Conv2d(channels, filters, kernel, stride), ACTIVATIONS[activation]()]
+        channels = filters
+    return nn.Sequential(*layers, nn.Flatten())

@@ -1,0 +1,68 @@
+"""The mlp: multilayer perceptrons over state, action, next state and done, as the settings switch them on."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.reward.networks.layers import ActionEncoder, StackedMLP
+from rlhf_ray.settings import RewardModelSettings
+
+
+class MLP(nn.Module):
+    """See `rlhf_ray.reward.networks.RewardNetwork`.
+
+    Args:
+        observation_space: Box; images are flattened.
+        action_space: Discrete or Box.
+        settings: inputs, layers, members.
+    """
+
+    def __init__(
+        self, observation_space: gym.spaces.Box, action_space: gym.Space[object], settings: RewardModelSettings
+    ):
+        super().__init__()
+        self.members, self.settings = settings.ensemble_size, settings
+        self.encode_action = ActionEncoder(action_space)
+        self.scale_observation = 1.0 / 255.0 if observation_space.dtype == np.uint8 else 1.0
+        states = int(settings.use_state) + int(settings.use_next_state)
+        inputs = states * int(np.prod(observation_space.shape)) + self._others
+        self.head = StackedMLP(self.members, inputs, settings.hidden, settings.activation)
+
+    @property
+    def _others(self) -> int:
+        return (self.encode_action.size if self.settings.use_action else 0) + int(self.settings.use_done)
+
+    def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
+        """``features`` ``[n, length, inputs]`` float32."""
+        n, length = actions.shape[:2]
+        vectors = observations.flatten(2).float() * self.scale_observation
+        parts = []
+        if self.settings.use_state:
+            parts.append(vectors[:, :-1])
+        if self.settings.use_next_state:
+            parts.append(vectors[:, 1:])
+        parts += other_inputs(self.settings, self.encode_action, actions, terminated)
+        return {"features": torch.cat(parts, 2) if parts else vectors.new_zeros((n, length, 0))}
+
+    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+        """``[members, n, length]``."""
+        features = inputs["features"].flatten(0, 1)
+        rewards: Tensor = self.head(features.expand(self.members, *features.shape))
+        return rewards.view(self.members, *inputs["features"].shape[:2])
+
+
+def other_inputs(
+    settings: RewardModelSettings, encode_action: ActionEncoder, actions: Tensor, terminated: Tensor
+) -> list[Tensor]:
+    """What a network sees besides observations, each ``[n, length, size]`` float32: the action, and whether the step ended all."""
+    parts = []
+    if settings.use_action:
+        parts.append(encode_action(actions).flatten(2))
+    if settings.use_done:
+        done = torch.zeros(*actions.shape[:2], 1, device=actions.device)
+        done[:, -1, 0] = terminated.float()
+        parts.append(done)
+    return parts

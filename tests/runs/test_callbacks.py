@@ -1,0 +1,131 @@
+"""Callbacks: what a run tells, to whom and in which order, and what becomes of a run whose callback fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from rlhf_ray import cli
+from rlhf_ray.cli.train import _callbacks
+from rlhf_ray.data import consent
+from rlhf_ray.data.errors import CallbackError, SettingError
+from rlhf_ray.rllib.algorithm import LearnsFromPreferences
+from rlhf_ray.runs.callbacks import Callback, Callbacks, TrainingRun
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.outcome import Outcome
+from rlhf_ray.runs.train import train
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = Experiment(
+    total_env_steps=200 + 3 * 400,
+    seed=3,
+    fragments=FragmentSettings(length=10, initial_env_steps=200, pool=20),
+    preferences=PreferenceSettings(comparisons=8, initial_comparisons=4, rounds=1, held_out_share=0.2),
+    reward_model=RewardModelSettings(hidden=(8,), initial_updates=2, updates=2),
+    ppo=PPOSettings(num_envs=2, rollout_length=200, minibatch_size=200, epochs=1, hidden=(8,)),
+)
+
+
+class Heard(Callback):
+    """Writes down what it hears."""
+
+    def __init__(self, log: list[Any] | None = None, name: str = ""):
+        self.log: list[Any] = [] if log is None else log
+        self.name = name
+
+    def on_start(self, run: TrainingRun) -> None:
+        assert isinstance(run.algorithm, LearnsFromPreferences)
+        self.log.append((self.name, "start", run.algorithm.training_iteration))
+
+    def on_stage(self, stage: str) -> None:
+        self.log.append((self.name, stage))
+
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        assert "alarms" in metrics
+        metrics["mine"] = 7
+        self.log.append((self.name, "iteration", metrics["iteration"]))
+
+    def on_end(self, outcome: Outcome | None) -> None:
+        self.log.append((self.name, "end", None if outcome is None else outcome.env_steps))
+
+
+class Failing(Callback):
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        raise KeyError("no such thing")
+
+
+@pytest.mark.usefixtures("ring_in_process")
+def test_a_failing_callback_stops_the_run_which_resumes_with_nothing_lost(tmp_path: Path) -> None:
+    folder, heard = RunFolder.create(tmp_path / "run", TINY), Heard()
+    with pytest.raises(CallbackError, match=r"test_callbacks:Failing\.on_metrics raised KeyError.*--resume") as error:
+        train(TINY, folder, callbacks=[Failing(), heard])
+    assert isinstance(error.value.__cause__, KeyError)
+    assert "\n" not in str(error.value)
+    seen = [each[1:] for each in heard.log]
+    assert seen[0] == ("start", 0)
+    assert seen[-3:] == [("iteration", 1), ("stopping",), ("end", None)]
+    assert [row["mine"] for row in folder.rows()] == [7]
+    assert folder.checkpoint().name == "00000001"
+    heard.log.clear()
+    outcome = train(TINY, folder, resume=True, evaluation_episodes=1, callbacks=[heard, example_in_the_docs()])
+    seen = [each[1:] for each in heard.log]
+    stages = [("training",), ("iteration", 2), ("iteration", 3), ("evaluating",), ("end", 1400)]
+    assert [("start", 1), *stages] == seen
+    rows = folder.rows()
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
+    assert rows[-1]["best_true_return"] == max(row["true_return_mean"] for row in rows[1:])
+    assert outcome.env_steps == json.loads(folder.result.read_text())["env_steps"] == 1400
+    assert outcome.held_out_accuracy is not None
+    assert folder.report.exists()
+
+
+def example_in_the_docs() -> Callback:
+    """The callback that docs/metrics.md shows."""
+    (code,) = re.findall(r"```python\n(.*?class .*?)```", (ROOT / "docs" / "metrics.md").read_text(), re.DOTALL)
+    assert len(code.splitlines()) <= 20
+    names: dict[str, Any] = {"__name__": "docs"}
+    exec(code, names)
+    return cast(Callback, names["Best"]())
+
+
+def test_hooks_come_in_the_lists_order_and_ends_in_the_reverse(tmp_path: Path) -> None:
+    log: list[Any] = []
+    told = Callbacks([Heard(log, "a"), Heard(log, "b")])
+    told.on_stage("x")
+    told.on_end(None)  # nothing began, so nothing ends
+    told._started = True
+    told.on_end(None)
+    assert log == [("a", "x"), ("b", "x"), ("b", "end", None), ("a", "end", None)]
+
+
+def test_callbacks_are_named_on_the_command_line_and_a_folders_need_consent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_listeners.py").write_text(
+        "from rlhf_ray.runs.callbacks import Callback\n\nclass Mine(Callback):\n    pass\n\nclass Other:\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("RLHF_RAY_MODULES", str(tmp_path))
+    folder = RunFolder.create(tmp_path / "run", TINY, {"callback": ["my_listeners:Mine"]})
+    with pytest.raises(SettingError, match=r"run\.json names the callback 'my_listeners:Mine'.*--allow-import"):
+        _callbacks(["my_listeners:Mine"], ["--resume", str(folder.path)], folder)
+    assert "my_listeners" not in sys.modules
+    for words, said in (
+        (["my_listeners:Other"], "a Callback needs on_start"),
+        (["my_listeners:Nobody"], "importing that raised AttributeError"),
+        (["Mine"], "it must be module:Name"),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(["train", "pendulum", "--callback", *words, "--run-dir", str(tmp_path / "new")])
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "new").exists()
+    (mine,) = _callbacks(["my_listeners:Mine"], ["--resume", str(folder.path)], folder)  # typed by now
+    assert isinstance(mine, Callback)
+    consent._allowed.discard("my_listeners")

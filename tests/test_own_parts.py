@@ -1,0 +1,213 @@
+"""A user's own parts, as docs/your_own_parts.md has them: found from outside the package, alone and together."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.data import modules, registry
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.queries.parts import check_parts
+from rlhf_ray.reward.networks import make_network
+from rlhf_ray.settings import PreferenceSettings, RewardModelSettings, from_json, to_json
+from rlhf_ray.store import PreferenceStore
+from tests.actors.rings import ring_in
+from tests.made_up import FORCES, VECTORS
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "your_own_parts.md"
+BLOCKS = [block for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "import" in block]
+OWN = {
+    "preferences.teacher": "my_parts:Hasty",
+    "preferences.gatherer": "my_parts:InBatches",
+    "preferences.selection": "my_parts:FarApart",
+    "reward_model.network": "my_parts:Quadratic",
+    "reward_model.loss": "my_parts:hinge",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """One that a user is in, with my_parts.py."""
+    assert len(BLOCKS) == 5
+    assert all(len(block.splitlines()) <= 40 for block in BLOCKS)
+    (tmp_path / "my_parts.py").write_text("\n\n".join(BLOCKS))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv(modules.FOLDERS, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("my_parts", None)
+
+
+def of(group: str, chosen: list[str]) -> dict[str, Any]:
+    return {setting.partition(".")[2]: OWN[setting] for setting in chosen if setting.startswith(group)}
+
+
+@pytest.mark.parametrize("chosen", [*([setting] for setting in OWN), list(OWN)], ids=[*OWN, "all"])
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_the_ring_turns_with_own_parts(folder: Path, chosen: list[str], mode: Any) -> None:
+    preferences = PreferenceSettings(
+        comparisons=30, initial_comparisons=20, rounds=2, mode=mode, **of("preferences", chosen)
+    )
+    settings = {"hidden": (8,), "batch_size": 4, "initial_updates": 10, "updates": 5, "ensemble_size": 2}
+    reward_model = RewardModelSettings(**settings, **of("reward_model", chosen))
+    check_parts(preferences, reward_model)
+    with ring_in(folder, preferences, reward_model=reward_model) as ring:
+        report = ring.begin(200)
+        assert report is not None
+        assert report.fit is not None
+        assert np.isfinite(report.fit.train_loss)
+        annotators = set(PreferenceStore(folder / "store", create=False).load().annotators)  # type: ignore[union-attr]
+        expected = {"preferences.gatherer": "my_service", "preferences.teacher": "hasty"}
+        assert annotators == {next((name for setting, name in expected.items() if setting in chosen), "oracle")}
+        assert ring.newest_reward()["version"] == 1
+        if "reward_model.network" in chosen:
+            assert "networks.networks.1.weight" in ring.newest_reward()
+
+
+def test_settings_with_own_parts_are_kept_by_name(folder: Path) -> None:
+    settings = PreferenceSettings(teacher="my_parts:Hasty")
+    assert from_json(PreferenceSettings, to_json(settings)) == settings
+    check_parts(settings, RewardModelSettings())
+    import my_parts
+
+    assert PreferenceSettings(teacher=my_parts.Hasty).teacher == "my_parts:Hasty"
+
+
+class Local:
+    name = "local"
+
+    def answer(self, pairs: Any, rng: Any) -> Any:
+        return np.ones(len(pairs), np.float32)
+
+
+def test_an_object_is_taken_along_to_the_process_that_reads_its_settings() -> None:
+    import ray.cloudpickle  # as Ray sends settings
+
+    instance = Local()
+    settings = PreferenceSettings(teacher=instance)  # type: ignore[arg-type]
+    kept = to_json(settings)
+    again = from_json(PreferenceSettings, kept)
+    sent = ray.cloudpickle.dumps(again)
+    registry._given.clear()
+    received = ray.cloudpickle.loads(sent)
+    assert received == settings
+    check_parts(received, RewardModelSettings())
+    registry._given.clear()  # as in a later run
+    with pytest.raises(SettingError, match=r"teacher is 'tests.*:Local\(…\)', an object of the program"):
+        check_parts(from_json(PreferenceSettings, kept), RewardModelSettings())
+
+
+WRONG = """
+import torch
+
+class Mute:
+    name = "mute"
+
+class Rude:
+    name = "rude"
+    def answer(self, pairs, rng):
+        return None
+
+class Needy:
+    name = "needy"
+    def __init__(self, budget):
+        ...
+    def answer(self, pairs, rng):
+        ...
+
+class Mean(torch.nn.Module):
+    def forward(self, observations, actions, next_observations, terminated):
+        return observations.mean()
+
+class NoModule:
+    def forward(self, *steps):
+        pass
+
+def mean(return_difference, preferences, label_noise):
+    return return_difference.mean()
+
+def short(return_difference):
+    return return_difference
+
+class Scores:
+    pass
+
+broken = 1 / 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "value", "message"),
+    [
+        ("preferences", "teacher", "psychic", r"one of oracle, stochastic, human, or module:Name"),
+        ("preferences", "teacher", "no_such_module:It", r"there is no module 'no_such_module'.*PYTHONPATH"),
+        ("preferences", "teacher", "wrong_parts:It", r"has no attribute 'It'"),
+        ("preferences", "teacher", "wrong_parts:Mute", r"lacks answer: see rlhf_ray.teachers.Teacher"),
+        ("preferences", "teacher", "wrong_parts:Needy", r"missing 1 required.*'budget'.*It may take settings"),
+        (
+            "preferences",
+            "selection",
+            "wrong_parts:Scores",
+            r"lacks needs_reward, score: see rlhf_ray.queries.selection",
+        ),
+        ("preferences", "gatherer", "wrong_parts:It", r"has no attribute 'It'"),
+        ("reward_model", "network", "wrong_parts:Mean", r"2 fragments of 3 steps.*\(3, 2, 3\)|raised RuntimeError"),
+        ("reward_model", "network", "wrong_parts:NoModule", r"must make a torch.nn.Module"),
+        ("reward_model", "loss", "wrong_parts:mean", r"it gave \(\): it must give the loss of each, not their mean"),
+        ("reward_model", "loss", "wrong_parts:short", r"called with \(return_difference, preferences, label_noise\)"),
+    ],
+)
+def test_a_wrong_part_is_one_line_that_says_what_it_is_asked(
+    folder: Path, group: str, name: str, value: str, message: str
+) -> None:
+    (folder / "wrong_parts.py").write_text(WRONG)
+    own: dict[str, Any] = {name: value}
+    preferences = PreferenceSettings(**own if group == "preferences" else {})
+    reward_model = RewardModelSettings(**own if group == "reward_model" else {})
+
+    def try_them() -> None:
+        check_parts(preferences, reward_model)
+        make_network(VECTORS, FORCES, reward_model)
+
+    with pytest.raises(SettingError, match=rf"(?s)^{group}\.{name} is '{value}'.*{message}") as error:
+        try_them()
+    assert "\n" not in str(error.value)
+    sys.modules.pop("wrong_parts", None)
+
+
+def test_an_answer_of_no_use_is_one_line(folder: Path) -> None:
+    (folder / "wrong_parts.py").write_text(WRONG)
+    preferences = PreferenceSettings(comparisons=30, initial_comparisons=20, rounds=2, teacher="wrong_parts:Rude")
+    with (
+        ring_in(folder, preferences) as ring,
+        pytest.raises(SettingError, match=r"teacher is 'rude', and asked about 20 pairs it answered None"),
+    ):
+        ring.begin(200)
+    sys.modules.pop("wrong_parts", None)
+
+
+def test_a_network_of_whole_fragments_is_asked_for_all_members_at_once() -> None:
+    class Recurrent(torch.nn.Module):
+        def __init__(self, observation_space: Any, settings: RewardModelSettings):
+            super().__init__()
+            size = observation_space.shape[0]
+            self.members = torch.nn.ModuleList(torch.nn.GRU(size, 1) for _ in range(settings.ensemble_size))
+
+        def encode(self, observations: Any, actions: Any, terminated: Any) -> Any:
+            return {"observations": observations}
+
+        def forward(self, inputs: Any) -> Any:
+            steps = inputs["observations"][:, :-1].transpose(0, 1)
+            return torch.stack([member(steps)[0].squeeze(-1).T for member in self.members])
+
+    settings = RewardModelSettings(network=Recurrent, ensemble_size=2)  # type: ignore[arg-type]
+    network = make_network(VECTORS, FORCES, settings)
+    frames, actions = torch.zeros(4, 6, 3), torch.zeros(4, 5, 2)
+    assert network(network.encode(frames, actions, torch.zeros(4, dtype=torch.bool))).shape == (2, 4, 5)
