@@ -78,7 +78,7 @@ class Runner:
             np.zeros(CLIPS, np.int64),
             np.full(CLIPS, version),
         )
-        ray.get(ray.get_actor("ring/pool").add.remote(Clips(1, version, fragments, 0, (100,))))
+        ray.get(ray.get_actor("ring/pool").add.remote(Clips(1, version, fragments, 0, (20,))))
         return fragments.nbytes
 
 
