@@ -82,6 +82,7 @@ def test_people_are_asked_and_the_reward_is_fitted_to_what_they_say(tmp_path: Pa
     assert ((returns > 0) == (stored.preferences == 1))[decided].all()
 
 
+@pytest.mark.soak
 def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp_path: Path) -> None:
     with people_ring(tmp_path, preferences=dataclasses.replace(PREFERENCES, minimum_comparisons=2)) as ring:
         thread = threading.Thread(target=ring.begin, args=(200,), daemon=True)
@@ -131,6 +132,7 @@ def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: st
     assert len(set(zip(stored.pairs.ids, stored.annotators, strict=True))) == len(stored)
 
 
+@pytest.mark.soak
 def test_rounds_wait_for_people_when_they_are_asked_to(tmp_path: Path) -> None:
     rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
     with people_ring(tmp_path, rounds) as ring, _person(ring, tmp_path):
@@ -141,6 +143,7 @@ def test_rounds_wait_for_people_when_they_are_asked_to(tmp_path: Path) -> None:
         assert second.fit is not None
 
 
+@pytest.mark.soak
 def test_waiting_for_people_can_be_stopped(tmp_path: Path) -> None:
     rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
     with people_ring(tmp_path, rounds) as ring:
@@ -165,6 +168,7 @@ def test_people_and_a_script_share_the_questions(tmp_path: Path) -> None:
     assert 8 <= by["ada"] <= 12
 
 
+@pytest.mark.soak
 def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path: Path) -> None:
     sessions = Sessions.create(LABELLING.annotators)
     with people_ring(tmp_path, sessions=sessions) as ring:

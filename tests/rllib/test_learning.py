@@ -62,6 +62,7 @@ class Whose(RLlibCallback):  # type: ignore[misc]
         metrics_logger.log_value(f"of_{env_runner.worker_index}", 1, reduce="sum")
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_nobody_waits_for_a_slow_env_runner_and_the_budget_is_met(tmp_path: Path) -> None:
     tune.register_env("uneven", Uneven)

@@ -45,6 +45,7 @@ def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
             np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
 
 
+@pytest.mark.usefixtures("ring_in_process")
 def test_a_run_that_goes_on_from_a_checkpoint_comes_to_the_same_bit_for_bit(
     trained_run: RunFolder, tmp_path: Path
 ) -> None:
@@ -82,10 +83,14 @@ def test_with_two_env_runners_too(tmp_path: Path) -> None:
         algorithm.stop()
 
 
-@pytest.mark.usefixtures("ray_session")
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("ring", "runners"), [("ring_in_process", 0), pytest.param("ray_session", 2, marks=pytest.mark.soak)]
+)
 def test_an_asynchronous_run_goes_on_with_its_newest_reward_its_labels_and_another_number_of_env_runners(
-    tmp_path: Path,
+    tmp_path: Path, ring: str, runners: int, request: pytest.FixtureRequest
 ) -> None:
+    request.getfixturevalue(ring)
     experiment = small()
     experiment = dataclasses.replace(
         experiment, preferences=dataclasses.replace(experiment.preferences, mode="asynchronous")
@@ -103,7 +108,7 @@ def test_an_asynchronous_run_goes_on_with_its_newest_reward_its_labels_and_anoth
         before, version = outcome(algorithm), algorithm.ring.version
     finally:
         algorithm.stop()
-    ppo = dataclasses.replace(experiment.ppo, num_envs=2, num_env_runners=2)
+    ppo = dataclasses.replace(experiment.ppo, num_envs=2, num_env_runners=runners)
     config = PreferencePPOConfig.from_experiment(dataclasses.replace(experiment, ppo=ppo)).preferences(store=store)
     algorithm = config.build_algo()
     try:

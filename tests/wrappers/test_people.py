@@ -63,6 +63,7 @@ def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(
     assert (np.diff(steps_of, axis=1) == 1).all()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_people_are_asked_about_the_first_two_clips_while_others_are_made(tmp_path: Path) -> None:
     env = HumanPreferencesEnv(

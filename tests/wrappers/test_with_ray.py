@@ -113,6 +113,7 @@ assert not ray.is_initialized()
 """
 
 
+@pytest.mark.soak
 @pytest.mark.ray
 def test_ray_is_started_and_ended_with_those_that_need_it() -> None:
     subprocess.run([sys.executable, "-c", ALONE], check=True, timeout=800)
