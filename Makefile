@@ -10,6 +10,8 @@ export EXTRAS ?=
 BIN := .venv/bin
 # Markers of the tests that run one after the other, on one Ray. The others need no more than a core.
 ON_RAY := ray or cluster or learning
+# Where these are: importing all others takes longer than some of them.
+RAY_FOLDERS := tests/actors tests/cli tests/rllib tests/runs tests/wrappers
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -26,7 +28,7 @@ demo: setup ## Train Pendulum from a scripted teacher's preferences
 
 test: lint types ## Lint, types, then all tests but the soak; stops at the first that fails
 	$(BIN)/pytest -m "not ($(ON_RAY) or soak)" -n 2 --dist loadfile
-	$(BIN)/pytest -m "($(ON_RAY)) and not soak" --durations=15
+	$(BIN)/pytest $(RAY_FOLDERS) -m "($(ON_RAY)) and not soak" -p no:schemathesis --durations=15
 
 test-fast: setup ## The tests without Ray and the browser, in two processes
 	$(BIN)/pytest -m "not ($(ON_RAY) or browser or soak)" -n 2 --dist loadfile

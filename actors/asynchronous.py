@@ -468,7 +468,7 @@ class AsynchronousRing:
 
     def _situation(self) -> tuple[int, int, int]:
         """How far the training is: environment steps, version, labels."""
-        now = self.source.env_steps if self._gathering else self._moment.env_steps
+        now = round(self.source.share * self.source.env_steps) if self._gathering else self._moment.env_steps
         return now, self.version, self.answered
 
     def _waiting_for(self) -> str:

@@ -86,7 +86,8 @@ class SynchronousRing:
         gathering = asyncio.ensure_future(self.source.first(env_steps, more.set))
         wanted = self.schedule.allowed(0.0, self._adopted, 0, training=False) - self._adopted
         while not gathering.done() and not stop():
-            self.people.tell(self.source.env_steps, self.version, self.answered)
+            taken = round(self.source.share * self.source.env_steps)
+            self.people.tell(taken, self.version, self.answered)
             missing = questions(wanted, self.source.share, self.source.share > 0) - page.asked
             if missing > 0:
                 await self.members.ask(page, missing)

@@ -16,7 +16,7 @@ _given: dict[str, Any] = {}
 """Parts that a program gave as objects, by their names."""
 
 
-class Given(str):
+class GivenName(str):
     """The name of a part that a program gave as an object. Pickled, it takes the object along to the process that reads it."""
 
     part: Any
@@ -25,9 +25,9 @@ class Given(str):
         return _give, (str(self), self.part)
 
 
-def _give(name: str, part: Any) -> Given:
+def _give(name: str, part: Any) -> GivenName:
     _given[name] = part
-    given = Given(name)
+    given = GivenName(name)
     given.part = part
     return given
 

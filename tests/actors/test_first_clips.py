@@ -95,7 +95,7 @@ def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, 
     preferences, slow = dataclasses.replace(PREFERENCES, mode=mode), partial(SlowlyDrawn, (20,), numbered=False)
     with people_ring(tmp_path, preferences, make_env=slow) as ring:
         ring.say = said.append
-        thread = threading.Thread(target=ring.begin, args=(200, over.is_set))
+        thread = threading.Thread(target=ring.begin, args=(200, over.is_set), daemon=True)
         thread.start()
         person = Person(links(ring)["ada"], tmp_path / "store")
         reasons = set()

@@ -84,7 +84,7 @@ def test_people_are_asked_and_the_reward_is_fitted_to_what_they_say(tmp_path: Pa
 
 def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp_path: Path) -> None:
     with people_ring(tmp_path, preferences=dataclasses.replace(PREFERENCES, minimum_comparisons=2)) as ring:
-        thread = threading.Thread(target=ring.begin, args=(200,))
+        thread = threading.Thread(target=ring.begin, args=(200,), daemon=True)
         thread.start()
         person = Person(links(ring)["ada"], tmp_path / "store")
         _wait(lambda: person.client.get("/api/progress").json()["first_labels"] == 2)

@@ -73,10 +73,11 @@ def test_where_no_member_can_be_asked_all_are() -> None:
     assert all(0 < rate <= 0.5 for rate in rates.values())
 
 
-def test_the_estimates_are_near_and_the_reward_better_than_without() -> None:
+@pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.soak)])
+def test_the_estimates_are_near_and_the_reward_better_than_without(seeds: int) -> None:
     unseen = some_comparisons(1000, 10, seed=1000)
     accuracies: dict[bool, list[float]] = {False: [], True: []}
-    for seed in range(3):
+    for seed in range(seeds):
         for errors, found in accuracies.items():
             trainer = trainer_of(RewardModelSettings(annotator_errors=errors), seed)
             trainer.add(answers(600, seed))

@@ -60,8 +60,7 @@ class Failing(Callback):
         raise KeyError("no such thing")
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_session")
+@pytest.mark.usefixtures("ring_in_process")
 def test_a_failing_callback_stops_the_run_which_resumes_with_nothing_lost(tmp_path: Path) -> None:
     folder, heard = RunFolder.create(tmp_path / "run", TINY), Heard()
     with pytest.raises(CallbackError, match=r"test_callbacks:Failing\.on_metrics raised KeyError.*--resume") as error:

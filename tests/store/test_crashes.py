@@ -81,19 +81,20 @@ def cut_power(path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int) -> None:
 def test_whenever_the_power_goes_what_was_acknowledged_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cut_power(tmp_path, monkeypatch, 40)
+    cut_power(tmp_path, monkeypatch, 20)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("every", [15, pytest.param(1, marks=pytest.mark.soak)])
 def test_whenever_the_disk_fails_the_error_says_so_and_the_commit_may_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, every: int
 ) -> None:
     monkeypatch.setattr(store, "COMPACT_AT", 3)
     counter = FaultyDisk(-1, random.Random(0))
     with monkeypatch.context() as patch:
         counter.install(patch)
         work(tmp_path / "whole", [])
-    for at in range(1 + number % 4, counter.done, 4):
+    for at in range(1 + number % every, counter.done, every):
         folder = tmp_path / str(at)
         disk = FaultyDisk(at, random.Random(at), OSError(number, os.strerror(number)))
         with monkeypatch.context() as patch:
@@ -212,7 +213,7 @@ from rlhf_ray.store import PreferenceStore, store
 from tests.made_up import some_comparisons
 store.COMPACT_AT = 16
 opened = PreferenceStore(sys.argv[1])
-for number in range(200):
+for number in range(int(sys.argv[3])):
     opened.commit(some_comparisons(1, 2, seed=1000 * int(sys.argv[2]) + number), annotator="oracle")
 """
 READER = """
@@ -232,7 +233,8 @@ print(len(before))
 """
 
 
-def test_four_committers_at_once_store_everything_once_while_others_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("commits", [30, pytest.param(200, marks=pytest.mark.soak)])
+def test_four_committers_at_once_store_everything_once_while_others_read(tmp_path: Path, commits: int) -> None:
     folder, stop = tmp_path / "store", tmp_path / "stop"
     PreferenceStore(folder)
     command = [sys.executable, "-c"]
@@ -240,15 +242,17 @@ def test_four_committers_at_once_store_everything_once_while_others_read(tmp_pat
         subprocess.Popen([*command, READER, str(folder), str(stop)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         for _ in range(2)
     ]
-    writers = [subprocess.Popen([*command, COMMITTER, str(folder), str(one)], cwd=ROOT) for one in range(4)]
+    writers = [
+        subprocess.Popen([*command, COMMITTER, str(folder), str(one), str(commits)], cwd=ROOT) for one in range(4)
+    ]
     assert [writer.wait() for writer in writers] == [0] * 4
     stop.touch()
     for reader in readers:
         printed, _ = reader.communicate()
         assert reader.returncode == 0
-        assert 0 < int(printed) <= 800
+        assert 0 < int(printed) <= 4 * commits
     opened = PreferenceStore(folder)
-    assert len(opened) == len(opened.events()) == 800
-    expected = [some_comparisons(1, 2, seed=1000 * one + number) for one in range(4) for number in range(200)]
+    assert len(opened) == len(opened.events()) == 4 * commits
+    expected = [some_comparisons(1, 2, seed=1000 * one + number) for one in range(4) for number in range(commits)]
     assert set(opened.snapshot().ids) == {batch.pairs.ids[0] for batch in expected}
     assert opened.verify().problems == ()
