@@ -74,6 +74,8 @@ class AsynchronousRing:
         self.meters = {name: Meter() for name in ("asking", "fitting", "exploring", "checking")}
         self.meters |= {askings.name: Meter() for askings in members.gatherers}
         self._tally = Tally()
+        self._reading = 0
+        """Readings of it under way: what has been answered is no open question any more, and is not counted yet."""
         self._moment = Moment(0.0, 0, 0, 0, _no_policy)
         self._advances = self._looked_at = 0
         """Iterations of the agent that have begun, and those at which the pool was looked at last."""
@@ -190,7 +192,7 @@ class AsynchronousRing:
 
     async def _unsettled(self) -> bool:
         scripted = [askings for askings in self.members.gatherers if askings.annotators]
-        if any(askings.open or self._to_ask(askings) > 0 for askings in scripted):
+        if self._reading or any(askings.open or self._to_ask(askings) > 0 for askings in scripted):
             return True
         return self.fits and (self.meters["fitting"].working or self._fit_is_due())
 
@@ -338,7 +340,12 @@ class AsynchronousRing:
             self._notify()
 
     async def _read(self) -> None:
-        self._tally = await self.members.tally()
+        self._reading += 1
+        try:
+            self._tally = await self.members.tally()
+        finally:
+            self._reading -= 1
+        self._notify()
 
     async def _fit(self) -> None:
         """Make a version, where gradient steps are due and there are new labels."""
@@ -419,7 +426,7 @@ class AsynchronousRing:
 
     def _to_ask(self, askings: Askings) -> int:
         """How many pairs to ask a gatherer about now."""
-        if not self.asks or self._starved_at == self._advances:
+        if not self.asks or self._reading or self._starved_at == self._advances:
             return 0
         before = self._labels_before
         due = before + questions(self._allowed() - before, self.source.share, self.source.share > 0)
@@ -457,7 +464,7 @@ class AsynchronousRing:
 
     def _answers_to_come(self) -> bool:
         """Before the first fit: whether there will be more answers without the agent's training going on."""
-        if self._gathering or self.members.open or self._wants_clips() or self.source.to_come():
+        if self._gathering or self._reading or self.members.open or self._wants_clips() or self.source.to_come():
             return True
         return any(self._to_ask(askings) > 0 for askings in self.members.gatherers)
 
@@ -467,7 +474,7 @@ class AsynchronousRing:
 
     def _version_to_come(self) -> bool:
         """Whether a newer version of the reward model is to be expected without the agent's training going on."""
-        labels = self._unfitted or self.members.open > 0
+        labels = self._unfitted or self._reading or self.members.open > 0
         asking = any(self._to_ask(askings) > 0 for askings in self.members.gatherers)
         return self.meters["fitting"].working or (self._rounds_to_fit() > 0 and (labels or asking))
 

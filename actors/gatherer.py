@@ -13,7 +13,8 @@ from typing import Any
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.failures import cause
-from rlhf_ray.queries.gatherers import Commit, Gatherer
+from rlhf_ray.queries.gatherers import Commit, Gatherer, ScriptedGatherer
+from rlhf_ray.settings import PreferenceSettings
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,18 @@ class Progress:
     last: int | None = None
     failed: int = 0
     serving: bool = True
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """Makes a `ScriptedGatherer`. Here, so that the gatherer's process imports nothing of the ring's."""
+
+    settings: PreferenceSettings
+    seed: int
+
+    def __call__(self, commit: Commit) -> ScriptedGatherer:
+        """The gatherer, which has its answers stored by ``commit``."""
+        return ScriptedGatherer(commit, self.settings, self.seed)
 
 
 class GathererActor:

@@ -11,13 +11,12 @@ import gymnasium as gym
 
 from actors.askings import Askings, open_questions
 from actors.executor import Executor
-from actors.gatherer import GathererActor
+from actors.gatherer import GathererActor, Scripted
 from actors.reward_trainer import RewardTrainerActor, StateLostError
 from actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.queries.gatherers import ScriptedGatherer
 from rlhf_ray.queries.pool import ClipPool, PoolReport
 from rlhf_ray.reward.fitting import check_clips
 from rlhf_ray.reward.trainer import FitReport
@@ -214,7 +213,7 @@ class Members:
         share = 1.0 - of.preferences.people_share
         if share == 0.0:
             return
-        make = _Scripted(of.preferences, of.seed)
+        make = Scripted(of.preferences, of.seed)
         executor = self.executor
         actor = executor.start(GathererActor, "gatherer", make, executor.find("store"), executor.get)
         name = of.preferences.teacher
@@ -337,14 +336,3 @@ class Members:
         """End the actors."""
         for actor in (self.pool, *(askings.actor for askings in self.gatherers), self.trainer, self.store):
             self.executor.stop(actor)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Scripted:
-    """Makes a `ScriptedGatherer`."""
-
-    settings: PreferenceSettings
-    seed: int
-
-    def __call__(self, commit: Any) -> ScriptedGatherer:
-        return ScriptedGatherer(commit, self.settings, self.seed)

@@ -9,6 +9,7 @@ import numpy as np
 import ray
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
+from actors.executor import look_up
 from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
@@ -50,7 +51,7 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
                 dropped = 1
             else:
                 if self._pool is None:
-                    self._pool = ray.get_actor(f"{config.ring_name}/pool")
+                    self._pool = look_up(config.ring_name, "pool")
                 self._sent = self._pool.add.remote(self._clips(env_runner, samples))
                 if preferences.mode == "synchronous":
                     ray.get(self._sent, timeout=60)
