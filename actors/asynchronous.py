@@ -335,7 +335,10 @@ class AsynchronousRing:
             self._notify()
 
     async def _read(self) -> None:
-        self._tally = await self.members.tally()
+        tally = await self.members.tally()
+        if tally.last >= self._tally.last:  # of two readings at once the later one counts
+            self._tally = tally
+        self._notify()
 
     async def _fit(self) -> None:
         """Make a version, where gradient steps are due and there are new labels."""
