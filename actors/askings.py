@@ -105,7 +105,9 @@ class Askings:
             self._open[number] = left
             if not left:
                 self._forget(number)
-        stored, self._changes = progress.changes != self._changes, progress.changes
+        # One that was restarted counts from 0 again, and may have stored something that it did not get to tell.
+        stored = progress.changes != self._changes or bool(progress.unknown)
+        self._changes = progress.changes
         self.last, self.failed_commits = progress.last, progress.failed
         return stored
 

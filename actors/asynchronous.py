@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from actors.askings import Askings
 from actors.clip_source import ClipSource
 from actors.first_clips import questions
+from actors.meter import Meter
 from actors.people import People
 from actors.ring import STATE, Members, Moment, RoundReport, Stop
 from actors.synchronous import FIRST_FIT
@@ -336,7 +335,10 @@ class AsynchronousRing:
             self._notify()
 
     async def _read(self) -> None:
-        self._tally = await self.members.tally()
+        tally = await self.members.tally()
+        if tally.last >= self._tally.last:  # of two readings at once the later one counts
+            self._tally = tally
+        self._notify()
 
     async def _fit(self) -> None:
         """Make a version, where gradient steps are due and there are new labels."""
@@ -532,45 +534,6 @@ class AsynchronousRing:
         while not self._ending and not ready():
             await self._changed.wait()
         return not self._ending
-
-
-class Meter:
-    """How busy a stage was."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
-        self._items, self._busy = 0, 0.0
-        self._started: float | None = None
-        self._reported = clock()
-
-    @property
-    def working(self) -> bool:
-        """Whether the stage is at work now."""
-        return self._started is not None
-
-    @contextmanager
-    def busy(self, *, if_: bool = True) -> Any:
-        """Within it the stage is at work. What it gives takes how many things were done."""
-        self._started = self._clock() if if_ else None
-
-        def done(items: int) -> None:
-            self._items += items
-
-        try:
-            yield done
-        finally:
-            if self._started is not None:
-                self._busy += self._clock() - max(self._started, self._reported)
-            self._started = None
-
-    def report(self, waiting: int) -> dict[str, float]:
-        """Since the last report: things done per second and the share of time it was idle; and how many wait for it now."""
-        now = self._clock()
-        elapsed = max(now - self._reported, 1e-9)
-        busy = self._busy + (0.0 if self._started is None else now - max(self._started, self._reported))
-        report = {"rate": self._items / elapsed, "idle": 1.0 - min(1.0, busy / elapsed), "queue": float(waiting)}
-        self._items, self._busy, self._reported = 0, 0.0, now
-        return report
 
 
 def _no_policy() -> Any:

@@ -62,6 +62,7 @@ def build_ring(
     people = start_people(members, schedule, page) if page is not None else None
     niceness = FILMING_NICENESS if page is not None and not synchronous else 0
     collector = executor.start(RolloutCollector, "collector", make_env, fragments, settings.seed, niceness)
+    executor.started()
     # Whole iterations, so that the steps still add up to the budget.
     more = -(-fragments.initial_env_steps // iteration_env_steps) * iteration_env_steps
     source = Collecting(members, collector, rollouts, more)
@@ -89,6 +90,8 @@ def for_people(settings: RingSettings) -> RingSettings:
 def start_people(members: Members, schedule: LabelSchedule, page: PageSettings) -> People:
     """Serve the page, and have people asked."""
     of, executor = members.settings.preferences, members.executor
+    # The page needs the store. And who draws its films must not keep people waiting for their answers to be stored.
+    executor.started()
     actor = executor.start(LabellingPage, "page", page, executor.find("store"))
     handle = PageHandle(actor, executor.get, page.settings.port, page.port_file)
     most = of.max_open_questions if of.mode == "asynchronous" else None

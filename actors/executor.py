@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import ray
 
-from actors.placement import CPUS, of_ring
+from actors.host import AT_ONCE, ActorHost, Hosted
+from actors.placement import CPUS, HOST, SHARING, of_ring, one_machine
 
 
 class Executor(Protocol):
@@ -19,6 +20,10 @@ class Executor(Protocol):
 
     def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> Any:
         """An actor of this ring."""
+        ...
+
+    def started(self) -> None:
+        """Those that may share a process have been started, and may be called now. Later ones get processes of their own."""
         ...
 
     def find(self, role: str) -> Callable[[], Any]:
@@ -47,26 +52,44 @@ class Executor(Protocol):
 
 
 class RayExecutor:
-    """Ray's actors, which restart by themselves, named ``NAME/ROLE`` in the caller's namespace."""
+    """Ray's actors, which restart by themselves, named ``NAME/ROLE`` in the caller's namespace.
+
+    On a single machine some of them share the process of an `ActorHost`.
+    """
 
     def __init__(self, name: str):
         self.name = name
+        self._hosted: dict[str, tuple[Hosted, Callable[[], Any]]] = {}
+        """Of each role in the host, the handle and what makes the actor."""
+        self._host: Any = None
 
     def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> Any:
         """See `Executor.start`."""
-        options: dict[str, Any] = {
-            "name": f"{self.name}/{role}",
-            "num_cpus": CPUS.get(role, 0.0),
-            "num_gpus": gpus,
-            "scheduling_strategy": of_ring(role, gpus),
-            "max_restarts": -1,
-            "max_task_retries": -1,
-        }
-        return ray.remote(**options)(kind).remote(*arguments)
+        if role in SHARING and self._host is None and one_machine():
+            hosted = Hosted(None, role)
+            self._hosted[role] = hosted, functools.partial(kind, *arguments)
+            return hosted
+        return self._start(kind, role, of_ring(role, gpus), CPUS.get(role, 0.0), *arguments, num_gpus=gpus)
+
+    def _start(self, kind: type, role: str, strategy: Any, cpus: float, *arguments: Any, **options: Any) -> Any:
+        of_all = {"max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": strategy, "num_cpus": cpus}
+        return ray.remote(name=f"{self.name}/{role}", **of_all, **options)(kind).remote(*arguments)
+
+    def started(self) -> None:
+        """See `Executor.started`: the host begins, and all in it."""
+        if not self._hosted or self._host is not None:
+            return
+        makers = {role: make for role, (_, make) in self._hosted.items()}
+        cpus = sum(CPUS[role] for role in makers)
+        groups = dict.fromkeys(makers, AT_ONCE)
+        self._host = self._start(ActorHost, HOST, of_ring(HOST), cpus, makers, concurrency_groups=groups)
+        for hosted, _ in self._hosted.values():
+            hosted.host = self._host
+            hosted.__ray_ready__.remote()
 
     def find(self, role: str) -> Callable[[], Any]:
         """See `Executor.find`."""
-        return functools.partial(ray.get_actor, f"{self.name}/{role}")
+        return functools.partial(look_up, self.name, role)
 
     def get(self, reference: Any, timeout: float | None = None) -> Any:
         """See `Executor.get`. A thread of an asynchronous actor may wait so too, for which Ray warns of `ray.get`."""
@@ -85,8 +108,25 @@ class RayExecutor:
         ray.wait([reference], timeout=0, fetch_local=True)
 
     def stop(self, actor: Any) -> None:
-        """See `Executor.stop`."""
-        ray.kill(actor)
+        """See `Executor.stop`. What shares a process ends when the last one in it does."""
+        if not isinstance(actor, Hosted):
+            ray.kill(actor)
+        elif self._hosted.pop(actor.role, None) is not None and not self._hosted and self._host is not None:
+            ray.kill(self._host)
+
+
+def look_up(name: str, role: str) -> Any:
+    """The actor with this role in the ring called ``name``.
+
+    Raises:
+        ValueError: there is none.
+    """
+    try:
+        return ray.get_actor(f"{name}/{role}")
+    except ValueError:
+        if role not in SHARING:
+            raise
+        return Hosted(ray.get_actor(f"{name}/{HOST}"), role)
 
 
 class DirectExecutor:
@@ -104,6 +144,9 @@ class DirectExecutor:
         self._makers[role] = functools.partial(kind, *arguments)
         self.restart(role)
         return _DirectActor(self, role)
+
+    def started(self) -> None:
+        """See `Executor.started`."""
 
     def restart(self, role: str) -> None:
         """Make the object anew, as Ray does with an actor that was killed: it has lost all that it knew."""

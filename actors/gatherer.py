@@ -15,7 +15,8 @@ import numpy as np
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.failures import cause
-from rlhf_ray.queries.gatherers import Commit, Gatherer
+from rlhf_ray.queries.gatherers import Commit, Gatherer, make_gatherer
+from rlhf_ray.settings import PreferenceSettings
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,18 @@ class GathererProgress:
     last: int | None = None
     failed: int = 0
     serving: bool = True
+
+
+@dataclass(frozen=True)
+class MakeGatherer:
+    """Makes the gatherer that the settings name. Here, so that the gatherer's process imports nothing of the ring's."""
+
+    settings: PreferenceSettings
+    seed: int
+
+    def __call__(self, commit: Commit) -> Gatherer:
+        """The gatherer, which has its answers stored by ``commit``."""
+        return make_gatherer(commit, self.settings, self.seed)
 
 
 class GathererActor:

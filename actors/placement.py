@@ -29,6 +29,12 @@ CPUS = {
 works hard, so that together they claim one. The store claims none, to fit on the node it has to be on however full that is.
 The evaluator is there in sweeps alone, which wait for it (rlhf_ray/sweeps/trial.py)."""
 
+SHARING = ("store", "pool", "gatherer", "collector")
+"""Roles of actors that share a process on a single machine: each works a little, and mostly waits for the others."""
+
+HOST = "host"
+"""Role of the actor that they are in (`actors.host.ActorHost`)."""
+
 NODES_WITHIN = 600.0
 """Seconds that a cluster is given to grow: a machine that an autoscaler orders takes minutes."""
 
@@ -53,6 +59,11 @@ def ring_bundles(gpus: float) -> list[dict[str, float]]:
     ]
 
 
+def one_machine() -> bool:
+    """Whether Ray's cluster has a single node now."""
+    return sum(node["Alive"] for node in ray.nodes()) == 1
+
+
 def of_ring(role: str, gpus: float = 0.0) -> Any:
     """The scheduling strategy of one of the ring's actors, which claims so many GPUs.
 
@@ -65,6 +76,8 @@ def of_ring(role: str, gpus: float = 0.0) -> Any:
     if role in ("store", "page", "pool"):
         return NodeAffinitySchedulingStrategy(here, soft=False)
     group = ray.util.get_current_placement_group()
+    if group is None and role == HOST:
+        return NodeAffinitySchedulingStrategy(here, soft=False)
     if group is None:
         return NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True)
     index = group.bundle_count - (2 if gpus else 1)  # as in `ring_bundles`, which come last

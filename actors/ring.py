@@ -11,13 +11,12 @@ import gymnasium as gym
 
 from actors.askings import Askings, open_questions
 from actors.executor import Executor
-from actors.gatherer import GathererActor
+from actors.gatherer import GathererActor, MakeGatherer
 from actors.reward_trainer import RewardTrainerActor, StateLostError
 from actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.queries.gatherers import Commit, Gatherer, make_gatherer
 from rlhf_ray.queries.pool import ClipPool, PoolReport
 from rlhf_ray.reward.fitting import check_clips
 from rlhf_ray.reward.trainer import FitReport
@@ -214,7 +213,7 @@ class Members:
         share = 1.0 - of.preferences.people_share
         if share == 0.0:
             return
-        make = _MakeGatherer(of.preferences, of.seed)
+        make = MakeGatherer(of.preferences, of.seed)
         executor = self.executor
         actor = executor.start(GathererActor, "gatherer", make, executor.find("store"), executor.get)
         self.gatherers.append(Askings(actor, "answering", share=share, most=of.preferences.max_open_questions))
@@ -334,14 +333,3 @@ class Members:
         """End the actors."""
         for actor in (self.pool, *(askings.actor for askings in self.gatherers), self.trainer, self.store):
             self.executor.stop(actor)
-
-
-@dataclasses.dataclass(frozen=True)
-class _MakeGatherer:
-    """Makes the gatherer that the settings name."""
-
-    settings: PreferenceSettings
-    seed: int
-
-    def __call__(self, commit: Commit) -> Gatherer:
-        return make_gatherer(commit, self.settings, self.seed)

@@ -1,7 +1,8 @@
 """Environments by name, and the few of our own.
 
 Importing this package registers ``rlhf_ray/CartPoleFixed-v0``, ``HopperFixed-v0``, ``MovingDot-v0`` and ``Pong-v0`` with
-gymnasium. Procgen's games need the ``procgen`` extra, Hopper ``mujoco`` and Pong ``atari``; each is imported when it is made.
+gymnasium. Procgen's games need the ``procgen`` extra, Hopper ``mujoco``, Pong and ``ALE/…`` ``atari``; each is imported when it is
+made.
 """
 
 from rlhf_ray.data.images import is_image

@@ -8,7 +8,7 @@ from gymnasium.envs.registration import find_highest_version, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlhf_ray.data import modules
-from rlhf_ray.envs import procgen, procgen_settings
+from rlhf_ray.envs import atari, procgen, procgen_settings
 from rlhf_ray.envs.checked import RAISED, CheckedEnv, fault
 from rlhf_ray.envs.fixed_horizon import fixed
 
@@ -25,15 +25,15 @@ _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
         1000,
         {"terminate_when_unhealthy": False},
     ),
-    "rlhf_ray/Pong-v0": ("rlhf_ray.envs.pong:Pong", 2000, {}),
+    "rlhf_ray/Pong-v0": ("rlhf_ray.envs.atari:pong", atari.STEPS, {}),
 }
 """Our ids, each with its class, the number of steps after which its episodes are truncated, and options."""
 
 _ACCEPTED_FORMS = (
     "Accepted are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
     "registers the id; 'fixed/ID', whose episodes all last as long as the time limit of the gymnasium id allows; "
-    f"{', '.join(repr(name) for name in _OWN_ENVS)}; and 'procgen/<game>-<mode>' with mode easy, "
-    "hard, extreme, memory or exploration, such as 'procgen/coinrun-easy'."
+    f"{', '.join(repr(name) for name in _OWN_ENVS)}; 'ALE/<Game>-v5', such as 'ALE/Breakout-v5'; "
+    "and 'procgen/<game>-<mode>' with mode easy, hard, extreme, memory or exploration, such as 'procgen/coinrun-easy'."
 )
 
 
@@ -53,13 +53,14 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """Makes one environment.
 
     Args:
-        name: A registered gymnasium id, ``module:EnvId-v0``, ``fixed/`` and an id, or ``procgen/<game>-<mode>``.
+        name: A registered gymnasium id, ``module:EnvId-v0``, ``fixed/`` and an id, ``ALE/<Game>-v5``, or
+            ``procgen/<game>-<mode>``.
         **options: Handed to the environment's constructor, for example ``render_mode="rgb_array"``. For procgen, see
             ``rlhf_ray.envs.procgen.ProcgenVectorEnv``.
 
     Raises:
         ValueError: No environment has this name; the text gives the nearest ones.
-        ImportError: A procgen game without procgen installed.
+        ImportError: A procgen game without procgen installed, or an Atari one without ale-py.
         FaultyEnvironmentError: The environment, or its module, raises when it is made; the environment's methods raise it too.
     """
     if is_natively_vectorised(name):
@@ -68,8 +69,14 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
         inner = name.removeprefix(FIXED_PREFIX)
         if ":" in inner:
             raise ValueError(f"{name!r}: {FIXED_PREFIX} takes an id that is registered already, without a module.")
+        if inner.startswith(atari.PREFIX):
+            raise ValueError(
+                f"{name!r}: the episodes of {inner} have one length already; name it without {FIXED_PREFIX}."
+            )
         _check_gymnasium_id(inner)
         return fixed(inner, **options)
+    if name.startswith(atari.PREFIX):
+        atari.check(name)
     _check_gymnasium_id(name)
     return _make(name, options)
 
@@ -121,7 +128,7 @@ class EnvCreator:
 
 def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     try:
-        env = gymnasium.make(name, **options)
+        env = (atari.atari if name.startswith(atari.PREFIX) else gymnasium.make)(name, **options)
     except (gymnasium.error.Error, ImportError):
         raise
     except RAISED as error:

@@ -1,14 +1,12 @@
 """Who may label: people, their tokens, and the signed cookie a token is exchanged for.
 
 A person's link carries the token behind ``#``, where browsers keep it from servers, logs and referrers; the page posts it once and
-gets a cookie. The cookie is the name, when it ends, and a keyed hash, so a page that is restarted knows its people without having
-kept anything but one small file. A page that is running reads that file again when somebody has changed it (`rlhf-ray links`).
+gets a cookie. The cookie is the name, when it was given, and a signature, so a page that is restarted knows its people from one
+small file. A page that is running reads that file again when somebody has changed it (`rlhf-ray links`).
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import hmac
 import json
@@ -16,9 +14,12 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from itsdangerous import BadData, TimestampSigner
+from itsdangerous.encoding import base64_decode, base64_encode
 
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
@@ -52,13 +53,12 @@ class Sessions:
     Args:
         secret: at least 32 random bytes.
         people: by name.
-        clock: seconds since 1970.
 
     Raises:
         ValueError: a short secret, a name that is empty, too long or not printable, or two people with one token.
     """
 
-    def __init__(self, secret: bytes, people: Mapping[str, Person], clock: Callable[[], float] = time.time):
+    def __init__(self, secret: bytes, people: Mapping[str, Person]):
         if len(secret) < 32:
             raise ValueError(
                 f"the secret of the sessions has {len(secret)} bytes; it needs 32 random ones (secrets.token_bytes)"
@@ -70,7 +70,7 @@ class Sessions:
             raise ValueError(
                 "two annotators have the same token, so nobody could tell who answers: give each their own"
             )
-        self._secret, self._clock = secret, clock
+        self._secret = secret
         self.people = dict(people)
         self.url: str | None = None
         """Where the page was served last."""
@@ -113,7 +113,7 @@ class Sessions:
             everybody[name] = replace(everybody.get(name, new.people[name]), owner=name == names[0])
         sessions.people = everybody
         for name in names:
-            if 0 < everybody[name].until < sessions._clock():
+            if 0 < everybody[name].until < time.time():
                 sessions.renew(name)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         sessions.save(path)
@@ -158,7 +158,7 @@ class Sessions:
 
     def renew(self, name: str) -> None:
         """Give `name` a new link. The old one and all sessions made from it end."""
-        self.people[name] = replace(self.people[name], token=_token(), until=self._clock() + LASTS_S)
+        self.people[name] = replace(self.people[name], token=_token(), until=time.time() + LASTS_S)
 
     def revoke(self, name: str) -> None:
         """Shut `name` out until they get a new link."""
@@ -192,32 +192,25 @@ class Sessions:
         for person in self.people.values():
             if hmac.compare_digest(person.token.encode(), token.encode("utf-8", "replace")):
                 found = person
-        return found if found and self._clock() < found.until else None
+        return found if found and time.time() < found.until else None
 
     def cookie(self, person: Person) -> str:
         """What the browser of `person` sends with each request, for `LASTS_S`. A new token makes old cookies void."""
-        name = base64.urlsafe_b64encode(person.name.encode()).decode().rstrip("=")
-        until = str(int(self._clock() + LASTS_S))
-        return f"{name}.{until}.{self._sign(person, until)}"
+        return self._signer(person).sign(base64_encode(person.name)).decode()
 
     def who(self, cookie: str | None) -> Person | None:
         """Whose cookie this is; None for one that is missing, broken, forged, or has ended."""
         self._look()
-        name, _, rest = (cookie or "").partition(".")
-        until, _, signature = rest.partition(".")
+        cookie = cookie or ""
         try:
-            person = self.people.get(base64.urlsafe_b64decode(name + "=" * (-len(name) % 4)).decode())
-        except (binascii.Error, ValueError):
+            person = self.people[base64_decode(cookie.partition(".")[0]).decode()]
+            self._signer(person).unsign(cookie, max_age=int(LASTS_S))
+        except (KeyError, BadData, ValueError):
             return None
-        # Bytes, because compare_digest refuses strings that are not ASCII.
-        signed = person and hmac.compare_digest(
-            self._sign(person, until).encode(), signature.encode("utf-8", "replace")
-        )
-        return person if signed and self._clock() < int(until) else None
+        return person
 
-    def _sign(self, person: Person, until: str) -> str:
-        content = f"{person.name}\0{person.token}\0{until}".encode("utf-8", "replace")
-        return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
+    def _signer(self, person: Person) -> TimestampSigner:
+        return TimestampSigner(self._secret, salt=person.token, key_derivation="hmac", digest_method=hashlib.sha256)
 
     def _look(self) -> None:
         """Take over what was changed in the file since. One that is gone or broken changes nothing."""

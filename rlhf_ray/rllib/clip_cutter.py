@@ -16,6 +16,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.queries.pool import Clips
 from rlhf_ray.rllib.actions import to_env_actions
+from rlhf_ray.rllib.connectors import environment_observations
 from rlhf_ray.settings import ResolvedFragments
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
         space = env_runner.env.single_action_space
         trajectories = [
             Trajectory(
-                observations=episode.get_observations(),
+                observations=environment_observations(episode),
                 actions=to_env_actions(episode.get_actions(), space),
                 rewards=np.asarray(episode.get_rewards(), dtype=np.float64),
                 terminated=bool(episode.is_terminated),

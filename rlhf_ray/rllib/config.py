@@ -19,12 +19,14 @@ from ray.rllib.connectors.learner import AddNextObservationsFromEpisodesToTrainB
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils import force_list
 
 from actors.labelling_page import PageSettings
 from rlhf_ray import envs
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
 from rlhf_ray.data.registry import name_of
 from rlhf_ray.envs.checked import try_out
 from rlhf_ray.envs.spaces import check_spaces
@@ -34,6 +36,7 @@ from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.clip_cutter import ClipCutter
+from rlhf_ray.rllib.connectors import KeepObservations, RewardFirst
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
 from rlhf_ray.rllib.policy import checked_network
@@ -292,7 +295,20 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
                 of.reward_model,
                 self.reward_from,
             )
-        module = checked_network(self.policy_module_spec(), observation_space, action_space)
+        between = fragments.between_rounds_env_steps(of.preferences.asks_people and not is_image(observation_space))
+        if between and (self._env_to_module_connector or self._module_to_env_connector):
+            raise SettingError(
+                f"fragments.exploration_env_steps is {of.fragments.exploration_env_steps} and the teacher "
+                f"{of.preferences.teacher}, and the rollout collector explores and films without connectors: wrap the environment "
+                "(gymnasium.wrappers) instead of env_runners(env_to_module_connector or module_to_env_connector), or let it be."
+            )
+        seen = observation_space
+        if self._env_to_module_connector is not None:
+            spaces = (observation_space, action_space)
+            seen = self.build_env_to_module_connector(
+                spaces={INPUT_ENV_SPACES: spaces, INPUT_ENV_SINGLE_SPACES: spaces}
+            ).observation_space
+        module = checked_network(self.policy_module_spec(), seen, action_space)
         if self.policy_from is not None:
             check_policy(policy_weights(self.policy_from), module.get_state(), self.policy_from)
         return Checked(of, observation_space, action_space, limit, fragments)
@@ -324,9 +340,19 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         port_file = None if self.sessions is None else Path(self.sessions).with_suffix(".port")
         return PageSettings(labelling, sessions, str(self.env), fps, run_id, of.seed, port_file)
 
+    def build_env_to_module_connector(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
+        """RLlib's pipeline with the user's connectors, before which the environment's own observations are kept."""
+        pipeline = super().build_env_to_module_connector(env, spaces, device)
+        if self._env_to_module_connector is not None:
+            pipeline.prepend(KeepObservations())
+        return pipeline
+
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
-        """RLlib's pipeline, and the learned reward after it (PPO's learner then appends advantages)."""
+        """RLlib's pipeline, and the learned reward: after it, or before the user's connectors (PPO's learner adds advantages)."""
         pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
+        if self._env_to_module_connector is not None or self._learner_connector is not None:
+            pipeline.prepend(RewardFirst())
+            return pipeline
         pipeline.insert_after(AddObservationsFromEpisodesToBatch, AddNextObservationsFromEpisodesToTrainBatch())
         pipeline.append(LearnedReward())
         return pipeline
@@ -344,9 +370,10 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             rl_module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: policy, REWARD_MODULE_ID: reward})
         )
         config.multi_agent(policies_to_train=[DEFAULT_MODULE_ID])
-        # RLlib's own connectors have no state. Asking every env runner for it each iteration would be two calls more for each,
-        # of which one waits until it has done sampling.
-        config.env_runners(merge_env_runner_states=False, broadcast_env_runner_states=False)
+        if config._env_to_module_connector is None and config._module_to_env_connector is None:
+            # RLlib's own connectors have no state. Asking every env runner for it each iteration would be two calls more for
+            # each, of which one waits until it has done sampling.
+            config.env_runners(merge_env_runner_states=False, broadcast_env_runner_states=False)
         config.freeze()
         return cast(Self, config)
 

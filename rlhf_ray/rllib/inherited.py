@@ -13,31 +13,26 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.rllib.rllib_internals import module_spec
 
 _STACK = "the learned reward needs RLlib's new API stack: leave it out"
-_OBSERVATIONS = (
-    "the reward model sees the environment's own observations: wrap the environment instead (gymnasium.wrappers)"
-)
-_ACTIONS = "the reward model sees actions as RLlib scales and clips them by default: wrap the environment instead"
-_BATCH = "the learned reward takes the place of the rewards in RLlib's own train batch: wrap the environment instead"
+_FILTER = "it is of RLlib's old API stack: use env_runners(env_to_module_connector=…) with a MeanStdFilter"
+_PIPELINE = "the learned reward, clips and actions need RLlib's default connectors: add yours to them instead"
+_ACTIONS = "the reward model sees actions as RLlib scales and clips them by default: use env_runners(module_to_env_connector=…)"
 _ONE_STEP = "an iteration is one training step, so that steps and labels add up to the budget: leave it out"
 
 REFUSED = {
     "enable_rl_module_and_learner": ("api_stack(enable_rl_module_and_learner)", _STACK),
     "enable_env_runner_and_connector_v2": ("api_stack(enable_env_runner_and_connector_v2)", _STACK),
     "framework_str": ("framework", "the reward model is torch's: use 'torch'"),
-    "_env_to_module_connector": ("env_runners(env_to_module_connector)", _OBSERVATIONS),
     "add_default_connectors_to_env_to_module_pipeline": (
         "env_runners(add_default_connectors_to_env_to_module_pipeline)",
-        _OBSERVATIONS,
+        _PIPELINE,
     ),
-    "observation_filter": ("env_runners(observation_filter)", _OBSERVATIONS),
-    "_module_to_env_connector": ("env_runners(module_to_env_connector)", _ACTIONS),
+    "observation_filter": ("env_runners(observation_filter)", _FILTER),
     "add_default_connectors_to_module_to_env_pipeline": (
         "env_runners(add_default_connectors_to_module_to_env_pipeline)",
-        _ACTIONS,
+        _PIPELINE,
     ),
     "normalize_actions": ("environment(normalize_actions)", _ACTIONS),
-    "_learner_connector": ("learners(learner_connector)", _BATCH),
-    "add_default_connectors_to_learner_pipeline": ("learners(add_default_connectors_to_learner_pipeline)", _BATCH),
+    "add_default_connectors_to_learner_pipeline": ("learners(add_default_connectors_to_learner_pipeline)", _PIPELINE),
     "clip_rewards": ("environment(clip_rewards)", "the learner sees no reward of the environment: leave it out"),
     "model": ("training(model)", "it is of RLlib's old API stack: use rl_module(model_config=DefaultModelConfig(…))"),
     "num_gpus": ("resources(num_gpus)", "it is of RLlib's old API stack: use learners(num_gpus_per_learner=…)"),

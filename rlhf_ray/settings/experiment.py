@@ -32,7 +32,8 @@ class Experiment:
 
     environment: str = "Pendulum-v1"
     """A gymnasium id ("module:Id-v0" imports the module first; "fixed/Id-v0" has all episodes last as long as the time limit lets
-    them), rlhf_ray/CartPoleFixed-v0, HopperFixed-v0, MovingDot-v0 or Pong-v0, or procgen/GAME-easy and the like."""
+    them), rlhf_ray/CartPoleFixed-v0, HopperFixed-v0, MovingDot-v0 or Pong-v0, ALE/Breakout-v5 or another
+    game of Atari's, or procgen/GAME-easy and the like."""
     total_env_steps: int = 100_000
     """Environment steps in all, those of the random policy and of exploratory clips included. Never exceeded."""
     seed: int = 0

@@ -139,6 +139,7 @@ class Teaching:
         people: People | None = None
         if self.asks:
             members.start_scripted()
+        members.executor.started()
         if asks_people:
             people = start_people(members, schedule, _page(labelling, folder / "labelling.json", title, fps, self.seed))
         clips = GivenClips(members, people, asks=self.asks)

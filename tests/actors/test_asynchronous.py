@@ -1,16 +1,19 @@
 """The asynchronous ring, in this process: its stages in a thread, its actors plain objects."""
 
+import asyncio
 import dataclasses
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from actors.asynchronous import AsynchronousRing, Meter
 from actors.executor import DirectExecutor
+from actors.placement import SHARING
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.queries.pool import Clips
@@ -143,6 +146,44 @@ def test_a_restarted_actor_costs_neither_a_label_nor_the_run(tmp_path: Path, rol
         news = ring.take_report()
         assert ring.version > 1
         assert news is None or news.fit.comparisons == 20
+    stored = PreferenceStore(tmp_path / "store").load()
+    assert stored is not None
+    assert len(stored) == len(set(stored.pairs.ids)) == 20
+
+
+def test_no_more_is_asked_than_is_due_while_a_slow_store_counts_the_answers(tmp_path: Path) -> None:
+    executor = DirectExecutor()
+    with ring_in(tmp_path, dataclasses.replace(PREFERENCES, answer_seconds=0.01), executor=executor) as ring:
+        ring.begin(200)
+        tally = executor.actors["store"].tally
+
+        async def slow(until: int | None) -> Any:
+            await asyncio.sleep(0.2)  # as long as a store takes that is restarted, say
+            return tally(until)
+
+        executor.actors["store"].tally = slow
+        for _ in range(20):
+            ring.advance(moment(1.0, 1000))
+            time.sleep(0.02)
+        _finish(ring)
+    assert len(PreferenceStore(tmp_path / "store")) == 20
+
+
+@pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
+def test_actors_that_share_a_process_die_together_and_cost_no_label(tmp_path: Path, mode: Any) -> None:
+    executor = DirectExecutor()
+    preferences = dataclasses.replace(PREFERENCES, mode=mode)
+    with ring_in(tmp_path, preferences, executor=executor) as ring:
+        ring.begin(200)
+        ring.advance(moment(0.25, 400))
+        with executor.lock:
+            for role in SHARING:
+                executor.restart(role)
+        for progress in np.linspace(0.5, 1.0, 6):
+            ring.advance(moment(progress, int(1000 * progress)))
+            time.sleep(0.05)
+        _wait(lambda: ring.advance(moment(1.0, 1000)) is not None or ring.answered == 20)
+        assert ring.version > 1
     stored = PreferenceStore(tmp_path / "store").load()
     assert stored is not None
     assert len(stored) == len(set(stored.pairs.ids)) == 20

@@ -1,9 +1,10 @@
-"""Pong as the paper has it, and the hopper that goes on after a fall."""
+"""Atari's games, Pong as the paper has it, and the hopper that goes on after a fall."""
 
 import itertools
 import sys
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -64,10 +65,54 @@ def test_actions_move_the_paddle(pong: Any) -> None:
     assert not np.array_equal(up[:, 70:], down[:, 70:])
 
 
-def test_pong_missing_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(ImportError, match=r"rlhf-ray\[atari\]"):
-        make_env("rlhf_ray/Pong-v0")
+def test_pong_has_no_sticky_actions_and_other_games_what_their_id_says(pong: Any) -> None:
+    sticky = [env.unwrapped.ale.getFloat("repeat_action_probability") for env in (pong, make_env("ALE/Pong-v5"))]
+    assert sticky == [0.0, 0.25]
+
+
+@pytest.mark.parametrize(("name", "actions"), [("ALE/Breakout-v5", 4), ("ALE/MsPacman-v5", 9)])
+def test_any_game_is_preprocessed_and_the_next_one_begins_in_the_same_episode(name: str, actions: int) -> None:
+    pytest.importorskip("ale_py")
+    env = make_env(name, render_mode="rgb_array")
+    assert (env.observation_space.shape, env.observation_space.dtype) == ((84, 84, 4), np.uint8)
+    assert isinstance(env.action_space, gymnasium.spaces.Discrete)
+    assert env.action_space.n == actions
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 2000
+    rng = np.random.default_rng(0)
+    observation, info = env.reset(seed=0)
+    frames, points, games, ended = info["episode_frame_number"], 0.0, 1, False
+    assert 1 <= frames <= 30  # of doing nothing
+    steps = 0
+    while not ended:
+        observation, reward, terminated, ended, info = env.step(int(rng.integers(actions)))
+        assert not terminated
+        games += info["lives"] == 0
+        points, steps = points + float(reward), steps + 1
+        if steps == 1:
+            assert info["episode_frame_number"] == frames + 4
+    assert (steps, games > 1, points > 0) == (2000, True, True)
+    assert env.observation_space.contains(observation)
+    screen: Any = env.render()
+    assert (screen.shape, screen.dtype) == ((210, 160, 3), np.uint8)
+    assert env.metadata["render_fps"] == 15
+    env.close()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("name", ["rlhf_ray/Pong-v0", "ALE/Breakout-v5"])
+@pytest.mark.parametrize("module", ["ale_py", "cv2"])
+def test_what_is_missing_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch, name: str, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"^{name} needs ale-py and OpenCV: pip install 'rlhf-ray\[atari\]'.$"):
+        make_env(name)
+
+
+def test_another_game_is_refused_with_the_nearest_and_fixed_with_a_reason() -> None:
+    pytest.importorskip("ale_py")
+    with pytest.raises(ValueError, match=r"no environment 'ALE/Brekout-v5'. The nearest names are ALE/Breakout-v5"):
+        make_env("ALE/Brekout-v5")
+    with pytest.raises(ValueError, match="one length already"):
+        make_env("fixed/ALE/Breakout-v5")
 
 
 def test_a_fallen_hopper_goes_on_and_earns_nothing_for_standing() -> None:
