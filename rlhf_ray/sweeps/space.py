@@ -11,6 +11,7 @@ from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUnifo
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import plain
+from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.settings import Experiment, from_json, to_json
 
 Space = dict[str, Any]
@@ -146,7 +147,8 @@ def check(space: Space, experiment: Experiment) -> None:
         raise SettingError("Nothing is varied: name at least one setting with --vary NAME=LOW..HIGH or NAME=A,B,C.")
     for name, domain in space.items():
         for value in extremes(domain):
-            apply(experiment, {name: value})
+            changed = apply(experiment, {name: value})
+            check_parts(changed.preferences, changed.reward_model)
 
 
 def extremes(domain: Any) -> list[Any]:

@@ -28,7 +28,7 @@ def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(
     drawn = Drawn((20,), numbered=False)
     env = HumanPreferencesEnv(
         drawn,
-        total_env_steps=20_000,
+        total_env_steps=8_000,
         fragments=FRAGMENTS,
         preferences=PEOPLE,
         reward_model=RewardModelSettings(hidden=(8,), batch_size=4, initial_updates=10, updates=5),
