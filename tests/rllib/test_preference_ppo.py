@@ -15,9 +15,6 @@ from rlhf_ray.data.nested import read_nested
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
-from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.runs.new_run import new_run
-from rlhf_ray.runs.train import train
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -27,7 +24,7 @@ from rlhf_ray.settings import (
     SettingError,
 )
 from rlhf_ray.store import PreferenceStore
-from tests.whole_runs import differences, left_behind, stored_by
+from tests.whole_runs import stored_by
 
 in_process = pytest.mark.usefixtures("ring_in_process")
 
@@ -77,21 +74,18 @@ def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
             np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
 
 
-@in_process
-def test_a_run_meets_its_budgets_exactly_and_repeats_bit_for_bit(tmp_path: Path) -> None:
-    first, second = run(small(), checkpoint=tmp_path), run(small())
+@pytest.mark.ray
+def test_a_run_meets_its_budgets_exactly_and_repeats_bit_for_bit_on_ray_or_in_one_process(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    request.getfixturevalue("ray_session")
+    first = run(small(), checkpoint=tmp_path)
     assert first["env_steps"] == 2_900
     assert len(first["ids"]) == len(set(first["ids"])) == 30
     assert first["iterations"] == 3
-    assert_same(first, second)
+    request.getfixturevalue("ring_in_process")
+    assert_same(first, run(small()))
     assert run(small(seed=4))["ids"] != first["ids"]
-
-
-@in_process
-def test_on_ray_and_in_one_process_a_run_is_the_same_bit_for_bit(trained_run: RunFolder, tmp_path: Path) -> None:
-    folder = new_run(tmp_path / "run", trained_run.experiment())
-    train(folder.experiment(), folder, evaluation_episodes=2)
-    assert differences(left_behind(trained_run.path), left_behind(folder.path)) == []
 
 
 @pytest.mark.soak
