@@ -3,8 +3,9 @@
 import dataclasses
 
 import pytest
+import simpy
 
-from benchmarks.cluster_model import Cluster, Costs, Line, Simulation, simulate
+from benchmarks.cluster_model import Cluster, Costs, Line, Node, simulate
 
 SAMPLING = Costs(
     rollout=Line(1.0, 0.0),
@@ -70,16 +71,14 @@ def test_rollouts_pass_the_network_once() -> None:
 
 
 def test_work_on_a_node_is_shared_while_there_is_more_than_one_at_it() -> None:
-    simulation, ended = Simulation(), []
-    from benchmarks.cluster_model import _Node
-
-    node = _Node(1)
+    env, ended = simpy.Environment(), []
+    node = Node(env, 1)
 
     def process(seconds: float):  # type: ignore[no-untyped-def]
-        yield "work", node, seconds
-        ended.append(simulation.now)
+        yield node.work(seconds)
+        ended.append(env.now)
 
-    simulation.start(process(1.0))
-    simulation.start(process(3.0))
-    simulation.run()
+    env.process(process(1.0))
+    env.process(process(3.0))
+    env.run()
     assert ended == pytest.approx([2.0, 4.0])
