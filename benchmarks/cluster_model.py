@@ -1,4 +1,4 @@
-"""A model of an asynchronous run on a cluster: what each stage costs, and an event simulation of how they wait for each other.
+"""A model of an asynchronous run on a cluster: what each stage costs, and a simulation (SimPy) of how they wait for each other.
 
 Processes share the cores of their node evenly, as far as there are fewer cores than processes with something to do. One iteration,
 as in rlhf_ray/rllib/rollouts.py: the run's process waits for as many rollouts as there are env runners, has each env runner begin
@@ -8,13 +8,13 @@ each rollout, and the reward trainer its gradient steps.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import random
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
+
+import simpy
 
 
 @dataclass(frozen=True)
@@ -101,108 +101,49 @@ class Outcome:
 POOL = 100
 """Clips in a full pool."""
 
-Step = tuple[str, Any, float]
-Process = Generator[Step, None, None]
+Process = Generator[simpy.Event, Any, None]
 
 
-class _Node:
-    """Cores that processes share. ``version`` tells an outdated event from a current one."""
+class Node:
+    """Cores that processes share."""
 
-    def __init__(self, cores: int):
-        self.cores = cores
-        self.left: dict[int, float] = {}
-        self.looked = 0.0
-        self.version = 0
+    def __init__(self, env: simpy.Environment, cores: int):
+        self._env, self._cores = env, cores
+        self._left: dict[simpy.Event, float] = {}
+        self._looked = 0.0
+        self._planned: simpy.Event | None = None
 
-    def pass_until(self, now: float) -> None:
-        done = (now - self.looked) * self.rate
-        for process in self.left:
-            self.left[process] -= done
-        self.looked = now
+    def work(self, seconds: float) -> simpy.Event:
+        """Happens when so many CPU seconds are done."""
+        self._pass()
+        done = self._env.event()
+        self._left[done] = seconds
+        self._plan()
+        return done
 
     @property
-    def rate(self) -> float:
-        return min(1.0, self.cores / len(self.left)) if self.left else 1.0
+    def _rate(self) -> float:
+        return min(1.0, self._cores / len(self._left)) if self._left else 1.0
 
+    def _pass(self) -> None:
+        done = (self._env.now - self._looked) * self._rate
+        for work in self._left:
+            self._left[work] -= done
+        self._looked = self._env.now
 
-class Simulation:
-    """Runs processes, which are generators that yield what they do next.
+    def _plan(self) -> None:
+        if self._left:
+            self._planned = self._env.timeout(max(0.0, min(self._left.values())) / self._rate)
+            self._planned.callbacks.append(self._serve)
 
-    That is ("work", node, seconds), ("sleep", None, seconds), or ("wait", signal, count): until the signal was given so often.
-    """
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._events: list[tuple[float, int, Any]] = []
-        self._order = itertools.count()
-        self._processes: dict[int, Process] = {}
-        self._signals: dict[Any, float] = {}
-        self._waiting: dict[Any, list[tuple[float, int]]] = {}
-        self._numbers = itertools.count()
-
-    def start(self, process: Process) -> None:
-        """Begin a process."""
-        number = next(self._numbers)
-        self._processes[number] = process
-        self._resume(number)
-
-    def give(self, signal: Any) -> None:
-        """Give a signal once."""
-        self._signals[signal] = self._signals.get(signal, 0.0) + 1
-        ready = [waiter for waiter in self._waiting.get(signal, []) if waiter[0] <= self._signals[signal]]
-        if ready:
-            self._waiting[signal] = [waiter for waiter in self._waiting[signal] if waiter not in ready]
-            for _, number in ready:
-                self._at(self.now, number)
-
-    def stop(self) -> None:
-        """Let nothing more happen."""
-        self._events.clear()
-
-    def run(self) -> None:
-        """Run until nothing is left to happen."""
-        while self._events:
-            self.now, _, what = heapq.heappop(self._events)
-            if isinstance(what, int):
-                self._resume(what)
-            else:
-                node, version = what
-                if version == node.version:
-                    self._serve(node)
-
-    def _at(self, when: float, what: Any) -> None:
-        heapq.heappush(self._events, (when, next(self._order), what))
-
-    def _resume(self, number: int) -> None:
-        for kind, what, amount in self._processes[number]:
-            if kind == "work":
-                node: _Node = what
-                node.pass_until(self.now)
-                node.left[number] = amount
-                self._plan(node)
-                return
-            if kind == "sleep":
-                self._at(self.now + amount, number)
-                return
-            if self._signals.get(what, 0.0) < amount:
-                self._waiting.setdefault(what, []).append((amount, number))
-                return
-        del self._processes[number]
-
-    def _plan(self, node: _Node) -> None:
-        node.version += 1
-        if node.left:
-            first = max(0.0, min(node.left.values())) / node.rate
-            self._at(self.now + first, (node, node.version))
-
-    def _serve(self, node: _Node) -> None:
-        node.pass_until(self.now)
-        done = [number for number, left in node.left.items() if left <= 1e-9]
-        for number in done:
-            del node.left[number]
-        self._plan(node)
-        for number in done:
-            self._resume(number)
+    def _serve(self, planned: simpy.Event) -> None:
+        if planned is not self._planned:  # something has begun since
+            return
+        self._pass()
+        for work in [work for work, left in self._left.items() if left <= 1e-9]:
+            del self._left[work]
+            work.succeed()
+        self._plan()
 
 
 class _Run:
@@ -210,29 +151,28 @@ class _Run:
 
     def __init__(self, costs: Costs, cluster: Cluster, iterations: int, seed: int):
         self.costs, self.cluster, self.iterations = costs, cluster, iterations
-        self.simulation, self.rng = Simulation(), random.Random(seed)
+        self.env, self.rng = simpy.Environment(), random.Random(seed)
         self.runners = cluster.nodes * cluster.runners
         self.learners, self.steps = max(1, cluster.learners), cluster.steps
-        self.nodes = [_Node(cluster.cores) for _ in range(cluster.nodes)]
-        self.home = self.nodes[0] if cluster.home_cores is None else _Node(cluster.home_cores)
+        self.nodes = [Node(self.env, cluster.cores) for _ in range(cluster.nodes)]
+        self.home = self.nodes[0] if cluster.home_cores is None else Node(self.env, cluster.home_cores)
         self.network = cluster.network if cluster.nodes > 1 else math.inf
         self.warm_up = max(1, iterations // 5)
         stages = ("env runners", "the run's process", "learners", "network", "fragmenter", "reward trainer")
         self.busy = dict.fromkeys(stages, 0.0)
-        self.arrived: list[int] = []
-        """The env runner of each rollout, in the order in which they came."""
+        self.begin = [simpy.Container(self.env, init=1) for _ in range(self.runners)]
+        self.rollouts = simpy.Store(self.env)
+        """The env runner of each rollout, in the order in which they come."""
+        self.clips, self.fits = simpy.Container(self.env), simpy.Container(self.env)
         self.began: float | None = None
-        self.ended = 0.0
 
     def outcome(self) -> Outcome:
         """Run to the end."""
-        for _ in range(self.learners):
-            self.simulation.start(self.learner())
-        for process in (*(self.runner(i) for i in range(self.runners)), self.fragmenter(), self.trainer(), self.main()):
-            self.simulation.start(process)
-        self.simulation.run()
+        for process in (*map(self.runner, range(self.runners)), self.fragmenter(), self.trainer()):
+            self.env.process(process)
+        self.env.run(self.env.process(self.main()))
         assert self.began is not None
-        seconds = self.ended - self.began
+        seconds = self.env.now - self.began
         if self.cluster.learners == 0:  # the run's process is the one that learns: one process, two of the stages
             self.busy["the run's process"] += self.busy.pop("learners")
         steps = (self.iterations - self.warm_up) * self.runners * self.steps
@@ -244,58 +184,48 @@ class _Run:
 
     def runner(self, number: int) -> Process:
         node, sigma = self.nodes[number % len(self.nodes)], math.sqrt(math.log(1 + self.costs.spread**2))
-        for rollout in itertools.count(1):
-            yield "wait", ("start", number), rollout
-            began = self.simulation.now
-            yield "work", node, self.costs.rollout(self.steps) * self.rng.lognormvariate(-(sigma**2) / 2, sigma)
-            self.note("env runners", (self.simulation.now - began) / self.runners)
-            self.arrived.append(number)
-            self.simulation.give("rollout")
-            self.simulation.give("clips")
-            yield "work", node, self.costs.ray(self.steps)
+        while True:
+            yield self.begin[number].get(1)
+            began = self.env.now
+            yield node.work(self.costs.rollout(self.steps) * self.rng.lognormvariate(-(sigma**2) / 2, sigma))
+            self.note("env runners", (self.env.now - began) / self.runners)
+            self.rollouts.put(number)
+            self.clips.put(1)
+            yield node.work(self.costs.ray(self.steps))
 
     def learner(self) -> Process:
         seconds = self.costs.learning(self.runners * self.steps / self.learners) / self.cluster.learner_speed
         seconds += self.costs.reduce * math.log2(self.learners)
         fetching = self.runners * self.steps * self.costs.step_bytes / self.network
-        for iteration in range(self.iterations):
-            yield "wait", "learn", iteration + 1
-            yield "sleep", None, fetching  # all learners are on one node
-            self.note("network", fetching / self.learners)
-            yield "work", self.home, seconds
-            self.note("learners", seconds / self.learners)
-            self.simulation.give(("learned", iteration))
+        yield self.env.timeout(fetching)  # all learners are on one node
+        self.note("network", fetching / self.learners)
+        yield self.home.work(seconds)
+        self.note("learners", seconds / self.learners)
 
     def main(self) -> Process:
-        for runner in range(self.runners):
-            self.simulation.give(("start", runner))
         for iteration in range(self.iterations):
             if iteration == self.warm_up:
-                self.began = self.simulation.now
-            for rollout in range(iteration * self.runners, (iteration + 1) * self.runners):
-                yield "wait", "rollout", rollout + 1
-                self.simulation.give(("start", self.arrived[rollout]))
+                self.began = self.env.now
+            for _ in range(self.runners):
+                yield self.begin[(yield self.rollouts.get())].put(1)
             seconds = self.costs.handling(self.steps) * self.runners + self.costs.iteration
-            yield "work", self.home, seconds
+            yield self.home.work(seconds)
             self.note("the run's process", seconds)
-            self.simulation.give("learn")
-            self.simulation.give("fit")
-            yield "wait", ("learned", iteration), self.learners
-        self.ended = self.simulation.now
-        self.simulation.stop()
+            self.fits.put(1)
+            yield self.env.all_of([self.env.process(self.learner()) for _ in range(self.learners)])
 
     def fragmenter(self) -> Process:
         share = max(1 / POOL, 1 / self.runners)  # each env runner sends its share of a full pool
-        for batch in itertools.count(1):
-            yield "wait", "clips", batch
-            yield "sleep", None, share * self.costs.clips_bytes / self.network
-            yield "work", self.home, share * self.costs.clips
+        while True:
+            yield self.clips.get(1)
+            yield self.env.timeout(share * self.costs.clips_bytes / self.network)
+            yield self.home.work(share * self.costs.clips)
             self.note("fragmenter", share * self.costs.clips)
 
     def trainer(self) -> Process:
-        for iteration in range(self.iterations):
-            yield "wait", "fit", iteration + 1
-            yield "work", self.home, self.costs.fit
+        while True:
+            yield self.fits.get(1)
+            yield self.home.work(self.costs.fit)
             self.note("reward trainer", self.costs.fit)
 
 
