@@ -26,7 +26,6 @@ from ray.rllib.utils import force_list
 from actors.labelling_page import PageSettings
 from rlhf_ray import envs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.images import is_image
 from rlhf_ray.envs.checked import try_out
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.labelling.films import Camera, camera_options, without_a_screen
@@ -290,13 +289,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
                 of.reward_model,
                 self.reward_from,
             )
-        between = fragments.between_rounds_env_steps(of.preferences.asks_people and not is_image(observation_space))
-        if between and (self._env_to_module_connector or self._module_to_env_connector):
-            raise SettingError(
-                f"fragments.exploration_env_steps is {of.fragments.exploration_env_steps} and the teacher "
-                f"{of.preferences.teacher}, and the rollout collector explores and films without connectors: wrap the environment "
-                "(gymnasium.wrappers) instead of env_runners(env_to_module_connector or module_to_env_connector), or let it be."
-            )
+        self._check_connectors(of)
         seen = observation_space
         if self._env_to_module_connector is not None:
             spaces = (observation_space, action_space)
@@ -307,6 +300,20 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         if self.policy_from is not None:
             check_policy(policy_weights(self.policy_from), module.get_state(), self.policy_from)
         return Checked(of, observation_space, action_space, limit, fragments)
+
+    def _check_connectors(self, of: Experiment) -> None:
+        """Check that nobody acts without the connectors that change what the policy sees or does."""
+        if self._env_to_module_connector is None and self._module_to_env_connector is None:
+            return
+        exploration = of.fragments.exploration_env_steps
+        if exploration or of.preferences.asks_people:
+            what = (
+                f"fragments.exploration_env_steps is {exploration}" if exploration else "preferences.teacher is human"
+            )
+            raise SettingError(
+                f"{what}, and the rollout collector acts without connectors: wrap the environment (gymnasium.wrappers) instead of "
+                "env_runners(env_to_module_connector, module_to_env_connector)."
+            )
 
     def make_page(self, run_id: str, folder: Path | str) -> PageSettings | None:
         """What the labelling page is made from; None where no people are asked.
