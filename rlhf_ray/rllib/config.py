@@ -290,12 +290,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
                 self.reward_from,
             )
         self._check_connectors(of)
-        seen = observation_space
-        if self._env_to_module_connector is not None:
-            spaces = (observation_space, action_space)
-            seen = self.build_env_to_module_connector(
-                spaces={INPUT_ENV_SPACES: spaces, INPUT_ENV_SINGLE_SPACES: spaces}
-            ).observation_space
+        seen = self._seen_by_policy(observation_space, action_space)
         module = checked_network(self.policy_module_spec(), seen, action_space)
         if self.policy_from is not None:
             check_policy(policy_weights(self.policy_from), module.get_state(), self.policy_from)
@@ -314,6 +309,22 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
                 f"{what}, and the rollout collector acts without connectors: wrap the environment (gymnasium.wrappers) instead of "
                 "env_runners(env_to_module_connector, module_to_env_connector)."
             )
+
+    def _seen_by_policy(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> gym.Space[Any]:
+        """The space of the observations that the user's connectors make of the environment's."""
+        if self._env_to_module_connector is None:
+            return observation_space
+        spaces = (observation_space, action_space)
+        try:
+            pipeline = self.build_env_to_module_connector(
+                spaces={INPUT_ENV_SPACES: spaces, INPUT_ENV_SINGLE_SPACES: spaces}
+            )
+        except Exception as error:
+            raise SettingError(
+                f"env_runners(env_to_module_connector) does not take the observations {observation_space} and actions "
+                f"{action_space}: {type(error).__name__}: {error}"
+            ) from error
+        return cast("gym.Space[Any]", pipeline.observation_space)
 
     def make_page(self, run_id: str, folder: Path | str) -> PageSettings | None:
         """What the labelling page is made from; None where no people are asked.

@@ -34,10 +34,10 @@ class Mine(RLlibCallback):  # type: ignore[misc]
 
 def mean_length(algorithm: Any, runners: Any) -> tuple[dict[str, Any], int, int]:
     """An evaluation function of somebody's own."""
-    (episode,) = runners.local_env_runner.sample(num_episodes=1)
-    algorithm.metrics.log_dict(
-        {"my_length": len(episode)}, key=("evaluation", "env_runners"), window=1
-    )  # where RLlib looks
+    runner = runners.local_env_runner
+    (episode,) = runner.sample(num_episodes=1)
+    runner.metrics.log_value("my_length", len(episode), window=1)
+    algorithm.metrics.aggregate([runner.get_metrics()], key=("evaluation", "env_runners"))  # where RLlib looks
     return {}, len(episode), len(episode)
 
 
