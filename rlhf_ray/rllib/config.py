@@ -26,7 +26,6 @@ from ray.rllib.utils import force_list
 from actors.labelling_page import PageSettings
 from rlhf_ray import envs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.images import is_image
 from rlhf_ray.data.registry import name_of
 from rlhf_ray.envs.checked import try_out
 from rlhf_ray.envs.spaces import check_spaces
@@ -295,23 +294,42 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
                 of.reward_model,
                 self.reward_from,
             )
-        between = fragments.between_rounds_env_steps(of.preferences.asks_people and not is_image(observation_space))
-        if between and (self._env_to_module_connector or self._module_to_env_connector):
-            raise SettingError(
-                f"fragments.exploration_env_steps is {of.fragments.exploration_env_steps} and the teacher "
-                f"{of.preferences.teacher}, and the rollout collector explores and films without connectors: wrap the environment "
-                "(gymnasium.wrappers) instead of env_runners(env_to_module_connector or module_to_env_connector), or let it be."
-            )
-        seen = observation_space
-        if self._env_to_module_connector is not None:
-            spaces = (observation_space, action_space)
-            seen = self.build_env_to_module_connector(
-                spaces={INPUT_ENV_SPACES: spaces, INPUT_ENV_SINGLE_SPACES: spaces}
-            ).observation_space
+        self._check_connectors(of)
+        seen = self._seen_by_policy(observation_space, action_space)
         module = checked_network(self.policy_module_spec(), seen, action_space)
         if self.policy_from is not None:
             check_policy(policy_weights(self.policy_from), module.get_state(), self.policy_from)
         return Checked(of, observation_space, action_space, limit, fragments)
+
+    def _check_connectors(self, of: Experiment) -> None:
+        """Check that nobody acts without the connectors that change what the policy sees or does."""
+        if self._env_to_module_connector is None and self._module_to_env_connector is None:
+            return
+        exploration = of.fragments.exploration_env_steps
+        if exploration or of.preferences.asks_people:
+            what = (
+                f"fragments.exploration_env_steps is {exploration}" if exploration else "preferences.teacher is human"
+            )
+            raise SettingError(
+                f"{what}, and the rollout collector acts without connectors: wrap the environment (gymnasium.wrappers) instead of "
+                "env_runners(env_to_module_connector, module_to_env_connector)."
+            )
+
+    def _seen_by_policy(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> gym.Space[Any]:
+        """The space of the observations that the user's connectors make of the environment's."""
+        if self._env_to_module_connector is None:
+            return observation_space
+        spaces = (observation_space, action_space)
+        try:
+            pipeline = self.build_env_to_module_connector(
+                spaces={INPUT_ENV_SPACES: spaces, INPUT_ENV_SINGLE_SPACES: spaces}
+            )
+        except Exception as error:
+            raise SettingError(
+                f"env_runners(env_to_module_connector) does not take the observations {observation_space} and actions "
+                f"{action_space}: {type(error).__name__}: {error}"
+            ) from error
+        return cast("gym.Space[Any]", pipeline.observation_space)
 
     def make_page(self, run_id: str, folder: Path | str) -> PageSettings | None:
         """What the labelling page is made from; None where no people are asked.

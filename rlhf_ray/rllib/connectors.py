@@ -46,6 +46,14 @@ class KeepObservations(ConnectorV2):  # type: ignore[misc]
                 episode.infos.data[-1] = {**info, OBSERVATION: np.array(episode.observations[-1])}
         return batch
 
+    def get_state(self, *arguments: Any, **keywords: Any) -> dict[str, Any]:
+        """Something: RLlib merges the i-th state of a pipeline by its i-th connector, and leaves empty states out."""
+        return {"keeps": OBSERVATION}
+
+    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """The same."""
+        return self.get_state()
+
 
 class RewardFirst(ConnectorV2):  # type: ignore[misc]
     """Puts the learned reward into copies of the learner's episodes, before the user's own connectors.

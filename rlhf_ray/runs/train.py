@@ -86,7 +86,7 @@ def train(
             random, trained = _evaluate(experiment, folder, interrupted, told, evaluation_episodes)
             best = None
             if reference and not interrupted():
-                told.on_stage("training the reference")
+                told.on_stage("training on the true reward, to compare with")
                 with contextlib.suppress(Interrupted), interrupted.at_once():
                     best = _true_return(experiment, train_reference(experiment).best, evaluation_episodes)
             whole = finished and trained is not None and (best is not None or not reference)  # or it can be resumed
@@ -122,10 +122,11 @@ def _train(
         if algorithm.ring.people is not None:
             told.on_links(algorithm.ring.people.page.links)
             algorithm.ring.people.page.on_links = told.on_links
-        told.on_stage("training")
         algorithm.ring.say = told.on_stage
         started = time.perf_counter() - latest.values.get("seconds", 0.0)
         ready = _begin(algorithm, interrupted, stopped)
+        if ready:
+            told.on_stage("training")
         algorithm.iterating = interrupted.at_once
         while ready and not algorithm.finished and not stopped():
             try:

@@ -13,6 +13,7 @@ import ray
 import torch
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.connectors.env_to_module import MeanStdFilter, PrevActionsPrevRewards
 from ray.rllib.connectors.env_to_module.observation_preprocessor import SingleAgentObservationPreprocessor
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
@@ -20,6 +21,7 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGa
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.connectors import environment_observations
@@ -93,6 +95,10 @@ REFUSALS: list[tuple[Change, str]] = [
     (lambda c: c.api_stack(enable_rl_module_and_learner=False), r"api_stack\(enable_rl_module_and_learner\) is False"),
     (lambda c: c.framework("tf2"), "framework is 'tf2'.*torch"),
     (lambda c: c.env_runners(observation_filter="MeanStdFilter"), r"observation_filter\) is 'MeanStdFilter'"),
+    (
+        lambda c: c.env_runners(env_to_module_connector=lambda env, spaces, device: PrevActionsPrevRewards()),
+        r"env_to_module_connector\) does not take the observations Box.*actions Box",  # it is for Discrete ones
+    ),
     (
         lambda c: c.env_runners(env_to_module_connector=doubled).fragments(exploration_env_steps=50),
         r"exploration_env_steps is 50.*without connectors",
@@ -228,6 +234,17 @@ def all_of_them(config: PreferencePPOConfig) -> PreferencePPOConfig:
     config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8]))
     config.callbacks([Mine, Another])
     return config
+
+
+def test_the_states_of_the_users_connectors_are_merged_over_env_runners() -> None:
+    config = tiny().env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
+    checked = config.check_environment()
+    spaces = dict.fromkeys(("__env__", "__env_single__"), (checked.observation_space, checked.action_space))
+    here, there = (config.build_env_to_module_connector(spaces=spaces) for _ in range(2))
+    episode = SingleAgentEpisode(observations=[np.ones(3, np.float32)], observation_space=checked.observation_space)
+    there[MeanStdFilter][0](rl_module=None, batch={}, episodes=[episode])
+    merged = here.merge_states([there.get_state()])
+    assert merged["MeanStdFilter"][None]["running_stats"][0]["num_pushes"] == 1
 
 
 @pytest.mark.usefixtures("ray_session")

@@ -9,6 +9,7 @@ import pytest
 import ray
 from ray import tune
 from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
@@ -29,6 +30,15 @@ class Mine(RLlibCallback):  # type: ignore[misc]
         metrics_logger.log_value(type(self).__name__, 1, reduce="sum")
 
 
+def mean_length(algorithm: Any, runners: Any) -> tuple[dict[str, Any], int, int]:
+    """An evaluation function of somebody's own."""
+    runner = runners.local_env_runner
+    (episode,) = runner.sample(num_episodes=1)
+    runner.metrics.log_value("my_length", len(episode), window=1)
+    algorithm.metrics.aggregate([runner.get_metrics()], key=("evaluation", "env_runners"))  # where RLlib looks
+    return {}, len(episode), len(episode)
+
+
 def tiny(**changes: Any) -> PreferencePPOConfig:
     """Pendulum for two iterations, with labels before each."""
     values: dict[str, Any] = {
@@ -46,6 +56,8 @@ def tiny(**changes: Any) -> PreferencePPOConfig:
 def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
     config = tiny().reward_model(learning_rate=tune.grid_search([3e-3])).callbacks(Mine)
     config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[24]))
+    config.env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
+    config.evaluation(evaluation_interval=2, custom_evaluation_function=mean_length)
     request = PreferencePPO.default_resource_request(tiny())
     assert request.bundles == [{"CPU": 1.0}, {"CPU": 1.0}]
     results = tune.Tuner(
@@ -65,8 +77,11 @@ def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
         assert (result.metrics["training_iteration"], result.metrics["done"]) == (2, True)
         assert result.metrics["preferences"]["env_steps"] == 1000
         assert result.metrics["preferences"]["comparisons"] == 8
-        # And somebody's own callbacks and network are there, beside the ring's.
+        # And somebody's own callbacks, network, connector and evaluation are there, beside the ring's.
         assert result.metrics["env_runners"]["Mine"] == 1
+        assert result.metrics["env_runners"]["clips_failed"] == 0
+        assert -2000 < result.metrics["env_runners"]["episode_return_mean"] < 0
+        assert result.metrics["evaluation"]["env_runners"]["my_length"] == 200
         assert result.metrics["preferences"]["clips_policy_version"] > 0
         weights = policy_weights(result.checkpoint.path)
         assert 24 in {length for weight in weights.values() for length in weight.shape}
