@@ -474,7 +474,7 @@ class AsynchronousRing:
 
     def _version_to_come(self) -> bool:
         """Whether a newer version of the reward model is to be expected without the agent's training going on."""
-        labels = self._unfitted or self._reading or self.members.open > 0
+        labels = self._unfitted or self._reading > 0 or self.members.open > 0
         asking = any(self._to_ask(askings) > 0 for askings in self.members.gatherers)
         return self.meters["fitting"].working or (self._rounds_to_fit() > 0 and (labels or asking))
 
