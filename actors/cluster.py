@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import ray
 
 from actors import access
-from actors.ray_internals import call_head, hush_ray, out_of_signals_way
+from actors.ray_internals import call_head, hush_ray, started_for_a_run
 from rlhf_ray.data import modules
 from rlhf_ray.data.places import JOB
 
 ANSWER_WITHIN = 30.0
 """Seconds that a head may take to answer."""
+
+FOR_ACTORS = {
+    # At Ray's own niceness of 15 the ring's actors, which the run waits for, get next to nothing on a busy machine.
+    "RAY_worker_niceness": "0",
+    # By itself glibc keeps an arena for each of up to eight threads per core, of which each grows and none gives back.
+    "MALLOC_ARENA_MAX": "2",
+}
+"""What Ray's processes on this machine are started with."""
 
 _held = 0
 _ours = False
@@ -54,32 +64,48 @@ def start_ray(cpus: int) -> None:
         ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR")
         return
     # Ray's processes inherit the environment, so that workers it has started ahead can be used: a runtime_env needs new ones.
-    # At Ray's own niceness of 15 the ring's actors, which the run waits for, get next to nothing on a busy machine.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    for attempts_left in (2, 1, 0):
+    with _environment():
+        for attempts_left in (2, 1, 0):
+            if _start_here(cpus, attempts_left):
+                _private = True
+                return
+
+
+def _start_here(cpus: int, attempts_left: int) -> bool:
+    """Start Ray on this machine. False where it took longer than Ray allows, as on a busy machine; nothing is left then."""
+    with started_for_a_run(workers=cpus) as start:
         try:
-            with out_of_signals_way():
-                ray.init(
-                    address="local",
-                    num_cpus=max(cpus, os.cpu_count() or 1),
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level="ERROR",
-                )
-            _private = True
-            return
-        except KeyboardInterrupt:
+            ray.init(
+                address="local",
+                num_cpus=max(cpus, os.cpu_count() or 1),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
+        except BaseException as error:
             hush_ray()
             ray.shutdown()
-            raise
-        except Exception as error:
-            # Ray gives its own processes a fixed 30 s to start, which a busy machine may exceed.
+            start.end()
+            # Ray gives its own processes a fixed 30 s to start.
             if "timed out during startup" not in str(error):
                 raise
-            ray.shutdown()
             if not attempts_left:
                 seen = f"Ray did not start on this machine within 30 s, three times in a row (load {os.getloadavg()[0]:.0f})"
                 raise access.NoAccessError(seen, "Try again when the machine has less to do.") from error
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """Within it, Ray that is started hands these on to its processes, unless they are set already."""
+    missing = {name: value for name, value in FOR_ACTORS.items() if name not in os.environ}
+    os.environ.update(missing)
+    try:
+        yield
+    finally:
+        for name in missing:
+            os.environ.pop(name, None)
 
 
 def look(address: str) -> None:

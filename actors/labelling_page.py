@@ -16,7 +16,6 @@ import pyarrow as pa
 from actors.gatherer import PATIENCE, GathererProgress
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk, Situation
 from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.questions import QuestionQueue
@@ -128,6 +127,8 @@ class LabellingPage:
         Raises:
             SettingError: it cannot be served where the settings say.
         """
+        from rlhf_ray.labelling.app import create_app  # a server, which most runs have no use for
+
         async with self._starting:
             if self._server is None:
                 of = self.page.settings

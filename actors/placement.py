@@ -61,7 +61,7 @@ def ring_bundles(gpus: float) -> list[dict[str, float]]:
 
 def one_machine() -> bool:
     """Whether Ray's cluster has a single node now."""
-    return sum(node["Alive"] for node in ray.nodes()) == 1
+    return sum(bool(node["Alive"]) for node in ray.nodes()) == 1
 
 
 def of_ring(role: str, gpus: float = 0.0) -> Any:

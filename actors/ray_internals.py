@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import ray
-from ray._private import services, utils, worker
+from ray._private import node, services, utils, worker
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 LOGGER = "ray._private.worker"
@@ -49,33 +49,67 @@ def _silenced() -> Iterator[None]:
         os.close(nothing)
 
 
-class _OfOwnGroup(services.ConsolePopen):  # type: ignore[misc]
-    """A process of Ray's, in a process group of its own."""
+HELPERS = ("start_api_server", "start_monitor", "start_log_monitor")
+"""What `Node` starts the processes by that make a dashboard, order machines and read workers' logs: nobody asks for any of that."""
 
-    def __init__(self, *arguments: Any, **keywords: Any):
-        super().__init__(*arguments, process_group=0, **keywords)
+PRESTARTED = "--num_prestart_python_workers="
+"""Option of Ray's raylet: how many workers it starts ahead."""
+
+
+class Start:
+    """A start of Ray on this machine.
+
+    Args:
+        workers: to start ahead. Ray itself starts one for each core.
+    """
+
+    def __init__(self, workers: int):
+        self.workers = workers
+        self.processes: list[Any] = []
+        """Those that were started, each in a process group of its own, in which what it starts is too."""
+
+    def end(self) -> None:
+        """End what `ray.shutdown` does not, of a start that failed."""
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @contextlib.contextmanager
-def out_of_signals_way() -> Iterator[None]:
-    """Within it, Ray starts such that what ends a run does not end Ray under it, which the run needs to save itself.
+def started_for_a_run(workers: int) -> Iterator[Start]:
+    """Within it, Ray starts with few processes, and such that what ends a run does not end Ray under it.
 
-    Terminals, `timeout` and job runners signal the whole process group, so Ray's processes get their own (they still die with this
-    one). Ray's own handler of SIGTERM, which ends them, is not set.
+    Terminals, `timeout` and job runners signal the whole process group, so Ray's processes get their own: the run needs them to
+    save itself (they still die with this one). Ray's own handler of SIGTERM, which ends them, is not set.
+
+    Args:
+        workers: to start ahead.
     """
+    start = Start(workers)
     before = signal.getsignal(signal.SIGTERM)
 
     def keep(handler: object = None) -> None:
         if before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # again, since Ray's C++ has set one of its own
 
-    set_handler, utils.set_sigterm_handler = utils.set_sigterm_handler, keep
-    services.ConsolePopen = _OfOwnGroup
+    def begin(command: list[str], *arguments: Any, **keywords: Any) -> Any:
+        fewer = [f"{PRESTARTED}{workers}" if word.startswith(PRESTARTED) else word for word in command]
+        process = popen(fewer, *arguments, process_group=0, **keywords)
+        start.processes.append(process)
+        return process
+
+    popen, set_handler = services.ConsolePopen, utils.set_sigterm_handler
+    helpers = {name: getattr(node.Node, name) for name in HELPERS}
+    services.ConsolePopen, utils.set_sigterm_handler = begin, keep
+    for name in HELPERS:
+        setattr(node.Node, name, lambda self, **keywords: None)
     try:
-        yield
+        yield start
     finally:
-        services.ConsolePopen = _OfOwnGroup.__base__
-        utils.set_sigterm_handler = set_handler
+        for name, method in helpers.items():
+            setattr(node.Node, name, method)
+        services.ConsolePopen, utils.set_sigterm_handler = popen, set_handler
         keep()
 
 

@@ -10,10 +10,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.labelling import connections
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import LabellingSettings
 
@@ -28,6 +25,11 @@ class Server:
     """A server for ``app``, listening at ``socket`` or else where ``settings`` say. It serves once `start` was waited for."""
 
     def __init__(self, app: Any, settings: LabellingSettings, socket: socket.socket | None = None):
+        # A run that asks nobody has no use for a server, and imports what is here all the same.
+        import uvicorn
+
+        from rlhf_ray.labelling import connections
+
         self.socket = socket or listen(settings.host, settings.port)
         self.port: int = self.socket.getsockname()[1]
         # uvicorn believes X-Forwarded-For and -Proto of proxies on this machine, and of those FORWARDED_ALLOW_IPS names.

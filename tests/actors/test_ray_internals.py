@@ -1,0 +1,123 @@
+"""The private side of Ray that is used, held to the installed Ray: each name is there and does what we use it for."""
+
+import inspect
+import os
+import subprocess
+import sys
+
+import pytest
+import ray
+from ray._private import node, services, utils, worker
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+from actors import cluster, ray_internals
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_what_is_free_is_known_of_each_node() -> None:
+    free = ray_internals.free_resources()
+    assert len(free) == len(ray.nodes()) == 1
+    assert 0 <= free[0]["CPU"] <= 4
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_head_is_called_by_its_address() -> None:
+    ray_internals.call_head(ray.get_runtime_context().gcs_address, timeout=20.0)
+
+
+def test_the_names_are_there() -> None:
+    assert callable(GcsClient)
+    assert callable(ray._private.state.available_resources_per_node)
+
+
+def test_ray_starts_its_processes_through_one_class_whose_first_argument_is_the_command() -> None:
+    started = inspect.getsource(services.start_ray_process)
+    assert "ConsolePopen(\n        command," in started
+    assert next(iter(inspect.signature(subprocess.Popen).parameters)) == "args"
+    assert issubclass(services.ConsolePopen, subprocess.Popen)
+    assert "process_group" in inspect.signature(subprocess.Popen).parameters
+
+
+def test_ray_says_how_many_workers_it_starts_ahead() -> None:
+    assert f'"{ray_internals.PRESTARTED}{{}}".format(' in inspect.getsource(services.start_raylet)
+
+
+@pytest.mark.parametrize("name", ray_internals.HELPERS)
+def test_a_node_starts_without_its_helpers(name: str) -> None:
+    """What would start each returns nothing, keeps what it started in `all_processes` alone, and is called with keywords."""
+    source = inspect.getsource(getattr(node.Node, name))
+    assert "return " not in source.split('"""')[-1]
+    assert "self.all_processes[" in source
+    assert all(
+        parameter.kind is not parameter.VAR_POSITIONAL
+        for parameter in inspect.signature(getattr(node.Node, name)).parameters.values()
+    )
+
+
+def test_rays_handler_of_sigterm_is_set_by_a_function_that_can_be_replaced() -> None:
+    assert list(inspect.signature(utils.set_sigterm_handler).parameters) == ["sigterm_handler"]
+    assert "ray._private.utils.set_sigterm_handler(" in inspect.getsource(worker)
+
+
+def test_what_ray_prints_of_failed_calls_comes_from_a_subscriber() -> None:
+    assert isinstance(worker.global_worker, worker.Worker)
+    assert "worker.gcs_error_subscriber = " in inspect.getsource(worker)
+    assert "threads_stopped" in inspect.getsource(worker.Worker)
+    assert worker.logger.name == ray_internals.LOGGER
+
+
+START = """
+import os, psutil, signal, time
+import ray
+from actors import cluster
+from ray._private import services
+
+def running():
+    return [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+
+def fails(*arguments):
+    seen.extend(running())
+    raise Exception("The current node timed out during startup.")
+
+handler = signal.getsignal(signal.SIGTERM)
+seen, get_node = [], services.get_node
+services.get_node = fails
+try:
+    cluster.start_ray(cpus=1)
+except cluster.access.NoAccessError as error:
+    assert "three times in a row" in str(error)
+else:
+    raise AssertionError("it started")
+assert len(seen) >= 6, seen  # two at least of each attempt
+assert not running(), running()
+for _ in range(100):
+    left = [one for one in seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    if not left:
+        break
+    time.sleep(0.1)
+assert not left, left
+assert not {"MALLOC_ARENA_MAX", "RAY_worker_niceness"} & set(os.environ)
+
+services.get_node = get_node
+cluster.start_ray(cpus=1)
+
+@ray.remote(num_cpus=0)
+def told():
+    return os.environ["MALLOC_ARENA_MAX"], os.nice(0)
+
+assert ray.get(told.remote(), timeout=60) == ("2", 0)
+words = [" ".join(process.cmdline()) for process in running()]
+assert not any(name in line for line in words for name in ("dashboard.py", "log_monitor.py", "monitor.py")), words
+assert os.getpgid(0) not in {os.getpgid(process.pid) for process in running()}
+assert signal.getsignal(signal.SIGTERM) is handler
+ray.shutdown()
+"""
+
+
+def test_a_start_that_fails_leaves_nothing_and_one_that_succeeds_has_no_helpers() -> None:
+    """The processes are real; that Ray has waited its half minute is not."""
+    kept = {name: value for name, value in os.environ.items() if name not in cluster.FOR_ACTORS}
+    done = subprocess.run(
+        [sys.executable, "-c", START], env=kept, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
