@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import psutil
 
 ROLES = (
-    "SingleAgentEnvRunner",
-    "Fragmenter",
-    "SyntheticGatherer",
+    "EnvRunner",
+    "ActorHost",
+    "ClipPool",
+    "GathererActor",
     "PreferenceStore",
     "RewardTrainerActor",
     "RolloutCollector",
