@@ -13,6 +13,7 @@ import psutil
 
 ROLES = (
     "EnvRunner",
+    "ActorHost",
     "ClipPool",
     "GathererActor",
     "PreferenceStore",
