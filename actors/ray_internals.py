@@ -56,7 +56,7 @@ PRESTARTED = "--num_prestart_python_workers="
 """Option of Ray's raylet: how many workers it starts ahead."""
 
 
-class Start:
+class RayStart:
     """A start of Ray on this machine.
 
     Args:
@@ -77,7 +77,7 @@ class Start:
 
 
 @contextlib.contextmanager
-def started_for_a_run(workers: int) -> Iterator[Start]:
+def started_for_a_run(workers: int) -> Iterator[RayStart]:
     """Within it, Ray starts with few processes, and such that what ends a run does not end Ray under it.
 
     Terminals, `timeout` and job runners signal the whole process group, so Ray's processes get their own: the run needs them to
@@ -86,7 +86,7 @@ def started_for_a_run(workers: int) -> Iterator[Start]:
     Args:
         workers: to start ahead.
     """
-    start = Start(workers)
+    start = RayStart(workers)
     before = signal.getsignal(signal.SIGTERM)
 
     def keep(handler: object = None) -> None:

@@ -248,7 +248,7 @@ def test_the_states_of_the_users_connectors_are_merged_over_env_runners() -> Non
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("runners", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runners", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_the_reward_model_sees_the_environment_whatever_connectors_make_of_it(tmp_path: Path, runners: int) -> None:
     config = all_of_them(tiny(total_env_steps=200 + 3 * 400)).preferences(store=tmp_path / "store")
     config.env_runners(num_env_runners=runners)

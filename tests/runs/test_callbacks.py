@@ -114,11 +114,11 @@ def test_callbacks_are_named_on_the_command_line_and_a_folders_need_consent(
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("RLHF_RAY_MODULES", str(tmp_path))
     folder = RunFolder.create(tmp_path / "run", TINY, {"callback": ["my_listeners:Mine"]})
-    with pytest.raises(SettingError, match=r"run\.json names the callback 'my_listeners:Mine'.*--allow-import"):
-        _callbacks(["my_listeners:Mine"], ["--resume", str(folder.path)], folder)
+    with pytest.raises(SettingError, match=r"run\.json names 'my_listeners:Mine'.*--allow-import"):
+        _callbacks(["my_listeners:Mine"], folder)
     assert "my_listeners" not in sys.modules
     for words, said in (
-        (["my_listeners:Other"], "a Callback needs on_start"),
+        (["my_listeners:Other"], "lacks on_start"),
         (["my_listeners:Nobody"], "importing that raised AttributeError"),
         (["Mine"], "it must be module:Name"),
     ):
@@ -126,6 +126,6 @@ def test_callbacks_are_named_on_the_command_line_and_a_folders_need_consent(
             cli.main(["train", "pendulum", "--callback", *words, "--run-dir", str(tmp_path / "new")])
         assert said in capsys.readouterr().err
         assert not (tmp_path / "new").exists()
-    (mine,) = _callbacks(["my_listeners:Mine"], ["--resume", str(folder.path)], folder)  # typed by now
+    (mine,) = _callbacks(["my_listeners:Mine"], folder)  # typed by now
     assert isinstance(mine, Callback)
     consent._allowed.discard("my_listeners")
