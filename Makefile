@@ -8,10 +8,8 @@ export PYTHON ?=
 export EXTRAS ?=
 
 BIN := .venv/bin
-# Markers of the tests that run one after the other, on one Ray. The others need no more than a core.
-ON_RAY := ray or cluster or learning
-# Where these are: importing all others takes longer than some of them.
-RAY_FOLDERS := tests/actors tests/cli tests/rllib tests/runs tests/wrappers
+# The others need neither Ray nor a browser.
+SLOW := ray or cluster or learning or browser
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -26,12 +24,11 @@ setup: ## Make .venv or bring it up to date (PYTHON=python3.12, EXTRAS=dev)
 demo: setup ## Train Pendulum from a scripted teacher's preferences
 	$(BIN)/rlhf-ray train pendulum
 
-test: lint types ## Lint, types, then all tests but the soak; stops at the first that fails
-	$(BIN)/pytest -m "not ($(ON_RAY) or soak)" -n 2 --dist loadfile
-	$(BIN)/pytest $(RAY_FOLDERS) -m "($(ON_RAY)) and not soak" -p no:schemathesis --durations=15
+test: setup ## All tests but the soak, in two processes, each with a Ray of its own
+	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 
-test-fast: setup ## The tests without Ray and the browser, in two processes
-	$(BIN)/pytest -m "not ($(ON_RAY) or browser or soak)" -n 2 --dist loadfile
+test-fast: setup ## The tests without Ray and the browser
+	$(BIN)/pytest -m "not ($(SLOW) or soak)" -n 2 --dist loadfile
 
 soak: setup ## The tests that take minutes, and properties on many examples; writes down what came of them
 	@mkdir -p build

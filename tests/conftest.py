@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 MARKED_BY = {"ray_session": "ray", "browser": "browser"}
 """Fixtures, and the marker of each test that takes them."""
 
+SLOW = ("ray", "cluster", "learning", "browser")
+
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,6 +50,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in MARKED_BY:
                 item.add_marker(MARKED_BY[fixture])
+    # The slowest files first, so that of two processes none has a slow one left when the other is done.
+    slow = {item.path for item in items if any(map(item.get_closest_marker, SLOW)) and not item.get_closest_marker("soak")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def named_actors() -> set[tuple[str, str]]:

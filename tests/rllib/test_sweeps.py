@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -55,23 +57,26 @@ class Killer(threading.Thread):
     def __init__(self, folder: Path, between: tuple[int, int]):
         super().__init__(daemon=True)
         self.folder, self.between, self.killed, self.over = folder, between, 0, False
+        self.seen: set[Any] = set()
 
     def run(self) -> None:
         while not self.killed and not self.over:
-            alive = {process.pid: process for process in trials_processes()}
             for checkpoint in self.folder.glob("*/checkpoint_*"):
-                last = rows_of(checkpoint.parent)[-1]  # Tune writes a row before the checkpoint
-                if self.between[0] < last["env_steps"] < self.between[1] and last["pid"] in alive:
-                    self.killed = last["pid"]
-                    alive[self.killed].kill()
-                    break
-            time.sleep(0.05)
+                with contextlib.suppress(OSError, ValueError, IndexError):  # a row that is being written
+                    last = rows_of(checkpoint.parent)[-1]
+                    self.seen.add((checkpoint.parent.name, last["env_steps"], last["pid"]))
+                    if self.between[0] < last["env_steps"] < self.between[1]:
+                        os.kill(last["pid"], signal.SIGKILL)
+                        self.killed = last["pid"]
+                        break
+            time.sleep(0.02)
 
 
 def rows_of(trial: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (trial / "result.json").read_text().splitlines()]
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_train_takes(
     tmp_path: Path,
@@ -96,7 +101,7 @@ def test_a_sweep_survives_a_kill_asks_for_no_more_than_fits_and_leaves_what_trai
     outcome = sweep(plan, folder)
     killer.over = True
     killer.join()
-    assert killer.killed
+    assert killer.killed, killer.seen
     assert outcome.complete
     assert [trial["status"] for trial in outcome.trials if trial["status"] not in ("finished", "stopped early")] == []
     assert len(outcome.trials) == 3

@@ -126,6 +126,7 @@ def test_where_all_labels_are_there_none_is_asked_and_the_fit_takes_the_steps_of
     assert outcome.env_steps == 2_900
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ring_in_process")
 def test_a_run_starts_again_without_what_it_began_from_and_comes_to_the_same(
     trained_run: RunFolder, tmp_path: Path
@@ -151,7 +152,7 @@ def test_a_run_starts_again_without_what_it_began_from_and_comes_to_the_same(
         train(runs[1].experiment(), runs[1], resume=True)
 
 
-@pytest.mark.parametrize("runners", [0, 1])
+@pytest.mark.parametrize("runners", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_fitted_reward_is_trained_on_and_nothing_is_asked(
     trained_run: RunFolder, tmp_path: Path, runners: int
 ) -> None:

@@ -21,6 +21,7 @@ PAGE = LabellingSettings(annotators=("ada",), port=0, catch_share=0.0, overlap_s
 FRAGMENTS = FragmentSettings(length=5, initial_env_steps=200)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_session")
 def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
