@@ -51,7 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if fixture in MARKED_BY:
                 item.add_marker(MARKED_BY[fixture])
     # The slowest files first, so that of two processes none has a slow one left when the other is done.
-    slow = {item.path for item in items if any(map(item.get_closest_marker, SLOW)) and not item.get_closest_marker("soak")}
+    slow = {
+        item.path for item in items if any(map(item.get_closest_marker, SLOW)) and not item.get_closest_marker("soak")
+    }
     items.sort(key=lambda item: item.path not in slow)
 
 

@@ -1,7 +1,6 @@
 """Rules of the source that import-linter's contracts (pyproject.toml) can't hold."""
 
 import ast
-import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -92,15 +91,6 @@ def test_nothing_is_pickled() -> None:
     found = {path: pickles(ast.parse(text)) for path, text in sources(*PRODUCT)}
     assert found.pop(READS_PICKLES)
     assert not {path: names for path, names in found.items() if names}
-
-
-def test_tests_on_ray_are_where_make_test_looks_for_them() -> None:
-    (line,) = (line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("RAY_FOLDERS"))
-    folders = tuple(f"{folder}/" for folder in line.split()[2:])
-    on_ray = re.compile(r'"(ray_session|ring_in_process)"|\btrained_run: |@pytest\.mark\.(ray|cluster|learning)')
-    for path, text in sources("tests"):
-        of_soak = "pytest.mark.soak" in text  # which collects everything
-        assert of_soak or not on_ray.search(text) or path.startswith((*folders, "tests/conftest", "tests/test_rules"))
 
 
 PROGRAM = """
