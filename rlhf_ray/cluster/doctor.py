@@ -96,21 +96,21 @@ def examine_machine() -> list[Finding]:
         threads(torch.get_num_threads()),
         cpus(len(os.sched_getaffinity(0))),
         memory(_available_memory()),
-        disk("disk for runs", runs.absolute(), shutil.disk_usage(runs).free, os.access(runs, os.W_OK)),
+        disk(runs.absolute(), shutil.disk_usage(runs).free, os.access(runs, os.W_OK)),
         token_file(Path.home() / ".ray" / "auth_token"),
     ]
 
 
+def _judged(check: str, good: bool, seen: str, remedy: str, otherwise: Status = "warning") -> Finding:
+    return Finding(check, "ok", seen) if good else Finding(check, otherwise, seen, remedy)
+
+
 def python(version: str, wanted: str) -> Finding:
     """Whether this Python is one the package is made for."""
-    if version in SpecifierSet(wanted):
-        return Finding("Python", "ok", version)
-    return Finding(
-        "Python",
-        "problem",
-        f"{version}, and {PACKAGE} needs {wanted}",
-        "Install a Python of that range and run `make setup PYTHON=python3.11`.",
-    )
+    good = version in SpecifierSet(wanted)
+    seen = version if good else f"{version}, and {PACKAGE} needs {wanted}"
+    remedy = "Install a Python of that range and run `make setup PYTHON=python3.11`."
+    return _judged("Python", good, seen, remedy, "problem")
 
 
 def installed(name: str) -> str | None:
@@ -161,68 +161,48 @@ def _wrong(requirements: Sequence[Requirement], version: Callable[[str], str | N
 
 def threads(count: int) -> Finding:
     """Whether torch keeps to one thread."""
-    if count == 1:
-        return Finding("torch threads", "ok", "1 for each process")
-    return Finding(
-        "torch threads",
-        "warning",
-        f"{count} for each process",
-        "Several actors with several threads each slow each other down on a small machine: unset OMP_NUM_THREADS or set it to 1.",
+    remedy = (
+        "Several actors with several threads each slow each other down on a small machine: unset OMP_NUM_THREADS or set "
+        "it to 1."
     )
+    return _judged("torch threads", count == 1, f"{count} for each process", remedy)
 
 
 def cpus(count: int) -> Finding:
     """Whether this machine's CPUs are enough."""
-    if count >= CPUS:
-        return Finding("CPUs", "ok", f"{count} on this machine")
-    return Finding(
-        "CPUs",
-        "warning",
-        f"{count} on this machine",
-        f"A run keeps {CPUS} busy: it works with fewer, and takes longer.",
-    )
+    remedy = f"A run keeps {CPUS} busy: it works with fewer, and takes longer."
+    return _judged("CPUs", count >= CPUS, f"{count} on this machine", remedy)
 
 
 def memory(available: int | None) -> Finding:
     """Whether enough memory is free; None where the system does not tell."""
     if available is None:
         return Finding("memory", "ok", "unknown: this system has no /proc/meminfo")
-    seen = f"{_size(available)} available"
-    if available >= MEMORY:
-        return Finding("memory", "ok", seen)
-    return Finding(
-        "memory",
-        "warning",
-        seen,
+    remedy = (
         f"A run on images takes {_size(MEMORY)}, and Ray kills processes when memory runs out: end other programs, or make "
-        "ppo.num_envs and fragments.pool smaller.",
+        "ppo.num_envs and fragments.pool smaller."
     )
+    return _judged("memory", available >= MEMORY, f"{_size(available)} available", remedy)
 
 
-def disk(check: str, path: Path, free: int, writable: bool) -> Finding:
-    """Whether a folder can be written to and has room."""
-    seen = f"{path}: {_size(free)} free"
+def disk(path: Path, free: int, writable: bool) -> Finding:
+    """Whether a folder for runs can be written to and has room."""
+    check = "disk for runs"
     if not writable:
-        return Finding(
-            check, "problem", f"{path} cannot be written to", "Change to a folder of yours, or name one: --run-dir."
-        )
-    if free < DISK:
-        return Finding(check, "warning", seen, "Make room, or name a folder on another disk: --run-dir.")
-    return Finding(check, "ok", seen)
+        remedy = "Change to a folder of yours, or name one: --run-dir."
+        return Finding(check, "problem", f"{path} cannot be written to", remedy)
+    remedy = "Make room, or name a folder on another disk: --run-dir."
+    return _judged(check, free >= DISK, f"{path}: {_size(free)} free", remedy)
 
 
 def token_file(path: Path) -> Finding:
     """Whether nobody else can read Ray's token."""
     if not path.exists():
         return Finding("token file", "ok", f"none yet at {path}; Ray makes one when it first needs it")
-    if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        return Finding(
-            "token file",
-            "warning",
-            f"others on this machine can read {path}",
-            f"Whoever has the token can run code as you: `chmod 600 {path}`.",
-        )
-    return Finding("token file", "ok", str(path))
+    open_to_others = path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
+    seen = f"others on this machine can read {path}" if open_to_others else str(path)
+    remedy = f"Whoever has the token can run code as you: `chmod 600 {path}`."
+    return _judged("token file", not open_to_others, seen, remedy)
 
 
 def temp_folder(node: str, path: str, free: int, total: int) -> Finding:
@@ -233,28 +213,20 @@ def temp_folder(node: str, path: str, free: int, total: int) -> Finding:
     )
     if free < (1 - FULL) * total:
         return Finding(check, "problem", f"{seen}; Ray stops using a disk that is {FULL:.0%} full", remedy)
-    return Finding(check, "ok" if free >= DISK else "warning", seen, "" if free >= DISK else remedy)
+    return _judged(check, free >= DISK, seen, remedy)
 
 
 def object_store(node: str, size: float, shared_memory: int) -> Finding:
     """Whether the object store is large enough and lies in memory."""
     check, seen = f"object store on {node}", f"{_size(size)}, with {_size(shared_memory)} of shared memory"
     if size > shared_memory:
-        return Finding(
-            check,
-            "warning",
-            seen,
+        remedy = (
             "Ray keeps objects on disk then, which is slow. In Docker: --shm-size; else a larger /dev/shm or a smaller "
-            "--object-store-memory.",
+            "--object-store-memory."
         )
-    if size < OBJECT_STORE:
-        return Finding(
-            check,
-            "warning",
-            seen,
-            f"Clips of images may not fit: `ray start --object-store-memory={OBJECT_STORE:.0f}`.",
-        )
-    return Finding(check, "ok", seen)
+        return Finding(check, "warning", seen, remedy)
+    remedy = f"Clips of images may not fit: `ray start --object-store-memory={OBJECT_STORE:.0f}`."
+    return _judged(check, size >= OBJECT_STORE, seen, remedy)
 
 
 def gpus(node: str, ray_gpus: float, torch_gpus: int, devices: int) -> Finding:
@@ -263,30 +235,25 @@ def gpus(node: str, ray_gpus: float, torch_gpus: int, devices: int) -> Finding:
     if devices == torch_gpus == ray_gpus:
         return Finding(check, "ok", seen if devices else "none; training runs on the CPU")
     if ray_gpus > torch_gpus:
-        return Finding(
-            check,
-            "problem",
-            seen,
-            "What asks Ray for a GPU would find none: install a CUDA build of torch and its driver, or `ray start --num-gpus=0`.",
+        remedy = (
+            "What asks Ray for a GPU would find none: install a CUDA build of torch and its driver, or "
+            "`ray start --num-gpus=0`."
         )
-    if torch_gpus > ray_gpus:
+    elif torch_gpus > ray_gpus:
         remedy = f"To train on them, start Ray with --num-gpus={torch_gpus}."
     else:
         remedy = (
             "To train on them, install a CUDA build of torch and a driver that fits, and look at CUDA_VISIBLE_DEVICES."
         )
-    return Finding(check, "warning", seen, remedy)
+    return Finding(check, "problem" if ray_gpus > torch_gpus else "warning", seen, remedy)
 
 
 def versions(node: str, theirs: dict[str, str], mine: dict[str, str]) -> Finding:
     """Whether a node runs the same Python and packages as this machine."""
-    check = f"versions on {node}"
     different = [f"{name} {theirs[name]} (here {version})" for name, version in mine.items() if theirs[name] != version]
-    if not different:
-        return Finding(check, "ok", ", ".join(f"{name} {version}" for name, version in theirs.items()))
-    return Finding(
-        check, "problem", ", ".join(different), "Actors cannot move between versions: install the same on every node."
-    )
+    seen = ", ".join(different or [f"{name} {version}" for name, version in theirs.items()])
+    remedy = "Actors cannot move between versions: install the same on every node."
+    return _judged(f"versions on {node}", not different, seen, remedy, "problem")
 
 
 def token(modes: Sequence[str]) -> Finding:
@@ -307,39 +274,26 @@ def dashboard(url: str | None) -> Finding:
     """Whether Ray's dashboard, which runs code for whoever reaches it, listens to this machine alone."""
     if not url:
         return Finding("dashboard", "ok", "not started")
-    if url.removeprefix("http://").rpartition(":")[0].strip("[]") in ("127.0.0.1", "localhost", "::1"):
-        return Finding("dashboard", "ok", f"{url}, reachable from that machine only")
-    return Finding(
-        "dashboard",
-        "problem",
-        f"{url} is reachable from other machines",
-        "Start the head with --dashboard-host=127.0.0.1 and reach it through an SSH tunnel: `ssh -L 8265:127.0.0.1:8265 HEAD`.",
-    )
+    good = url.removeprefix("http://").rpartition(":")[0].strip("[]") in ("127.0.0.1", "localhost", "::1")
+    seen = f"{url}, reachable from that machine only" if good else f"{url} is reachable from other machines"
+    remedy = "Start the head with --dashboard-host=127.0.0.1 and reach it through an SSH tunnel: `ssh -L 8265:127.0.0.1:8265 HEAD`."
+    return _judged("dashboard", good, seen, remedy, "problem")
 
 
 def ports(taken: Sequence[int]) -> Finding:
     """Whether the ports that `ray start --head` wants are free."""
-    if not taken:
-        return Finding("ports", "ok", "free for a Ray head here")
-    return Finding(
-        "ports",
-        "warning",
-        f"something listens on {', '.join(map(str, taken))}",
+    seen = f"something listens on {', '.join(map(str, taken))}" if taken else "free for a Ray head here"
+    remedy = (
         "A run by itself needs none of them. If it is a Ray head you want to use, set RAY_ADDRESS (or --address); if not, "
-        "`ray start --head` needs others: --port, --dashboard-port, --ray-client-server-port.",
+        "`ray start --head` needs others: --port, --dashboard-port, --ray-client-server-port."
     )
+    return _judged("ports", not taken, seen, remedy)
 
 
 def cluster_cpus(count: float) -> Finding:
     """Whether Ray has the CPUs that a run claims."""
-    if count >= CPUS:
-        return Finding("CPUs in Ray", "ok", f"{count:g}")
-    return Finding(
-        "CPUs in Ray",
-        "problem",
-        f"{count:g}",
-        f"A run claims {CPUS} and would wait for them for ever: add a node, or `ray start --num-cpus={CPUS}`.",
-    )
+    remedy = f"A run claims {CPUS} and would wait for them for ever: add a node, or `ray start --num-cpus={CPUS}`."
+    return _judged("CPUs in Ray", count >= CPUS, f"{count:g}", remedy, "problem")
 
 
 def _available_memory() -> int | None:
