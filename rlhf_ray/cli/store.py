@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,59 +32,118 @@ PATH is a store's folder or URL (s3://bucket/folder), or a run's folder. merge a
 
 
 @dataclass(frozen=True)
-class Info:
+class _Action:
+    """What all actions have in common."""
+
+    path: tyro.conf.Positional[str]
+    """The store's folder or URL, or a run's folder."""
+
+    def _open(self) -> PreferenceStore:
+        return PreferenceStore(store_of(self.path), create=False)
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Info(_Action):
     """Say what is in a preference store."""
 
-    path: tyro.conf.Positional[str]
-    """The store's folder or URL, or a run's folder."""
     json: bool = False
     """Print one JSON object."""
 
+    def _run(self) -> None:
+        about = self._open().describe()
+        if self.json:
+            print(json.dumps(about))
+            return
+        print(f"{self.path}: {about['format']}")
+        for name in _SHOWN:
+            print(f"  {name:12} {_readable(about[name])}")
+        for merge in about["merges"]:
+            print(f"  {'merged':12} {merge['comparisons']} comparisons from {merge['source']}, {merge['time']}")
+        for folder, count in about["files"].items():
+            print(f"  {folder:12} {count} files, {about['bytes'].get(folder, 0) / 1e6:.2f} MB")
+
+
+_SHOWN = ("comparisons", "ties", "lost", "events", "kinds", "annotators", "weights", "answered", "clips", "clip_shapes")
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{count} {name}" for name, count in value.items()) or "none"
+    return " to ".join(value) or "none" if isinstance(value, list) else str(value)
+
 
 @dataclass(frozen=True)
-class Verify:
+class Verify(_Action):
     """Read everything in a preference store and check it. Ends with code 1 if something is wrong."""
 
-    path: tyro.conf.Positional[str]
-    """The store's folder or URL, or a run's folder."""
     json: bool = False
     """Print one JSON object."""
 
+    def _run(self) -> None:
+        found = self._open().verify()
+        if self.json:
+            print(json.dumps(asdict(found)))
+        else:
+            for problem in found.problems:
+                print(problem)
+            state = f"{len(found.problems)} problems" if found.problems else "sound"
+            print(f"{self.path}: {state}; {found.comparisons} comparisons, {found.events} events, {found.clips} clips")
+        if found.problems:
+            sys.exit(1)
+
 
 @dataclass(frozen=True)
-class Compact:
+class Compact(_Action):
     """Join the small files of a preference store into larger ones."""
 
-    path: tyro.conf.Positional[str]
-    """The store's folder or URL, or a run's folder."""
+    def _run(self) -> None:
+        store = self._open()
+        before = store.describe()["files"]
+        store.compact()
+        after = store.describe()["files"]
+        print(f"{self.path}: " + ", ".join(f"{before[of]} -> {after[of]} {of} files" for of in ("labels", "clips")))
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(_Action):
     """Write everything in a preference store into one file."""
 
-    path: tyro.conf.Positional[str]
-    """The store's folder or URL, or a run's folder."""
     out: tyro.conf.Positional[Path]
     """The file: .parquet (with the clips), .csv or .jsonl."""
     overwrite: bool = False
     """Replace the file if it is there already."""
 
+    def _run(self) -> None:
+        if self.out.exists() and not self.overwrite:
+            raise SettingError(f"{self.out} is there already: name another file, or add --overwrite to replace it.")
+        print(f"{self.out}: {exchange.export(self._open(), self.out)} events")
+
 
 @dataclass(frozen=True)
-class Weigh:
+class Weigh(_Action):
     """Decide what each answer of an annotator counts, from the next fit on. Nothing is deleted."""
 
-    path: tyro.conf.Positional[str]
-    """The store's folder or URL, or a run's folder."""
     annotator: tyro.conf.Positional[str]
     """Whose answers."""
     weight: tyro.conf.Positional[float]
     """1 is the rule, 0 leaves them out."""
 
+    def _run(self) -> None:
+        store = self._open()
+        there = store.describe()["annotators"]
+        if self.annotator not in there:
+            raise SettingError(
+                f"{self.path} holds no answers of {self.annotator!r}; it holds those of {', '.join(there) or 'nobody'}."
+            )
+        store.weigh(self.annotator, self.weight)
+        print(f"{self.path}: each of the {there[self.annotator]} answers of {self.annotator} counts {self.weight:g}")
+
 
 @dataclass(frozen=True)
-class Merge:
+class Merge(_Action):
     """Add what other preference stores hold and this one lacks."""
 
     path: tyro.conf.Positional[str]
@@ -93,23 +151,41 @@ class Merge:
     others: tyro.conf.Positional[tuple[str, ...]]
     """The stores to add."""
 
+    def _run(self) -> None:
+        # All of them, before anything is made or written.
+        there = open_files(store_of(self.path)).exists("store.json")
+        paths = [*([self.path] if there else []), *self.others]
+        check_one_kind({path: _Action(path)._open().kinds() for path in paths})
+        store = PreferenceStore(store_of(self.path))
+        for other in self.others:
+            print(f"{self.path}: {store.import_from(store_of(other))} new comparisons from {other}")
+
 
 @dataclass(frozen=True)
-class Undo:
+class Undo(_Action):
     """Take back what the latest merge brought; or, where clips of several shapes were mixed, those that came later."""
 
-    path: tyro.conf.Positional[str]
-    """The store's folder or URL, or a run's folder."""
+    def _run(self) -> None:
+        print(f"{self.path}: took back {self._open().undo()}")
 
 
 @dataclass(frozen=True)
-class Import:
+class Import(_Action):
     """Add the preferences in a file: an exported .parquet, or what imitation or drlhp saved (nothing in it is run)."""
 
     path: tyro.conf.Positional[str]
     """The store's folder or URL; made if it is not there."""
     file: tyro.conf.Positional[Path]
     """The file."""
+
+    def _run(self) -> None:
+        if not self.file.is_file():
+            raise SettingError(f"{self.file} is no file.")
+        count = exchange.import_file(PreferenceStore(store_of(self.path)), self.file)
+        print(f"{self.path}: {count} new comparisons from {self.file}")
+
+
+ACTIONS = {kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Weigh, Merge, Undo, Import)}
 
 
 def run(words: list[str]) -> None:
@@ -121,121 +197,10 @@ def run(words: list[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(USAGE)
         sys.exit(0 if words else 2)
-    actions: dict[str, tuple[Any, Callable[[Any], None]]] = {
-        "info": (Info, _info),
-        "verify": (Verify, _verify),
-        "compact": (Compact, _compact),
-        "export": (Export, _export),
-        "weigh": (Weigh, _weigh),
-        "merge": (Merge, _merge),
-        "undo": (Undo, _undo),
-        "import": (Import, _import),
-    }
-    if words[0] not in actions:
+    if words[0] not in ACTIONS:
         raise SettingError(f"there is no action {words[0]!r}.\n{USAGE}")
-    kind, action = actions[words[0]]
-    command = parse_arguments(kind, f"rlhf-ray store {words[0]}", words[1:])
+    command: _Action = parse_arguments(ACTIONS[words[0]], f"rlhf-ray store {words[0]}", words[1:])
     try:
-        action(command)
+        command._run()
     except (ValueError, OSError) as error:
         raise SettingError(str(error)) from error
-
-
-def _open(path: str) -> PreferenceStore:
-    return PreferenceStore(store_of(path), create=False)
-
-
-def _info(command: Info) -> None:
-    about = _open(command.path).describe()
-    if command.json:
-        print(json.dumps(about))
-        return
-    print(f"{command.path}: {about['format']}")
-    names = (
-        "comparisons",
-        "ties",
-        "lost",
-        "events",
-        "kinds",
-        "annotators",
-        "weights",
-        "answered",
-        "clips",
-        "clip_shapes",
-    )
-    for name in names:
-        print(f"  {name:12} {_readable(about[name])}")
-    for merge in about["merges"]:
-        print(f"  {'merged':12} {merge['comparisons']} comparisons from {merge['source']}, {merge['time']}")
-    for folder, count in about["files"].items():
-        print(f"  {folder:12} {count} files, {about['bytes'].get(folder, 0) / 1e6:.2f} MB")
-
-
-def _readable(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{count} {name}" for name, count in value.items()) or "none"
-    return " to ".join(value) or "none" if isinstance(value, list) else str(value)
-
-
-def _verify(command: Verify) -> None:
-    found = _open(command.path).verify()
-    if command.json:
-        print(json.dumps(asdict(found)))
-    else:
-        for problem in found.problems:
-            print(problem)
-        state = f"{len(found.problems)} problems" if found.problems else "sound"
-        print(f"{command.path}: {state}; {found.comparisons} comparisons, {found.events} events, {found.clips} clips")
-    if found.problems:
-        sys.exit(1)
-
-
-def _compact(command: Compact) -> None:
-    store = _open(command.path)
-    before = store.describe()["files"]
-    store.compact()
-    after = store.describe()["files"]
-    print(
-        f"{command.path}: " + ", ".join(f"{before[name]} -> {after[name]} {name} files" for name in ("labels", "clips"))
-    )
-
-
-def _export(command: Export) -> None:
-    if command.out.exists() and not command.overwrite:
-        raise SettingError(f"{command.out} is there already: name another file, or add --overwrite to replace it.")
-    count = exchange.export(_open(command.path), command.out)
-    print(f"{command.out}: {count} events")
-
-
-def _weigh(command: Weigh) -> None:
-    store = _open(command.path)
-    there = store.describe()["annotators"]
-    if command.annotator not in there:
-        raise SettingError(
-            f"{command.path} holds no answers of {command.annotator!r}; it holds those of {', '.join(there) or 'nobody'}."
-        )
-    store.weigh(command.annotator, command.weight)
-    print(
-        f"{command.path}: each of the {there[command.annotator]} answers of {command.annotator} counts {command.weight:g}"
-    )
-
-
-def _merge(command: Merge) -> None:
-    # All of them, before anything is made or written.
-    there = open_files(store_of(command.path)).exists("store.json")
-    paths = [*([command.path] if there else []), *command.others]
-    check_one_kind({path: _open(path).kinds() for path in paths})
-    store = PreferenceStore(store_of(command.path))
-    for other in command.others:
-        print(f"{command.path}: {store.import_from(store_of(other))} new comparisons from {other}")
-
-
-def _undo(command: Undo) -> None:
-    print(f"{command.path}: took back {_open(command.path).undo()}")
-
-
-def _import(command: Import) -> None:
-    if not command.file.is_file():
-        raise SettingError(f"{command.file} is no file.")
-    count = exchange.import_file(PreferenceStore(store_of(command.path)), command.file)
-    print(f"{command.path}: {count} new comparisons from {command.file}")

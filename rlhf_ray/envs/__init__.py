@@ -7,11 +7,10 @@ made.
 
 from rlhf_ray.data.images import is_image
 from rlhf_ray.envs.registry import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register
-from rlhf_ray.envs.spaces import action_size, check_spaces
+from rlhf_ray.envs.spaces import check_spaces
 
 __all__ = [
     "EnvCreator",
-    "action_size",
     "check_spaces",
     "is_image",
     "is_natively_vectorised",

@@ -7,25 +7,6 @@ from gymnasium import spaces
 from rlhf_ray.data.images import LEAST_SIDE, is_image
 
 
-def action_size(space: gymnasium.Space[object]) -> int:
-    """The length of an action as a network sees it.
-
-    Args:
-        space: Discrete (the action enters one-hot) or Box of rank 1.
-
-    Returns:
-        ``n`` of a Discrete space, the dimension of a Box.
-
-    Raises:
-        ValueError: Any other space.
-    """
-    if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    if isinstance(space, spaces.Box) and len(space.shape) == 1:
-        return int(space.shape[0])
-    raise ValueError(f"Action space {space} has no size. Supported are Discrete and Box of rank 1.")
-
-
 def check_spaces(
     observation_space: gymnasium.Space[object], action_space: gymnasium.Space[object], env_name: str
 ) -> None:

@@ -73,7 +73,6 @@ def collect(
     comparisons: int,
     fps: float = 15.0,
     title: str = "clips",
-    sessions: Sessions | None = None,
     film_episode: Callable[[], Episode | None] = lambda: None,
     invite: Callable[[dict[str, str]], None] = lambda links: print(*links.values(), sep="\n"),
     stop: Callable[[], bool] = lambda: False,
@@ -84,12 +83,11 @@ def collect(
         propose: makes the questions. Given how many and the number of the asking (0, 1, …), it gives at most so many pairs, with
             films of clips that had none before (of images none are needed), and None when there are no more.
         store: where the answers go, each on the disk before it is acknowledged.
-        settings: of the page.
+        settings: of the page. People's links are kept in `sessions_file` and stay as they are, and the page's port too where it
+            is free.
         comparisons: to stop at. Ctrl-C stops earlier, and nothing is lost.
         fps: frames per second of the clips at their own pace.
         title: what the clips are of.
-        sessions: who may label; unless it is given, people's links are kept in `sessions_file` and stay as they are, and the
-            page's port too where it is free.
         film_episode: films a whole episode, to be shown beside the questions. It is called once there are enough of those.
         invite: is told each person's link.
         stop: says whether to stop earlier.
@@ -97,13 +95,56 @@ def collect(
     Returns:
         How many comparisons the store holds.
     """
-    store = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
-    port_file = None if sessions else sessions_file(store).with_suffix(".port")
-    sessions = sessions or Sessions.keep(sessions_file(store), settings.annotators)
-    work = _collect(propose, store, settings, comparisons, fps, title, sessions, port_file, film_episode, invite, stop)
+    kept = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
+    file = sessions_file(kept)
+    sessions = Sessions.keep(file, settings.annotators)
+
+    async def serve() -> None:
+        queue = QuestionQueue(
+            lease_seconds=settings.lease_seconds,
+            overlap_share=settings.overlap_share,
+            catch_share=settings.catch_share,
+            catch_by_reward=settings.catch_by_reward,
+        )
+        local = LocalStore(kept)
+        desk = Desk(local, queue, sessions.key("leases"), fps=fps)
+        app = create_app(desk, sessions, hosts=allowed_hosts(settings), title=title, instructions=settings.instructions)
+        warn_of_readers(settings)
+        server = Server(app, settings, listen_as_before(settings, file.with_suffix(".port")))
+        await server.start()
+        invite(links(sessions, settings, server.port))
+        number, more, filmed = 0, True, False
+        try:
+            while not stop() and server.serving:
+                held = await local.count()
+                open_now = queue.open()
+                situation = Situation(
+                    wanted=comparisons, finished=held >= comparisons, waiting_for="clips, which are being made"
+                )
+                desk.tell(situation)
+                if held >= comparisons or not (more or open_now):
+                    break
+                # One pair at first, for which two clips do, then more each time: nobody waits for many.
+                wanted = min(AT_A_TIME, 2 ** min(number, 5), comparisons - held - open_now)
+                if more and wanted > 0 and open_now < AT_A_TIME // 2:
+                    made = await asyncio.to_thread(propose, wanted, number)
+                    more = made is not None
+                    if made is not None:
+                        desk.show(made[1])
+                        await desk.ask(number, made[0])
+                    number += 1
+                    continue
+                if not filmed:
+                    desk.tell(situation, await asyncio.to_thread(film_episode))
+                    filmed = True
+                await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(2 * LOOK_EVERY if server.serving else 0)  # for the pages to see that it is done
+        finally:
+            await server.stop()
+
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(work)
-    return len(store)
+        asyncio.run(serve())
+    return len(kept)
 
 
 def sessions_file(store: PreferenceStore) -> Path:
@@ -118,59 +159,3 @@ def sessions_file(store: PreferenceStore) -> Path:
     states = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     name = hashlib.sha256(str(path.absolute() if isinstance(path, Path) else path).encode()).hexdigest()[:16]
     return states / "rlhf_ray" / f"{name}.labelling.json"
-
-
-async def _collect(
-    propose: Callable[[int, int], tuple[Pairs, Sequence[Film]] | None],
-    store: PreferenceStore,
-    settings: LabellingSettings,
-    comparisons: int,
-    fps: float,
-    title: str,
-    sessions: Sessions,
-    port_file: Path | None,
-    film_episode: Callable[[], Episode | None],
-    invite: Callable[[dict[str, str]], None],
-    stop: Callable[[], bool],
-) -> None:
-    queue = QuestionQueue(
-        lease_seconds=settings.lease_seconds,
-        overlap_share=settings.overlap_share,
-        catch_share=settings.catch_share,
-        catch_by_reward=settings.catch_by_reward,
-    )
-    local = LocalStore(store)
-    desk = Desk(local, queue, sessions.key("leases"), fps=fps)
-    app = create_app(desk, sessions, hosts=allowed_hosts(settings), title=title, instructions=settings.instructions)
-    warn_of_readers(settings)
-    server = Server(app, settings, listen_as_before(settings, port_file) if port_file else None)
-    await server.start()
-    invite(links(sessions, settings, server.port))
-    number, more, filmed = 0, True, False
-    try:
-        while not stop() and server.serving:
-            held = await local.count()
-            open_now = queue.open()
-            situation = Situation(
-                wanted=comparisons, finished=held >= comparisons, waiting_for="clips, which are being made"
-            )
-            desk.tell(situation)
-            if held >= comparisons or not (more or open_now):
-                break
-            # One pair at first, for which two clips do, then more each time: nobody waits for many.
-            wanted = min(AT_A_TIME, 2 ** min(number, 5), comparisons - held - open_now)
-            if more and wanted > 0 and open_now < AT_A_TIME // 2:
-                made = await asyncio.to_thread(propose, wanted, number)
-                more = made is not None
-                if made is not None:
-                    desk.show(made[1])
-                    await desk.ask(number, made[0])
-                number += 1
-                continue
-            if not filmed:
-                desk.tell(situation, await asyncio.to_thread(film_episode))
-                filmed = True
-            await asyncio.sleep(LOOK_EVERY)
-        await asyncio.sleep(2 * LOOK_EVERY if server.serving else 0)  # for the pages to see that it is done
-    finally:
-        await server.stop()

@@ -50,13 +50,13 @@ class Limiter:
         self._rate, self._burst, self._clock, self._keys = rate, burst, clock, keys
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def wait(self, key: str, cost: float = 1.0) -> float:
-        """Take `cost` from the bucket of `key`: 0 where it was there, or else the seconds until it will be. 0 only looks."""
+    def wait(self, key: str) -> float:
+        """Take one from the bucket of `key`: 0 where it was there, or else the seconds until it will be."""
         now = self._clock()
         left, then = self._buckets.pop(key, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._rate)
-        missing = max(cost, 1.0) - left
-        self._buckets[key] = (left if missing > 0 else left - cost, now)
+        missing = 1.0 - left
+        self._buckets[key] = (left if missing > 0 else left - 1.0, now)
         if len(self._buckets) > self._keys:
             self._buckets.popitem(last=False)
         return max(0.0, missing / self._rate)

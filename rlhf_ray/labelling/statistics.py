@@ -20,9 +20,7 @@ _COLUMNS = (
 _Row = dict[str, Any]
 
 
-def statistics(
-    events: pa.Table, weights: Mapping[str, float], error_rates: Mapping[str, float] | None = None
-) -> dict[str, Any]:
+def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]:
     """All of it, as JSON takes it; None where there is nothing to tell from. Only answers that hold count.
 
     Agreement is that of people: scripted teachers are in ``agreement_with_scripted`` alone. Whoever was left out (weight 0) is
@@ -31,7 +29,6 @@ def statistics(
     Args:
         events: `PreferenceStore.events`.
         weights: `PreferenceStore.weights`.
-        error_rates: `FitReport.error_rates`.
 
     Returns:
         ``labels``: how many hold. ``alpha``: Krippendorff's, nominal, over the pairs that several people labelled;
@@ -44,7 +41,7 @@ def statistics(
         - ``catches``: answers to catch pairs; ``catch_accuracy``: the share that is right where the answer is known;
           ``self_consistency``: the share of repeated pairs that got the same answer again;
         - ``agreement``, ``agreement_with_scripted``: the share of others' answers to the same pairs that are the same;
-        - ``weight``, ``error_rate``.
+        - ``weight``.
     """
     rows: list[_Row] = events.select(_COLUMNS).to_pylist()
     by_id = {row["event_id"]: row for row in rows}
@@ -106,7 +103,6 @@ def statistics(
             "agreement": agreeing({row["annotator"] for row in labels} - scripted - left_out),
             "agreement_with_scripted": agreeing(scripted),
             "weight": weights.get(name, 1.0),
-            "error_rate": (error_rates or {}).get(name),
         }
 
     return {

@@ -159,17 +159,3 @@ class RewardEnsemble(nn.Module):
             )
         ensemble.load_state_dict(load_file(directory / "reward.safetensors"))
         return ensemble
-
-
-def steps_of(fragments: Fragments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The ``n * length`` steps of ``fragments``, fragment after fragment: observations, actions, next observations, terminated."""
-    n, length = fragments.rewards.shape
-    terminated = torch.zeros(n, length, dtype=torch.bool)
-    terminated[:, -1] = torch.as_tensor(np.array(fragments.terminated))
-    observations = torch.as_tensor(np.array(fragments.observations))
-    return (
-        observations[:, :-1].flatten(0, 1),
-        torch.as_tensor(np.array(fragments.actions)).flatten(0, 1),
-        observations[:, 1:].flatten(0, 1),
-        terminated.flatten(),
-    )

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs
@@ -21,47 +21,6 @@ NUMBERED = re.compile(r"(\d+)-[0-9a-f]{32}\.(?:parquet|arrow)$")
 """The name of a segment or a pack."""
 
 Write = Callable[[BinaryIO], object]
-
-
-class Files(Protocol):
-    """What the store asks of a file system. Names are relative to the store, with slashes."""
-
-    @property
-    def root(self) -> Path | str:
-        """The folder, or the URL."""
-
-    def make(self) -> None:
-        """Make the store's folders where they are missing."""
-
-    def exists(self, name: str) -> bool:
-        """Whether the file is there."""
-
-    def list(self, folder: str) -> list[str]:
-        """The names of the files in ``folder``, sorted; nothing when it is not there."""
-
-    def size(self, name: str) -> int:
-        """Bytes of the file."""
-
-    def read(self, name: str) -> bytes:
-        """All of the file."""
-
-    def map(self, name: str) -> Any:
-        """The file as a memory-mapped pyarrow file."""
-
-    def forget(self, name: str) -> None:
-        """Drop what is kept of the file elsewhere, so that `map` takes it from its origin."""
-
-    def write(self, name: str, write: Write) -> None:
-        """Let ``write`` fill a file that has its name when it is whole and durable, and not before."""
-
-    def delete(self, name: str) -> None:
-        """Delete the file; nothing when it is gone."""
-
-    def quarantine(self, name: str) -> None:
-        """Move the file to ``quarantine/FOLDER-NAME``; nothing when it is gone."""
-
-    def settle(self) -> None:
-        """Make durable what a writer that died may have renamed last, and drop what it left unfinished."""
 
 
 def open_files(path: Path | str) -> Files:
@@ -88,12 +47,17 @@ def number_of(name: str) -> int:
 
 
 class LocalFiles:
-    """A folder of this machine, or one that is mounted."""
+    """A folder of this machine, or one that is mounted. Names are relative to the store, with slashes.
+
+    Attributes:
+        root: the folder.
+    """
 
     def __init__(self, root: Path):
         self.root = root
 
     def make(self) -> None:
+        """Make the store's folders where they are missing."""
         if not all((self.root / folder).is_dir() for folder in FOLDERS):
             with _explained(f"making folders in {self.root}", "free space or mend the disk, then repeat"):
                 for folder in FOLDERS:
@@ -101,37 +65,45 @@ class LocalFiles:
                 flush(self.root)
 
     def exists(self, name: str) -> bool:
+        """Whether the file is there."""
         return (self.root / name).exists()
 
     def list(self, folder: str) -> list[str]:
+        """The names of the files in ``folder``, sorted; nothing when it is not there."""
         try:
             return sorted(f"{folder}/{name}" for name in os.listdir(self.root / folder) if not name.startswith(".tmp-"))
         except FileNotFoundError:
             return []
 
     def size(self, name: str) -> int:
+        """Bytes of the file."""
         return (self.root / name).stat().st_size
 
     def read(self, name: str) -> bytes:
+        """All of the file."""
         return (self.root / name).read_bytes()
 
     def map(self, name: str) -> Any:
+        """The file as a memory-mapped pyarrow file."""
         return pa.memory_map(str(self.root / name))
 
     def forget(self, name: str) -> None:
-        pass
+        """Drop what is kept of the file elsewhere, so that `map` takes it from its origin."""
 
     def write(self, name: str, write: Write) -> None:
+        """Let ``write`` fill a file that has its name when it is whole and durable, and not before."""
         file = self.root / name
         remedy = "what was acknowledged is safe; free space or mend the disk, then repeat"
         with _explained(f"writing {file}", remedy), whole_file(file) as sink:
             write(sink)
 
     def delete(self, name: str) -> None:
+        """Delete the file; nothing when it is gone."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.root / name)
 
     def quarantine(self, name: str) -> None:
+        """Move the file to ``quarantine/FOLDER-NAME``; nothing when it is gone."""
         target = self.root / "quarantine" / name.replace("/", "-")
         with contextlib.suppress(FileNotFoundError):
             target.parent.mkdir(exist_ok=True)
@@ -139,6 +111,7 @@ class LocalFiles:
             flush(target.parent)
 
     def settle(self) -> None:
+        """Make durable what a writer that died may have renamed last, and drop what it left unfinished."""
         for folder in (self.root, *(self.root / name for name in FOLDERS)):
             for name in os.listdir(folder):
                 if left_over(name):
@@ -152,7 +125,10 @@ class RemoteFiles:
     """A folder of an object store or of any other pyarrow file system. A write becomes visible as a whole.
 
     Packs are copied once to ``$XDG_CACHE_HOME/rlhf_ray/store`` (``~/.cache`` unless set) and mapped from there. Their names
-    tell their content, so that the copies never go stale; the folder may be deleted at any time.
+    tell their content, so that the copies never go stale; the folder may be deleted at any time. Methods are those of `LocalFiles`.
+
+    Attributes:
+        root: the URL.
     """
 
     def __init__(self, system: Any, root: str, url: str):
@@ -221,6 +197,10 @@ class RemoteFiles:
         """Have fsspec look again, which keeps listings otherwise."""
         if isinstance(self._system, pa.fs.PyFileSystem):
             self._system.handler.fs.invalidate_cache()
+
+
+Files: TypeAlias = LocalFiles | RemoteFiles
+"""What the store asks of a file system."""
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlhf_ray.envs import action_size, check_spaces, is_image
+from rlhf_ray.envs import check_spaces, is_image
 
 VECTOR = spaces.Box(-1, 1, (3,))
 IMAGE = spaces.Box(0, 255, (64, 64, 3), np.uint8)
@@ -68,10 +68,3 @@ def test_is_image() -> None:
     assert not is_image(VECTOR)
     assert not is_image(spaces.Box(0, 1, (64, 64, 3), np.float32))
     assert not is_image(DISCRETE)
-
-
-def test_action_size() -> None:
-    assert action_size(DISCRETE) == 5
-    assert action_size(VECTOR) == 3
-    with pytest.raises(ValueError, match="MultiBinary"):
-        action_size(spaces.MultiBinary(3))

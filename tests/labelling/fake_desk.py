@@ -202,7 +202,6 @@ class FakeDesk:
                 "self_consistency": None if catch is None else 0.9,
                 "agreement": agreement,
                 "weight": self.weights.get(name, 1.0),
-                "error_rate": None,
             }
 
         rows = [

@@ -37,12 +37,12 @@ def check(name: str, by: str, preference: float, pair: tuple[int, int] = (0, 1),
 
 
 def of(
-    path: Path, events: list[Event], weights: dict[str, float] | None = None, rates: dict[str, float] | None = None
+    path: Path, events: list[Event], weights: dict[str, float] | None = None
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """All statistics, and those of each annotator by name."""
     store = PreferenceStore(path)
     store.record(events, CLIPS)
-    found = statistics(store.events(), weights or {}, rates)
+    found = statistics(store.events(), weights or {})
     json.dumps(found, allow_nan=False)
     return found, {one["name"]: one for one in found["annotators"]}
 
@@ -106,11 +106,10 @@ def test_the_agreement_is_that_of_people_on_shared_pairs_whichever_clip_comes_fi
 
 def test_whoever_is_left_out_is_compared_with_others_but_not_they_with_them(tmp_path: Path) -> None:
     events = [label("a", "anna", 1.0), label("b", "bert", 1.0), label("c", "cora", 0.0)]
-    found, each = of(tmp_path, events, {"cora": 0.0, "bert": 2.0}, {"bert": 0.125})
+    found, each = of(tmp_path, events, {"cora": 0.0, "bert": 2.0})
     assert found["raw_agreement"] == 1.0
     assert [each[name]["agreement"] for name in ("anna", "bert", "cora")] == [1.0, 1.0, 0.0]
     assert [each[name]["weight"] for name in ("anna", "bert", "cora")] == [1.0, 2.0, 0.0]
-    assert [each[name]["error_rate"] for name in ("anna", "bert", "cora")] == [None, 0.125, None]
 
 
 def test_the_side_bias_is_of_the_sides_as_shown_and_the_pace_the_median(tmp_path: Path) -> None:

@@ -51,12 +51,6 @@ const COLUMNS = [
     text: (row) => percent(row.agreement_with_scripted),
     optional: (row) => row.agreement_with_scripted == null,
   },
-  {
-    title: "Error rate",
-    means: "as the reward model estimates it",
-    text: (row) => percent(row.error_rate),
-    optional: (row) => row.error_rate == null,
-  },
 ];
 
 /** @param {any} alpha Krippendorff's */
