@@ -1,62 +1,26 @@
 """Hopper (MuJoCo) that goes on after a fall: hop forward; 700 comparisons, 1,000,000 environment steps.
 
-"Christiano" is Christiano et al. 2017 (appendix A), "B-Pref" Lee et al. 2021 and its code, "PPO" Schulman et al. 2017 (table 3).
-What names none of them is our own choice and was not tuned: see `rlhf-ray tune hopper`.
+All settings are those of `tune_configs.half_cheetah`, which names their sources, but for these.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from rlhf_ray.settings import (
-    Experiment,
-    FragmentSettings,
-    LabellingSettings,
-    PPOSettings,
-    PreferenceSettings,
-    RewardModelSettings,
-)
+from rlhf_ray.settings import FragmentSettings, LabellingSettings
+from tune_configs import half_cheetah
 
-experiment = Experiment(
+experiment = dataclasses.replace(
+    half_cheetah.experiment,
     # Episodes of 1,000 steps, whatever happens: a fall that ends them would tell about the reward (Christiano, section 3.1).
     environment="rlhf_ray/HopperFixed-v0",
-    total_env_steps=1_000_000,  # PPO
     fragments=FragmentSettings(
         length=50,  # B-Pref; 0.4 s
         initial_env_steps=18_000,  # enough for 350 clips that do not overlap: two for each of the first comparisons
         pool=400,
         # A hopper that has fallen does not get up, and two clips of it lying there are nearly ties.
         start_share=0.25,
-    ),
-    preferences=PreferenceSettings(
-        comparisons=700,  # Christiano: with 700, near to what the true reward teaches on all MuJoCo tasks
-        rounds=48,  # one before every tenth iteration, of 10 or 11 comparisons
-        # Christiano: a rate proportional to 2e6/(T + 2e6), which is 1/(1 + t/2) over a million steps.
-        schedule="hyperbolic",
-        steepness=0.5,
-        selection="disagreement",  # Christiano, B-Pref
-        oversampling=10,  # Christiano, B-Pref
-    ),
-    reward_model=RewardModelSettings(
-        hidden=(64, 64),  # Christiano
-        activation="leaky_relu",  # Christiano, B-Pref
-        ensemble_size=3,  # Christiano, B-Pref
-        learning_rate=1e-3,
-        batch_size=64,
-        initial_updates=200,
-        updates=50,
-    ),
-    ppo=PPOSettings(
-        num_envs=8,
-        rollout_length=256,  # 2,048 steps for an iteration (PPO), shared by 8 environments
-        minibatch_size=64,  # PPO
-        epochs=10,  # PPO
-        learning_rate=3e-4,  # PPO
-        final_learning_rate=0.0,  # lets the policy settle at the end
-        gamma=0.99,  # PPO
-        gae_lambda=0.95,  # PPO
-        clip=0.2,  # PPO
-        hidden=(64, 64),  # PPO
     ),
     labelling=LabellingSettings(
         instructions=(
@@ -71,11 +35,6 @@ def search_space() -> dict[str, Any]:
     """What `rlhf-ray tune hopper` varies."""
     from ray import tune  # imports much that training has no use for
 
-    return {
-        "ppo.learning_rate": tune.loguniform(5e-5, 1e-3),  # from B-Pref's for PPO to the other presets'
-        "ppo.gamma": tune.choice([0.98, 0.99, 0.995]),  # the last one is Christiano's
-        "ppo.entropy_coefficient": tune.loguniform(1e-4, 1e-2),  # up to Christiano's
+    return half_cheetah.search_space() | {
         "fragments.length": tune.choice([25, 50, 100]),  # Christiano's 15 to 60, B-Pref's 50, imitation's 100
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # from B-Pref's
-        "reward_model.updates": tune.choice([25, 50, 100]),
     }
