@@ -9,7 +9,6 @@ import numpy as np
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.registry import Registry
-from rlhf_ray.settings import PreferenceSettings
 
 
 class Teacher(Protocol):
@@ -70,12 +69,3 @@ TEACHERS: Registry[Teacher] = Registry(
     others=("human",),
 )
 """By name."""
-
-
-def make_teacher(name: str, settings: PreferenceSettings) -> Teacher:
-    """The scripted teacher that ``name`` stands for.
-
-    Raises:
-        SettingError: there is none of this name, or it is no `Teacher`.
-    """
-    return TEACHERS.make(name, settings=settings)

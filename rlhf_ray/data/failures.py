@@ -30,7 +30,7 @@ def debugging() -> bool:
 
 def cause(error: BaseException) -> BaseException:
     """What began it: Ray wraps what an actor raises, and RLlib what an environment raises."""
-    found, queue, seen = [], [error], set[int]()
+    queue, seen = [error], set[int]()
     while queue:
         one = queue.pop(0)
         wrapped = getattr(one, "cause", None)  # Ray's
@@ -39,7 +39,6 @@ def cause(error: BaseException) -> BaseException:
         if wrapped is None and isinstance(one, _SAYS_IT):
             return one
         seen.add(id(one))
-        found.append(one)
         queue += [each for each in (wrapped, one.__cause__) if each is not None and id(each) not in seen]
     while isinstance(inner := getattr(error, "cause", None), BaseException):
         error = inner

@@ -35,32 +35,21 @@ class GroupCommit:
     async def _run(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            try:
-                await self._record([event for event, _ in batch])
-            except Exception as error:
-                if len(batch) > 1 and isinstance(error, ValueError):  # one of them: which, shows one by one
-                    await self._one_by_one(batch)
-                    continue
-                self._settle(batch, error)
-            else:
-                self._settle(batch, None)
+            await self._store(batch)
 
-    async def _one_by_one(self, batch: list[tuple[Event, asyncio.Future[None]]]) -> None:
-        for event, stored in batch:
-            try:
-                await self._record([event])
-            except Exception as error:
-                self._settle([(event, stored)], error)
-            else:
-                self._settle([(event, stored)], None)
-
-    @staticmethod
-    def _settle(batch: list[tuple[Event, asyncio.Future[None]]], error: Exception | None) -> None:
-        for _, stored in batch:
-            if stored.done():
-                continue
-            if error is None:
+    async def _store(self, batch: list[tuple[Event, asyncio.Future[None]]]) -> None:
+        failure: Exception | None = None
+        try:
+            await self._record([event for event, _ in batch])
+        except Exception as error:
+            if len(batch) > 1 and isinstance(error, ValueError):  # one of them: which, shows one by one
+                for one in batch:
+                    await self._store([one])
+                return
+            failure = error
+        for stored in (stored for _, stored in batch if not stored.done()):
+            if failure is None:
                 stored.set_result(None)
             else:
-                stored.set_exception(error)
+                stored.set_exception(failure)
                 stored.exception()  # looked at, also where whoever waited is gone

@@ -15,7 +15,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.settings import PreferenceSettings
-from rlhf_ray.teachers import make_teacher
+from rlhf_ray.teachers import TEACHERS, Teacher
 
 Commit = Callable[[Comparisons], None]
 """Stores answers. When it returns they are on the disk; storing the same ones again changes nothing."""
@@ -51,7 +51,7 @@ class ScriptedGatherer:
 
     def __init__(self, commit: Commit, settings: PreferenceSettings, seed: int):
         self.commit, self.seconds, self.seed = commit, settings.answer_seconds, seed
-        self.teacher = make_teacher(settings.teacher, settings)
+        self.teacher: Teacher = TEACHERS.make(settings.teacher, settings=settings)
 
     def ask(self, number: int, pairs: Pairs) -> None:
         """See `Gatherer.ask`. A teacher who needs no time answers all at once, others one after the other."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rlhf_ray.queries.gatherers import GATHERERS
-from rlhf_ray.queries.selection import make_selection
+from rlhf_ray.queries.selection import SELECTIONS
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
-from rlhf_ray.teachers import make_teacher
+from rlhf_ray.teachers import TEACHERS
 
 
 def check_parts(preferences: PreferenceSettings, reward_model: RewardModelSettings) -> None:
@@ -14,10 +14,10 @@ def check_parts(preferences: PreferenceSettings, reward_model: RewardModelSettin
     Raises:
         SettingError: with the setting, its value and what is asked of such a part.
     """
-    make_selection(preferences.selection)
+    SELECTIONS.make(preferences.selection)
     GATHERERS.find(preferences.gatherer)
     if preferences.teacher != "human":
-        make_teacher(preferences.teacher, preferences)
+        TEACHERS.make(preferences.teacher, settings=preferences)
     if reward_model.loss != "bradley_terry":
         from rlhf_ray.reward.likelihood import make_loss  # torch: a large import
 

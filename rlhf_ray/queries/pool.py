@@ -15,7 +15,7 @@ from rlhf_ray.data.arrays import Array, IntArray
 from rlhf_ray.data.comparisons import Pairs, pair_id
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.data.seeds import generator
-from rlhf_ray.queries.selection import Candidates, choose, make_selection, random_pairs
+from rlhf_ray.queries.selection import SELECTIONS, Candidates, choose, random_pairs
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store.clips import Pack, Rows
 
@@ -79,7 +79,7 @@ class ClipPool:
         seed: int,
     ):
         self.settings, self.preferences, self.seed = fragments, preferences, seed
-        self.selection = make_selection(preferences.selection)
+        self.selection = SELECTIONS.make(preferences.selection)
         self._make_ensemble = (observation_space, action_space, reward_model)
         self._ensemble: RewardEnsemble | None = None
         self._clips: dict[tuple[int, int], Fragments] = {}

@@ -126,12 +126,3 @@ SELECTIONS: Registry[Selection | None] = Registry(
     "preferences.selection", Selection, {"random": lambda: None, "disagreement": Disagreement}
 )
 """By name. Random pairs need no candidates to choose from."""
-
-
-def make_selection(name: str) -> Selection | None:
-    """The selection that ``name`` stands for, None for random pairs.
-
-    Raises:
-        SettingError: there is none of this name, or it is no `Selection`.
-    """
-    return SELECTIONS.make(name)

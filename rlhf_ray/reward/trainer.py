@@ -178,11 +178,8 @@ class RewardTrainer:
         """
         self.weights = dict(weights)
 
-    def apply(self, changes: Comparisons | Changes) -> None:
-        """Take in comparisons, or what has become of some: what was withdrawn goes, and the weights become those of now."""
-        if isinstance(changes, Comparisons):
-            self.add(changes)
-            return
+    def apply(self, changes: Changes) -> None:
+        """Take in what has become of comparisons: what was withdrawn goes, and the weights become those of now."""
         self.withdraw(changes.withdrawn)
         if changes.held is not None:
             self.add(changes.held)
@@ -273,22 +270,20 @@ class RewardTrainer:
             },
             "generator": self.generator.get_state().numpy(),
             "keys": [list(key) for key in self.keys],
-            "weights": dict(self.weights),
             "error_rates": dict(self.error_rates),
         }
 
-    def load_state(self, state: dict[str, Any], comparisons: Comparisons | Changes | None) -> None:
-        """The inverse of `state`; ``comparisons`` holds those the state names, or as many of them as are left.
+    def load_state(self, state: dict[str, Any], changes: Changes) -> None:
+        """The inverse of `state`.
 
-        Given all `Changes` there are, it knows which were withdrawn since, and does not miss those; and takes their weights.
+        Args:
+            state: as it was.
+            changes: all there are: the comparisons that the state names, or as many of them as are left; which were withdrawn
+                since, and are not missed; and the weights of now.
 
         Raises:
             ValueError: none of the comparisons that the state names is left, though not all were withdrawn.
         """
-        if isinstance(comparisons, Changes):
-            held, weights, withdrawn = comparisons.held, comparisons.weights, set(comparisons.withdrawn)
-        else:
-            held, weights, withdrawn = comparisons, state["weights"], set()
         self.ensemble.load_state(state["ensemble"])
         optimizer = self.optimizer.state_dict()
         optimizer["state"] = {
@@ -298,8 +293,9 @@ class RewardTrainer:
         self.optimizer.load_state_dict(optimizer)
         self.generator.set_state(torch.as_tensor(np.array(state["generator"])))
         self.keys, self._data = [], None
-        self.weigh(weights)
+        self.weigh(changes.weights)
         self.error_rates = dict(state["error_rates"])
+        withdrawn, held = set(changes.withdrawn), changes.held
         wanted = [key for pair, annotator in state["keys"] if (key := (pair, annotator)) not in withdrawn]
         if not wanted:
             return

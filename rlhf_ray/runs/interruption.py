@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
@@ -79,15 +79,8 @@ def interruptible() -> Iterator[Interruption]:
     Outside of the main thread, where Python delivers no signals, nobody ever asks.
     """
     interruption = Interruption()
-    if threading.current_thread() is not threading.main_thread():
+    with _handled_by(interruption._ask):
         yield interruption
-        return
-    before = {number: signal.signal(number, interruption._ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield interruption
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -96,20 +89,27 @@ def nothing_to_save() -> Iterator[None]:
 
     A KeyboardInterrupt is no way to leave imports by: Python drops it in some places and prints its trace in others.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def end(number: int, frame: FrameType | None) -> None:
         os.write(2, b"rlhf-ray: stopped at once\n")
         os._exit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    with _handled_by(end):
+        yield
+
+
+@contextlib.contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Within it, ``handler`` takes Ctrl-C and SIGTERM; outside of the main thread nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def leave(code: int) -> NoReturn:

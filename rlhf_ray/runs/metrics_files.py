@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rlhf_ray.data.atomic import append
@@ -20,11 +19,8 @@ class MetricsFile(Callback):
 
     def on_start(self, run: TrainingRun) -> None:
         """Make the file where it is not there."""
-        self._begin(run.folder.metrics)
-
-    def _begin(self, path: Path) -> None:
-        self._path = path
-        append(path, b"")
+        self._path = run.folder.metrics
+        append(self._path, b"")
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         """Write one iteration, all of it or nothing."""

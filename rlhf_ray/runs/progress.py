@@ -100,11 +100,9 @@ class Progress(Callback):
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         """Show the metrics of one iteration, and the alarms it raises."""
         for alarm in metrics["raised"]:
-            self.console.print(
+            self._say(
                 f"[bold yellow]alarm[/] {alarm['name']} (iteration {metrics['iteration']}): {alarm['message']} "
-                f"{alarm['remedy']}",
-                highlight=False,
-                soft_wrap=True,
+                f"{alarm['remedy']}"
             )
         if not self._chosen_told:
             self._chosen_told = True
@@ -124,7 +122,10 @@ class Progress(Callback):
             totals = {"env steps": self.experiment.total_env_steps, "labels": self.experiment.preferences.comparisons}
             counts = [f"{bar} {count}" + (f"/{totals[bar]}" if bar in totals else "") for bar, count in done.items()]
             notes = [note for bar in done for note in self._notes(bar)]
-            self.console.print(", ".join(counts + notes), highlight=False, soft_wrap=True)
+            self._say(", ".join(counts + notes))
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True)
 
     def _notes(self, bar: str) -> list[str]:
         """The newest known values of the metrics that this bar shows."""
@@ -134,13 +135,11 @@ class Progress(Callback):
         """What was chosen where the settings are auto, and what was done about ties."""
         fragments = self.experiment.fragments
         if "auto" in (fragments.length, fragments.initial_env_steps) and "fragments_length" in metrics:
-            self.console.print(
-                f"clips of {metrics['fragments_length']} steps, the first from {metrics['first_clips_env_steps']} random steps",
-                highlight=False,
-                soft_wrap=True,
+            self._say(
+                f"clips of {metrics['fragments_length']} steps, the first from {metrics['first_clips_env_steps']} random steps"
             )
         if said := gathered(metrics):
-            self.console.print(said, highlight=False, soft_wrap=True)
+            self._say(said)
 
     def on_end(self, outcome: Outcome | None) -> None:
         """Take the bars away, and show the table of the outcome and where everything lies."""
@@ -167,15 +166,11 @@ class Progress(Callback):
         if outcome.trained is None:
             self.console.print(f"not evaluated; `rlhf-ray evaluate {self._folder.path}` does", soft_wrap=True)
         for verdict in outcome.verdicts:
-            self.console.print(f"[bold yellow]{verdict.message}[/]", highlight=False, soft_wrap=True)
+            self._say(f"[bold yellow]{verdict.message}[/]")
         budget = self.experiment.preferences.comparisons
         unspent = budget - outcome.comparisons if self.experiment.resolved_fragments().varied else 0
         if unspent > 0 and not outcome.interrupted:
-            self.console.print(
-                f"{unspent} of {budget} labels were not spent: nearly all answers were ties.",
-                highlight=False,
-                soft_wrap=True,
-            )
+            self._say(f"{unspent} of {budget} labels were not spent: nearly all answers were ties.")
         parts = [
             f"{outcome.comparisons} labels",
             f"{outcome.env_steps} environment steps",
@@ -187,8 +182,8 @@ class Progress(Callback):
             parts.insert(0, f"{outcome.normalised:.2f} of the way from random to the true reward's agent")
         if outcome.interrupted:
             parts.append("stopped early")
-        self.console.print(", ".join(parts), highlight=False, soft_wrap=True)
-        self.console.print(f"report: {self._folder.report}", highlight=False, soft_wrap=True)
+        self._say(", ".join(parts))
+        self._say(f"report: {self._folder.report}")
 
     def _iterations(self) -> int:
         return (self.experiment.total_env_steps - self.experiment.resolved_fragments().initial_env_steps) // (

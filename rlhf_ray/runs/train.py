@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from actors.announced import announced
+from actors.announced import Announcement, announced
 from actors.cluster import start_ray as start_ray  # where callers look for it
 from actors.ray_internals import LOGGER, hush_ray
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
@@ -21,7 +21,6 @@ from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
 from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.reference import train_reference
 from rlhf_ray.rllib.saved_policy import load_policy
-from rlhf_ray.runs.announcing import Announcing
 from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.health import Alarms
@@ -45,6 +44,27 @@ def quiet() -> None:
     for name in ("ray.rllib", "ray.rllib.utils.actor_manager", "ray.rllib.env.env_runner_group", LOGGER):
         logging.getLogger(name).addFilter(NoFaults())
     warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env-v0.*")
+
+
+class Announcing(Callback):
+    """Tells the announcement what the run does, how far it is, and where its labelling page is."""
+
+    def __init__(self, announcement: Announcement):
+        self._announcement = announcement
+        self._stage = "starting"
+
+    def on_stage(self, stage: str) -> None:
+        """Tell what the run does."""
+        self._stage = stage
+        self._announcement.tell(stage)
+
+    def on_links(self, links: dict[str, str]) -> None:
+        """Tell where the page is, and no more: whoever has a link labels in its owner's name."""
+        self._announcement.tell(self._stage, pages=sorted({link.partition("#")[0] for link in links.values()}))
+
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        """Tell how far the run is."""
+        self._announcement.tell(env_steps=metrics["env_steps"], labels=metrics["comparisons"])
 
 
 def train(

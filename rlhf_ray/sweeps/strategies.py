@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import random
+from functools import partial
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -114,7 +115,9 @@ def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialSc
         perturbation_interval=max(1, total_env_steps // POPULATION),
         require_attrs=False,  # not every iteration is measured
         synch=True,  # who takes over whom depends on no timing, so that a sweep can be repeated
-        custom_explore_fn=Within(space),
+        custom_explore_fn=partial(
+            within, {name: _ends(of) for name, of in space.items() if isinstance(of, Float | Integer)}
+        ),
         **{name: changed},
     )
     population.space = space
@@ -201,16 +204,9 @@ def mutations(space: Space, schedule: Schedule) -> dict[str, Any]:
     }
 
 
-class Within:
-    """Keeps what PBT has changed within its range: it multiplies by 0.8 or 1.2, wherever that leads."""
-
-    def __init__(self, space: Space):
-        self.bounds = {name: _ends(domain) for name, domain in space.items() if isinstance(domain, Float | Integer)}
-
-    def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
-        """``config`` with every value in its range."""
-        within = {name: min(max(config[name], low), high) for name, (low, high) in self.bounds.items()}
-        return {**config, **within}
+def within(bounds: dict[str, tuple[float, float]], config: dict[str, Any]) -> dict[str, Any]:
+    """``config`` with every value within its bounds: PBT multiplies by 0.8 or 1.2, wherever that leads."""
+    return config | {name: min(max(config[name], low), high) for name, (low, high) in bounds.items()}
 
 
 def _ends(domain: Float | Integer) -> tuple[float, float]:

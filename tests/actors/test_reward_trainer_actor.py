@@ -104,9 +104,9 @@ def test_changes_are_taken_in_and_where_everything_was_withdrawn_no_version_is_m
     assert (nothing.report.version, nothing.report.comparisons, nothing.report.gradient_steps) == (0, 0, 0)
     assert "No new version of the reward model: There are no comparisons" in caplog.text
     actor.fit(5, 1, FIRST)
-    fit, _, state = actor.fit(5, 2, Changes(9, SECOND.held, _keys(FIRST)[:2], {"anna": 0.5}))
+    fit, _, _ = actor.fit(5, 2, Changes(9, SECOND.held, _keys(FIRST)[:2], {"anna": 0.5}))
     assert (fit.report.version, fit.report.comparisons, fit.last) == (2, 8, 9)
-    assert state["weights"] == {"anna": 0.5}
+    assert actor.trainer.weights == {"anna": 0.5}
     nothing, _, state = actor.fit(5, 3, Changes(20, None, (*_keys(FIRST), *_keys(SECOND))))
     assert (nothing.report.version, nothing.report.gradient_steps) == (2, 0)
     assert np.isnan(nothing.report.train_loss)

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.settings import PreferenceSettings
-from rlhf_ray.teachers import Oracle, Stochastic, make_teacher
+from rlhf_ray.teachers import TEACHERS, Oracle, Stochastic
 from tests.made_up import some_fragments
 
 
@@ -71,15 +71,15 @@ def test_a_clip_without_true_rewards_is_an_error(teacher: Any) -> None:
 
 
 def test_teachers_are_made_by_name() -> None:
-    assert isinstance(make_teacher("oracle", PreferenceSettings()), Oracle)
-    stochastic = make_teacher("stochastic", PreferenceSettings(rationality=2.5))
+    assert isinstance(TEACHERS.make("oracle", settings=PreferenceSettings()), Oracle)
+    stochastic = TEACHERS.make("stochastic", settings=PreferenceSettings(rationality=2.5))
     assert isinstance(stochastic, Stochastic)
     assert stochastic.rationality == 2.5
 
 
 def test_an_unknown_teacher_is_named_with_those_there_are() -> None:
     with pytest.raises(ValueError, match=r"preferences\.teacher is 'psychic'.*oracle.*stochastic.*module:Name"):
-        make_teacher("psychic", PreferenceSettings())
+        TEACHERS.make("psychic", settings=PreferenceSettings())
 
 
 def test_negative_rationality_is_refused() -> None:

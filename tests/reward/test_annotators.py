@@ -123,7 +123,7 @@ def test_a_restored_trainer_has_the_rates() -> None:
     trainer, restored = trainer_of(SMALL), trainer_of(SMALL, seed=3)
     trainer.add(some)
     trainer.fit(5)
-    restored.load_state(trainer.state(), some)
+    restored.load_state(trainer.state(), Changes(1, some))
     assert restored.error_rates == trainer.error_rates != {}
     reports: list[Any] = [str(dataclasses.replace(one.fit(5), seconds=0.0)) for one in (trainer, restored)]
     assert reports[0] == reports[1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlhf_ray.data.comparisons import Comparisons, stable_uniform
+from rlhf_ray.data.comparisons import Changes, Comparisons, stable_uniform
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward import trainer as trainer_module
 from rlhf_ray.reward.trainer import FitReport, bootstrap_weights
@@ -437,13 +437,13 @@ def test_a_restored_trainer_goes_on_bit_for_bit(spaces: dict[str, Any]) -> None:
     expected = uninterrupted.fit(6)
     shuffled = comparisons[np.random.default_rng(0).permutation(12)]
     restored = _trainer(settings, seed=99, **spaces)
-    restored.load_state(state, shuffled)
+    restored.load_state(state, Changes(1, shuffled))
     assert restored.keys == comparisons.keys[:7]
     restored.add(comparisons[7:])
     assert _without_time(restored.fit(6)) == _without_time(expected)
     assert _same(restored, uninterrupted)
     again = _trainer(settings, **spaces)
-    again.load_state(state, shuffled)  # nor does the restored trainer
+    again.load_state(state, Changes(1, shuffled))  # nor does the restored trainer
     again.add(comparisons[7:])
     again.fit(6)
     assert _same(again, uninterrupted)
@@ -452,7 +452,7 @@ def test_a_restored_trainer_goes_on_bit_for_bit(spaces: dict[str, Any]) -> None:
 def test_a_state_from_before_the_first_fit_can_be_restored() -> None:
     one = _trainer(SMALL, seed=1)
     other = _trainer(SMALL, seed=2)
-    other.load_state(one.state(), None)
+    other.load_state(one.state(), Changes(0, None))
     comparisons = some_comparisons(5)
     for trainer in (one, other):
         trainer.add(comparisons)
@@ -469,9 +469,9 @@ def test_comparisons_that_are_missing_for_a_state_are_told_of_and_the_others_are
     trainer.fit(1)
     if kept == 0:
         with pytest.raises(ValueError, match="3 of the 3 comparisons"):
-            restored.load_state(trainer.state(), None)
+            restored.load_state(trainer.state(), Changes(0, None))
         return
-    restored.load_state(trainer.state(), comparisons[:kept])
+    restored.load_state(trainer.state(), Changes(1, comparisons[:kept]))
     assert f"{3 - kept} of the 3 comparisons" in caplog.text
     assert _same(restored, trainer)
     assert restored.fit(1).comparisons == kept

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf_ray.data.comparisons import Changes
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.settings import RewardModelSettings, SettingError
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons
@@ -40,7 +41,7 @@ def test_a_fit_on_the_gpu_is_that_on_the_cpu_but_for_rounding(observations: obje
         trainer.fit(20)
     for name, value in here.ensemble.state().items():
         assert np.allclose(value, there.ensemble.state()[name], atol=1e-3), name
-    here.load_state(there.state(), comparisons)  # states go from one to the other
-    there.load_state(here.state(), comparisons)
+    here.load_state(there.state(), Changes(1, comparisons))  # states go from one to the other
+    there.load_state(here.state(), Changes(1, comparisons))
     reports = [trainer.fit(20) for trainer in (here, there)]
     assert reports[0].train_loss == pytest.approx(reports[1].train_loss, abs=1e-3)

@@ -16,7 +16,7 @@ from rlhf_ray.data.places import JOB
 from rlhf_ray.settings import Experiment, PreferenceSettings, SettingError, to_json
 from rlhf_ray.sweeps.running import PLAN, Announcer, Plan, placements, read_plan, room
 from rlhf_ray.sweeps.space import CHANGEABLE, apply, check, describe, kinds, parse
-from rlhf_ray.sweeps.strategies import Within, check_strategies, mutations, scheduler, searcher
+from rlhf_ray.sweeps.strategies import check_strategies, mutations, scheduler, searcher, within
 from rlhf_ray.sweeps.trial import MEASUREMENTS, REFUSAL, TRIAL, SweepTrial
 
 
@@ -144,8 +144,10 @@ def test_population_based_training_changes_what_may_change_and_keeps_it_in_its_r
     assert set(mutations(space, "pbt")) == {"ppo.gamma", "ppo.epochs", "ppo.clip"}
     assert mutations(space, "pbt")["ppo.clip"] == [0.1, 0.2]
     assert mutations(space, "pb2") == {"ppo.gamma": [0.9, 0.99], "ppo.epochs": [2, 8]}
-    within = Within(space)
-    assert within({"ppo.gamma": 1.1, "ppo.epochs": 1, "ppo.clip": 0.1, TRIAL: 3}) == {
+    bounds = {"ppo.gamma": (0.9, 0.99), "ppo.epochs": (2, 8)}
+    explore = scheduler("pbt", space, 1000)._custom_explore_fn
+    assert (explore.func, explore.args) == (within, (bounds,))
+    assert within(bounds, {"ppo.gamma": 1.1, "ppo.epochs": 1, "ppo.clip": 0.1, TRIAL: 3}) == {
         "ppo.gamma": 0.99,
         "ppo.epochs": 2,
         "ppo.clip": 0.1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -15,7 +15,6 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.reward.networks.cnn import CNN as CNN
 from rlhf_ray.reward.networks.mlp import MLP as MLP  # where callers look for it
-from rlhf_ray.reward.networks.own import PerStep
 from rlhf_ray.settings import RewardModelSettings
 
 
@@ -54,6 +53,28 @@ class StepNetwork(Protocol):
             terminated: ``[batch]`` bool.
         """
         ...
+
+
+class PerStep(nn.Module):
+    """A `RewardNetwork` of one `StepNetwork` for each member, called one after the other."""
+
+    def __init__(self, networks: Iterable[nn.Module]):
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
+        """All three as they are."""
+        return {"observations": observations, "actions": actions, "terminated": terminated}
+
+    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+        """``[members, n, length]``."""
+        observations, actions = inputs["observations"], inputs["actions"]
+        n, length = actions.shape[:2]
+        terminated = torch.zeros(n, length, dtype=torch.bool, device=actions.device)
+        terminated[:, -1] = inputs["terminated"]
+        steps = (observations[:, :-1], actions, observations[:, 1:], terminated)
+        flat = [of.flatten(0, 1) for of in steps]
+        return torch.stack([network(*flat).view(n, length) for network in self.networks])
 
 
 def _auto(
