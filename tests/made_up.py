@@ -1,5 +1,6 @@
 """Made-up clips, comparisons and environments for the tests. Not a test itself."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -142,3 +143,16 @@ class AlwaysUp:
     def act(self, observation: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:
         self.asked += 1
         return np.array([self.push], np.float32)
+
+
+def joined(batches: Sequence[Comparisons]) -> Comparisons:
+    """All comparisons of ``batches`` (at least one), in order."""
+    pairs = Pairs(
+        Fragments.concatenate([batch.pairs.left for batch in batches]),
+        Fragments.concatenate([batch.pairs.right for batch in batches]),
+        tuple(name for batch in batches for name in batch.pairs.ids),
+        max(batch.pairs.reward_version for batch in batches),
+    )
+    named = any(batch.annotators for batch in batches)
+    annotators = tuple(annotator for batch in batches for _, annotator in batch.keys) if named else ()
+    return Comparisons(pairs, np.concatenate([batch.preferences for batch in batches]), annotators)

@@ -23,12 +23,11 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
-from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.trainer import RewardTrainer
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import PreferenceStore, store, upkeep
-from tests.made_up import FORCES, VECTORS, same_comparisons, some_comparisons
+from tests.made_up import FORCES, VECTORS, joined, same_comparisons, some_comparisons
 from tests.store.faulty import FaultyRun, PowerCutError
 
 BATCHES = [
@@ -129,7 +128,7 @@ def check_store(path: Path, acknowledged: set[str]) -> set[str]:
     assert len(events) == len(set(events)) == len(ids) == len(set(ids))
     assert acknowledged <= set(ids)
     if held is not None:
-        everything = Comparisons.concatenate(BATCHES)
+        everything = joined(BATCHES)
         given = {name: i for i, name in enumerate(everything.pairs.ids)}
         assert same_comparisons(held, everything[np.array([given[name] for name in ids])])
     return set(ids)

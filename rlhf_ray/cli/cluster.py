@@ -78,11 +78,11 @@ def submit(words: list[str]) -> None:
     """Run `rlhf-ray submit`."""
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     if "--help" in own or "-h" in own:
-        _parse(Submit, "submit", ["--help"])
+        parse_arguments(Submit, "rlhf-ray submit", ["--help"])
     if not command:
         print(USAGE)
         sys.exit(2)
-    options: Submit = _parse(Submit, "submit", own)
+    options: Submit = parse_arguments(Submit, "rlhf-ray submit", own)
     if options.working_dir is not None and not options.working_dir.is_dir():
         raise SettingError(f"--working-dir is {options.working_dir}, and there is no such folder.")
     access.show_token()
@@ -127,7 +127,7 @@ def submit(words: list[str]) -> None:
 
 def ps(words: list[str]) -> None:
     """Run `rlhf-ray ps`."""
-    options: Ps = _parse(Ps, "ps", words)
+    options: Ps = parse_arguments(Ps, "rlhf-ray ps", words)
     if not _inside(options.address):
         relay(options.address, ["ps", *(["--json"] if options.json else [])])
         return
@@ -145,7 +145,7 @@ def ps(words: list[str]) -> None:
 
 def stop(words: list[str]) -> None:
     """Run `rlhf-ray stop`."""
-    options: Stop = _parse(Stop, "stop", words)
+    options: Stop = parse_arguments(Stop, "rlhf-ray stop", words)
     if not _inside(options.address):
         relay(options.address, ["stop", options.run])
         return
@@ -307,7 +307,3 @@ def _variables(given: Sequence[str]) -> dict[str, str]:
         if not name or not equals:
             raise SettingError(f"--env is {variable!r}; it must be NAME=VALUE.")
     return {name: value for name, _, value in pairs}
-
-
-def _parse(kind: Any, command: str, words: Sequence[str]) -> Any:
-    return parse_arguments(kind, f"rlhf-ray {command}", words)

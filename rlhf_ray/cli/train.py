@@ -64,9 +64,9 @@ def run(words: list[str]) -> None:
         options = resumed.about()["options"]
         options["start"] = Start(**options.get("start", {}))
         options["callback"] = tuple(options.get("callback", ()))
-        defaults = Train(**_fields(resumed.experiment()), run_dir=resumed.path, **options)
+        defaults = Train(**vars(resumed.experiment()), run_dir=resumed.path, **options)
     else:
-        defaults = Train(**_fields(with_first_comparisons(preset(words[0]), words)))
+        defaults = Train(**vars(with_first_comparisons(preset(words[0]), words)))
     command = parse_arguments(
         Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
     )
@@ -174,7 +174,3 @@ def _check_resumed(before: Experiment, now: Experiment) -> None:
             "--resume goes on with the settings the run began with; the only one that may be changed is ppo.num_env_runners, "
             "and that with preferences.mode=asynchronous. Start a new run for other settings."
         )
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}

@@ -68,7 +68,7 @@ def run(words: list[str]) -> None:
         return
     name, rest = words[0], words[1:]
     experiment = preset(name)
-    defaults = Tune(**{f.name: getattr(experiment, f.name) for f in dataclasses.fields(Experiment)})
+    defaults = Tune(**vars(experiment))
     command: Tune = parse_arguments(Tune, f"rlhf-ray tune {name}", rest, defaults)
     with nothing_to_save():
         from rlhf_ray.runs.train import quiet

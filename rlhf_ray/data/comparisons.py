@@ -93,20 +93,6 @@ class Comparisons:
         """How many of the answers are "equally good"."""
         return int(np.sum(self.preferences == 0.5))
 
-    @staticmethod
-    def concatenate(batches: Sequence[Comparisons]) -> Comparisons:
-        """All comparisons of ``batches`` (at least one), in order; the reward version is the newest one's."""
-        pairs = Pairs(
-            Fragments.concatenate([batch.pairs.left for batch in batches]),
-            Fragments.concatenate([batch.pairs.right for batch in batches]),
-            tuple(name for batch in batches for name in batch.pairs.ids),
-            max(batch.pairs.reward_version for batch in batches),
-        )
-        annotators: tuple[str, ...] = ()
-        if any(batch.annotators for batch in batches):
-            annotators = tuple(annotator for batch in batches for _, annotator in batch.keys)
-        return Comparisons(pairs, np.concatenate([batch.preferences for batch in batches]), annotators)
-
 
 @dataclass(frozen=True)
 class Changes:

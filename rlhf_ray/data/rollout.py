@@ -26,12 +26,10 @@ class Rollout:
     Attributes:
         trajectory: the steps.
         ended: whether the episode ended with the last one.
-        truncated: whether it ended by truncation.
     """
 
     trajectory: Trajectory
     ended: bool
-    truncated: bool
 
 
 def rollout(
@@ -73,4 +71,4 @@ def rollout(
     trajectory = Trajectory(
         np.stack(observations), np.stack(actions), np.array(rewards, dtype=np.float64), bool(terminated), start
     )
-    return Rollout(trajectory, bool(terminated or truncated), bool(truncated))
+    return Rollout(trajectory, bool(terminated or truncated))

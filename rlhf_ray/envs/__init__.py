@@ -5,14 +5,12 @@ gymnasium. Procgen's games need the ``procgen`` extra, Hopper ``mujoco``, Pong a
 made.
 """
 
-from rlhf_ray.data.images import is_image
 from rlhf_ray.envs.registry import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register
 from rlhf_ray.envs.spaces import check_spaces
 
 __all__ = [
     "EnvCreator",
     "check_spaces",
-    "is_image",
     "is_natively_vectorised",
     "make_env",
     "make_vector_env",

@@ -284,26 +284,9 @@ class ProcgenEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     }
 
     def __init__(
-        self,
-        game: str,
-        distribution_mode: str = "hard",
-        *,
-        start_level: int = 0,
-        num_levels: int = 0,
-        max_episode_steps: int | None = None,
-        render_mode: str | None = None,
-        **options: Unpack[ProcgenOptions],
+        self, game: str, distribution_mode: str = "hard", *, render_mode: str | None = None, **options: Any
     ) -> None:
-        self._vector = ProcgenVectorEnv(
-            game,
-            distribution_mode,
-            num_envs=1,
-            start_level=start_level,
-            num_levels=num_levels,
-            max_episode_steps=max_episode_steps,
-            render_mode=render_mode,
-            **options,
-        )
+        self._vector = ProcgenVectorEnv(game, distribution_mode, num_envs=1, render_mode=render_mode, **options)
         self._ended = True
         self.render_mode = render_mode
         self.observation_space = self._vector.single_observation_space

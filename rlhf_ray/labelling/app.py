@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Annotated, Any
@@ -90,18 +89,6 @@ class Weight(Body):
     weight: float = Field(ge=0, le=1, allow_inf_nan=False)
 
 
-@contextmanager
-def at_the_desk() -> Iterator[None]:
-    """The desk's errors as HTTP: what is wrong with the request, or that it shall be sent again."""
-    try:
-        yield
-    except ValueError as error:
-        # The last line alone: an error from another process may bring its whole traceback.
-        raise HTTPException(400, (str(error).strip().splitlines() or ["not possible"])[-1]) from error
-    except OSError as error:
-        raise HTTPException(503, "not saved; try again", {"retry-after": "2"}) from error
-
-
 async def the_desk(request: Request) -> Desk:
     """The desk of this app."""
     desk: Desk = request.app.state.desk
@@ -169,47 +156,41 @@ async def who_am_i(me: Me, request: Request) -> dict[str, Any]:
 @api.post("/questions")
 async def questions(wish: Wish, me: Me, desk: TheDesk) -> dict[str, Any]:
     """The next questions, and how far labelling is."""
-    with at_the_desk():
-        shown = await desk.next(me.name, wish.count, wish.holding, wish.page)
-        return {"questions": [asdict(showing) for showing in shown], "progress": await desk.progress(me.name)}
+    shown = await desk.next(me.name, wish.count, wish.holding, wish.page)
+    return {"questions": [asdict(showing) for showing in shown], "progress": await desk.progress(me.name)}
 
 
 @api.post("/answers")
 async def answer(answered: Answered, me: Answering, desk: TheDesk) -> dict[str, bool]:
     """Answers once it is durable."""
-    with at_the_desk():
-        await desk.answer(me.name, Given(**answered.model_dump()))
+    await desk.answer(me.name, Given(**answered.model_dump()))
     return {"saved": True}
 
 
 @api.post("/undo")
 async def undo(taken_back: TakenBack, me: Answering, desk: TheDesk) -> dict[str, Any]:
     """The pair to show again, or null."""
-    with at_the_desk():
-        showing = await desk.undo(me.name, taken_back.event_id, taken_back.target, taken_back.page)
+    showing = await desk.undo(me.name, taken_back.event_id, taken_back.target, taken_back.page)
     return {"question": asdict(showing) if showing else None}
 
 
 @api.post("/leases/renew")
 async def renew(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, list[str]]:
     """Somebody still looks at these, or keeps a page open; those among them that they are not to answer there any more."""
-    with at_the_desk():
-        return {"lost": await desk.renew(me.name, body.leases, body.page)}
+    return {"lost": await desk.renew(me.name, body.leases, body.page)}
 
 
 @api.post("/leases/release")
 async def release(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, bool]:
     """Nobody looks at these any more."""
-    with at_the_desk():
-        await desk.release(me.name, body.leases)
+    await desk.release(me.name, body.leases)
     return {"released": True}
 
 
 @api.get("/films/{film_id}", response_class=Response)
 async def film(film_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")], desk: TheDesk) -> Response:
     """A sheet of frames. Named by its content, so a browser may keep it for good."""
-    with at_the_desk():
-        sheet = await desk.film(film_id)
+    sheet = await desk.film(film_id)
     if sheet is None:
         raise HTTPException(404, "there is no such film")
     return Response(sheet, media_type="image/webp", headers={"cache-control": "private, max-age=31536000, immutable"})
@@ -218,22 +199,19 @@ async def film(film_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")], desk: Th
 @api.get("/episode")
 async def episode(desk: TheDesk) -> dict[str, Any] | None:
     """The agent's latest whole episode, or null."""
-    with at_the_desk():
-        return await desk.episode()
+    return await desk.episode()
 
 
 @api.get("/progress")
 async def progress(me: Me, desk: TheDesk) -> dict[str, Any]:
     """How far labelling is."""
-    with at_the_desk():
-        return await desk.progress(me.name)
+    return await desk.progress(me.name)
 
 
 @api.get("/statistics")
 async def statistics(me: Me, desk: TheDesk) -> dict[str, Any]:
     """Who answered what, and how well: of everybody for the owner, of themselves for anybody else."""
-    with at_the_desk():
-        values = await desk.statistics()
+    values = await desk.statistics()
     return values if me.owner else of_one(values, me.name)
 
 
@@ -242,10 +220,9 @@ async def weigh(weight: Weight, me: Me, desk: TheDesk, request: Request) -> dict
     """What somebody's labels count for; the owner alone says so."""
     if not me.owner:
         raise HTTPException(403, "only the owner of the run sets weights")
-    with at_the_desk():
-        if weight.annotator not in request.app.state.sessions.people and not await desk.knows(weight.annotator):
-            raise HTTPException(404, f"nobody is called {weight.annotator!r} here")
-        await desk.weigh(weight.annotator, weight.weight)
+    if weight.annotator not in request.app.state.sessions.people and not await desk.knows(weight.annotator):
+        raise HTTPException(404, f"nobody is called {weight.annotator!r} here")
+    await desk.weigh(weight.annotator, weight.weight)
     return {"saved": True}
 
 
@@ -270,6 +247,8 @@ def create_app(desk: Desk, sessions: Sessions, *, hosts: Sequence[str] = (), tit
     app.add_middleware(Guard, sessions=sessions, hosts=parse_hosts(hosts), open_calls=OPEN)
     app.add_exception_handler(RequestValidationError, explain)
     app.add_exception_handler(RefusedError, on_refusal)
+    app.add_exception_handler(ValueError, on_mistake)
+    app.add_exception_handler(OSError, on_failure)
     app.include_router(entrance)
     cookie = APIKeyCookie(name=sessions.cookie_name, auto_error=False)  # for the schema
     app.include_router(api, dependencies=[Depends(signed_in), Security(cookie)])
@@ -322,3 +301,14 @@ async def on_refusal(request: Request, error: Exception) -> Response:
     """A refusal from within the app."""
     assert isinstance(error, RefusedError)
     return JSONResponse({"detail": error.detail}, error.status, error.headers)
+
+
+async def on_mistake(request: Request, error: Exception) -> Response:
+    """The desk says what is wrong with the request."""
+    # The last line alone: an error from another process may bring its whole traceback.
+    return JSONResponse({"detail": (str(error).strip().splitlines() or ["not possible"])[-1]}, 400)
+
+
+async def on_failure(request: Request, error: Exception) -> Response:
+    """The store could not be written: the request shall be sent again."""
+    return JSONResponse({"detail": "not saved; try again"}, 503, {"retry-after": "2"})

@@ -71,15 +71,19 @@ class Sessions:
                 "two annotators have the same token, so nobody could tell who answers: give each their own"
             )
         self._secret = secret
-        self.people = dict(people)
+        self._everybody = dict(people)
         self.url: str | None = None
         """Where the page was served last."""
         self._file: tuple[Path, tuple[int, ...]] | None = None
         """What these were read from or written to, and its stamp then."""
         self._names: Sequence[str] | None = None
         """Who is let in of those in the file; None: all are."""
-        self._others: dict[str, Person] = {}
-        """Those in the file who are not."""
+
+    @property
+    def people(self) -> Mapping[str, Person]:
+        """Who is let in, by name."""
+        names = self._everybody if self._names is None else self._names
+        return {name: self._everybody[name] for name in names if name in self._everybody}
 
     @classmethod
     def create(cls, names: Sequence[str]) -> Sessions:
@@ -111,13 +115,13 @@ class Sessions:
         everybody = {name: replace(person, owner=False) for name, person in sessions.people.items()}
         for name in names:
             everybody[name] = replace(everybody.get(name, new.people[name]), owner=name == names[0])
-        sessions.people = everybody
+        sessions._everybody = everybody
         for name in names:
             if 0 < everybody[name].until < time.time():
                 sessions.renew(name)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         sessions.save(path)
-        sessions._narrow(names)
+        sessions._names = names
         return sessions
 
     @classmethod
@@ -150,7 +154,7 @@ class Sessions:
         path = Path(path)
         people = {
             name: {"token": person.token, "owner": person.owner, "until": person.until}
-            for name, person in (self._others | self.people).items()
+            for name, person in self._everybody.items()
         }
         text = json.dumps({"secret": self._secret.hex(), "url": self.url, "people": people}, indent=2)
         write_text(path, text + "\n", mode=0o600)
@@ -158,11 +162,11 @@ class Sessions:
 
     def renew(self, name: str) -> None:
         """Give `name` a new link. The old one and all sessions made from it end."""
-        self.people[name] = replace(self.people[name], token=_token(), until=time.time() + LASTS_S)
+        self._everybody[name] = replace(self._everybody[name], token=_token(), until=time.time() + LASTS_S)
 
     def revoke(self, name: str) -> None:
         """Shut `name` out until they get a new link."""
-        self.people[name] = replace(self.people[name], token=_token(), until=0.0)
+        self._everybody[name] = replace(self._everybody[name], token=_token(), until=0.0)
 
     def served_at(self, url: str) -> None:
         """Remember where the page is served, in the file too where there is one."""
@@ -224,14 +228,7 @@ class Sessions:
         except (OSError, ValueError):
             return
         if kept._secret == self._secret:
-            self.people, self._file, self.url = kept.people, kept._file, kept.url
-            if self._names is not None:
-                self._narrow(self._names)
-
-    def _narrow(self, names: Sequence[str]) -> None:
-        self._names = names
-        self._others = {name: person for name, person in self.people.items() if name not in names}
-        self.people = {name: self.people[name] for name in names if name in self.people}
+            self._everybody, self._file, self.url = kept._everybody, kept._file, kept.url
 
 
 def _token() -> str:

@@ -34,7 +34,7 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
         ``labels``: how many hold. ``alpha``: Krippendorff's, nominal, over the pairs that several people labelled;
         ``raw_agreement``: the share of two people's answers to one pair that are the same. ``annotators``: of each, by name,
 
-        - ``labels``, ``skips``, ``incomparable``, ``flags``, ``retracted``: how many;
+        - ``labels``, ``skips``, ``incomparable``: how many;
         - ``seconds_per_label``: the median of the time a pair was looked at;
         - ``left_share``: of decided answers, the share for what was *shown* on the left;
         - ``ties``: the share of labels that are ties;
@@ -46,7 +46,6 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
     rows: list[_Row] = events.select(_COLUMNS).to_pylist()
     by_id = {row["event_id"]: row for row in rows}
     cancelled = {row["target"] for row in rows if row["target"] is not None}
-    retracted = {row["target"] for row in rows if row["kind"] == "retract"}
     labels = [rows[row] for row in sorted(holding(events).values())]
     pairs: dict[frozenset[str], dict[str, str]] = defaultdict(dict)  # what each annotator says of a pair
     for label in labels:
@@ -58,8 +57,7 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
     ]
 
     def of(name: str) -> dict[str, Any]:
-        own = [row for row in rows if row["annotator"] == name]
-        there = [row for row in own if row["event_id"] not in cancelled]
+        there = [row for row in rows if row["annotator"] == name and row["event_id"] not in cancelled]
         mine = [label for label in labels if label["annotator"] == name]
         checks = [row for row in there if row["kind"] == "check"]
         answers = [_answer(row) for row in mine]
@@ -88,8 +86,6 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
             "labels": len(mine),
             "skips": sum(answer != "incomparable" for answer in skips),
             "incomparable": skips.count("incomparable"),
-            "flags": sum(row["kind"] == "flag" for row in there),
-            "retracted": sum(row["event_id"] in retracted for row in own),
             "seconds_per_label": numbers.median(looked) if looked else None,
             "left_share": _share(shown),
             "ties": _share(answer == TIE for answer in answers),

@@ -38,7 +38,8 @@ class Predictor:
         state = ensemble.state()
         self._mean, self._std = state["reward_mean"][:, None], state["reward_std"][:, None]
         self._activate = _ACTIVATIONS[ensemble.settings.activation]
-        names = sorted((name for name in state if name.endswith(".weight") and "head" in name), key=_layer)
+        names = [name for name in state if name.endswith(".weight") and "head" in name]
+        names.sort(key=lambda name: int(name.split(".")[-2]))  # by the layer's position
         self._layers = [(state[name], state[name.replace(".weight", ".bias")]) for name in names]
         self._observation_scale = networks.scale_observation
         encode, space = networks.encode_action, ensemble.action_space
@@ -74,8 +75,3 @@ class Predictor:
         if self._choices is not None:
             return self._choices[actions.astype(np.int64) - int(self._low[0])]
         return ((actions.astype(np.float32) - self._low) / self._scale).reshape(len(actions), -1)
-
-
-def _layer(name: str) -> int:
-    """The position of the layer that the parameter called ``name`` belongs to."""
-    return int(name.split(".")[-2])

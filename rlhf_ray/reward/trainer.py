@@ -312,9 +312,9 @@ class RewardTrainer:
     def _losses(self, data: _Stacked, batch: Tensor) -> Tensor:
         """The loss of each comparison of ``batch`` for each member, ``[members, batch]``."""
         differences = self._return_differences(self._rewards(data, batch))
-        noise = data.noise_of(batch)
+        noise = data.noise
         if isinstance(noise, Tensor):
-            noise = noise.to(self.device)
+            noise = noise.index_select(0, batch).to(self.device)
         return self.loss(differences, data.preferences.index_select(0, batch).to(self.device), noise)
 
     def _rewards(self, data: _Stacked, batch: Tensor) -> Tensor:
@@ -427,9 +427,6 @@ class _Stacked:
     def counting(self, weights: Tensor, noise: float | Tensor) -> _Stacked:
         """With each comparison's weights multiplied by ``weights`` ``[n]``, and this noise. All else is shared."""
         return replace(self, weights=self.weights * weights, noise=noise)
-
-    def noise_of(self, batch: Tensor) -> float | Tensor:
-        return self.noise.index_select(0, batch) if isinstance(self.noise, Tensor) else self.noise
 
     def keep(self, rows: Sequence[int]) -> _Stacked:
         """These rows, in this (their) order. Nothing else is valid any more.

@@ -272,16 +272,10 @@ def labels_starving(rows: Rows) -> Alarm | None:
     """Answers stay behind what the schedule asks for."""
     waiting = _newest(rows, STARVING_ITERATIONS, "labels_due", "comparisons")
     rounds = _newest(rows, STARVING_ROUNDS, "wanted", "answered", "comparisons")
-    if waiting:
-        due, enough, unit = (
-            [(row["labels_due"], row["comparisons"]) for row in waiting],
-            STARVING_ITERATIONS,
-            "iterations",
-        )
-    else:
-        # What a round wants includes what the rounds before it missed.
-        due = [(row["comparisons"] + row["wanted"] - row["answered"], row["comparisons"]) for row in rounds]
-        enough, unit = STARVING_ROUNDS, "labelling rounds"
+    enough, unit = (STARVING_ITERATIONS, "iterations") if waiting else (STARVING_ROUNDS, "labelling rounds")
+    due = [(row["labels_due"], row["comparisons"]) for row in waiting]
+    # What a round wants includes what the rounds before it missed.
+    due = due or [(row["comparisons"] + row["wanted"] - row["answered"], row["comparisons"]) for row in rounds]
     if len(due) < enough or any(answered >= (1 - STARVING) * wanted for wanted, answered in due):
         return None
     wanted, answered = due[-1]

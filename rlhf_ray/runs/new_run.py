@@ -64,7 +64,9 @@ def new_run(
             "preferences.comparisons is 0; set it to 1 or more, or name a fitted reward model (--reward-from)."
         )
     if start.labels is not None and experiment.fragments.length == "auto":
-        experiment = _length_of_labels(store_of(str(start.labels)), experiment)
+        # Clips that are fitted to together have one length.
+        length = _first_label(store_of(str(start.labels))).pairs.left.length
+        experiment = dataclasses.replace(experiment, fragments=dataclasses.replace(experiment.fragments, length=length))
     experiment = dataclasses.replace(experiment, preferences=experiment.preferences.resolved())
     config = PreferencePPOConfig.from_experiment(experiment)
     config.start_from(reward_model=start.reward_from, policy=start.policy_from, labels=start.labels)
@@ -142,12 +144,6 @@ def _policy(experiment: Experiment, spaces: tuple[gym.spaces.Box, gym.Space[Any]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
         return spec.build()
-
-
-def _length_of_labels(store: str, experiment: Experiment) -> Experiment:
-    """``experiment`` with fragments as long as those in ``store``: clips that are fitted to together have one length."""
-    fragments = dataclasses.replace(experiment.fragments, length=_first_label(store).pairs.left.length)
-    return dataclasses.replace(experiment, fragments=fragments)
 
 
 def _first_label(store: str) -> Comparisons:

@@ -42,7 +42,11 @@ def export(store: PreferenceStore, out: Path) -> int:
     events = store.events()
     holds = np.isin(np.arange(len(events)), rows_holding(events))
     events = events.append_column("holds", pa.array(holds))
-    writers = {".parquet": _write_parquet, ".csv": _write_csv, ".jsonl": _write_jsonl}
+    writers = {
+        ".parquet": _write_parquet,
+        ".csv": lambda _, rows, sink: pa.csv.write_csv(rows, sink),
+        ".jsonl": _write_jsonl,
+    }
     if out.suffix not in writers:
         raise ValueError(f"{out} should end in {', '.join(writers)}, which decides what is written.")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -70,10 +74,6 @@ def import_file(store: PreferenceStore, file: Path) -> int:
         return store.import_from(given.path, source=str(file))
 
 
-def _write_csv(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> None:
-    pa.csv.write_csv(events, sink)
-
-
 def _write_jsonl(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> None:
     for row in events.to_pylist():
         sink.write(json.dumps(row, default=lambda time: time.isoformat()).encode() + b"\n")
@@ -88,8 +88,7 @@ def _write_parquet(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> 
     schema = events.schema
     for side in ("left", "right"):
         for name, column in COLUMNS.items():
-            plain = {"terminated": pa.bool_()}.get(name, pa.int64())
-            schema = schema.append(pa.field(f"{side}_{column}", pa.binary() if name in TENSORS else plain))
+            schema = schema.append(pa.field(f"{side}_{column}", _kind(name)))
     schema = schema.with_metadata({META: json.dumps({"major": MAJOR, "clips": kinds})})
     with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
         for start in range(0, len(events), ROWS):
@@ -108,10 +107,13 @@ def _clip_columns(store: PreferenceStore, names: Sequence[str | None]) -> list[p
         for i, position in enumerate(there):
             value = getattr(clips, name)[i]
             values[position] = value.tobytes() if name in TENSORS else value.item()
-        columns.append(
-            pa.array(values, {"terminated": pa.bool_()}.get(name, pa.binary() if name in TENSORS else pa.int64()))
-        )
+        columns.append(pa.array(values, _kind(name)))
     return columns
+
+
+def _kind(name: str) -> pa.DataType:
+    """The type of the column that holds this array of `Fragments`."""
+    return pa.binary() if name in TENSORS else pa.bool_() if name == "terminated" else pa.int64()
 
 
 def _read_parquet(file: Path) -> Iterator[tuple[list[Event], Fragments | None]]:

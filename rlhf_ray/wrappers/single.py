@@ -16,7 +16,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.films import Camera
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder
-from rlhf_ray.wrappers.taught import Taught, Transform, action_dtype, seen_space
+from rlhf_ray.wrappers.taught import Taught, Transform, seen_space
 from rlhf_ray.wrappers.teaching import Teaching
 
 
@@ -153,18 +153,10 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
 
     def _attach(self, env: gym.Env[Any, Any], teaching: Teaching, transform: Transform | None, wait: bool) -> None:
         gym.Wrapper.__init__(self, env)
-        self._transform = transform
-        self._join(teaching, Recorder(1), wait)
-        self._space = teaching.spaces[0]
-        self._action_dtype = action_dtype(env.action_space)
+        self._join(teaching, Recorder(1), transform, wait)
         self._drawing = np.random.default_rng([teaching.seed, 6, self._source])
         self._first_drawn = 0
         self._frame: Array | None = None
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As of the environment. The first one may wait; see ``wait``."""
-        self._before_reset()
-        return self._reset(seed=seed, options=options)
 
     def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(**arguments)

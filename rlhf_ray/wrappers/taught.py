@@ -30,8 +30,10 @@ class Taught:
     _recorder: Recorder
     _wait: bool
 
-    def _join(self, teaching: Teaching, recorder: Recorder, wait: bool) -> None:
-        self._teaching, self._recorder, self._wait = teaching, recorder, wait
+    def _join(self, teaching: Teaching, recorder: Recorder, transform: Transform | None, wait: bool) -> None:
+        self._teaching, self._recorder, self._transform, self._wait = teaching, recorder, transform, wait
+        self._space, actions = teaching.spaces
+        self._action_dtype: Any = np.int64 if isinstance(actions, gym.spaces.Discrete) else np.float32
         self._source = teaching.users
         teaching.users += 1
         self._open, self._true, self._paused = True, False, False
@@ -156,11 +158,16 @@ class Taught:
     ) -> None:
         self.close()
 
-    def _before_reset(self) -> None:
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As of the environment, with a vector's ``options["reset_mask"]``. The first one may wait; see ``wait``."""
         self._teaching.begin()
         if self._wait:
             self._wait = False
             self.wait_for_reward()
+        return self._reset(seed=seed, options=options)
+
+    def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        raise NotImplementedError
 
     def _take(
         self,
@@ -243,8 +250,3 @@ def seen_space(space: gym.Space[Any], seen: Array | None, action_space: gym.Spac
         ) from error
     assert isinstance(space, gym.spaces.Box)  # checked
     return space
-
-
-def action_dtype(space: gym.Space[Any]) -> Any:
-    """The dtype of actions in fragments."""
-    return np.int64 if isinstance(space, gym.spaces.Discrete) else np.float32

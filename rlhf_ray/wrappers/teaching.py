@@ -224,9 +224,13 @@ class Teaching:
         if self.ring is None:
             return
         if self.asks:
-            fragments, too_short, films = (
-                self._cut_filmed(trajectories) if self.films else (*self._cut(trajectories), ())
-            )
+            too_short = sum(len(trajectory) < self.fragments.length for trajectory in trajectories)
+            version = RANDOM_POLICY if self.gathering else self._windows
+            films: tuple[Film, ...] = ()
+            if self.films:
+                fragments, films = self._cut_filmed(trajectories, version)
+            else:
+                fragments = self._cut(trajectories, version)
             clips = Clips(source, self._windows, fragments, too_short, lengths)
             self.clips_dropped += not self.clips.take(clips, films, wait=self.gathering)
             self._windows += 1
@@ -236,23 +240,21 @@ class Teaching:
         moment = Moment(min(max(progress, 0.0), 1.0), self.env_steps, 0, self._windows, _no_policy)
         self._note(self.ring.advance(moment))
 
-    def _cut(self, trajectories: list[Any]) -> tuple[Any, int]:
-        """Fragments, so many that a step is in two of them on average; and how many trajectories were too short."""
+    def _cut(self, trajectories: list[Trajectory], version: int) -> Fragments | None:
+        """Fragments, so many that a step is in two of them on average."""
         length = self.fragments.length
-        fragments = cut_fragments(
+        return cut_fragments(
             trajectories,
             length=length,
             count=min(self.fragments.pool, max(2, 2 * sum(map(len, trajectories)) // length)),
             start_share=self.fragments.start_share,
-            policy_version=RANDOM_POLICY if self.gathering else self._windows,
+            policy_version=version,
             rng=generator(self.seed, "fragments", self._windows),
         )
-        return fragments, sum(len(trajectory) < length for trajectory in trajectories)
 
-    def _cut_filmed(self, trajectories: list[Trajectory]) -> tuple[Fragments | None, int, tuple[Film, ...]]:
+    def _cut_filmed(self, trajectories: list[Trajectory], version: int) -> tuple[Fragments | None, tuple[Film, ...]]:
         """The fragments that were drawn from beginning to end, and their films."""
         length = self.fragments.length
-        version = RANDOM_POLICY if self.gathering else self._windows
         cuts: list[tuple[Trajectory, int]] = []
         for trajectory in trajectories:
             start = 0
@@ -261,15 +263,14 @@ class Teaching:
                 if drawn:
                     cuts.append((trajectory, start))
                 start += length + 1 if drawn else 1
-        too_short = sum(len(trajectory) < length for trajectory in trajectories)
         if not cuts:
-            return None, too_short, ()
+            return None, ()
         fragments = Fragments.concatenate([of.window(start, length, version) for of, start in cuts])
         films = tuple(
             film(name, [frame for frame in of.frames[start : start + length + 1] if frame is not None], pixelated=False)
             for name, (of, start) in zip(fragments.ids(), cuts, strict=True)
         )
-        return fragments, too_short, films
+        return fragments, films
 
     @property
     def films(self) -> bool:

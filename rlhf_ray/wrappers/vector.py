@@ -17,7 +17,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder
-from rlhf_ray.wrappers.taught import Taught, Transform, action_dtype, seen_space
+from rlhf_ray.wrappers.taught import Taught, Transform, seen_space
 from rlhf_ray.wrappers.teaching import Teaching
 
 
@@ -69,14 +69,14 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
                 f"metadata['autoreset_mode'] of {env} is {mode!r}; set it to the gymnasium.vector.AutoresetMode by which it "
                 "begins the next episodes."
             )
-        self._space = _space(env, observation_transform)
-        if preferences is not None and preferences.asks_people and ask and not is_image(self._space):
+        space = _space(env, observation_transform)
+        if preferences is not None and preferences.asks_people and ask and not is_image(space):
             raise SettingError(
                 "preferences.teacher is 'human', and of copies that are stepped together only observations that are images can be "
                 "shown to people: use HumanPreferencesEnv, and its share() for more copies."
             )
         teaching = Teaching(
-            self._space,
+            space,
             env.single_action_space,
             total_env_steps=total_env_steps,
             fragments=fragments,
@@ -88,17 +88,8 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
             seed=seed,
         )
         VectorWrapper.__init__(self, env)
-        self._transform = observation_transform
-        self._join(teaching, Recorder(env.num_envs, mode), wait)
-        self._action_dtype = action_dtype(env.single_action_space)
+        self._join(teaching, Recorder(env.num_envs, mode), observation_transform, wait)
         self._started = np.zeros(env.num_envs)
-
-    def reset(
-        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """As of the environment, ``options["reset_mask"]`` included. The first one may wait; see ``wait``."""
-        self._before_reset()
-        return self._reset(seed=seed, options=options)
 
     def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         mask = (arguments.get("options") or {}).get("reset_mask")

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs, pair_id, stable_uniform
-from tests.made_up import same_comparisons, same_fragments, some_comparisons, some_fragments
+from tests.made_up import same_fragments, some_comparisons, some_fragments
 
 IDS = [f"{i:x}" for i in range(20_000)]
 
@@ -81,14 +81,6 @@ def test_indexing_keeps_fragments_ids_and_answers_together() -> None:
         assert part.pairs.reward_version == 2
 
 
-def test_concatenate_joins_in_order_and_keeps_the_newest_reward_version() -> None:
-    one, two = some_comparisons(2, seed=1, reward_version=5), some_comparisons(3, seed=2, reward_version=4)
-    both = Comparisons.concatenate([one, two])
-    assert both.pairs.ids == one.pairs.ids + two.pairs.ids
-    assert both.pairs.reward_version == 5
-    assert same_comparisons(both[2:], two)
-
-
 def test_ties_are_counted() -> None:
     pairs = some_comparisons(4).pairs
     assert Comparisons(pairs, np.array([0.5, 1, 0, 0.5], dtype=np.float32)).ties == 2
@@ -100,7 +92,5 @@ def test_annotators_go_with_their_comparisons() -> None:
     assert named[np.array([2, 1])].annotators == ("anna", "bert")
     assert named.keys == list(zip(some.pairs.ids, named.annotators, strict=True))
     assert some.keys == [(name, "") for name in some.pairs.ids]
-    assert Comparisons.concatenate([some, named]).annotators == ("", "", "", "anna", "bert", "anna")
-    assert Comparisons.concatenate([some, some]).annotators == ()
     with pytest.raises(ValueError, match="3 pairs need as many annotators, or none; got 2"):
         Comparisons(some.pairs, some.preferences, ("anna", "bert"))

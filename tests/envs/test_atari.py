@@ -8,7 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rlhf_ray.envs import is_image, make_env
+from rlhf_ray.data.images import is_image
+from rlhf_ray.envs import make_env
 
 STAY, RIGHT, LEFT = 0, 2, 3
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rlhf_ray.envs import check_spaces, is_image
+from rlhf_ray.data.images import is_image
+from rlhf_ray.envs import check_spaces
 
 VECTOR = spaces.Box(-1, 1, (3,))
 IMAGE = spaces.Box(0, 255, (64, 64, 3), np.uint8)

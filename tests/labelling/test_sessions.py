@@ -179,7 +179,7 @@ def test_links_that_have_ended_are_made_anew_at_the_next_start_and_no_others(ses
     path = tmp_path / "folder" / "labelling.json"
     kept = Sessions.keep(path, ["ada", "grace"])
     assert Sessions.keep(path, ["ada", "grace"]).people == kept.people
-    kept.people["ada"] = replace(kept.people["ada"], until=time.time() - 1)
+    kept._everybody["ada"] = replace(kept.people["ada"], until=time.time() - 1)
     kept.save(path)
     again = Sessions.keep(path, ["ada", "grace"])
     assert again.people["ada"].token != kept.people["ada"].token

@@ -141,7 +141,7 @@ def test_catches_tell_of_accuracy_and_repeats_of_consistency(tmp_path: Path) -> 
     assert (each["anna"]["catches"], each["anna"]["labels"]) == (6, 1)
     assert each["anna"]["catch_accuracy"] == pytest.approx(2 / 3)
     assert each["anna"]["self_consistency"] == 0.5
-    assert (each["bert"]["catches"], each["bert"]["catch_accuracy"], each["bert"]["retracted"]) == (0, None, 1)
+    assert (each["bert"]["catches"], each["bert"]["catch_accuracy"]) == (0, None)
 
 
 def test_a_repeat_is_compared_with_what_took_the_place_of_a_retracted_answer(tmp_path: Path) -> None:
@@ -169,5 +169,5 @@ def test_only_what_holds_counts(tmp_path: Path) -> None:
     found, each = of(tmp_path, events)
     assert found["labels"] == 1
     anna = each["anna"]
-    assert (anna["labels"], anna["skips"], anna["incomparable"], anna["flags"], anna["retracted"]) == (1, 2, 1, 0, 2)
+    assert (anna["labels"], anna["skips"], anna["incomparable"]) == (1, 2, 1)
     assert (anna["seconds_per_label"], anna["left_share"], anna["agreement"]) == (1.0, 0.0, None)

@@ -5,7 +5,7 @@ import numpy as np
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.queries.gatherers import ScriptedGatherer
 from rlhf_ray.settings import PreferenceSettings
-from tests.made_up import same_fragments, some_comparisons
+from tests.made_up import joined, same_fragments, some_comparisons
 
 PAIRS = some_comparisons(200).pairs
 
@@ -13,7 +13,7 @@ PAIRS = some_comparisons(200).pairs
 def _answers(settings: PreferenceSettings, number: int = 0, seed: int = 0) -> Comparisons:
     committed: list[Comparisons] = []
     ScriptedGatherer(committed.append, settings, seed).ask(number, PAIRS)
-    return Comparisons.concatenate(committed)
+    return joined(committed)
 
 
 def test_the_oracle_answers_by_true_return_and_commits_its_answers() -> None:

@@ -11,7 +11,7 @@ from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward import trainer as trainer_module
 from rlhf_ray.reward.trainer import FitReport, bootstrap_weights
 from rlhf_ray.settings import RewardModelSettings
-from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, joined, some_comparisons
 
 SMALL = RewardModelSettings(hidden=(8,), batch_size=8)
 
@@ -294,7 +294,7 @@ def test_a_window_leaves_out_all_but_the_newest_comparisons() -> None:
     other = dataclasses.replace(old, preferences=1 - old.preferences)
     trainers = []
     for first in (old, other):
-        trainer = _trainer(dataclasses.replace(SMALL, window=12), Comparisons.concatenate([first, new]))
+        trainer = _trainer(dataclasses.replace(SMALL, window=12), joined([first, new]))
         report = trainer.fit(5)
         assert report.comparisons == 32
         trainers.append(trainer)
@@ -302,7 +302,7 @@ def test_a_window_leaves_out_all_but_the_newest_comparisons() -> None:
     trainers[0].add(some_comparisons(3, seed=3))
     trainers[0].fit(5)
     assert not _same(*trainers)
-    everything = _trainer(SMALL, Comparisons.concatenate([old, new]))
+    everything = _trainer(SMALL, joined([old, new]))
     everything.fit(5)
     assert not _same(everything, trainers[1])
 
@@ -344,7 +344,7 @@ def test_adding_twice_changes_nothing() -> None:
 
 def test_of_a_pair_that_is_twice_in_one_batch_the_later_answer_counts() -> None:
     comparisons = some_comparisons(2)
-    both = Comparisons.concatenate([comparisons, Comparisons(comparisons.pairs, 1 - comparisons.preferences)])
+    both = joined([comparisons, Comparisons(comparisons.pairs, 1 - comparisons.preferences)])
     once, twice = _trainer(SMALL, both[2:]), _trainer(SMALL, both)
     assert twice.fit(3).comparisons == once.fit(3).comparisons == 2
     assert _same(once, twice)

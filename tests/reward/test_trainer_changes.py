@@ -11,7 +11,7 @@ import torch
 
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.reward.trainer import NothingToFitError
-from tests.made_up import CHOICES, IMAGES, some_comparisons
+from tests.made_up import CHOICES, IMAGES, joined, some_comparisons
 from tests.reward.test_trainer import SMALL, _held_out, _same, _trainer, _without_time
 
 
@@ -84,7 +84,7 @@ def test_a_weight_multiplies_the_loss() -> None:
     gradients = []
     for weight in (0.0, 1.0, 2.0, 3.0):
         settings = dataclasses.replace(SMALL, batch_size=100, weight_decay=0.0, bootstrap=False)
-        trainer = _trainer(settings, Comparisons.concatenate([anna, bert]))
+        trainer = _trainer(settings, joined([anna, bert]))
         trainer.weigh({"bert": weight})
         trainer.fit(1)
         first = next(iter(trainer.ensemble.networks.parameters()))

@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.store import PreferenceStore, store, upkeep
-from tests.made_up import same_comparisons, some_comparisons
+from tests.made_up import joined, same_comparisons, some_comparisons
 from tests.store.faulty import FaultyDisk, PowerCutError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +44,7 @@ def check(path: Path, acknowledged: list[int], seen: int) -> int:
     assert max(seen, len(acknowledged)) <= batches <= max(seen, len(acknowledged) + 1)
     assert (held is None) == (batches == 0)
     if held is not None:
-        assert same_comparisons(held, Comparisons.concatenate(BATCHES[:batches]))
+        assert same_comparisons(held, joined(BATCHES[:batches]))
         events = opened.events()["event_id"].to_pylist()
         assert len(events) == len(set(events)) == len(held)
     return batches

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.store import DamagedClipError, PreferenceStore
-from tests.made_up import IMAGES, same_comparisons, some_comparisons
+from tests.made_up import IMAGES, joined, same_comparisons, some_comparisons
 
 FIRST, SECOND = some_comparisons(8, 2, seed=1), some_comparisons(5, 2, seed=2)
 
@@ -48,7 +48,7 @@ def flip_in(file: Path, what: bytes) -> None:
 
 @pytest.mark.parametrize("folder", ["labels", "clips"])
 def test_of_300_flipped_bits_none_gives_a_wrong_answer(stored: Path, folder: str) -> None:
-    rng, whole, noticed = random.Random(0), Comparisons.concatenate([FIRST, SECOND]), 0
+    rng, whole, noticed = random.Random(0), joined([FIRST, SECOND]), 0
     for _ in range(300):
         file = only(stored, rng.randrange(2), folder)
         before = file.read_bytes()
@@ -97,7 +97,7 @@ def test_a_torn_file_is_left_out_and_put_away_by_the_writer(stored: Path, folder
         moved.unlink()
         held = PreferenceStore(stored).load()
         assert held is not None
-        assert same_comparisons(held, Comparisons.concatenate([FIRST, SECOND]))
+        assert same_comparisons(held, joined([FIRST, SECOND]))
 
 
 def test_the_first_reading_of_a_damaged_clip_is_an_error_and_later_ones_are_without_it(stored: Path) -> None:
@@ -106,14 +106,14 @@ def test_the_first_reading_of_a_damaged_clip_is_an_error_and_later_ones_are_with
     file = only(stored, 0, "clips")
     flip_in(file, FIRST.pairs.right.actions[3].tobytes())
     others = np.arange(13) != 3
-    assert same_comparisons(snapshot.gather(others), Comparisons.concatenate([FIRST, SECOND])[others])
+    assert same_comparisons(snapshot.gather(others), joined([FIRST, SECOND])[others])
     with pytest.raises(DamagedClipError, match=rf"{file.name}.*{FIRST.pairs.right.ids()[3]}"):
         snapshot.gather(np.array([2, 3]))
     assert len(opened.snapshot()) == 12
     assert opened.snapshot().lost == 1
     held = PreferenceStore(stored).load()
     assert held is not None
-    assert same_comparisons(held, Comparisons.concatenate([FIRST, SECOND])[others])
+    assert same_comparisons(held, joined([FIRST, SECOND])[others])
 
 
 def test_the_writer_saves_the_other_clips_of_a_damaged_pack(stored: Path) -> None:
@@ -165,7 +165,7 @@ def test_compaction_carries_no_damage_over(stored: Path) -> None:
     assert f"clips-{file.name}" in os.listdir(stored / "quarantine")
     held = PreferenceStore(stored).load()
     assert held is not None
-    assert same_comparisons(held, Comparisons.concatenate([FIRST, SECOND])[1:])
+    assert same_comparisons(held, joined([FIRST, SECOND])[1:])
 
 
 def test_a_clip_that_two_commits_stored_is_read_from_the_intact_pack(tmp_path: Path) -> None:

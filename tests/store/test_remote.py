@@ -13,7 +13,7 @@ from moto.server import ThreadedMotoServer
 
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.store import Event, PreferenceStore, store
-from tests.made_up import same_comparisons, some_comparisons
+from tests.made_up import joined, same_comparisons, some_comparisons
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_a_remote_store_is_a_store(tmp_path: Path, url: str) -> None:
     for batch in batches:
         assert opened.commit(batch, annotator="oracle") == 3
         assert opened.commit(batch, annotator="oracle") == 0
-    everything = Comparisons.concatenate(batches)
+    everything = joined(batches)
     assert same_comparisons(load(url), everything)
     left, right = batches[0].pairs.left.ids()[0], batches[0].pairs.right.ids()[0]
     opened.record([Event("a", "label", "anna", left, right, 0.5)])
@@ -77,7 +77,7 @@ def test_the_writer_joins_small_files_there_too(url: str, monkeypatch: pytest.Mo
     for batch in batches:
         opened.commit(batch, annotator="oracle")
         assert len(reader.load() or []) == len(opened)
-    assert same_comparisons(load(url), Comparisons.concatenate(batches))
+    assert same_comparisons(load(url), joined(batches))
     assert opened.describe()["files"]["labels"] < 3
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.store import LABELS, PreferenceStore
-from tests.made_up import CHOICES, IMAGES, same_comparisons, some_comparisons, some_fragments
+from tests.made_up import CHOICES, IMAGES, joined, same_comparisons, some_comparisons, some_fragments
 
 
 def _commit(store: PreferenceStore, comparisons: Comparisons, annotator: str = "oracle") -> int:
@@ -43,7 +43,7 @@ def test_what_was_committed_is_there_in_order_when_the_store_is_opened_again(tmp
         store = PreferenceStore(tmp_path / "store")
         assert _commit(store, batch) == len(batch)
     loaded = _load(tmp_path / "store")
-    assert same_comparisons(loaded, Comparisons.concatenate(batches))
+    assert same_comparisons(loaded, joined(batches))
     assert loaded.pairs.reward_version == 12
     assert len(PreferenceStore(tmp_path / "store")) == 16
 
@@ -53,7 +53,7 @@ def test_the_order_holds_beyond_ten_commits(tmp_path: Path) -> None:
     batches = [some_comparisons(1, 2, seed=seed) for seed in range(12)]
     for batch in batches:
         _commit(store, batch)
-    assert _load(tmp_path).pairs.ids == Comparisons.concatenate(batches).pairs.ids
+    assert _load(tmp_path).pairs.ids == joined(batches).pairs.ids
 
 
 def test_an_empty_store_has_no_comparisons(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_snapshot_gathers_any_of_its_comparisons_in_any_order(tmp_path: Path) 
     batches = [some_comparisons(4, seed=seed, reward_version=seed) for seed in range(3)]
     for batch in batches:
         _commit(PreferenceStore(tmp_path), batch)
-    everything, snapshot = Comparisons.concatenate(batches), PreferenceStore(tmp_path).snapshot()
+    everything, snapshot = joined(batches), PreferenceStore(tmp_path).snapshot()
     assert len(snapshot) == 12
     assert snapshot.ids == everything.pairs.ids
     assert snapshot.annotators == ("oracle",) * 12
@@ -256,7 +256,7 @@ def test_a_training_window_is_the_last_comparisons_and_deletes_nothing(tmp_path:
     store, batches = PreferenceStore(tmp_path), [some_comparisons(3, seed=seed) for seed in range(3)]
     for batch in batches:
         _commit(store, batch)
-    everything = Comparisons.concatenate(batches)
+    everything = joined(batches)
     window = store.load(last=4)
     assert window is not None
     assert same_comparisons(window, everything[5:])
@@ -272,8 +272,8 @@ def test_a_copy_is_a_store_of_its_own(tmp_path: Path) -> None:
     assert same_comparisons(_load(tmp_path / "two"), first)
     _commit(PreferenceStore(tmp_path / "two"), second)
     _commit(store, third)
-    assert same_comparisons(_load(tmp_path / "one"), Comparisons.concatenate([first, third]))
-    assert same_comparisons(_load(tmp_path / "two"), Comparisons.concatenate([first, second]))
+    assert same_comparisons(_load(tmp_path / "one"), joined([first, third]))
+    assert same_comparisons(_load(tmp_path / "two"), joined([first, second]))
 
 
 def test_a_copy_can_be_brought_up_to_date(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_import_adds_what_is_missing_after_what_is_there_and_in_order(tmp_path: 
         _commit(theirs, batch)
     assert mine.import_from(tmp_path / "theirs") == 4
     assert mine.import_from(tmp_path / "theirs") == 0
-    everything = Comparisons.concatenate([c, a, b])
+    everything = joined([c, a, b])
     loaded = mine.load()
     assert loaded is not None
     assert same_comparisons(loaded, everything)

@@ -213,22 +213,21 @@ def notes(run: Run) -> list[Note]:
         ]
     latest = next((row for row in reversed(run.rows) if is_number(row.get("first_clips_gathered"))), None)
     if latest is not None:
-        found.append(
+        gathered_more, held = gathered(latest), held_back(latest)
+        found += [
             Note(
                 "First clips",
                 f"{number(latest['first_clips_env_steps'])} steps",
-                gathered(latest) or f"Clips of {latest['fragments_length']} steps, chosen from the episodes' length.",
-                gathered(latest) is not None,
-            )
-        )
-        found.append(
+                gathered_more or f"Clips of {latest['fragments_length']} steps, chosen from the episodes' length.",
+                gathered_more is not None,
+            ),
             Note(
                 "Labels held back",
                 number(latest["labels_held_back"]),
-                held_back(latest) or "Labels are held back while nearly all answers are ties.",
+                held or "Labels are held back while nearly all answers are ties.",
                 latest["labels_held_back"] > 0,
-            )
-        )
+            ),
+        ]
     if run.comparisons is not None:
         ties, answers = run.comparisons.ties, len(run.comparisons)
         found.append(

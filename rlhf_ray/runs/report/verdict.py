@@ -37,56 +37,39 @@ NO_SUCCESS = frozenset({"below_random", "no_better_than_random", "actions_collap
 def verdicts(result: Result) -> list[Verdict]:
     """All that hold of ``result``; none where the trained agent has not been evaluated."""
     trained, random, reference = (_agent(result, name) for name in ("trained", "random", "reference"))
-    found: list[Verdict] = []
     if trained is None or random is None:
-        return found
+        return []
+    found: dict[str, str] = {}
     returns = f"true return {_number(trained)}, random actions {_number(random)}"
     better = compare(trained, random)
     if better < 0:
-        found.append(Verdict("below_random", f"The trained agent is worse than random actions: {returns}."))
+        found["below_random"] = f"The trained agent is worse than random actions: {returns}."
     elif better == 0:
-        found.append(
-            Verdict(
-                "no_better_than_random",
-                f"The trained agent cannot be told apart from random actions: {returns}, a difference that so few episodes do "
-                "not tell from chance.",
-            )
+        found["no_better_than_random"] = (
+            f"The trained agent cannot be told apart from random actions: {returns}, a difference that so few episodes do "
+            "not tell from chance."
         )
-    if (share := _variety(trained, random)) is not None and share < COLLAPSED:
-        found.append(
-            Verdict(
-                "actions_collapsed",
-                f"The trained agent does nearly the same at every step: its actions vary {100 * share:.2g}% as much as random "
-                f"ones. What it earns is what doing that earns.{_in_training(result, trained)}",
-            )
+    if (share := _variety(trained, random)) < COLLAPSED:
+        found["actions_collapsed"] = (
+            f"The trained agent does nearly the same at every step: its actions vary {100 * share:.2g}% as much as random "
+            f"ones. What it earns is what doing that earns.{_in_training(result, trained)}"
         )
-    if reference is None:
-        return found
-    if compare(reference, random) <= 0:
-        found.append(
-            Verdict(
-                "reference_says_nothing",
-                f"The reference is no better than random actions either (true return {_number(reference)}): with these "
-                "settings PPO does not learn the task from the true reward, so the reference is no measure.",
-            )
+    if reference is not None and compare(reference, random) <= 0:
+        found["reference_says_nothing"] = (
+            f"The reference is no better than random actions either (true return {_number(reference)}): with these "
+            "settings PPO does not learn the task from the true reward, so the reference is no measure."
         )
-    elif (share := _variety(reference, random)) is not None and share < COLLAPSED:
-        found.append(
-            Verdict(
-                "reference_says_nothing",
-                "The reference does nearly the same at every step too: with these settings PPO finds nothing better from the "
-                "true reward, so the reference is no measure.",
-            )
+    elif reference is not None and _variety(reference, random) < COLLAPSED:
+        found["reference_says_nothing"] = (
+            "The reference does nearly the same at every step too: with these settings PPO finds nothing better from the "
+            "true reward, so the reference is no measure."
         )
-    elif compare(trained, reference) < 0:
-        found.append(
-            Verdict(
-                "below_reference",
-                f"The trained agent is below the reference, PPO on the true reward: {_number(trained)} against "
-                f"{_number(reference)}, more than the evaluation's noise.",
-            )
+    elif reference is not None and compare(trained, reference) < 0:
+        found["below_reference"] = (
+            f"The trained agent is below the reference, PPO on the true reward: {_number(trained)} against "
+            f"{_number(reference)}, more than the evaluation's noise."
         )
-    return found
+    return [Verdict(*each) for each in found.items()]
 
 
 def share_of_the_way(result: Result) -> float | None:
@@ -114,10 +97,10 @@ def compare(one: Result, other: Result) -> int:
     return 1 if difference > 0 else -1
 
 
-def _variety(agent: Result, random: Result) -> float | None:
-    """How much the agent's actions vary, as a share of how much random ones do; None where it was not measured."""
+def _variety(agent: Result, random: Result) -> float:
+    """How much the agent's actions vary, as a share of how much random ones do; NaN where it was not measured."""
     spread, usual = agent.get("action_spread"), random.get("action_spread")
-    return None if spread is None or not usual else float(spread / usual)
+    return math.nan if spread is None or not usual else float(spread / usual)
 
 
 def _in_training(result: Result, trained: Result) -> str:
