@@ -210,7 +210,7 @@ class Teaching:
     @property
     def random_steps_wanted(self) -> int:
         """Random environment steps missing before the first questions; 0 where the labels for the first fit are there."""
-        if self.ring is None or not self.asks or self.version or self.ring.answered >= self._first_fit:
+        if self.ring is None or not self.asks or self.version or self.ring.answered >= self.ring.schedule.first_fit:
             return 0
         return max(0, self.fragments.initial_env_steps - self.env_steps)
 
@@ -381,11 +381,6 @@ class Teaching:
         """Raise where this was closed already."""
         if self.closed:
             raise RuntimeError("This environment was closed; make a new one.")
-
-    @property
-    def _first_fit(self) -> int:
-        assert self.ring is not None
-        return self.ring.schedule.first_fit
 
     def _use_version(self, state: dict[str, Array]) -> None:
         """Reward by this version of the reward model, which is whole: weights, normalisers and number."""

@@ -28,12 +28,9 @@ class MLP(nn.Module):
         self.encode_action = ActionEncoder(action_space)
         self.scale_observation = 1.0 / 255.0 if observation_space.dtype == np.uint8 else 1.0
         states = int(settings.use_state) + int(settings.use_next_state)
-        inputs = states * int(np.prod(observation_space.shape)) + self._others
+        others = (self.encode_action.size if settings.use_action else 0) + int(settings.use_done)
+        inputs = states * int(np.prod(observation_space.shape)) + others
         self.head = StackedMLP(self.members, inputs, settings.hidden, settings.activation)
-
-    @property
-    def _others(self) -> int:
-        return (self.encode_action.size if self.settings.use_action else 0) + int(self.settings.use_done)
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
         """``features`` ``[n, length, inputs]`` float32."""
