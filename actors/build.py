@@ -57,11 +57,11 @@ def build_ring(
     synchronous = of.mode == "synchronous"
     schedule = LabelSchedule(of, max(0, iterations - 1) if synchronous else None, watches=fragments.varied)
     settings = for_people(settings) if page is not None else settings
-    members = Members(settings, executor)
+    members = Members(settings, executor, fits_apart=not synchronous or page is not None)
     members.start_scripted()
     people = start_people(members, schedule, page) if page is not None else None
     niceness = FILMING_NICENESS if page is not None and not synchronous else 0
-    collector = executor.start(RolloutCollector, "collector", make_env, fragments, settings.seed, niceness)
+    collector = executor.start(RolloutCollector, "collector", make_env, fragments, settings.seed, niceness, shares=True)
     executor.started()
     # Whole iterations, so that the steps still add up to the budget.
     more = -(-fragments.initial_env_steps // iteration_env_steps) * iteration_env_steps

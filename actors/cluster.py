@@ -73,7 +73,7 @@ def start_ray(cpus: int) -> None:
 
 def _start_here(cpus: int, attempts_left: int) -> bool:
     """Start Ray on this machine. False where it took longer than Ray allows, as on a busy machine; nothing is left then."""
-    with started_for_a_run(workers=cpus) as start:
+    with started_for_a_run(workers=1) as start:  # what the ring shares a process of; others are started when called for
         try:
             ray.init(
                 address="local",

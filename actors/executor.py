@@ -12,14 +12,22 @@ from typing import Any, Protocol
 import ray
 
 from actors.host import AT_ONCE, ActorHost, Hosted
-from actors.placement import CPUS, HOST, SHARING, of_ring, one_machine
+from actors.placement import CPUS, HOST, of_ring, one_machine
 
 
 class Executor(Protocol):
     """Starts actors. A call, ``actor.method.remote(…)``, gives a reference that can be awaited or handed to other calls."""
 
-    def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> Any:
-        """An actor of this ring."""
+    def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0, shares: bool = False) -> Any:
+        """An actor of this ring.
+
+        Args:
+            kind: its class.
+            role: its name in the ring.
+            arguments: that it is made with.
+            gpus: it claims.
+            shares: it works a little or while the others wait, and may be in one process with others like it.
+        """
         ...
 
     def started(self) -> None:
@@ -63,9 +71,9 @@ class RayExecutor:
         """Of each role in the host, the handle and what makes the actor."""
         self._host: Any = None
 
-    def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> Any:
+    def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0, shares: bool = False) -> Any:
         """See `Executor.start`."""
-        if role in SHARING and self._host is None and one_machine():
+        if shares and self._host is None and one_machine():
             hosted = Hosted(None, role)
             self._hosted[role] = hosted, functools.partial(kind, *arguments)
             return hosted
@@ -80,7 +88,7 @@ class RayExecutor:
         if not self._hosted or self._host is not None:
             return
         makers = {role: make for role, (_, make) in self._hosted.items()}
-        cpus = sum(CPUS[role] for role in makers)
+        cpus = sum(CPUS.get(role, 0.0) for role in makers)
         groups = dict.fromkeys(makers, AT_ONCE)
         self._host = self._start(ActorHost, HOST, of_ring(HOST), cpus, makers, concurrency_groups=groups)
         for hosted, _ in self._hosted.values():
@@ -124,8 +132,6 @@ def look_up(name: str, role: str) -> Any:
     try:
         return ray.get_actor(f"{name}/{role}")
     except ValueError:
-        if role not in SHARING:
-            raise
         return Hosted(ray.get_actor(f"{name}/{HOST}"), role)
 
 
@@ -139,7 +145,7 @@ class DirectExecutor:
         self.lock = threading.RLock()
         """Held in each call that is no coroutine, as one actor makes one call at a time."""
 
-    def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0) -> Any:
+    def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0, shares: bool = False) -> Any:
         """See `Executor.start`."""
         self._makers[role] = functools.partial(kind, *arguments)
         self.restart(role)

@@ -29,11 +29,8 @@ CPUS = {
 works hard, so that together they claim one. The store claims none, to fit on the node it has to be on however full that is.
 The evaluator is there in sweeps alone, which wait for it (rlhf_ray/sweeps/trial.py)."""
 
-SHARING = ("store", "pool", "gatherer", "collector")
-"""Roles of actors that share a process on a single machine: each works a little, and mostly waits for the others."""
-
 HOST = "host"
-"""Role of the actor that they are in (`actors.host.ActorHost`)."""
+"""Role of the actor that those are in that share a process (`actors.host.ActorHost`)."""
 
 NODES_WITHIN = 600.0
 """Seconds that a cluster is given to grow: a machine that an autoscaler orders takes minutes."""

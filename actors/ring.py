@@ -178,14 +178,16 @@ class Members:
     Args:
         settings: what they are made from.
         executor: starts them.
+        fits_apart: the rest of the ring, or people at the page, don't wait while the reward model is fitted.
     """
 
-    def __init__(self, settings: RingSettings, executor: Executor):
+    def __init__(self, settings: RingSettings, executor: Executor, *, fits_apart: bool = True):
         of = self.settings = settings
         self.executor = executor
         spaces = (of.observation_space, of.action_space)
-        self.store = executor.start(PreferenceStore, "store", of.store)
-        self.pool = executor.start(ClipPool, "pool", of.fragments, of.preferences, of.reward_model, *spaces, of.seed)
+        self.store = executor.start(PreferenceStore, "store", of.store, shares=True)
+        pooling = (of.fragments, of.preferences, of.reward_model, *spaces, of.seed)
+        self.pool = executor.start(ClipPool, "pool", *pooling, shares=True)
         self.trainer = executor.start(
             RewardTrainerActor,
             "reward_trainer",
@@ -194,6 +196,7 @@ class Members:
             *spaces,
             of.seed,
             gpus=of.reward_model.gpus,
+            shares=not fits_apart and not of.reward_model.gpus,
         )
         self.gatherers: list[Askings] = []
         self.asked = 0
@@ -215,7 +218,7 @@ class Members:
             return
         make = MakeGatherer(of.preferences, of.seed)
         executor = self.executor
-        actor = executor.start(GathererActor, "gatherer", make, executor.find("store"), executor.get)
+        actor = executor.start(GathererActor, "gatherer", make, executor.find("store"), executor.get, shares=True)
         self.gatherers.append(Askings(actor, "answering", share=share, most=of.preferences.max_open_questions))
 
     async def ask(self, askings: Askings, count: int) -> int:

@@ -12,7 +12,6 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import nothing_to_save
 from rlhf_ray.settings import Experiment, RewardModelSettings
-from rlhf_ray.store.files import store_of
 
 if TYPE_CHECKING:
     from rlhf_ray.reward import FitReport, RewardEnsemble
@@ -65,6 +64,7 @@ def run(words: list[str]) -> None:
         from rlhf_ray import envs
         from rlhf_ray.envs.spaces import check_spaces
         from rlhf_ray.reward import fit
+        from rlhf_ray.store.files import store_of
     try:
         env = envs.make_env(command.environment)
         check_spaces(env.observation_space, env.action_space, command.environment)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +67,3 @@ def _nested(value: Any, arrays: Any) -> Any:
     if kind == "tuple":
         return tuple(_nested(item, arrays) for item in content)
     return {_nested(key, arrays): _nested(item, arrays) for key, item in content}
-
-
-def plain(value: Any) -> Any:
-    """``value`` with numpy's numbers as Python's and those that are not finite as None, all the way down."""
-    if isinstance(value, dict):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value

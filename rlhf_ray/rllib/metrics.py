@@ -15,7 +15,7 @@ from ray.rllib.utils.metrics import (
 from ray.util.metrics import Gauge
 
 from rlhf_ray.data.metrics import METRICS, described, metric_of
-from rlhf_ray.data.nested import plain
+from rlhf_ray.data.plain import plain
 
 PREFERENCES = "preferences"
 """Key of the ring's metrics in results, of its state in checkpoints, and name of the store's folder."""

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 from rlhf_ray.data.errors import CallbackError
 from rlhf_ray.data.failures import explain
 from rlhf_ray.data.registry import Registry
-from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.settings import Experiment
 
 if TYPE_CHECKING:  # RLlib takes seconds to import, which the terminal's progress does without
     from rlhf_ray.rllib.algorithm import LearnsFromPreferences
+    from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.outcome import Outcome
+    from rlhf_ray.settings import Experiment
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from rlhf_ray.data.checkpoints import all_checkpoints, damaged_files, last_check
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
 from rlhf_ray.data.modules import found_in_all, look_in_all
-from rlhf_ray.data.nested import plain
 from rlhf_ray.data.places import run_path
+from rlhf_ray.data.plain import plain
 from rlhf_ray.settings import Experiment, load_experiment, save_experiment
 
 FORMAT = "rlhf_ray.run/1"

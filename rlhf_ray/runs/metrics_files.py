@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rlhf_ray.data.atomic import append
-from rlhf_ray.data.nested import plain
+from rlhf_ray.data.plain import plain
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.runs.events import EventFile
 

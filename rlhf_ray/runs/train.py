@@ -28,7 +28,7 @@ from rlhf_ray.runs.interruption import Interrupted, Interruption, interruptible
 from rlhf_ray.runs.metrics_files import MetricsFile, TensorBoard, carry_on
 from rlhf_ray.runs.new_run import sources
 from rlhf_ray.runs.outcome import Outcome
-from rlhf_ray.runs.report.run_report import Report
+from rlhf_ray.runs.report.reporting import Reporting
 from rlhf_ray.runs.report.verdict import share_of_the_way, verdicts
 from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
@@ -97,7 +97,7 @@ def train(
         announced(folder.path, environment=experiment.environment, **totals) as announcement,
     ):
         latest = Latest()
-        files = (MetricsFile(), TensorBoard(), Announcing(announcement), Report())
+        files = (MetricsFile(), TensorBoard(), Announcing(announcement), Reporting())
         told = Callbacks([Alarms(), *callbacks, latest, *files])
         outcome = None
         try:

@@ -16,7 +16,7 @@ from ray.tune import Result, ResultGrid
 from rich.console import Console
 from rich.table import Table
 
-from rlhf_ray.data.nested import plain
+from rlhf_ray.data.plain import plain
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.settings import Experiment, save_experiment

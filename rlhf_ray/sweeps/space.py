@@ -10,7 +10,7 @@ from ray import tune
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.nested import plain
+from rlhf_ray.data.plain import plain
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.settings import Experiment, from_json, to_json
 

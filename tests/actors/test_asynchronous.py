@@ -13,7 +13,6 @@ import pytest
 
 from actors.asynchronous import AsynchronousRing, Meter
 from actors.executor import DirectExecutor
-from actors.placement import SHARING
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.queries.pool import Clips
@@ -177,7 +176,8 @@ def test_actors_that_share_a_process_die_together_and_cost_no_label(tmp_path: Pa
         ring.begin(200)
         ring.advance(moment(0.25, 400))
         with executor.lock:
-            for role in SHARING:
+            shared = ["store", "pool", "gatherer", "collector", *(["reward_trainer"] if mode == "synchronous" else [])]
+            for role in shared:
                 executor.restart(role)
         for progress in np.linspace(0.5, 1.0, 6):
             ring.advance(moment(progress, int(1000 * progress)))

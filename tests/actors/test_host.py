@@ -45,7 +45,7 @@ def executor() -> RayExecutor:
 
 
 def test_they_share_a_process_and_a_slow_one_keeps_nobody_waiting(executor: RayExecutor) -> None:
-    slow, quick = executor.start(Slow, "collector"), executor.start(Quick, "pool", 5)
+    slow, quick = executor.start(Slow, "collector", shares=True), executor.start(Quick, "pool", 5, shares=True)
     executor.started()
     try:
         process = ray.get(quick.__ray_call__.remote(lambda self: os.getpid()), timeout=60)
@@ -66,7 +66,7 @@ def test_they_share_a_process_and_a_slow_one_keeps_nobody_waiting(executor: RayE
 
 
 def test_what_one_raises_arrives_as_it_is_and_harms_none(executor: RayExecutor) -> None:
-    slow, quick = executor.start(Slow, "collector"), executor.start(Quick, "pool")
+    slow, quick = executor.start(Slow, "collector", shares=True), executor.start(Quick, "pool", shares=True)
     executor.started()
     try:
         with pytest.raises(OSError, match="the disk is full"):

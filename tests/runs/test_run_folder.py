@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlhf_ray.data.nested import plain
+from rlhf_ray.data.plain import plain
 from rlhf_ray.runs.callbacks import Callbacks, TrainingRun
 from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.metrics_files import MetricsFile, TensorBoard

@@ -1,5 +1,1 @@
-"""Evaluation: what a run came to, for people to read."""
-
-from rlhf_ray.runs.report.run_report import write_report
-
-__all__ = ["write_report"]
+"""What a run came to, for people to read: its report, and what may be said of its numbers."""

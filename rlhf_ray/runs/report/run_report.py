@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.report import plots, summary
 from rlhf_ray.runs.report.clips import show_pairs
@@ -21,9 +20,6 @@ from rlhf_ray.runs.report.pages import render
 from rlhf_ray.runs.report.summary import Run
 from rlhf_ray.settings import Experiment, to_json
 from rlhf_ray.store import PreferenceStore
-
-if TYPE_CHECKING:
-    from rlhf_ray.runs.outcome import Outcome
 
 PAIRS = 6
 """Compared pairs that the page shows."""
@@ -50,19 +46,6 @@ def write_report(run: Path) -> Path:
         )
     folder.report.write_text(_page(read_run(folder)), encoding="utf-8")
     return folder.report
-
-
-class Report(Callback):
-    """Writes the report of a run that came to an outcome."""
-
-    def on_start(self, run: TrainingRun) -> None:
-        """Remember the folder."""
-        self._path = run.folder.path
-
-    def on_end(self, outcome: Outcome | None) -> None:
-        """Write it."""
-        if outcome is not None:
-            write_report(self._path)
 
 
 def read_run(folder: RunFolder) -> Run:

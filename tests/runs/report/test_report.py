@@ -16,12 +16,12 @@ import pytest
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
-from rlhf_ray.data.nested import plain
+from rlhf_ray.data.plain import plain
 from rlhf_ray.envs import make_env
 from rlhf_ray.queries.selection import random_pairs
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.runs.report import write_report
 from rlhf_ray.runs.report.clips import choose
+from rlhf_ray.runs.report.run_report import write_report
 from rlhf_ray.runs.report.summary import date, duration, number
 from rlhf_ray.settings import (
     Experiment,

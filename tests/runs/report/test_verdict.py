@@ -13,7 +13,7 @@ import pytest
 from rlhf_ray.runs.callbacks import TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.progress import Progress
-from rlhf_ray.runs.report import write_report
+from rlhf_ray.runs.report.run_report import write_report
 from rlhf_ray.runs.report.verdict import share_of_the_way, verdicts
 from rlhf_ray.settings import Experiment, PreferenceSettings
 
