@@ -8,7 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +57,25 @@ def test_the_cause_is_found_in_whatever_it_is_wrapped() -> None:
     told = RuntimeError("a message of its own")
     told.__cause__ = KeyError("detail")
     assert cause(told) is told
+
+
+def test_what_a_users_own_code_raises_is_told_with_its_place(tmp_path: Path) -> None:
+    own = tmp_path / "mine.py"
+    scope: dict[str, Any] = {"decode": json.JSONDecoder().decode}
+    exec(compile("def answer(text):\n    return decode(text)\n", str(own), "exec"), scope)
+    with pytest.raises(json.JSONDecodeError) as raised:
+        scope["answer"]("{")
+    line = f"{own}, line 2, in answer, raised JSONDecodeError: Expecting property name"
+    assert explain(raised.value).startswith(line)
+    assert "\n" not in explain(raised.value)
+    trace = "".join(traceback.format_exception(raised.value))
+    elsewhere = WrapperError(raised.value.with_traceback(None))  # as from another process
+    elsewhere.traceback_str = trace  # type: ignore[attr-defined]
+    assert explain(elsewhere).startswith(line)
+    scope["decode"] = explain  # ours
+    with pytest.raises(AttributeError) as ours:
+        scope["answer"]("{")
+    assert explain(ours.value).startswith("unexpected AttributeError")
 
 
 def test_a_disk_error_names_file_and_remedy() -> None:
