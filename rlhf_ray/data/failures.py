@@ -56,18 +56,23 @@ _LIBRARIES = (sys.prefix + os.sep, sys.base_prefix + os.sep, sysconfig.get_path(
 
 
 def _in_code_of_a_user(error: BaseException) -> str:
-    """Where a user's own code (a teacher, a network, …) raised, itself or in a library it called; empty where none did."""
+    """Where a user's own code (a teacher, a network, …) raised, or called what did; empty where there is none.
+
+    A program that begins a training, and so is around everything, is none.
+    """
     text, one = "", error
-    while one is not None:  # inwards: Ray's wrapper has the trace of the other process as text
-        text = getattr(one, "traceback_str", "") or "".join(traceback.format_tb(one.__traceback__)) or text
-        inner = getattr(one, "cause", None)
-        one = inner if isinstance(inner, BaseException) else one.__cause__
-    for file, line, function in reversed(_FRAME.findall(text)):
-        if file.startswith(_OURS):
-            return ""
-        if not file.startswith(_LIBRARIES):
-            return f"{file}, line {line}, in {function}"
-    return ""
+    while one is not None:  # inwards: what Ray's wrapper says is the trace in the other process
+        wrapped = getattr(one, "cause", None)
+        trace = str(one) if isinstance(wrapped, BaseException) else "".join(traceback.format_tb(one.__traceback__))
+        text = trace if _FRAME.search(trace) else text
+        one = wrapped if isinstance(wrapped, BaseException) else one.__cause__
+    frames = [frame for frame in _FRAME.findall(text) if not frame[0].startswith(_LIBRARIES)]
+    ours = [frame[0].startswith(_OURS) for frame in frames]
+    if all(ours):
+        return ""
+    last = len(ours) - 1 - ours[::-1].index(False)
+    file, line, function = frames[last]
+    return f"{file}, line {line}, in {function}" if last == len(ours) - 1 or any(ours[:last]) else ""
 
 
 def explain(error: BaseException) -> str:

@@ -25,8 +25,8 @@ from rlhf_ray.settings import Experiment, SettingError
 class WrapperError(RuntimeError):
     """As Ray's: its text is a trace."""
 
-    def __init__(self, inner: Exception):
-        super().__init__("Traceback …\n  many lines\n")
+    def __init__(self, inner: Exception, trace: str = "Traceback …\n  many lines\n"):
+        super().__init__(trace)
         self.cause = inner
 
 
@@ -69,13 +69,15 @@ def test_what_a_users_own_code_raises_is_told_with_its_place(tmp_path: Path) -> 
     assert explain(raised.value).startswith(line)
     assert "\n" not in explain(raised.value)
     trace = "".join(traceback.format_exception(raised.value))
-    elsewhere = WrapperError(raised.value.with_traceback(None))  # as from another process
-    elsewhere.traceback_str = trace  # type: ignore[attr-defined]
-    assert explain(elsewhere).startswith(line)
-    scope["decode"] = explain  # ours
-    with pytest.raises(AttributeError) as ours:
+    assert explain(WrapperError(raised.value.with_traceback(None), trace)).startswith(line)
+    ours = f'  File "{cli.__file__}", line 9, in main\n'
+    assert explain(WrapperError(raised.value, ours + trace + ours)).startswith(
+        line
+    )  # ours called it, and it called ours
+    scope["decode"] = explain  # ours, and nothing around it but this program
+    with pytest.raises(AttributeError) as of_ours:
         scope["answer"]("{")
-    assert explain(ours.value).startswith("unexpected AttributeError")
+    assert explain(of_ours.value).startswith("unexpected AttributeError")
 
 
 def test_a_disk_error_names_file_and_remedy() -> None:
