@@ -83,8 +83,8 @@ def open_files(path: Path | str) -> Files:
             handler, root = fsspec.core.url_to_fs(text)
         except (ValueError, ImportError) as error:
             raise SettingError(
-                f"The preference store is {_without_keys(text)!r}, which can't be opened ({error}): name a folder, or a URL that pyarrow knows "
-                "(s3://, gs://, hdfs://) or for which a file system of fsspec is installed."
+                f"The preference store is {_without_keys(text)!r}, which can't be opened ({error}): name a folder, or a URL that "
+                "pyarrow knows (s3://, gs://, hdfs://) or for which a file system of fsspec is installed."
             ) from error
         system = pa.fs.PyFileSystem(pa.fs.FSSpecHandler(handler))
     if isinstance(system, pa.fs.LocalFileSystem):
