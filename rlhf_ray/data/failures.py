@@ -60,7 +60,8 @@ def _in_code_of_a_user(error: BaseException) -> str:
 
     A program that begins a training, and so is around everything, is none.
     """
-    text, one = "", error
+    text = ""
+    one: BaseException | None = error
     while one is not None:  # inwards: what Ray's wrapper says is the trace in the other process
         wrapped = getattr(one, "cause", None)
         trace = str(one) if isinstance(wrapped, BaseException) else "".join(traceback.format_tb(one.__traceback__))
