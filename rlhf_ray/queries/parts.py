@@ -15,7 +15,7 @@ def check_parts(preferences: PreferenceSettings, reward_model: RewardModelSettin
         SettingError: with the setting, its value and what is asked of such a part.
     """
     make_selection(preferences.selection)
-    GATHERERS.find(preferences.gatherer)
+    GATHERERS.check(preferences.gatherer)  # which is made where it works, with what stores its answers
     if preferences.teacher != "human":
         make_teacher(preferences.teacher, preferences)
     if reward_model.loss != "bradley_terry":
