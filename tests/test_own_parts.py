@@ -139,6 +139,30 @@ def short(return_difference):
 class Scores:
     pass
 
+class Deaf:
+    name = "deaf"
+    def answer(self, pairs):
+        ...
+
+class Sorts:
+    needs_reward = False
+    def score(self, candidates):
+        ...
+
+class Idle:
+    def __init__(self, commit):
+        ...
+
+class Asks(Idle):
+    def ask(self, pairs):
+        ...
+
+class Detached(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(1, 1)
+    def forward(self, observations, actions, next_observations, terminated):
+        return super().forward(observations[:, :1])[:, 0].detach()
+
 broken = 1 / 1
 """
 
@@ -158,6 +182,11 @@ broken = 1 / 1
             r"lacks needs_reward, score: see rlhf_ray.queries.selection",
         ),
         ("preferences", "gatherer", "wrong_parts:It", r"has no attribute 'It'"),
+        ("preferences", "teacher", "wrong_parts:Deaf", r"whose answer can't be called as answer\(pairs, rng\): see"),
+        ("preferences", "selection", "wrong_parts:Sorts", r"whose score can't be called as score\(candidates, rng\)"),
+        ("preferences", "gatherer", "wrong_parts:Idle", r"lacks ask: see rlhf_ray.queries.gatherers.Gatherer"),
+        ("preferences", "gatherer", "wrong_parts:Asks", r"whose ask can't be called as ask\(number, pairs\)"),
+        ("reward_model", "network", "wrong_parts:Detached", r"its rewards depend on no parameter"),
         ("reward_model", "network", "wrong_parts:Mean", r"2 fragments of 3 steps.*\(3, 2, 3\)|raised RuntimeError"),
         ("reward_model", "network", "wrong_parts:NoModule", r"must make a torch.nn.Module"),
         ("reward_model", "loss", "wrong_parts:mean", r"it gave \(\): it must give the loss of each, not their mean"),

@@ -1,6 +1,7 @@
 """Rules of the source that import-linter's contracts (pyproject.toml) can't hold."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -126,3 +127,27 @@ def test_importing_the_method_changes_nothing_process_wide_and_needs_no_ray() ->
 )
 def test_private_names_are_found(line: str, found: bool) -> None:
     assert bool(private_ray(ast.parse(line))) == found
+
+
+def test_documents_name_what_is_there() -> None:
+    known = {
+        path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): text for path, text in sources(*PRODUCT)
+    }
+    lacking, found = set(), 0
+    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        text = document.read_text(encoding="utf-8")
+        for name in re.findall(r"\b(?:rlhf_ray|actors)(?:\.\w+)+(?!\.?[\w/])", text):
+            if name.endswith((".py", ".preferences")):  # a file; the store's format
+                continue
+            module, _, rest = name.rpartition(".")
+            found += 1
+            if name not in known and not re.search(
+                rf"\b{rest}\b", known.get(module, known.get(module.rpartition(".")[0], ""))
+            ):
+                lacking.add((document.name, name))
+        for path in re.findall(r"`((?:rlhf_ray|actors|tests|benchmarks|tune_configs|examples)/[\w/]+\.py)\b", text):
+            found += 1
+            if not (ROOT / path).is_file():
+                lacking.add((document.name, path))
+    assert found > 40
+    assert not lacking

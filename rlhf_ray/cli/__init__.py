@@ -64,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "--debug" in own:
         words.remove("--debug")
         os.environ[DEBUG] = "1"
+    if not debugging():  # or Ray prints the trace of what is told in a line
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     try:
         _run(words)
         sys.stdout.flush()

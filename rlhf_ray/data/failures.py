@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import sys
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,8 +49,35 @@ def cause(error: BaseException) -> BaseException:
     return error
 
 
+_FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in (\S+)', re.MULTILINE)
+_OURS = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("rlhf_ray", "actors", "tune_configs"))
+_LIBRARIES = (sys.prefix + os.sep, sys.base_prefix + os.sep, sysconfig.get_path("stdlib") + os.sep, "<")
+
+
+def _in_code_of_a_user(error: BaseException) -> str:
+    """Where a user's own code (a teacher, a network, …) raised, or called what did; empty where there is none.
+
+    A program that begins a training, and so is around everything, is none.
+    """
+    text = ""
+    one: BaseException | None = error
+    while one is not None:  # inwards: what Ray's wrapper says is the trace in the other process
+        wrapped = getattr(one, "cause", None)
+        trace = str(one) if isinstance(wrapped, BaseException) else "".join(traceback.format_tb(one.__traceback__))
+        text = trace if _FRAME.search(trace) else text
+        one = wrapped if isinstance(wrapped, BaseException) else one.__cause__
+    frames = [frame for frame in _FRAME.findall(text) if not frame[0].startswith(_LIBRARIES)]
+    ours = [frame[0].startswith(_OURS) for frame in frames]
+    if all(ours):
+        return ""
+    last = len(ours) - 1 - ours[::-1].index(False)
+    file, line, function = frames[last]
+    return f"{file}, line {line}, in {function}" if last == len(ours) - 1 or any(ours[:last]) else ""
+
+
 def explain(error: BaseException) -> str:
     """One line that says what went wrong, where, and what to do about it."""
+    where_raised = _in_code_of_a_user(error)
     error = cause(error)
     if isinstance(error, _SAYS_IT):
         return str(error)
@@ -64,10 +95,10 @@ def explain(error: BaseException) -> str:
             return f"{what}. Make it writable, or name another place (--run-dir, say)."
         return f"{what}."
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return (
-        f"unexpected {type(error).__name__}{': ' if first else ''}{first.rstrip('.')}. --debug shows the trace, which a bug report "
-        "needs."
-    )
+    said = f"{type(error).__name__}{': ' if first else ''}{first.rstrip('.')}"
+    if where_raised:
+        return f"{where_raised}, raised {said}. --debug shows the whole trace."
+    return f"unexpected {said}. --debug shows the trace, which a bug report needs."
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from rlhf_ray.data.errors import SettingError
@@ -92,14 +92,30 @@ class Registry(Generic[_T]):
                     f"{', '.join(offered) or 'no arguments'}"
                     f"{', each by its name' if offered else ''}."
                 ) from error
-        lacking = [member for member in _members(self.protocol) if not hasattr(part, member)]
-        if lacking:
-            raise SettingError(
-                f"{self.setting} is {name!r}, which lacks {', '.join(lacking)}: "
-                f"see {self.protocol.__module__}.{self.protocol.__name__} for what a {self.protocol.__name__.lower()} is asked."
-            )
+        self._check(name, part, _members(self.protocol))
         result: _T = part
         return result
+
+    def check(self, name: str) -> None:
+        """Check a class, or an object, that ``name`` stands for, without making anything. What makes one is not called.
+
+        Raises:
+            SettingError: there is no such part, or it lacks a method, or has one with other parameters.
+        """
+        kind = self.find(name)
+        if name not in self.parts and not inspect.isroutine(kind):
+            self._check(name, kind, [member for member in _members(self.protocol) if member in vars(self.protocol)])
+
+    def _check(self, name: str, part: Any, members: Sequence[str]) -> None:
+        asked = f"see {self.protocol.__module__}.{self.protocol.__name__} for what a {self.protocol.__name__.lower()} is asked"
+        if lacking := [member for member in members if not hasattr(part, member)]:
+            raise SettingError(f"{self.setting} is {name!r}, which lacks {', '.join(lacking)}: {asked}.")
+        for member in members:
+            own, wanted = getattr(part, member), getattr(self.protocol, member, None)
+            if inspect.isroutine(wanted) and (call := _misfit(own, wanted, of_class=inspect.isclass(part))):
+                raise SettingError(
+                    f"{self.setting} is {name!r}, whose {member} can't be called as {member}{call}: {asked}."
+                )
 
     def find(self, name: str) -> Any:
         """What ``name`` stands for, not yet made.
@@ -136,6 +152,29 @@ def _taken(kind: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
     except ValueError:
         return {}
     return {name: value for name, value in offered.items() if name in parameters}
+
+
+def _misfit(own: Any, wanted: Callable[..., Any], of_class: bool) -> str:
+    """What ``own`` would be called with, as text, where it can't be; empty where it can.
+
+    Args:
+        own: a user's method.
+        wanted: the protocol's, not bound.
+        of_class: whether ``own`` is not bound either.
+    """
+    names = list(inspect.signature(wanted).parameters)[1:]
+    call = f"({', '.join(names)})"
+    if not callable(own):
+        return call
+    try:
+        signature = inspect.signature(own)
+    except (TypeError, ValueError):  # some that are written in C have none
+        return ""
+    try:
+        signature.bind(*(["self"] if of_class else []), *names)
+    except TypeError:
+        return call
+    return ""
 
 
 def _members(protocol: type) -> list[str]:

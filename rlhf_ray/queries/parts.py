@@ -15,7 +15,7 @@ def check_parts(preferences: PreferenceSettings, reward_model: RewardModelSettin
         SettingError: with the setting, its value and what is asked of such a part.
     """
     SELECTIONS.make(preferences.selection)
-    GATHERERS.find(preferences.gatherer)
+    GATHERERS.check(preferences.gatherer)  # which is made where it works, with what stores its answers
     if preferences.teacher != "human":
         TEACHERS.make(preferences.teacher, settings=preferences)
     if reward_model.loss != "bradley_terry":

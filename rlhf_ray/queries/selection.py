@@ -80,8 +80,16 @@ class Candidates:
 
     @property
     def logits(self) -> FloatArray:
-        """``[members, m]``: by each member, the log odds that the left fragment of each pair is preferred."""
-        assert self.returns is not None
+        """``[members, m]``: by each member, the log odds that the left fragment of each pair is preferred.
+
+        Raises:
+            SettingError: there is no reward yet.
+        """
+        if self.returns is None:
+            raise SettingError(
+                "preferences.selection takes candidates.logits before there is a reward model: set its needs_reward to True, and "
+                "random pairs are asked about until then; or look whether candidates.returns is None."
+            )
         logits: FloatArray = self.returns[:, self.index[:, 0]] - self.returns[:, self.index[:, 1]]
         return logits
 

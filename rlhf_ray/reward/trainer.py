@@ -190,6 +190,7 @@ class RewardTrainer:
 
         Raises:
             NothingToFitError: there are no comparisons, or all are of annotators of weight 0.
+            SettingError: the rewards it came to are no numbers.
         """
         started = time.perf_counter()
         weights = torch.tensor([self.weights.get(annotator, 1.0) for _, annotator in self.keys])
@@ -213,6 +214,12 @@ class RewardTrainer:
             self._backward(data, batch)
             self.optimizer.step()
         rewards = self._all_rewards(data)
+        if not bool(torch.isfinite(rewards).all()):
+            raise SettingError(
+                f"reward_model.learning_rate is {self.settings.learning_rate:g}, and after {updates} gradient steps rewards are "
+                f"NaN or infinite: lower it, or mend reward_model.network ({self.settings.network}) or reward_model.loss "
+                f"({self.settings.loss})."
+            )
         self._normalise(rewards)
         if self.settings.annotator_errors:
             self._estimate_errors(data, rewards, counted, train)

@@ -52,7 +52,7 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
         "sampling_seconds": result[TIMERS][ENV_RUNNER_SAMPLING_TIMER],  # of this and, ever less, of earlier iterations
         "learning_seconds": result[TIMERS][LEARNER_UPDATE_TIMER],
     }
-    return {name: _whole(name, value) for name, value in plain(logged | told | made).items()}
+    return {name: _whole(name, value) for name, value in plain(told | logged | made).items()}
 
 
 def _whole(name: str, value: Any) -> Any:

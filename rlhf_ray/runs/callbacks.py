@@ -16,12 +16,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.data.errors import CallbackError
 from rlhf_ray.data.failures import explain
+from rlhf_ray.data.plain import plain
 from rlhf_ray.data.registry import Registry
 
 if TYPE_CHECKING:  # RLlib takes seconds to import, which the terminal's progress does without
@@ -109,8 +111,20 @@ class Callbacks:
         self._tell("on_links", links)
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
-        """See `Callback.on_metrics`."""
-        self._tell("on_metrics", metrics)
+        """See `Callback.on_metrics`. A value that can't be written is taken out again, and a failure of who added it."""
+        for callback in self.callbacks:
+            before = dict(metrics)
+            self._tell_one(callback, "on_metrics", metrics)
+            for name in [name for name, value in metrics.items() if before.get(name) is not value]:
+                try:
+                    json.dumps(plain({name: metrics[name]}))
+                except (TypeError, ValueError):
+                    value = metrics.pop(name)
+                    self._failed(
+                        callback,
+                        "on_metrics",
+                        f"set the metric {name!r} to {value!r}, which is no number, text or list",
+                    )
 
     def on_end(self, outcome: Outcome | None) -> None:
         """See `Callback.on_end`."""
@@ -119,12 +133,18 @@ class Callbacks:
 
     def _tell(self, hook: str, *arguments: Any, reverse: bool = False) -> None:
         for callback in reversed(self.callbacks) if reverse else self.callbacks:
-            try:
-                getattr(callback, hook)(*arguments)
-            except Exception as error:
-                failure = CallbackError(f"{_name(callback)}.{hook} raised {type(error).__name__}: {_said(error)}.")
-                failure.__cause__ = error
-                self.failure = self.failure or failure
+            self._tell_one(callback, hook, *arguments)
+
+    def _tell_one(self, callback: Callback, hook: str, *arguments: Any) -> None:
+        try:
+            getattr(callback, hook)(*arguments)
+        except Exception as error:
+            self._failed(callback, hook, f"raised {type(error).__name__}: {_said(error)}", error)
+
+    def _failed(self, callback: Callback, hook: str, what: str, error: Exception | None = None) -> None:
+        failure = CallbackError(f"{_name(callback)}.{hook} {what}.")
+        failure.__cause__ = error
+        self.failure = self.failure or failure
 
 
 class Latest(Callback):

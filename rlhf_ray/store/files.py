@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from rlhf_ray.data.atomic import flush, left_over, whole_file
+from rlhf_ray.data.errors import SettingError
 
 FOLDERS = ("labels", "clips")
 NUMBERED = re.compile(r"(\d+)-[0-9a-f]{32}\.(?:parquet|arrow)$")
@@ -24,7 +25,11 @@ Write = Callable[[BinaryIO], object]
 
 
 def open_files(path: Path | str) -> Files:
-    """The files below ``path``: a folder, or a URL that pyarrow (``s3://bucket/folder``) or fsspec knows."""
+    """The files below ``path``: a folder, or a URL that pyarrow (``s3://bucket/folder``) or fsspec knows.
+
+    Raises:
+        SettingError: neither knows the URL.
+    """
     text = str(path)
     if "://" not in text:
         return LocalFiles(Path(path))
@@ -33,11 +38,21 @@ def open_files(path: Path | str) -> Files:
     except pa.ArrowInvalid:
         import fsspec
 
-        handler, root = fsspec.core.url_to_fs(text)
+        try:
+            handler, root = fsspec.core.url_to_fs(text)
+        except (ValueError, ImportError) as error:
+            raise SettingError(
+                f"The preference store is {_without_keys(text)!r}, which can't be opened ({error}): name a folder, or a URL that "
+                "pyarrow knows (s3://, gs://, hdfs://) or for which a file system of fsspec is installed."
+            ) from error
         system = pa.fs.PyFileSystem(pa.fs.FSSpecHandler(handler))
     if isinstance(system, pa.fs.LocalFileSystem):
         return LocalFiles(Path(root))
     return RemoteFiles(system, root.rstrip("/"), text)
+
+
+def _without_keys(url: str) -> str:
+    return re.sub(r"//[^/@]*@", "//", url)
 
 
 def number_of(name: str) -> int:
@@ -132,7 +147,7 @@ class RemoteFiles:
     """
 
     def __init__(self, system: Any, root: str, url: str):
-        self.root = re.sub(r"//[^/@]*@", "//", url)  # messages show it: no keys
+        self.root = _without_keys(url)  # messages show it
         self._system, self._folder = system, root
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         self._cache = caches / "rlhf_ray" / "store" / hashlib.sha256(url.encode()).hexdigest()[:16]

@@ -101,14 +101,14 @@ def parse(words: Sequence[str], experiment: Experiment) -> Space:
 
 def _parse(word: str) -> tuple[str, Domain]:
     name, equals, text = word.partition("=")
+    name = name.removeprefix("--").replace("-", "_")
     kind = kinds().get(name)
     if not equals or not text or kind is None:
         what = f"there is no setting {name!r}" if equals and text else "nothing is said of what to draw it from"
         raise SettingError(
             f"--vary is {word!r}, and {what}: write NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C, where NAME is a setting as "
-            "in `rlhf-ray train PRESET --help`, without the dashes (ppo.learning_rate)."
+            "in `rlhf-ray train PRESET --help`, such as ppo.learning_rate."
         )
-    name = name.replace("-", "_")
     if ".." not in text:
         return name, tune.choice(_values(text))
     bounds, _, scale = text.partition(":")

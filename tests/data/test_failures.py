@@ -8,7 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +25,8 @@ from rlhf_ray.settings import Experiment, SettingError
 class WrapperError(RuntimeError):
     """As Ray's: its text is a trace."""
 
-    def __init__(self, inner: Exception):
-        super().__init__("Traceback …\n  many lines\n")
+    def __init__(self, inner: Exception, trace: str = "Traceback …\n  many lines\n"):
+        super().__init__(trace)
         self.cause = inner
 
 
@@ -55,6 +57,27 @@ def test_the_cause_is_found_in_whatever_it_is_wrapped() -> None:
     told = RuntimeError("a message of its own")
     told.__cause__ = KeyError("detail")
     assert cause(told) is told
+
+
+def test_what_a_users_own_code_raises_is_told_with_its_place(tmp_path: Path) -> None:
+    own = tmp_path / "mine.py"
+    scope: dict[str, Any] = {"decode": json.JSONDecoder().decode}
+    exec(compile("def answer(text):\n    return decode(text)\n", str(own), "exec"), scope)
+    with pytest.raises(json.JSONDecodeError) as raised:
+        scope["answer"]("{")
+    line = f"{own}, line 2, in answer, raised JSONDecodeError: Expecting property name"
+    assert explain(raised.value).startswith(line)
+    assert "\n" not in explain(raised.value)
+    trace = "".join(traceback.format_exception(raised.value))
+    assert explain(WrapperError(raised.value.with_traceback(None), trace)).startswith(line)
+    ours = f'  File "{cli.__file__}", line 9, in main\n'
+    assert explain(WrapperError(raised.value, ours + trace + ours)).startswith(
+        line
+    )  # ours called it, and it called ours
+    scope["decode"] = explain  # ours, and nothing around it but this program
+    with pytest.raises(AttributeError) as of_ours:
+        scope["answer"]("{")
+    assert explain(of_ours.value).startswith("unexpected AttributeError")
 
 
 def test_a_disk_error_names_file_and_remedy() -> None:

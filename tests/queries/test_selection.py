@@ -1,12 +1,20 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.queries.selection import Candidates, Disagreement, choose, random_pairs
 from tests.made_up import some_fragments
+
+
+def test_logits_before_the_first_reward_are_refused_with_a_remedy() -> None:
+    of = Candidates(np.array([[0, 1]]), some_fragments(2, 2), None)
+    with pytest.raises(SettingError, match="set its needs_reward to True"):
+        choose(Disagreement(), of, 1, np.random.default_rng(0))
 
 
 def most_disagreed(candidates: IntArray, returns: FloatArray, count: int) -> IntArray:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlhf_ray.data.comparisons import Changes, Comparisons, stable_uniform
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward import trainer as trainer_module
 from rlhf_ray.reward.trainer import FitReport, bootstrap_weights
@@ -81,6 +82,18 @@ def test_a_fit_learns_a_linear_reward_from_200_comparisons() -> None:
     unseen = some_comparisons(500, 10, seed=1)
     left, right = (trainer.ensemble.fragment_returns(side).mean(0) for side in (unseen.pairs.left, unseen.pairs.right))
     assert ((left > right) == (unseen.preferences > 0.5)).mean() > 0.9
+
+
+def test_a_fit_that_comes_to_no_numbers_says_so() -> None:
+    def nothing(return_difference: torch.Tensor, preferences: torch.Tensor, label_noise: float) -> torch.Tensor:
+        return return_difference * torch.nan
+
+    settings = dataclasses.replace(SMALL, loss=nothing)  # type: ignore[arg-type]
+    trainer = _trainer(settings, some_comparisons(20))
+    with pytest.raises(
+        SettingError, match=r"learning_rate is 0\.\d+, and after 3 gradient steps rewards are NaN or inf.*nothing"
+    ):
+        trainer.fit(3)
 
 
 def test_a_fit_learns_from_images() -> None:

@@ -133,6 +133,12 @@ def test_a_new_metric_is_one_that_is_declared_and_logged(
     assert ("surprise", "3", described("surprise")) in summary.metrics(Run("run", rows=[metrics]))
 
 
+def test_comparisons_are_those_stored_and_not_those_of_an_earlier_fit() -> None:
+    result = copy.deepcopy(RESULT)
+    result["preferences"]["round"]["comparisons"] = 21.0
+    assert flat_metrics(result)["comparisons"] == 60
+
+
 def test_every_number_of_a_run_is_declared() -> None:
     told = {**RESULT["preferences"]["round"], **RESULT["preferences"]["stages"], **RESULT["preferences"]}
     assert {name for name in told if metric_of(name) is None} == {"round", "stages"} - METRICS.keys()

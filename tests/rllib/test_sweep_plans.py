@@ -55,7 +55,7 @@ def test_what_is_varied_can_be_named_on_the_command_line() -> None:
     space = parse(
         [
             "ppo.gamma=0.95..0.99",
-            "ppo.learning_rate=1e-4..1e-2:log",
+            "--ppo.learning-rate=1e-4..1e-2:log",  # as it is written for `rlhf-ray train`
             "ppo.epochs=2..4",
             "ppo.hidden=[32,32],[64,64]",
             "preferences.selection=random,disagreement",

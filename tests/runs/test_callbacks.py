@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from rlhf_ray import cli
@@ -53,6 +54,24 @@ class Heard(Callback):
 
     def on_end(self, outcome: Outcome | None) -> None:
         self.log.append((self.name, "end", None if outcome is None else outcome.env_steps))
+
+
+class Adding(Callback):
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        metrics |= {"angles": np.arange(3), "mean": np.float32(0.5)}
+
+
+def test_a_metric_that_cannot_be_written_is_told_of_who_added_it() -> None:
+    after = Heard()
+    callbacks = Callbacks([Adding(), after])
+    metrics: dict[str, Any] = {"alarms": [], "iteration": 1}
+    callbacks.on_metrics(metrics)
+    assert metrics.keys() == {"alarms", "iteration", "mean", "mine"}  # the files are written without it
+    assert after.log
+    with pytest.raises(
+        CallbackError, match=r"Adding.on_metrics set the metric 'angles' to array.*no number, text or list"
+    ):
+        callbacks.check()
 
 
 class Failing(Callback):

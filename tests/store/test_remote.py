@@ -12,6 +12,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.store import Event, PreferenceStore, store
 from tests.made_up import joined, same_comparisons, some_comparisons
 
@@ -156,3 +157,11 @@ def test_weights_are_there_too(tmp_path: Path, url: str) -> None:
     assert PreferenceStore(url).weights() == {"anna": 0.5, "bert": 0.0}
     opened.copy_to(tmp_path / "here")
     assert PreferenceStore(tmp_path / "here").weights() == {"anna": 0.5, "bert": 0.0}
+
+
+def test_a_url_that_nobody_knows_is_one_line_without_its_keys() -> None:
+    with pytest.raises(
+        SettingError, match=r"store is 'nosuch://bucket/labels', which can't be opened .*fsspec is installed"
+    ) as error:
+        PreferenceStore("nosuch://key:secret@bucket/labels")
+    assert "\n" not in str(error.value)

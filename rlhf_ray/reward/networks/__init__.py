@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -77,13 +77,19 @@ class PerStep(nn.Module):
         return torch.stack([network(*flat).view(n, length) for network in self.networks])
 
 
+class AnyNetwork(Protocol):
+    """A `StepNetwork`, or a `RewardNetwork` where it has ``encode``."""
+
+    forward: Callable[..., Tensor]
+
+
 def _auto(
     observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings
 ) -> RewardNetwork:
     return (CNN if is_image(observation_space) else MLP)(observation_space, action_space, settings)
 
 
-NETWORKS: Registry[Any] = Registry("reward_model.network", StepNetwork, {"auto": _auto, "mlp": MLP, "cnn": CNN})
+NETWORKS: Registry[Any] = Registry("reward_model.network", AnyNetwork, {"auto": _auto, "mlp": MLP, "cnn": CNN})
 """By name."""
 
 
@@ -122,8 +128,7 @@ def _try_out(
     actions += np.asarray(getattr(action_space, "start", 0), action_space.dtype)
     wanted = (settings.ensemble_size, n, length)
     try:
-        with torch.no_grad():
-            rewards = network(network.encode(observations, torch.as_tensor(actions), torch.zeros(n, dtype=torch.bool)))
+        rewards = network(network.encode(observations, torch.as_tensor(actions), torch.zeros(n, dtype=torch.bool)))
     except Exception as error:
         raise SettingError(
             f"reward_model.network is {settings.network!r}, and trying it on observations {observation_space} and actions "
@@ -135,4 +140,9 @@ def _try_out(
         raise SettingError(
             f"reward_model.network is {settings.network!r}, and for {n} fragments of {length} steps it gave {shape}: it must give "
             f"the reward of each step for each member, {wanted} (a network of single steps: [batch])."
+        )
+    if not rewards.requires_grad:
+        raise SettingError(
+            f"reward_model.network is {settings.network!r}, and its rewards depend on no parameter: it must have some and must not "
+            "detach what it gives, or nothing can be fitted."
         )

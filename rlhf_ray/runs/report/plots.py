@@ -82,7 +82,7 @@ def render(name: str, description: str, size: tuple[float, float], draw: Callabl
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=(size[0] / _POINTS_PER_INCH, size[1] / _POINTS_PER_INCH), layout="constrained")
         draw(figure)
-        figure.get_layout_engine().execute(figure)  # once; saving would do it twice
+        figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]  # once; saving would do it twice
         figure.set_layout_engine(None)
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return _inline(buffer.getvalue(), description)
