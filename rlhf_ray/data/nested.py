@@ -10,7 +10,9 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array
 
-FORMAT = "rlhf_ray.nested/1"
+FORMATS = ("rlhf_ray.nested/1", "rlhf_ray.wrapper/1")
+"""The one that is written, and an earlier one that is read."""
+
 NAME = "state.json"
 
 
@@ -22,7 +24,7 @@ def write_nested(value: dict[str, Any], folder: Path) -> None:
         folder: which is there.
     """
     arrays: list[Array] = []
-    plain = {"format": FORMAT, "state": _plain(value, arrays)}
+    plain = {"format": FORMATS[0], "state": _plain(value, arrays)}
     (folder / NAME).write_text(json.dumps(plain) + "\n")
     np.savez(folder / "state.npz", **{str(i): array for i, array in enumerate(arrays)})  # type: ignore[arg-type]
 
@@ -34,8 +36,8 @@ def read_nested(folder: Path) -> dict[str, Any]:
         ValueError: it is of a format that this version does not read.
     """
     plain = json.loads((folder / NAME).read_text())
-    if plain.get("format") != FORMAT:
-        raise ValueError(f"{folder} has format {plain.get('format')!r}; this version reads {FORMAT}.")
+    if plain.get("format") not in FORMATS:
+        raise ValueError(f"{folder} has format {plain.get('format')!r}; this version reads {', '.join(FORMATS)}.")
     with np.load(folder / "state.npz") as arrays:
         value: dict[str, Any] = _nested(plain["state"], arrays)
     return value
@@ -66,4 +68,6 @@ def _nested(value: Any, arrays: Any) -> Any:
         return arrays[str(content)]
     if kind == "tuple":
         return tuple(_nested(item, arrays) for item in content)
+    if kind == "film":  # of an earlier format, which kept them; they are made anew
+        return None
     return {_nested(key, arrays): _nested(item, arrays) for key, item in content}
