@@ -239,7 +239,12 @@ class AsynchronousRing:
         asyncio.run(self.members.adopt(store))
 
     def save(self, folder: Path) -> None:
-        """See `Ring.save`."""
+        """See `Ring.save`.
+
+        Raises:
+            Exception: whatever went wrong in the ring, which the end of a run would not notice otherwise.
+        """
+        self._raise_failure()
         self.call(self._save(folder))
 
     async def _save(self, folder: Path) -> None:

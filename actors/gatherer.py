@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.queries.gatherers import Commit, Gatherer, make_gatherer
 from rlhf_ray.settings import PreferenceSettings
@@ -119,6 +120,11 @@ class GathererActor:
     def _answer(self, number: int, pairs: Pairs) -> None:
         try:
             self._gatherer.ask(number, pairs)
+            if not self._changes and not self._get(self._find_store().tally.remote()).held:
+                raise SettingError(
+                    f"preferences.gatherer: {type(self._gatherer).__name__} returned from the first {len(pairs)} pairs without an "
+                    "answer. `ask` has to hand answers to `commit`, and returns when there are no more to wait for."
+                )
         except BaseException as error:
             self._error = error
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.reward.networks import make_network
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings, from_json, to_json
 from rlhf_ray.store import PreferenceStore
-from tests.actors.rings import ring_in
+from tests.actors.rings import moment, ring_in
 from tests.made_up import FORCES, VECTORS
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "your_own_parts.md"
@@ -220,6 +221,52 @@ def test_an_answer_of_no_use_is_one_line(folder: Path) -> None:
     ):
         ring.begin(200)
     sys.modules.pop("wrong_parts", None)
+
+
+SILENT = """
+class Silent:
+    def __init__(self, commit):
+        self.commit = commit
+
+    def ask(self, number, pairs):
+        pass
+
+
+class Breaks(Silent):
+    def ask(self, number, pairs):
+        if number:
+            raise RuntimeError("quota exceeded")
+        self.commit(Comparisons(pairs, np.ones(len(pairs), dtype=np.float32)))
+"""
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_a_gatherer_that_answers_nothing_is_one_line(folder: Path, mode: Any) -> None:
+    (folder / "silent_parts.py").write_text(SILENT)
+    preferences = PreferenceSettings(comparisons=30, initial_comparisons=20, mode=mode, gatherer="silent_parts:Silent")
+    with (
+        ring_in(folder, preferences) as ring,
+        pytest.raises(SettingError, match=r"Silent returned from the first 20 pairs without an answer\. `ask` has to"),
+    ):
+        ring.begin(200)
+    sys.modules.pop("silent_parts", None)
+
+
+def test_a_gatherer_that_fails_in_the_last_iteration_fails_the_run(folder: Path) -> None:
+    (folder / "silent_parts.py").write_text(
+        "import numpy as np\nfrom rlhf_ray.data.comparisons import Comparisons\n" + SILENT
+    )
+    preferences = PreferenceSettings(
+        comparisons=30, initial_comparisons=20, mode="asynchronous", gatherer="silent_parts:Breaks"
+    )
+    with ring_in(folder, preferences) as ring:
+        ring.begin(200)
+        ring.advance(moment(1.0, 1000))
+        with contextlib.suppress(RuntimeError):
+            ring.settle()
+        with pytest.raises(RuntimeError, match="quota exceeded"):
+            ring.save(folder)
+    sys.modules.pop("silent_parts", None)
 
 
 def test_a_network_of_whole_fragments_is_asked_for_all_members_at_once() -> None:
