@@ -22,9 +22,8 @@ def office(tmp_path: Path) -> Office:
 
 
 @pytest.fixture
-def serve(office: Office, browser: Browser) -> Iterator[Callable[[int], tuple[Served, BrowserContext]]]:
+def serve(office: Office, context: BrowserContext) -> Iterator[Callable[[int], tuple[Served, BrowserContext]]]:
     """Serves the page about so many pairs; a browser of its own."""
-    context = browser.new_context()
     with served(office.desk) as site:  # type: ignore[arg-type]
 
         def start(pairs: int) -> tuple[Served, BrowserContext]:
@@ -33,11 +32,11 @@ def serve(office: Office, browser: Browser) -> Iterator[Callable[[int], tuple[Se
             return site, context
 
         yield start
-        context.close()
+        context.pages[0].goto("about:blank")
 
 
 def come(context: BrowserContext, site: Served) -> Page:
-    page = context.new_page()
+    page = next((page for page in context.pages if page.url == "about:blank"), None) or context.new_page()
     page.goto(site.link())
     wait_for_pair(page)
     return page
