@@ -54,8 +54,9 @@ def restarted(algorithm, wanted, within):
 """
 
 JOIN = """
-built = []  # there are 2 CPUs, and 4 are needed: an env runner, 2 learners, the ring
-thread = threading.Thread(target=lambda: built.append(build(4, num_env_runners=1, num_learners=2, minibatch_size=100)))
+cluster.add_node(num_cpus=2, object_store_memory=MEMORY)  # 4 CPUs, and 5 are needed: 2 env runners, 2 learners, the ring
+built = []
+thread = threading.Thread(target=lambda: built.append(build(4, num_env_runners=2, num_learners=2, minibatch_size=100)))
 thread.start()
 time.sleep(1)
 assert not built
