@@ -3,6 +3,8 @@
 # One torch thread per process: many small actors on few cores lose far more to two threads than they win.
 export OMP_NUM_THREADS := 1
 export RAY_USAGE_STATS_ENABLED := 0
+# Where it is set, each of Ray's many processes would compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Handed on to setup.sh: which Python to use, and which optional dependencies to install.
 export PYTHON ?=
 export EXTRAS ?=

@@ -102,14 +102,18 @@ def ray_session() -> Iterator[None]:
     assert not left, f"named actors left over by the whole run: {left}"
 
 
-@pytest.fixture
-def ring_in_process(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Algorithms that this process trains have their ring in it, not in five processes that take seconds to start."""
+def put_rings_in_process(patch: pytest.MonkeyPatch) -> None:
     from actors.executor import DirectExecutor
 
     executor = functools.cache(lambda name: DirectExecutor())
     for module in ("algorithm", "clip_cutter"):
-        monkeypatch.setattr(f"rlhf_ray.rllib.{module}.RayExecutor", executor)
+        patch.setattr(f"rlhf_ray.rllib.{module}.RayExecutor", executor)
+
+
+@pytest.fixture
+def ring_in_process(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Algorithms that this process trains have their ring in it, not in processes that take seconds to start."""
+    put_rings_in_process(monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +124,9 @@ def trained_run(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> 
     from tests.whole_runs import small
 
     folder = new_run(tmp_path_factory.mktemp("trained") / "run", small())
-    train(folder.experiment(), folder, evaluation_episodes=2)
+    with pytest.MonkeyPatch.context() as patch:
+        put_rings_in_process(patch)
+        train(folder.experiment(), folder, evaluation_episodes=2)
     return folder
 
 

@@ -136,9 +136,12 @@ class ClipPool:
 
     def _returns(self, reward: dict[str, Array], pool: Fragments) -> Array:
         if self._ensemble is None:
-            from rlhf_ray.reward import RewardEnsemble  # a large import, which most pools have no need of
+            import torch  # both are large imports, which most pools have no need of
 
-            self._ensemble = RewardEnsemble(*self._make_ensemble)
+            from rlhf_ray.reward import RewardEnsemble
+
+            with torch.random.fork_rng(devices=[]):  # making one must not change what others in this process draw next
+                self._ensemble = RewardEnsemble(*self._make_ensemble)
         self._ensemble.load_state(reward)
         return self._ensemble.fragment_returns(pool)
 

@@ -24,7 +24,7 @@ class SlowlyDrawn(Drawn):
     """Takes as long to draw as MuJoCo does without a GPU."""
 
     def render(self) -> Any:
-        time.sleep(0.05)
+        time.sleep(0.02)
         return super().render()
 
 

@@ -104,10 +104,8 @@ def test_ppo_waits_for_nobody_and_what_is_taken_back_is_learned_from_no_more(tmp
         assert len(PreferenceStore(tmp_path / "store")) == 2
 
 
-@pytest.mark.parametrize(
-    "victim",
-    ["page", *(pytest.param(name, marks=pytest.mark.soak) for name in ("store", "trainer", "pool", "collector"))],
-)
+@pytest.mark.soak  # in `make test`, test_page_handle kills the page, and test_host what the others share
+@pytest.mark.parametrize("victim", ["page", "store", "trainer", "pool", "collector"])
 def test_each_actor_may_be_killed_and_nothing_is_lost(tmp_path: Path, victim: str) -> None:
     with people_ring(tmp_path) as ring, _person(ring, tmp_path) as person:
         assert ring.begin(200) is not None
@@ -189,21 +187,10 @@ def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path
         _wait(lambda: ring.answered == answered + 1)
 
 
-def test_the_page_refuses_strangers_and_whoever_is_shut_out(tmp_path: Path) -> None:
-    with people_ring(tmp_path) as ring:
-        base = links(ring)["ada"].split("/#")[0]
-        assert httpx.get(f"{base}/api/progress").status_code == 401
-        assert httpx.get(f"{base}/api/progress", headers={"host": "evil.example"}).status_code in (400, 421)
-        person, other = (Person(links(ring)[who], tmp_path / "store") for who in ("ada", "bob"))
-        sessions = Sessions.load(tmp_path / "labelling.json")
-        sessions.revoke("ada")
-        sessions.save(tmp_path / "labelling.json")
-        assert person.client.get("/api/me").status_code == 401
-        assert other.client.get("/api/me").status_code == 200
-
-
-def test_what_the_page_is_made_from_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray shows it to everyone with the cluster's token."""
+def test_the_page_refuses_strangers_and_whoever_is_shut_out_and_is_made_from_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What actors are made from, Ray shows to everyone with the cluster's token."""
     made: list[bytes] = []
     remote = ray.remote
 
@@ -217,8 +204,17 @@ def test_what_the_page_is_made_from_holds_no_secret(tmp_path: Path, monkeypatch:
         return wrap
 
     monkeypatch.setattr("actors.executor.ray.remote", watched)
-    with people_ring(tmp_path):
+    with people_ring(tmp_path) as ring:
         kept = json.loads((tmp_path / "labelling.json").read_text())
         secrets = [bytes.fromhex(kept["secret"]), *(of["token"].encode() for of in kept["people"].values())]
         assert len(made) >= 4
         assert not [secret for secret in secrets if secret in b"".join(made)]
+        base = links(ring)["ada"].split("/#")[0]
+        assert httpx.get(f"{base}/api/progress").status_code == 401
+        assert httpx.get(f"{base}/api/progress", headers={"host": "evil.example"}).status_code in (400, 421)
+        person, other = (Person(links(ring)[who], tmp_path / "store") for who in ("ada", "bob"))
+        sessions = Sessions.load(tmp_path / "labelling.json")
+        sessions.revoke("ada")
+        sessions.save(tmp_path / "labelling.json")
+        assert person.client.get("/api/me").status_code == 401
+        assert other.client.get("/api/me").status_code == 200

@@ -1,5 +1,6 @@
 """What somebody at the page does and sees."""
 
+import base64
 import time
 from collections.abc import Callable
 from typing import Any
@@ -64,17 +65,19 @@ def swipe(page: Page, start: tuple[float, float], by: tuple[float, float]) -> No
     touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
 
 
-def pixels(page: Page, side: str) -> np.ndarray:
-    """``[height, width, 3]``: what the canvas holds."""
+def pixels(page: Page) -> dict[str, np.ndarray]:
+    """``[height, width, 3]`` of each side: what its canvas holds."""
     got = page.evaluate(
-        """side => {
+        """() => Object.fromEntries(["left", "right"].map((side) => {
             const canvas = document.getElementById(side);
             const { width, height, data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-            return { width, height, data: Array.from(data) };
-        }""",
-        side,
+            return [side, { width, height, data: btoa(String.fromCharCode(...data)) }];
+        }))"""
     )
-    return np.array(got["data"], np.uint8).reshape(got["height"], got["width"], 4)[..., :3]
+    return {
+        side: np.frombuffer(base64.b64decode(one["data"]), np.uint8).reshape(one["height"], one["width"], 4)[..., :3]
+        for side, one in got.items()
+    }
 
 
 def covered(page: Page, over: str, under: str) -> list[str]:

@@ -21,6 +21,11 @@ from tests.labelling.office import films_of, pairs_of
 from tests.labelling.person import Person
 
 
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhf_ray.labelling.collect.LOOK_EVERY", 0.02)
+
+
 def with_films(count: int, number: int) -> tuple[Pairs, list[Film]]:
     pairs = pairs_of(count, seed=number)
     return pairs, films_of(pairs)

@@ -21,24 +21,24 @@ ANSWER_OF = {
 }
 
 
-def test_many_pairs_by_keyboard(visit, desk):
+def test_each_answer_by_keyboard(visit, desk):
     page = visit()
-    keys = [list(ANSWER_OF)[k % len(ANSWER_OF)] for k in range(24)]
+    keys = list(ANSWER_OF)
     leases = [press(page, key) for key in keys]
     wait_saved(page)
     assert [(given.lease, given.key, given.answer) for _, given, _ in desk.answers] == [
         (lease, key if key.startswith("A") else key.lower(), ANSWER_OF[key])
         for lease, key in zip(leases, keys, strict=True)
     ]
-    assert len({given.event_id for _, given, _ in desk.answers}) == 24
+    assert len({given.event_id for _, given, _ in desk.answers}) == len(keys)
     assert all(0 <= given.view_ms < 60_000 and given.hidden_ms == 0 for _, given, _ in desk.answers)
     assert sum(given.view_ms for _, given, _ in desk.answers) > 0
     assert page.locator("#numbers").inner_text().count("of 200") == 1
 
 
-def test_many_pairs_by_mouse(visit, desk):
+def test_each_answer_by_mouse(visit, desk):
     page = visit()
-    wanted = [("left", "right", "equal", "incomparable", "skip", "flag")[k % 6] for k in range(18)]
+    wanted = ["left", "right", "equal", "incomparable", "skip", "flag"]
     for answer in wanted:
         lease = lease_of(page)
         page.locator(f"[data-answer={answer}]").click()
@@ -49,7 +49,7 @@ def test_many_pairs_by_mouse(visit, desk):
     page.keyboard.press(" ")  # pauses; the button that was clicked does not answer again
     page.wait_for_timeout(300)
     assert page.locator("#pair").get_attribute("data-playing") == "false"
-    assert len(desk.answers) == 18
+    assert len(desk.answers) == 6
 
 
 @pytest.mark.parametrize("key", ["ArrowLeft", "Enter"])
@@ -76,8 +76,9 @@ def test_presses_on_a_pair_that_nobody_can_have_seen_are_no_answers(visit, desk)
     expect(page.locator("#toast")).to_have_text("Too quick: that press did not count. This pair is new.")
     second = wait_for_pair(page, lease)
     page.keyboard.press("ArrowRight")
+    third = lease_of(page)
     page.keyboard.press("z")  # what was taken back was seen before: it may be answered at once
-    page.wait_for_function("lease => document.querySelector('#pair').dataset.lease !== lease", arg=lease_of(page))
+    page.wait_for_function("lease => document.querySelector('#pair').dataset.lease !== lease", arg=third)
     wait_until(lambda: desk.undone, page)
     page.wait_for_function("document.querySelector('#toast').textContent.startsWith('Taken back')")
     page.keyboard.press("ArrowDown")
@@ -100,9 +101,9 @@ def test_the_next_pair_is_announced(visit):
     expect(said).to_have_text("Pair 2. A or B?")
 
 
-def test_undo_shows_the_last_ten_again(visit, desk):
+def test_undo_shows_the_last_ones_again(visit, desk):
     page = visit()
-    for _ in range(12):
+    for _ in range(8):  # of more than the page still holds the films of
         press(page, "ArrowLeft")
     wait_saved(page)
     answered = [(given.event_id, pair) for _, given, pair in desk.answers]
@@ -230,20 +231,6 @@ def test_the_page_may_fall_silent_and_come_back(visit, desk, monkeypatch):
     gate.set()
     wait_saved(page)
     assert len(desk.answers) == 3
-
-
-def test_two_annotators_never_hold_one_pair(visit, desk):
-    ada, grace = visit("ada"), visit("grace")
-    for k in range(8):
-        press(ada, "ArrowLeft")
-        press(grace, ("ArrowRight", "ArrowDown", "x")[k % 3])
-    wait_saved(ada)
-    wait_saved(grace)
-    assert desk.doubled == 0
-    pairs = [pair for _, _, pair in desk.answers]
-    assert len(pairs) == len(set(pairs)) == 16
-    assert {given.answer for name, given, _ in desk.answers if name == "ada"} == {"left"}
-    assert {given.answer for name, given, _ in desk.answers if name == "grace"} == {"right", "equal", "incomparable"}
 
 
 def test_time_on_a_hidden_page_does_not_count(visit, desk):

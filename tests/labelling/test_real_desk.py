@@ -22,9 +22,8 @@ def office(tmp_path: Path) -> Office:
 
 
 @pytest.fixture
-def serve(office: Office, browser: Browser) -> Iterator[Callable[[int], tuple[Served, BrowserContext]]]:
+def serve(office: Office, context: BrowserContext) -> Iterator[Callable[[int], tuple[Served, BrowserContext]]]:
     """Serves the page about so many pairs; a browser of its own."""
-    context = browser.new_context()
     with served(office.desk) as site:  # type: ignore[arg-type]
 
         def start(pairs: int) -> tuple[Served, BrowserContext]:
@@ -33,11 +32,11 @@ def serve(office: Office, browser: Browser) -> Iterator[Callable[[int], tuple[Se
             return site, context
 
         yield start
-        context.close()
+        context.pages[0].goto("about:blank")
 
 
 def come(context: BrowserContext, site: Served) -> Page:
-    page = context.new_page()
+    page = next((page for page in context.pages if page.url == "about:blank"), None) or context.new_page()
     page.goto(site.link())
     wait_for_pair(page)
     return page
@@ -61,19 +60,19 @@ def assert_each_was_asked_once(office: Office, pairs: int) -> None:
 
 
 def test_whoever_presses_at_full_speed_is_asked_nothing_twice(serve: Any, office: Office) -> None:
-    site, context = serve(20)
+    site, context = serve(12)
     office.local.delay = 0.2
     page = come(context, site)
     press_until_all_are_answered(office, page)
-    assert_each_was_asked_once(office, 20)
+    assert_each_was_asked_once(office, 12)
 
 
 def test_two_pages_of_one_person_show_different_pairs(serve: Any, office: Office) -> None:
-    site, context = serve(16)
+    site, context = serve(10)
     office.local.delay = 0.2
     pages = come(context, site), come(context, site)
     press_until_all_are_answered(office, *pages)
-    assert_each_was_asked_once(office, 16)
+    assert_each_was_asked_once(office, 10)
 
 
 def test_a_pair_answered_on_another_page_leaves_the_screen(serve: Any, office: Office) -> None:
@@ -108,20 +107,20 @@ def test_a_crashed_page_s_pairs_come_to_the_page_opened_next(
 
 def test_answers_kept_while_nothing_is_stored_are_not_asked_for_again(serve: Any, office: Office) -> None:
     """Neither by the page that keeps them, nor once it is reloaded, nor later than their leases."""
-    office.queue.lease_seconds = 3.0
-    site, context = serve(12)
+    office.queue.lease_seconds = 2.0
+    site, context = serve(8)
     page = come(context, site)
     office.local.broken = True
-    for _ in range(5):
+    for _ in range(3):
         press(page, "ArrowLeft")
-    page.wait_for_timeout(1000)
+    page.wait_for_timeout(500)
     page.reload()
     wait_for_pair(page)
-    page.wait_for_timeout(3500)  # without the page, the leases of what it keeps would have ended
+    page.wait_for_timeout(2200)  # without the page, the leases of what it keeps would have ended
     press(page, "ArrowLeft")
     office.local.broken = False
     press_until_all_are_answered(office, page)
-    assert_each_was_asked_once(office, 12)
+    assert_each_was_asked_once(office, 8)
 
 
 def test_a_reloaded_page_gives_its_pairs_back_and_gets_them_again(serve: Any, office: Office) -> None:

@@ -51,7 +51,9 @@ def config(**env_config: Any) -> PreferencePPOConfig:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("runners", "ring"), [(0, "ring_in_process"), (1, "ray_session")])
+@pytest.mark.parametrize(
+    ("runners", "ring"), [(0, "ring_in_process"), pytest.param(1, "ray_session", marks=pytest.mark.soak)]
+)
 def test_a_fault_on_the_way_ends_the_run_at_once(runners: int, ring: str, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(ring)
     made = config().env_runners(num_env_runners=runners, num_envs_per_env_runner=2)

@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import ray
 import torch
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.connectors.connector_v2 import ConnectorV2
@@ -28,6 +27,7 @@ from rlhf_ray.rllib.connectors import environment_observations
 from rlhf_ray.rllib.policy import ActorCritic, CollectorPolicy
 from rlhf_ray.settings import FragmentSettings, SettingError
 from tests.rllib.test_tune import Mine, tiny
+from tests.whole_runs import stored_by
 
 
 class Another(Mine):
@@ -247,14 +247,19 @@ def test_the_states_of_the_users_connectors_are_merged_over_env_runners() -> Non
     assert merged["MeanStdFilter"][None]["running_stats"][0]["num_pushes"] == 1
 
 
-@pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("runners", [0, pytest.param(1, marks=pytest.mark.soak)])
-def test_the_reward_model_sees_the_environment_whatever_connectors_make_of_it(tmp_path: Path, runners: int) -> None:
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("ring", "runners"), [("ring_in_process", 0), pytest.param("ray_session", 1, marks=pytest.mark.soak)]
+)
+def test_the_reward_model_sees_the_environment_whatever_connectors_make_of_it(
+    tmp_path: Path, ring: str, runners: int, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(ring)
     config = all_of_them(tiny(total_env_steps=200 + 3 * 400)).preferences(store=tmp_path / "store")
     config.env_runners(num_env_runners=runners)
     config.evaluation(
         evaluation_interval=1,
-        evaluation_num_env_runners=1,
+        evaluation_num_env_runners=runners,
         evaluation_duration=1,
         evaluation_config=PreferencePPOConfig.overrides(explore=False),
     )
@@ -273,7 +278,7 @@ def test_the_reward_model_sees_the_environment_whatever_connectors_make_of_it(tm
         if runners:
             return
         assert algorithm.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID].model_config["fcnet_hiddens"] == [8]
-        pairs = ray.get(algorithm.ring.members.store.load.remote()).pairs
+        pairs = stored_by(algorithm).pairs
         acted_by = np.concatenate([side.policy_versions for side in (pairs.left, pairs.right)]) > 0
         for name in ("left", "right"):
             side = getattr(pairs, name)

@@ -18,6 +18,11 @@ from tests.labelling.person import Person
 PAGE = LabellingSettings(annotators=("ada",), port=0, catch_share=0.0)
 
 
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhf_ray.labelling.collect.LOOK_EVERY", 0.02)
+
+
 def _label(source: str, store: Path, environment: str, comparisons: int, **options: Any) -> int:
     """Label with one person at the page."""
     threads: list[threading.Thread] = []
@@ -57,18 +62,9 @@ def _dots(file: Path) -> None:
     Demonstrations(**{name: np.array(values) for name, values in steps.items()}).save(file)
 
 
-def test_people_label_what_random_actions_do_and_later_go_on(tmp_path: Path) -> None:
-    assert _label("Pendulum-v1", tmp_path / "store", "Pendulum-v1", 6) == 6
-    assert _label("Pendulum-v1", tmp_path / "store", "Pendulum-v1", 9, seed=1) == 9
-    stored = PreferenceStore(tmp_path / "store").load()
-    assert stored is not None
-    assert stored.pairs.left.length == 8
-    assert set(stored.pairs.left.policy_versions) == {-1}
-    better = stored.pairs.left.returns() > stored.pairs.right.returns()
-    assert (better == (stored.preferences == 1)).all()
-
-
-def test_the_first_pair_needs_no_more_than_two_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_people_label_what_random_actions_do_from_the_first_two_clips_on_and_later_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     filmed: list[tuple[int, bool]] = []
     film = RolloutCollector.film
 
@@ -77,8 +73,15 @@ def test_the_first_pair_needs_no_more_than_two_clips(tmp_path: Path, monkeypatch
         return film(self, env_steps, clips, *arguments, episode=episode, **options)
 
     monkeypatch.setattr(RolloutCollector, "film", count)
-    assert _label("Pendulum-v1", tmp_path / "store", "Pendulum-v1", 2) == 2
-    assert filmed[0] == (2, False)  # an episode later
+    assert _label("Pendulum-v1", tmp_path / "store", "Pendulum-v1", 4) == 4
+    assert filmed[0] == (2, False)  # the first pair needs no more; an episode comes later
+    assert _label("Pendulum-v1", tmp_path / "store", "Pendulum-v1", 6, seed=1) == 6
+    stored = PreferenceStore(tmp_path / "store").load()
+    assert stored is not None
+    assert stored.pairs.left.length == 8
+    assert set(stored.pairs.left.policy_versions) == {-1}
+    better = stored.pairs.left.returns() > stored.pairs.right.returns()
+    assert (better == (stored.preferences == 1)).all()
 
 
 def test_people_label_recorded_steps_and_then_the_store_they_made(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ cluster.add_node(num_cpus=2, object_store_memory=MEMORY)  # 4 CPUs, and 5 are ne
 built = []
 thread = threading.Thread(target=lambda: built.append(build(4, num_env_runners=2, num_learners=2, minibatch_size=100)))
 thread.start()
-time.sleep(5)
+time.sleep(1)
 assert not built
 joined = time.monotonic()
 cluster.add_node(num_cpus=2, object_store_memory=MEMORY)

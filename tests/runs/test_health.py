@@ -18,7 +18,8 @@ from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelS
 from rlhf_ray.teachers import Oracle, Teacher
 from tests.made_up import CHOICES, FORCES, VECTORS, some_comparisons, some_fragments
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+MEASURED = json.loads(Path(__file__).with_name("measured_curves.json").read_text())
+"""Of each environment, two runs that came to the reference's return: by iteration, in the metrics' names."""
 ITERATIONS = 60
 
 
@@ -56,30 +57,29 @@ def the_one(raised: list[tuple[int, Alarm]]) -> tuple[int, Alarm]:
     return raised[0]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_run_that_learns_raises_none(seed: int) -> None:
     rows = healthy(seed=seed)
     for space in (CHOICES, FORCES):
         assert watch(rows, space) == []
 
 
-@pytest.mark.parametrize("file", sorted(RESULTS.glob("learning_*.json")), ids=lambda file: file.stem)
-def test_the_curves_of_measured_runs(file: Path) -> None:
-    """They raise none as they are, with another seed's curve as the learned return; and one where they run backwards."""
-    runs = json.loads(file.read_text())["runs"]
-    for run, other in zip(runs, runs[1:] + runs[:1], strict=True):
+@pytest.mark.parametrize("environment", MEASURED)
+def test_the_curves_of_measured_runs(environment: str) -> None:
+    """They raise none as they are, with the other seed's curve as the learned return; and one where they run backwards."""
+    first, second = MEASURED[environment]
+    for run, other in ((first, second), (second, first)):
         rows = [
             {"true_return_mean": true, "learned_return_mean": learned, "held_out_accuracy": accuracy, "held_out": 15}
-            for (_, true, accuracy), (_, learned, _) in zip(run["curve"], other["curve"], strict=True)
+            for true, learned, accuracy in zip(
+                run["true_return_mean"], other["true_return_mean"], run["held_out_accuracy"], strict=True
+            )
         ]
         assert watch(rows) == []
-        if (run["normalised"] or 0.0) > 0.5:  # there is none where no reference was trained
-            unlearning = [
-                row | {"learned_return_mean": -row["true_return_mean"]}
-                for row in reversed(rows)
-                if row["true_return_mean"]
-            ]
-            assert watch(unlearning)[0][1].name == "reward_hacking"
+        unlearning = [
+            row | {"learned_return_mean": -row["true_return_mean"]} for row in reversed(rows) if row["true_return_mean"]
+        ]
+        assert watch(unlearning)[0][1].name == "reward_hacking"
 
 
 def test_a_learned_return_that_rises_while_the_true_one_falls() -> None:

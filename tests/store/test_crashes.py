@@ -232,7 +232,7 @@ print(len(before))
 """
 
 
-@pytest.mark.parametrize("commits", [30, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("commits", [12, pytest.param(200, marks=pytest.mark.soak)])
 def test_four_committers_at_once_store_everything_once_while_others_read(tmp_path: Path, commits: int) -> None:
     folder, stop = tmp_path / "store", tmp_path / "stop"
     PreferenceStore(folder)
