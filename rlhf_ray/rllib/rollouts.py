@@ -119,16 +119,14 @@ def _sample(runner: Any) -> tuple[Any, Any]:
 
 
 def _data(algorithm: PPO, references: list[Any]) -> dict[str, Any] | None:
-    """The rollouts as the learners take them; None where too few are left for them."""
+    """The rollouts as the learners take them, by reference where there are enough for all learners; None where none are left."""
     config = algorithm.config
-    if config.num_learners == 0:
+    if config.num_learners == 0 or len(references) < config.num_learners:
         episodes = []
         for reference in references:
             with contextlib.suppress(ray.exceptions.ObjectLostError):  # its node, or its env runner, is gone
                 episodes += ray.get(reference)
         return {"episodes": episodes} if episodes else None
-    if len(references) < config.num_learners:
-        return None
     if config.num_learners == 1:
         return {"episodes_refs": references}
     # As many minibatches for each learner, whatever its share: they wait for each other at every one.
