@@ -36,6 +36,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from actors import executor
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.policy import ActorCritic
 from rlhf_ray.runs.train import quiet, start_ray
@@ -166,6 +167,7 @@ def main() -> None:
     parser.parse_args()
     quiet()
     start_ray(cpus=6)
+    executor.one_machine = lambda: False  # each actor in a process of its own, as on several
     counts = count()
     rows = []
     for learners in LEARNERS:

@@ -41,6 +41,7 @@ import ray
 import scipy.optimize
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from actors import executor
 from benchmarks.cluster_model import POOL, Cluster, Costs, Line, simulate
 from benchmarks.intervals import bootstrap
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
@@ -376,6 +377,7 @@ def main() -> None:
     options = parser.parse_args()
     quiet()
     start_ray(cpus=32)  # for all arms at once
+    executor.one_machine = lambda: False  # each actor in a process of its own, as on several
     load = os.getloadavg()
     pair, _ = measure(options.environment, ("one", "two"))
     turns, step_bytes = measure(options.environment, tuple(ARMS))
