@@ -110,15 +110,20 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
 class EnvCreator:
     """Makes the environment called ``name`` from RLlib's settings for it: one, or as many copies as ``num_envs`` asks for.
 
+    It takes along what a script has registered under that name, which other processes know nothing of.
+
     Args:
         name: As for ``make_env``.
     """
 
     def __init__(self, name: str):
         self.name = name
+        self._registered = gymnasium.registry.get(name)
 
     def __call__(self, context: Any) -> Any:
         """The environment, or the vector environment, with the options in ``context`` (a mapping)."""
+        if self._registered is not None:
+            gymnasium.registry.setdefault(self.name, self._registered)
         options = dict(context)
         count = options.pop("num_envs", None)
         if count is not None:

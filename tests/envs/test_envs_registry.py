@@ -1,12 +1,13 @@
 import subprocess
 import sys
 
+import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlhf_ray.envs import is_natively_vectorised, make_env, make_vector_env, register
+from rlhf_ray.envs import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register
 
 
 def test_register_is_idempotent() -> None:
@@ -100,3 +101,14 @@ def test_procgen_is_imported_late_and_silently() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_id_that_a_script_registered_is_known_where_the_environment_is_made() -> None:
+    gymnasium.register("Scripted-v0", entry_point="gymnasium.envs.classic_control:PendulumEnv", max_episode_steps=7)
+    try:
+        taken_along = cloudpickle.dumps(EnvCreator("Scripted-v0"))
+        del gymnasium.registry["Scripted-v0"]  # as in another process
+        env = cloudpickle.loads(taken_along)({})
+        assert env.spec.max_episode_steps == 7
+    finally:
+        gymnasium.registry.pop("Scripted-v0", None)
