@@ -303,7 +303,9 @@ class AsynchronousRing:
         if fit is None:
             return None
         due, answered = self._due, self.answered
-        report = RoundReport(fit.version - 1, due - self._reported[0], answered - self._reported[1], answered, fit)
+        report = RoundReport(
+            fit.version - 1, due - self._reported[0], answered - self._reported[1], answered, fit, True
+        )
         self._reported = due, answered
         return report
 

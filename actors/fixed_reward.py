@@ -50,7 +50,7 @@ class FixedReward:
     def begin(self, env_steps: int, stop: Stop = lambda: False) -> RoundReport:
         """See `Ring.begin`: the reward is there, and no environment step is taken."""
         self.newest_reward()
-        return RoundReport(0, 0, 0, 0, None)
+        return RoundReport(0, 0, 0, 0, None, new_reward=True)
 
     def advance(self, moment: Moment, stop: Stop = lambda: False) -> None:
         """See `Ring.advance`: nothing is ever due."""

@@ -40,6 +40,7 @@ class RoundReport:
         answered: comparisons that were answered and stored; fewer when there were too few fragments to make pairs of.
         comparisons: all stored so far.
         fit: what the fit came to; None when there was nothing new to fit to.
+        new_reward: there is a version of the reward model that the agent's learner has not got.
     """
 
     round_number: int
@@ -47,6 +48,7 @@ class RoundReport:
     answered: int
     comparisons: int
     fit: FitReport | None
+    new_reward: bool
 
 
 @dataclasses.dataclass(frozen=True)

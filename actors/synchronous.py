@@ -121,7 +121,7 @@ class SynchronousRing:
             fit = await self.members.fit(updates, tally.last)
         self.answered, self.round_number = tally.held, number
         wanted = max(0, due - before) - self.schedule.held_back
-        return RoundReport(number, wanted, self.answered - before, self.answered, fit)
+        return RoundReport(number, wanted, self.answered - before, self.answered, fit, fit is not None)
 
     async def _ask(self, number: int, stop: Stop) -> Tally:
         """Ask for what is due, as far as answers tell clips apart (`LabelSchedule`); what the store holds then."""

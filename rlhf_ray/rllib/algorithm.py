@@ -269,7 +269,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
 
     def _take(self, report: RoundReport) -> None:
         """Give the learner the version that a fit made, or the one there is, and log what the round came to."""
-        if report.fit is not None or isinstance(self.ring, FixedReward):
+        if report.new_reward:
             self._publish()
         values: dict[str, Any] = {
             "iteration": self.training_iteration + 1,
