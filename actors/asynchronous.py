@@ -96,6 +96,7 @@ class AsynchronousRing:
         self._due = 0
         """Labels to have been asked for by now, as found last."""
         self._news: FitReport | None = None
+        self.begun_after: int | None = None
         self._failure: BaseException | None = None
         self._published = threading.Condition()
         """Is told when there is a new version, or the ring has failed. Nothing is called while it is held."""

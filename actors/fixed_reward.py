@@ -21,6 +21,7 @@ class FixedReward:
     """
 
     env_steps = answered = rounds_held = 0
+    begun_after: int | None = None
     people: None = None
     """Nobody is asked."""
     say: Callable[[str], None]

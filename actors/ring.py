@@ -81,6 +81,10 @@ class Ring(Protocol):
     """Of the newest reward; 0 before the first."""
     rounds_held: int
     """Labelling rounds so far, the first included; in the asynchronous ring, rounds of gradient steps."""
+    begun_after: int | None
+    """Number of the store's last event when a run first began that begins again, since it was killed before its first checkpoint;
+    else None. What was stored later is then asked for again, for the run to repeat bit for bit, where scripted teachers are asked
+    in the synchronous mode; it counts at once otherwise."""
 
     def begin(self, env_steps: int, stop: Stop) -> RoundReport | None:
         """Take ``env_steps`` random steps for the first clips, ask, and make the first version; None where stopped before."""

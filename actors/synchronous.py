@@ -40,6 +40,7 @@ class SynchronousRing:
         self.say: Callable[[str], None] = lambda what: None
         """Is told what the run waits for before its first iteration."""
         source.say = lambda what: self.say(what)
+        self.begun_after: int | None = None
         self._adopted = 0
         """Labels that were there before the first round."""
         self._loop = asyncio.new_event_loop()
@@ -70,7 +71,7 @@ class SynchronousRing:
         return self._run(self._begin(env_steps, stop))
 
     async def _begin(self, env_steps: int, stop: Stop) -> RoundReport:
-        tally = await self.members.tally()
+        tally = await self.members.tally(self.begun_after if self.people is None else None)
         self._adopted = tally.held
         self.schedule.begin(tally.held, tally.ties)
         if self.people is None:
@@ -162,9 +163,8 @@ class SynchronousRing:
         """
         last = [askings.last for askings in self.members.gatherers]
         if self.people is not None or None in last:
-            return await self.members.tally(
-                None if self.people is not None or not self.members.asked else self.members.read
-            )
+            until = self.members.read if self.members.asked else self.begun_after
+            return await self.members.tally(None if self.people is not None else until)
         return await self.members.tally(max(self.members.read, *(number or 0 for number in last)))
 
     async def _look_after(self) -> None:

@@ -190,6 +190,15 @@ class RunFolder:
         rows = [row for row in read_metrics(self.metrics) if row["iteration"] <= iteration]
         write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
+    def note_labels(self, last: int) -> None:
+        """Note the number of the store's last event before the run began."""
+        self._write(self.run, self.about() | {"labels_until": last})
+
+    def labels_before(self) -> int | None:
+        """What `note_labels` noted; None where the run did not come that far, or is of an earlier version."""
+        last: int | None = self.about().get("labels_until")
+        return last
+
     def finish(self, result: dict[str, Any], *, interrupted: bool) -> None:
         """Write the outcome and the time it was reached."""
         self._write(self.result, result)

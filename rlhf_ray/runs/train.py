@@ -138,6 +138,8 @@ def _train(
     try:
         if resume:
             go_on(algorithm, folder)
+        else:
+            folder.note_labels(PreferenceStore(folder.preferences).tally().last if config.labels_from else 0)
         told.on_start(TrainingRun(experiment, folder, algorithm))
         if algorithm.ring.people is not None:
             told.on_links(algorithm.ring.people.page.links)
@@ -239,4 +241,6 @@ def go_on(algorithm: PreferencePPO, folder: RunFolder) -> None:
         algorithm.restore_from_path(str(checkpoint))
     elif any(folder.checkpoints.glob("[0-9]*")):
         folder.checkpoint()  # says which files are damaged
+    else:
+        algorithm.ring.begun_after = folder.labels_before()
     folder.go_back_to(algorithm.training_iteration)

@@ -173,6 +173,17 @@ def test_a_restored_ring_goes_on_bit_for_bit_though_the_store_is_ahead(
         _assert_same(_outcome(ring, tmp_path, undisturbed.reports[:CHECKPOINT] + later), undisturbed)
 
 
+def test_a_ring_that_begins_again_with_what_it_had_stored_comes_to_the_same_bit_for_bit(
+    undisturbed: Outcome, folder: Path, tmp_path: Path
+) -> None:
+    PreferenceStore(folder / "store").copy_to(tmp_path / "store")
+
+    def begin_again(ring: SynchronousRing, executor: DirectExecutor, number: int) -> None:
+        ring.begun_after = 0
+
+    _assert_same(_run(tmp_path, begin_again), undisturbed)
+
+
 def test_a_checkpoint_holds_the_answers_up_to_then_and_no_pickle(undisturbed: Outcome, folder: Path) -> None:
     copy = PreferenceStore(folder / "checkpoint" / "preferences").load()
     assert copy is not None
