@@ -90,7 +90,7 @@ def work(run: Path, acknowledged: set[str], disk: Disk, made: dict[int, State]) 
         done = int(checkpoint.name)
         with disk.within("commit"):
             opened.import_from(checkpoint / "preferences")
-        trainer.load_state(state_in(checkpoint), opened.load())
+        trainer.load_state(state_in(checkpoint), opened.since(0))
 
     def write(folder: Path) -> None:
         (folder / "trainer").write_bytes(pickle.dumps(trainer.state()))
