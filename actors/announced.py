@@ -15,7 +15,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.cluster import job_metadata, private_ray
+from rlhf_ray.actors.cluster import job_metadata, private_ray
 from rlhf_ray.data.errors import SettingError
 
 NAMESPACE = "rlhf_ray"

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from actors.gatherer import GathererProgress
+from rlhf_ray.actors.gatherer import GathererProgress
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 

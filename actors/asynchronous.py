@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from actors.askings import Askings
-from actors.clip_source import ClipSource
-from actors.first_clips import questions
-from actors.meter import Meter
-from actors.people import People
-from actors.ring import STATE, Members, Moment, RoundReport, Stop
-from actors.synchronous import FIRST_FIT
+from rlhf_ray.actors.askings import Askings
+from rlhf_ray.actors.clip_source import ClipSource
+from rlhf_ray.actors.first_clips import questions
+from rlhf_ray.actors.meter import Meter
+from rlhf_ray.actors.people import People
+from rlhf_ray.actors.ring import STATE, Members, Moment, RoundReport, Stop
+from rlhf_ray.actors.synchronous import FIRST_FIT
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.nested import read_nested, write_nested

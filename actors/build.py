@@ -9,17 +9,17 @@ from typing import Any
 import gymnasium as gym
 import ray
 
-from actors.asynchronous import AsynchronousRing
-from actors.clip_source import Collecting
-from actors.executor import Executor
-from actors.filming import Filming
-from actors.first_clips import free_cores
-from actors.labelling_page import LabellingPage, PageSettings
-from actors.page_handle import PageHandle
-from actors.people import People
-from actors.ring import Members, RingSettings
-from actors.rollout_collector import RolloutCollector
-from actors.synchronous import SynchronousRing
+from rlhf_ray.actors.asynchronous import AsynchronousRing
+from rlhf_ray.actors.clip_source import Collecting
+from rlhf_ray.actors.executor import Executor
+from rlhf_ray.actors.filming import Filming
+from rlhf_ray.actors.first_clips import free_cores
+from rlhf_ray.actors.labelling_page import LabellingPage, PageSettings
+from rlhf_ray.actors.page_handle import PageHandle
+from rlhf_ray.actors.people import People
+from rlhf_ray.actors.ring import Members, RingSettings
+from rlhf_ray.actors.rollout_collector import RolloutCollector
+from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.images import is_image
 from rlhf_ray.queries.schedule import LabelSchedule
 

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from actors.askings import LOST
-from actors.rollout_collector import PolicyFactory as PolicyFactory
+from rlhf_ray.actors.askings import LOST
+from rlhf_ray.actors.rollout_collector import PolicyFactory as PolicyFactory
 from rlhf_ray.data.errors import LostClipsError, SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.queries.pool import PoolReport
 
 if TYPE_CHECKING:
-    from actors.ring import Members, Moment
+    from rlhf_ray.actors.ring import Members, Moment
 
 SAY_EVERY = 5.0
 """Seconds between two words on how many of the first clips are made, at least."""

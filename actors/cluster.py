@@ -10,8 +10,8 @@ from typing import Any
 
 import ray
 
-from actors import access
-from actors.ray_internals import call_head, hush_ray, started_for_a_run
+from rlhf_ray.actors import access
+from rlhf_ray.actors.ray_internals import call_head, hush_ray, started_for_a_run
 from rlhf_ray.data import modules
 from rlhf_ray.data.places import JOB
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import ray
 
-from actors.host import AT_ONCE, ActorHost, Hosted
-from actors.placement import CPUS, HOST, of_ring, one_machine
+from rlhf_ray.actors.host import AT_ONCE, ActorHost, Hosted
+from rlhf_ray.actors.placement import CPUS, HOST, of_ring, one_machine
 
 
 class Executor(Protocol):

@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from actors.clip_source import MORE_CLIPS, SAY_EVERY, Collecting
-from actors.first_clips import FIRST_FILMS, FirstClips, Part, parts
-from actors.rollout_collector import PolicyFactory
+from rlhf_ray.actors.clip_source import MORE_CLIPS, SAY_EVERY, Collecting
+from rlhf_ray.actors.first_clips import FIRST_FILMS, FirstClips, Part, parts
+from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.data.images import is_image
 
 if TYPE_CHECKING:
-    from actors.people import People
-    from actors.ring import Members, Moment
+    from rlhf_ray.actors.people import People
+    from rlhf_ray.actors.ring import Members, Moment
 
 FEWEST_FILMS = 6
 """Clips filmed of each later policy, at least."""

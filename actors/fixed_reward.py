@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from actors.ring import STATE, Moment, RoundReport, Stop
+from rlhf_ray.actors.ring import STATE, Moment, RoundReport, Stop
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY

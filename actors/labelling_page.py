@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from actors.gatherer import PATIENCE, GathererProgress
+from rlhf_ray.actors.gatherer import PATIENCE, GathererProgress
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.desk import Desk, Situation
@@ -168,7 +168,7 @@ class LabellingPage:
         self.desk.tell(situation, episode)
 
     async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
-        """See `actors.gatherer.GathererActor.wait`.
+        """See `rlhf_ray.actors.gatherer.GathererActor.wait`.
 
         Args:
             numbers: of the askings to tell about.

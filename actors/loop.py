@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from actors.ring import Moment, Ring, RoundReport, Stop
-from actors.rollout_collector import PolicyFactory
+from rlhf_ray.actors.ring import Moment, Ring, RoundReport, Stop
+from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.settings import Experiment, ResolvedFragments
 

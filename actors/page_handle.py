@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from actors.askings import LOST
+from rlhf_ray.actors.askings import LOST
 from rlhf_ray.labelling.desk import Situation
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import remember_port, remembered_port

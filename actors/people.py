@@ -6,8 +6,8 @@ import math
 import time
 from collections import deque
 
-from actors.askings import Askings
-from actors.page_handle import PageHandle
+from rlhf_ray.actors.askings import Askings
+from rlhf_ray.actors.page_handle import PageHandle
 from rlhf_ray.labelling.desk import Situation
 from rlhf_ray.queries.schedule import LabelSchedule
 

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from actors.ray_internals import free_resources
+from rlhf_ray.actors.ray_internals import free_resources
 from rlhf_ray.data.errors import SettingError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ works hard, so that together they claim one. The store claims none, to fit on th
 The evaluator is there in sweeps alone, which wait for it (rlhf_ray/sweeps/trial.py)."""
 
 HOST = "host"
-"""Role of the actor that those are in that share a process (`actors.host.ActorHost`)."""
+"""Role of the actor that those are in that share a process (`rlhf_ray.actors.host.ActorHost`)."""
 
 NODES_WITHIN = 600.0
 """Seconds that a cluster is given to grow: a machine that an autoscaler orders takes minutes."""

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 
-from actors.askings import Askings, open_questions
-from actors.executor import Executor
-from actors.gatherer import GathererActor, MakeGatherer
-from actors.reward_trainer import RewardTrainerActor, StateLostError
-from actors.rollout_collector import PolicyFactory
+from rlhf_ray.actors.askings import Askings, open_questions
+from rlhf_ray.actors.executor import Executor
+from rlhf_ray.actors.gatherer import GathererActor, MakeGatherer
+from rlhf_ray.actors.reward_trainer import RewardTrainerActor, StateLostError
+from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError

@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from actors.clip_source import ClipSource
-from actors.first_clips import questions
-from actors.people import People
-from actors.ring import STATE, Members, Moment, RoundReport, Stop
+from rlhf_ray.actors.clip_source import ClipSource
+from rlhf_ray.actors.first_clips import questions
+from rlhf_ray.actors.people import People
+from rlhf_ray.actors.ring import STATE, Members, Moment, RoundReport, Stop
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.schedule import LabelSchedule

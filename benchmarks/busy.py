@@ -29,8 +29,8 @@ from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-import tune_configs
-from actors.loop import PreferenceLoop
+from rlhf_ray import tune_configs
+from rlhf_ray.actors.loop import PreferenceLoop
 from rlhf_ray.rllib import PreferencePPO
 from rlhf_ray.runs import train as training
 from rlhf_ray.runs.callbacks import Callback

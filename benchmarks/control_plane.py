@@ -36,7 +36,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from actors import executor
+from rlhf_ray.actors import executor
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.policy import ActorCritic
 from rlhf_ray.runs.train import quiet, start_ray

@@ -32,8 +32,8 @@ import httpx
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-import tune_configs
 from benchmarks.intervals import bootstrap
+from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment

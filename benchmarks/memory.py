@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-import tune_configs
+from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.runs.train import quiet, start_ray
 

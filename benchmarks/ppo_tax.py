@@ -25,8 +25,8 @@ import psutil
 from ray.rllib.algorithms.ppo import PPOConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-import tune_configs
 from benchmarks.intervals import bootstrap
+from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.config import register_environment
 from rlhf_ray.rllib.policy import policy_spec

@@ -41,9 +41,9 @@ import ray
 import scipy.optimize
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from actors import executor
 from benchmarks.cluster_model import POOL, Cluster, Costs, Line, simulate
 from benchmarks.intervals import bootstrap
+from rlhf_ray.actors import executor
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings

@@ -28,7 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # no token in the home folder
-import tune_configs
+from rlhf_ray import tune_configs
 from rlhf_ray.envs import make_vector_env
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.measure.true_return import play

@@ -26,7 +26,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # no token in the home folder
-import tune_configs
+from rlhf_ray import tune_configs
 from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore

@@ -16,8 +16,8 @@ from typing import Any
 
 from ray import serve
 
-from actors.rollout_collector import RolloutCollector
 from rlhf_ray import envs
+from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.collect import LocalStore
 from rlhf_ray.labelling.desk import Desk

@@ -103,7 +103,7 @@ def ray_session() -> Iterator[None]:
 
 
 def put_rings_in_process(patch: pytest.MonkeyPatch) -> None:
-    from actors.executor import DirectExecutor
+    from rlhf_ray.actors.executor import DirectExecutor
 
     executor = functools.cache(lambda name: DirectExecutor())
     for module in ("algorithm", "clip_cutter"):

@@ -23,4 +23,4 @@ def load(name: str) -> ModuleType:
     """
     if name not in names():
         raise ValueError(f"There is no experiment {name!r}; there are {', '.join(names())}.")
-    return importlib.import_module(f"tune_configs.{name}")
+    return importlib.import_module(f"{__name__}.{name}")

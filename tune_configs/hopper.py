@@ -1,6 +1,6 @@
 """Hopper (MuJoCo) that goes on after a fall: hop forward; 700 comparisons, 1,000,000 environment steps.
 
-All settings are those of `tune_configs.half_cheetah`, which names their sources, but for these.
+All settings are those of `rlhf_ray.tune_configs.half_cheetah`, which names their sources, but for these.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 from rlhf_ray.settings import FragmentSettings, LabellingSettings
-from tune_configs import half_cheetah
+from rlhf_ray.tune_configs import half_cheetah
 
 experiment = dataclasses.replace(
     half_cheetah.experiment,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tune_configs import pendulum
+from rlhf_ray.tune_configs import pendulum
 
 experiment = dataclasses.replace(
     pendulum.experiment,

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-import tune_configs
+from rlhf_ray import tune_configs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import DEBUG, cause, debugging, explain
 from rlhf_ray.runs.interruption import leave, nothing_to_save, sigterm_as_ctrl_c

@@ -18,7 +18,7 @@ from typing import Any
 
 import tyro
 
-from actors import access
+from rlhf_ray.actors import access
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import in_job
@@ -132,7 +132,7 @@ def ps(words: list[str]) -> None:
         relay(options.address, ["ps", *(["--json"] if options.json else [])])
         return
 
-    from actors import announced
+    from rlhf_ray.actors import announced
 
     rows = listed(announced.runs(), submitted())
     if options.json:
@@ -150,7 +150,7 @@ def stop(words: list[str]) -> None:
         relay(options.address, ["stop", options.run])
         return
 
-    from actors import announced
+    from rlhf_ray.actors import announced
     from rlhf_ray.cluster import jobs
 
     row = find(listed(announced.runs(), submitted()), options.run)
@@ -194,7 +194,7 @@ def listed(runs: Sequence[dict[str, Any]], of_jobs: Sequence[dict[str, Any]]) ->
     """The rows that `ps` shows, the oldest first.
 
     Args:
-        runs: those that go on (`actors.announced.runs`).
+        runs: those that go on (`rlhf_ray.actors.announced.runs`).
         of_jobs: jobs (`submitted`). One whose run goes on is shown as that run.
     """
     going_on = {run["job"] for run in runs}
@@ -271,7 +271,7 @@ def _inside(address: str | None) -> bool:
     os.environ["RAY_ADDRESS"] = named
     access.show_token()
 
-    from actors.cluster import start_ray
+    from rlhf_ray.actors.cluster import start_ray
 
     start_ray(0)
     return True

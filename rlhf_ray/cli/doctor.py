@@ -33,7 +33,7 @@ def run(words: list[str]) -> None:
         relay(os.environ["RAY_ADDRESS"], ["doctor", *(["--json"] if command.json else [])])
         return
 
-    from actors.access import show_token
+    from rlhf_ray.actors.access import show_token
 
     if os.environ.get("RAY_ADDRESS"):
         show_token()

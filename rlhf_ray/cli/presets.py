@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-import tune_configs
+from rlhf_ray import tune_configs
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings import Experiment, load_experiment
@@ -38,7 +38,7 @@ def preset(name: str) -> Experiment:
 
 def new_folder(name: str, seed: int) -> Path:
     """A folder for a run or a sweep of the preset ``name``, which is not there yet."""
-    from actors.cluster import job_metadata
+    from rlhf_ray.actors.cluster import job_metadata
     from rlhf_ray.data.places import run_path
 
     moment = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import tune_configs
+from rlhf_ray import tune_configs
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.presets import new_folder, preset
 from rlhf_ray.data.errors import SettingError
@@ -82,7 +82,7 @@ def run(words: list[str]) -> None:
 
 def _begin(plan: Plan, folder: Path, turn: Callable[[Path], object]) -> None:
     """Start Ray, and have the sweep listed while it runs."""
-    from actors.announced import announced
+    from rlhf_ray.actors.announced import announced
     from rlhf_ray.runs.train import start_ray
 
     start_ray(cpus=2 + plan.experiment.ppo.num_env_runners + plan.experiment.ppo.num_learners)

@@ -10,8 +10,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.access import NoAccessError
-from actors.cluster import start_ray
+from rlhf_ray.actors.access import NoAccessError
+from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.cluster import doctor
 from rlhf_ray.cluster.doctor import Examiner, Finding, NodeFacts
 

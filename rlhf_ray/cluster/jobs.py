@@ -16,8 +16,8 @@ import aiohttp
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from actors import access
-from actors.cluster import look
+from rlhf_ray.actors import access
+from rlhf_ray.actors.cluster import look
 from rlhf_ray.data.places import in_job
 
 ADDRESS = "http://127.0.0.1:8265"

@@ -50,7 +50,7 @@ def cause(error: BaseException) -> BaseException:
 
 
 _FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in (\S+)', re.MULTILINE)
-_OURS = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("rlhf_ray", "actors", "tune_configs"))
+_OURS = str(Path(__file__).parents[1]) + os.sep
 _LIBRARIES = (sys.prefix + os.sep, sys.base_prefix + os.sep, sysconfig.get_path("stdlib") + os.sep, "<")
 
 

@@ -1,4 +1,4 @@
-"""Gatherers: they get pairs answered and commit the answers. A scripted teacher's is here; people's is `actors.labelling_page`."""
+"""Gatherers get pairs answered and commit the answers. The scripted one is here; people's is `rlhf_ray.actors.labelling_page`."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.tune import PlacementGroupFactory
 
-from actors.build import build_ring
-from actors.executor import RayExecutor
-from actors.fixed_reward import FixedReward
-from actors.loop import PreferenceLoop, budget
-from actors.placement import NODES_WITHIN, await_room, ring_bundles
-from actors.ring import LABELS, STATE, RingSettings, RoundReport, check_horizon
+from rlhf_ray.actors.build import build_ring
+from rlhf_ray.actors.executor import RayExecutor
+from rlhf_ray.actors.fixed_reward import FixedReward
+from rlhf_ray.actors.loop import PreferenceLoop, budget
+from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
+from rlhf_ray.actors.ring import LABELS, STATE, RingSettings, RoundReport, check_horizon
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferenceConfig

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
-from actors.executor import Executor, RayExecutor
+from rlhf_ray.actors.executor import Executor, RayExecutor
 from rlhf_ray.data.errors import LostClipsError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments

@@ -23,8 +23,8 @@ from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils import force_list
 
-from actors.labelling_page import PageSettings
 from rlhf_ray import envs
+from rlhf_ray.actors.labelling_page import PageSettings
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import name_of
 from rlhf_ray.envs.checked import try_out

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.ring import LABELS, STATE
+from rlhf_ray.actors.ring import LABELS, STATE
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.nested import write_nested
 from rlhf_ray.store import PreferenceStore

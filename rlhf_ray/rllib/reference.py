@@ -13,7 +13,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from actors.ray_internals import hush_ray
+from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.rllib.config import register_environment
 from rlhf_ray.rllib.env_runner import EnvRunner, raise_fault
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from actors.rollout_collector import RolloutCollector
+from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError

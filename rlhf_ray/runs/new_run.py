@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 
-from actors.ring import check_labels
+from rlhf_ray.actors.ring import check_labels
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.comparisons import Comparisons

@@ -11,9 +11,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from actors.announced import Announcement, announced
-from actors.cluster import start_ray as start_ray  # where callers look for it
-from actors.ray_internals import LOGGER, hush_ray
+from rlhf_ray.actors.announced import Announcement, announced
+from rlhf_ray.actors.cluster import start_ray as start_ray  # where callers look for it
+from rlhf_ray.actors.ray_internals import LOGGER, hush_ray
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
 from rlhf_ray.measure.true_return import TrueReturn, evaluate
 from rlhf_ray.rllib.env_runner import NoFaults

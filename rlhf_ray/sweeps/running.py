@@ -16,7 +16,7 @@ import numpy as np
 import ray
 from ray import tune
 
-from actors.placement import missing
+from rlhf_ray.actors.placement import missing
 from rlhf_ray.data import consent
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.tune import PlacementGroupFactory, Trainable
 
-from actors.placement import CPUS, of_ring
+from rlhf_ray.actors.placement import CPUS, of_ring
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.failures import cause

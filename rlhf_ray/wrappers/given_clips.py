@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from actors.people import People
-from actors.ring import Members, Moment
+from rlhf_ray.actors.people import People
+from rlhf_ray.actors.ring import Members, Moment
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling.films import Film
 from rlhf_ray.queries.pool import Clips, PoolReport

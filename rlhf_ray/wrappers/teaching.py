@@ -13,13 +13,13 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from actors.asynchronous import AsynchronousRing
-from actors.build import for_people, start_people
-from actors.cluster import hold_ray, release_ray
-from actors.executor import RayExecutor
-from actors.labelling_page import PageSettings
-from actors.people import People
-from actors.ring import Members, Moment, RingSettings, RoundReport
+from rlhf_ray.actors.asynchronous import AsynchronousRing
+from rlhf_ray.actors.build import for_people, start_people
+from rlhf_ray.actors.cluster import hold_ray, release_ray
+from rlhf_ray.actors.executor import RayExecutor
+from rlhf_ray.actors.labelling_page import PageSettings
+from rlhf_ray.actors.people import People
+from rlhf_ray.actors.ring import Members, Moment, RingSettings, RoundReport
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.atomic import find_folder, whole_folder
 from rlhf_ray.data.errors import SettingError

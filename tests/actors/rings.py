@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from actors.build import build_ring
-from actors.executor import DirectExecutor, Executor
-from actors.ring import Moment, RingSettings
+from rlhf_ray.actors.build import build_ring
+from rlhf_ray.actors.executor import DirectExecutor, Executor
+from rlhf_ray.actors.ring import Moment, RingSettings
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from tests.made_up import AlwaysUp, Walk
 

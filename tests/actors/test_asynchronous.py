@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.asynchronous import AsynchronousRing, Meter
-from actors.executor import DirectExecutor
+from rlhf_ray.actors.asynchronous import AsynchronousRing, Meter
+from rlhf_ray.actors.executor import DirectExecutor
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.queries.pool import Clips
@@ -192,7 +192,7 @@ def test_actors_that_share_a_process_die_together_and_cost_no_label(tmp_path: Pa
 def test_while_the_disk_takes_nothing_the_agent_goes_on_and_the_answers_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.gatherer.COMMIT_AGAIN_AFTER", 0.1)
+    monkeypatch.setattr("rlhf_ray.actors.gatherer.COMMIT_AGAIN_AFTER", 0.1)
     with ring_in(tmp_path, PREFERENCES) as ring:
         ring.begin(200)
         labels, away = tmp_path / "store" / "labels", tmp_path / "away"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.first_clips import FirstClips, Part, parts, questions
+from rlhf_ray.actors.first_clips import FirstClips, Part, parts, questions
 from rlhf_ray.settings import ResolvedFragments
 from tests.actors.people_ring import PREFERENCES, links, people_ring
 from tests.labelling.person import Person

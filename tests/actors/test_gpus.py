@@ -16,7 +16,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group
 
-from actors.placement import of_ring, ring_bundles
+from rlhf_ray.actors.placement import of_ring, ring_bundles
 
 head = {"include_dashboard": False, "num_cpus": 4, "object_store_memory": 100 << 20}
 cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -64,7 +64,7 @@ print("shared and split")
 REFUSED = """
 from pathlib import Path
 
-from actors.executor import RayExecutor
+from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from tests.actors.rings import ring_in
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import ray
 
-from actors.executor import RayExecutor, look_up
+from rlhf_ray.actors.executor import RayExecutor, look_up
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import PreferenceStore
 from tests.actors.rings import moment, ring_in

@@ -16,7 +16,7 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.executor import RayExecutor
+from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.settings import PreferenceSettings
 from tests.actors.rings import moment, ring_in
 

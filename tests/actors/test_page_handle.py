@@ -12,7 +12,7 @@ import pytest
 import ray
 from playwright.sync_api import Browser, expect
 
-from actors import page_handle
+from rlhf_ray.actors import page_handle
 from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.store import PreferenceStore
 from tests.actors.people_ring import LABELLING, links, people_ring

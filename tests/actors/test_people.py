@@ -203,7 +203,7 @@ def test_the_page_refuses_strangers_and_whoever_is_shut_out_and_is_made_from_no_
 
         return wrap
 
-    monkeypatch.setattr("actors.executor.ray.remote", watched)
+    monkeypatch.setattr("rlhf_ray.actors.executor.ray.remote", watched)
     with people_ring(tmp_path) as ring:
         kept = json.loads((tmp_path / "labelling.json").read_text())
         secrets = [bytes.fromhex(kept["secret"]), *(of["token"].encode() for of in kept["people"].values())]

@@ -6,7 +6,7 @@ import time
 import pytest
 import ray
 
-from actors.placement import CPUS, await_room, missing, ring_bundles
+from rlhf_ray.actors.placement import CPUS, await_room, missing, ring_bundles
 from rlhf_ray.settings import SettingError
 
 

@@ -10,7 +10,7 @@ import ray
 from ray._private import node, services, utils, worker
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
-from actors import cluster, ray_internals
+from rlhf_ray.actors import cluster, ray_internals
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -69,7 +69,7 @@ def test_what_ray_prints_of_failed_calls_comes_from_a_subscriber() -> None:
 START = """
 import os, psutil, signal, time
 import ray
-from actors import cluster
+from rlhf_ray.actors import cluster
 from ray._private import services
 
 def running():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from actors.rollout_collector import RolloutCollector
+from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.queries.pool import Clips
 from rlhf_ray.settings import ResolvedFragments

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import ray
 
-from actors.executor import DirectExecutor
-from actors.ring import RoundReport
-from actors.synchronous import SynchronousRing
+from rlhf_ray.actors.executor import DirectExecutor
+from rlhf_ray.actors.ring import RoundReport
+from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import LostClipsError, SettingError
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings

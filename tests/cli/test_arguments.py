@@ -2,8 +2,7 @@
 
 import pytest
 
-import tune_configs
-from rlhf_ray import cli
+from rlhf_ray import cli, tune_configs
 from rlhf_ray.cli import store as commands
 from rlhf_ray.cli.train import with_first_comparisons
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-import tune_configs
-from rlhf_ray import cli
+from rlhf_ray import cli, tune_configs
 from rlhf_ray.cli import presets
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import Experiment

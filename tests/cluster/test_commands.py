@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import ray
 
-from actors import access
-from actors.announced import AnnouncedRun
 from rlhf_ray import cli
+from rlhf_ray.actors import access
+from rlhf_ray.actors.announced import AnnouncedRun
 from rlhf_ray.cli import cluster as commands
 from rlhf_ray.cli import presets
 from rlhf_ray.cluster import jobs
@@ -121,7 +121,7 @@ def test_submit_warns_that_variables_are_no_place_for_keys(
 
 def test_a_run_tells_its_state_and_since_when_and_is_interrupted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
-    monkeypatch.setattr("actors.announced.os.kill", lambda *arguments: sent.append(arguments))
+    monkeypatch.setattr("rlhf_ray.actors.announced.os.kill", lambda *arguments: sent.append(arguments))
     announced = AnnouncedRun({"name": "a", "pid": 12345})
     started = announced.status()["since"]
     announced.tell({"state": "training", "env_steps": 3})

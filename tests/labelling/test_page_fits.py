@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-import tune_configs
+from rlhf_ray import tune_configs
 from tests.labelling.at_the_page import covered, wait_for_pair
 from tests.labelling.fake_desk import FakeDesk
 

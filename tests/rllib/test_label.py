@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.rollout_collector import RolloutCollector
 from rlhf_ray import envs
+from rlhf_ray.actors.rollout_collector import RolloutCollector
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.runs.label import label
 from rlhf_ray.settings import Experiment, FragmentSettings, LabellingSettings, SettingError

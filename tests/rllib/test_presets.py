@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import tune_configs
+from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.sweeps import apply
 

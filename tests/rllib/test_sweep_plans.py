@@ -11,7 +11,7 @@ import ray
 from ray import tune
 from ray.tune.experiment import Trial
 
-import tune_configs
+from rlhf_ray import tune_configs
 from rlhf_ray.data.places import JOB
 from rlhf_ray.settings import Experiment, PreferenceSettings, SettingError, to_json
 from rlhf_ray.sweeps.running import PLAN, Announcer, Plan, placements, read_plan, room

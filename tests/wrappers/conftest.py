@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from actors.executor import DirectExecutor
+from rlhf_ray.actors.executor import DirectExecutor
 from rlhf_ray.wrappers import teaching
 from tests.wrappers.in_process import SettledClips, SettledRing
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from actors.asynchronous import AsynchronousRing
-from actors.ring import Moment, RoundReport, Stop
+from rlhf_ray.actors.asynchronous import AsynchronousRing
+from rlhf_ray.actors.ring import Moment, RoundReport, Stop
 from rlhf_ray.queries.pool import Clips
 from rlhf_ray.wrappers.given_clips import GivenClips
 

@@ -15,8 +15,8 @@ import gymnasium as gym
 import pytest
 import ray
 
-from actors.executor import DirectExecutor
 from examples import sb3_pendulum
+from rlhf_ray.actors.executor import DirectExecutor
 from rlhf_ray.settings import PreferenceSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesVectorEnv
