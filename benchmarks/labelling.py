@@ -19,7 +19,6 @@ import argparse
 import dataclasses
 import json
 import multiprocessing
-import platform
 import random
 import secrets
 import statistics
@@ -29,16 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.intervals import bootstrap
+from benchmarks.record import record
 from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment
 
-RESULTS = Path(__file__).parent / "results"
 ANSWER_SECONDS = (0.0, 1.0, 10.0)
 ITERATIONS = 4
 """Iterations in a turn."""
@@ -144,11 +142,9 @@ def main() -> None:
         "arms": rows,
         "turns": options.turns,
         "seconds": spent,
-        "machine": {"cpus": psutil.cpu_count(), "platform": platform.platform()},
     }
-    RESULTS.mkdir(exist_ok=True)
     name = f"labelling_{options.preset}" if options.teachers else f"labelling_{options.preset}_people"
-    (RESULTS / f"{name}.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    record(name, outcome)
     print(json.dumps(rows, indent=1))
 
 
