@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,6 +43,7 @@ def new_folder(name: str, seed: int) -> Path:
     from rlhf_ray.data.places import run_path
 
     moment = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")
-    short = Path(name).stem if name.endswith(".json") else name.replace("/", "-")
+    # A colon (module:Id-v0) would break scp, lists of paths and Windows.
+    short = re.sub(r"[^\w.-]+", "-", Path(name).stem if name.endswith(".json") else name)
     job = job_metadata().get("job_submission_id", "")[-4:]  # two people may submit the same at the same moment
     return run_path("runs") / "-".join(filter(None, [short, f"seed{seed}", moment, job]))

@@ -148,6 +148,7 @@ def test_commands_that_train_nothing_import_no_torch() -> None:
 
 OWN_ENVIRONMENT = """
 import pathlib, time
+import actors.sizes
 import gymnasium
 from gymnasium.envs.classic_control import PendulumEnv
 
@@ -157,7 +158,7 @@ class Own(PendulumEnv):
             time.sleep(20)
         return super().step(action)
 
-gymnasium.register("Own-v0", entry_point=Own, max_episode_steps=200)
+gymnasium.register("Own-v0", entry_point=Own, max_episode_steps=actors.sizes.LIMIT)
 """
 
 
@@ -169,9 +170,14 @@ def test_sigterm_to_the_whole_group_stops_at_once_and_leaves_a_usable_folder(
 ) -> None:
     """Of an environment in the current directory, whose module actors and env runners find, and who evaluates it elsewhere.
 
+    Folders there that are called as two of the repository's at the top are the user's own.
     Neither the iteration under way nor the evaluation would come to its end: an episode takes an hour.
     """
     (tmp_path / "own_environment.py").write_text(OWN_ENVIRONMENT)
+    for name in ("actors", "tune_configs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "actors" / "sizes.py").write_text("LIMIT = 200\n")
     run = tmp_path / "run"
     more = ["--total-env-steps", "100000", "--ppo.num-env-runners", str(env_runners), "--run-dir", str(run)]
     with _started("train", "own_environment:Own-v0", *SMALL, *more, folder=tmp_path) as process:
