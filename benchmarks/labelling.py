@@ -1,8 +1,8 @@
 """What a teacher costs PPO: steps per second with slow and quick teachers and with people at the page, and without any.
 
 All are asynchronous, are built in one process and one Ray session, and then train in turn, a few iterations at a time, in an
-order drawn anew for each turn. Before each, what the rings still had to do from the turn before is waited for, but for slow
-answers. "Off" has its comparisons and its reward model before it begins and asks for no more. The others are asked for the
+order drawn anew for each turn. A turn ends when its ring has done what the iterations left it to do (fits, commits, films; not
+answers that a slow teacher still owes), and that time counts. "Off" has its comparisons and its reward model before it begins and asks for no more. The others are asked for the
 preset's comparisons over its budget, and fit the reward model as they come: of scripted teachers who take 0, 1 and 10 s for each
 answer, and, "people", of somebody who answers over HTTP once a second during that arm's turns, with the page, its films and its
 store at work. Counted is the wall time of a turn; the first are not.
@@ -115,13 +115,13 @@ def main() -> None:
     for turn in range(WARM_UP + options.turns):
         draw.shuffle(order)
         for name in order:
-            while any(busy(algorithm) for algorithm in arms.values()):
-                time.sleep(0.05)
             for who, person in people.items():
                 person.turn.set() if who == name else person.turn.clear()
             started = time.perf_counter()
             for _ in range(ITERATIONS):
                 arms[name].train()
+            while busy(arms[name]):
+                time.sleep(0.01)
             if turn >= WARM_UP:
                 spent[name].append(time.perf_counter() - started)
     steps = ITERATIONS * experiment.ppo.iteration_env_steps
