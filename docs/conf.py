@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pkgutil
 import re
-from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 
@@ -23,19 +25,15 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 suppress_warnings = ["misc.highlighting_failure"]  # bash with … in it
 
-# The reference: docstrings are Google's style, a single backtick is a name of the project, defaults are shown as written.
+# The reference. Docstrings are Google's style; a single backtick is a name; types and defaults are shown as written.
 default_role = "py:obj"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
-autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
-napoleon_use_ivar = True
 add_module_names = False
-python_use_unqualified_type_names = True
-# Not on the site: other libraries' names, type aliases, and what docstrings mention of the package's inside.
-nitpick_ignore_regex = [(r"py:.*", r".*")]
 
 # One prompt is no part of a command.
 copybutton_prompt_text = r"\$ "
@@ -59,6 +57,33 @@ def _point_at_source(app: Sphinx, document: str, text: list[str]) -> None:
     text[0] = re.sub(r"\]\((?:\.\./){" + str(depth) + r"}([^)\s]+)\)", rf"]({SOURCE}\1)", text[0])
 
 
+def _no_long_signature(app: Sphinx, what: str, name: str, found: Any, *rest: Any) -> tuple[str, None] | None:
+    """Leave out the arguments of settings, each of which is explained below its class."""
+    return ("", None) if what == "class" and dataclasses.is_dataclass(found) else None
+
+
+def _whole_sentence(app: Sphinx, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
+    """Keep napoleon from taking what stands before the first colon for a type: put an empty comment before it."""
+    if what in ("attribute", "property"):
+        lines[:0] = ["..", ""]
+
+
+def _exists(app: Sphinx, env: Any, node: Any, text: Any) -> Any:
+    """Show names that are not on the site as they are; only a name of the package's that does not exist is an error."""
+    name = node.get("reftarget", "")
+    if node.get("refdomain") != "py":
+        return None
+    if name.startswith("rlhf_ray."):
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError):
+            return None
+    return text
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _point_at_source)
+    app.connect("autodoc-process-signature", _no_long_signature)
+    app.connect("autodoc-process-docstring", _whole_sentence, priority=100)  # before napoleon
+    app.connect("missing-reference", _exists)
