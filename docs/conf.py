@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import os
 import pkgutil
 import re
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
 
 from rlhf_ray import __version__
+from rlhf_ray.cli import main
+
+os.environ["COLUMNS"] = "80"  # of the commands' help
 
 project = "rlhf_ray"
 author = "the rlhf_ray authors"
@@ -81,8 +89,23 @@ def _exists(app: Sphinx, env: Any, node: Any, text: Any) -> Any:
     return text
 
 
+class CommandHelp(SphinxDirective):
+    """What a command of rlhf-ray prints for --help, as it is now."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        """The text, in a block."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            main([*self.arguments[0].split(), "--help"])
+        return [nodes.literal_block(printed.getvalue(), printed.getvalue().rstrip(), language="text")]
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.add_directive("command-help", CommandHelp)
     app.connect("source-read", _point_at_source)
     app.connect("autodoc-process-signature", _no_long_signature)
     app.connect("autodoc-process-docstring", _whole_sentence, priority=100)  # before napoleon
