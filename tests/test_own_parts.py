@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
 from rlhf_ray.data import modules, registry
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.envs import make_env
 from rlhf_ray.queries.parts import check_parts
+from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.networks import make_network
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings, from_json, to_json
 from rlhf_ray.store import PreferenceStore
@@ -23,7 +26,8 @@ from tests.actors.rings import moment, ring_in
 from tests.made_up import FORCES, VECTORS
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "your_own_parts.md"
-BLOCKS = [block for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "import" in block]
+BLOCKS = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+"""Those that begin with the name of the file that they go into."""
 OWN = {
     "preferences.teacher": "my_parts:Hasty",
     "preferences.gatherer": "my_parts:InBatches",
@@ -36,14 +40,16 @@ OWN = {
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """One that a user is in, with my_parts.py."""
-    assert len(BLOCKS) == 5
-    assert all(len(block.splitlines()) <= 40 for block in BLOCKS)
-    (tmp_path / "my_parts.py").write_text("\n\n".join(BLOCKS))
+    assert [file for file, _ in BLOCKS] == ["my_parts.py"] * 6 + ["my_env.py"]
+    assert all(len(block.splitlines()) <= 40 for _, block in BLOCKS)
+    for name in ("my_parts.py", "my_env.py"):
+        (tmp_path / name).write_text("\n\n".join(block for file, block in BLOCKS if file == name))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv(modules.FOLDERS, str(tmp_path))
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    sys.modules.pop("my_parts", None)
+    for module in ("my_parts", "my_env"):
+        sys.modules.pop(module, None)
 
 
 def of(group: str, chosen: list[str]) -> dict[str, Any]:
@@ -70,6 +76,32 @@ def test_the_ring_turns_with_own_parts(folder: Path, chosen: list[str], mode: An
         assert ring.newest_reward()["version"] == 1
         if "reward_model.network" in chosen:
             assert "networks.networks.1.weight" in ring.newest_reward()
+
+
+def test_a_network_of_all_members_learns(folder: Path) -> None:
+    reward_model = RewardModelSettings(
+        network="my_parts:SharedBody", batch_size=4, initial_updates=10, updates=5, ensemble_size=2
+    )
+    preferences = PreferenceSettings(comparisons=30, initial_comparisons=20, rounds=2)
+    with ring_in(folder, preferences, reward_model=reward_model) as ring:
+        report = ring.begin(200)
+        assert report is not None
+        assert report.fit is not None
+        assert np.isfinite(report.fit.train_loss)
+        reward = ring.newest_reward()
+        assert reward["networks.heads.weight"].shape == (2, 64)
+        assert (reward["reward_std"] > 0).all()
+    steps = np.zeros((4, 3), np.float32), np.zeros((4, 2), np.float32), np.zeros((4, 3), np.float32), np.zeros(4, bool)
+    assert RewardEnsemble(VECTORS, FORCES, reward_model).predict(*steps).shape == (4,)  # as PPO asks for it
+
+
+def test_an_environment_of_ones_own_has_episodes_of_one_length(folder: Path) -> None:
+    env = make_env("my_env:Walk-v0", render_mode="rgb_array")
+    env.reset(seed=0)
+    ends = [env.step(1)[2:4] for _ in range(100)]
+    assert ends == [(False, False)] * 99 + [(False, True)]
+    assert env.render().shape == (64, 64, 3)
+    gymnasium.registry.pop("Walk-v0")
 
 
 def test_settings_with_own_parts_are_kept_by_name(folder: Path) -> None:
