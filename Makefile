@@ -56,6 +56,9 @@ docs: setup ## Build the documentation site into build/docs; a warning is an err
 	$(BIN)/python -m sphinx -q -n -W --keep-going -d build/docs-cache docs build/docs
 	@echo "docs: build/docs/index.html"
 
+pictures: setup ## Make the pictures of README and docs/ anew; takes minutes, needs Chromium
+	$(BIN)/python benchmarks/pictures.py
+
 # Built for the oldest Python. torch loses its local version and its CUDA packages, so that one file serves machines that
 # take the CPU build and machines that take the CUDA build. uv does not read pip's find-links: hand them over.
 constraints: setup ## Renew constraints.txt: the newest versions that fit together

@@ -2,12 +2,12 @@
 
 A comment in the line above a block says what is special about it; readers of the page don't see it:
 
-    <!-- soak -->              it takes too long for `make test`: `make soak` runs it
-    <!-- file: my_env.py -->   it is saved as this file, beside the page's other blocks
-    <!-- not run: why -->      it can't run here
+    <!-- soak -->           it takes too long for `make test`: `make soak` runs it
+    <!-- not run: why -->   it can't run here
 
-All other Python runs in `make test`, a page in one namespace, in a folder as a user has one (`workplace`). The command line itself
-parses every command of ours; of other programs, targets and files have to exist. README's Python counts as soak.
+All other Python runs in `make test`, a page in one namespace, in a folder as a user has one (`workplace`). Blocks that begin with
+`# my_parts.py` are saved as that file. The command line itself parses every command of ours; of other programs, targets and files
+have to exist. README's Python counts as soak.
 """
 
 from __future__ import annotations
@@ -51,29 +51,35 @@ OBSERVATIONS, ACTIONS = gym.spaces.Box(-8.0, 8.0, (3,), np.float32), gym.spaces.
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code: where it is, its language, its mark (soak, file, not run) with what the mark says, and its text."""
+    """A block of code: where it is, its language, its mark (soak, not run, or none) with the reason, and its text."""
 
     page: Path
     line: int
     language: str
     mark: str
-    says: str
+    why: str
     text: str
 
     def __str__(self) -> str:
         return f"{self.page.name}:{self.line}"
+
+    @property
+    def file(self) -> str | None:
+        """The file that it says it is."""
+        name = re.match(r"# (\w+\.py)\n", self.text)
+        return name[1] if name else None
 
 
 def blocks(page: Path, *languages: str) -> list[Block]:
     found, lines = [], page.read_text().splitlines()
     starts = [i for i, line in enumerate(lines) if re.fullmatch(rf"```({'|'.join(languages)})", line)]
     for start in starts:
-        comment = re.fullmatch(r"<!-- (soak|file|not run)(?:: (.+))? -->", lines[start - 1])
-        mark, says = comment.groups("") if comment else ("", "")
+        comment = re.fullmatch(r"<!-- (soak|not run)(?:: (.+))? -->", lines[start - 1])
+        mark, why = comment.groups("") if comment else ("", "")
         if page.name == "README.md" and not mark and languages == ("python",):
             mark = "soak"
         end = lines.index("```", start)
-        found.append(Block(page, start + 2, lines[start][3:], mark, says, "\n".join(lines[start + 1 : end]) + "\n"))
+        found.append(Block(page, start + 2, lines[start][3:], mark, why, "\n".join(lines[start + 1 : end]) + "\n"))
     return found
 
 
@@ -204,9 +210,10 @@ def test_commands_are_real(page: Path, parse: Any, capsys: pytest.CaptureFixture
 
 
 def save_files(page: Path, folder: Path) -> None:
-    for block in blocks(page, "python", "bash", "json"):
-        if block.mark == "file":
-            (folder / block.says).write_text(block.text)
+    for block in blocks(page, "python"):
+        if block.file:
+            with (folder / block.file).open("a") as file:
+                file.write(block.text)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
@@ -216,8 +223,8 @@ def test_python_runs(page: Path, workplace: Path) -> None:
     for block in blocks(page, "python"):
         text = "\n" * (block.line - 1) + concrete(textwrap.dedent(block.text), workplace)
         code = compile(text, str(page), "exec", __future__.annotations.compiler_flag)
-        if block.mark == "file":
-            importlib.import_module(block.says.removesuffix(".py"))
+        if block.file:
+            importlib.import_module(block.file.removesuffix(".py"))
         elif not block.mark:
             exec(code, namespace)
 
@@ -237,7 +244,7 @@ def test_whole_page_runs(page: Path, workplace: Path) -> None:
     python = ""
     for block in blocks(page, "python", "bash"):
         text = concrete(textwrap.dedent(block.text), workplace)
-        if block.language == "python" and block.mark in ("", "soak"):
+        if block.language == "python" and block.mark in ("", "soak") and not block.file:
             python += text + "\n"
         elif block.language == "bash" and block.mark == "soak":
             subprocess.run(["bash", "-euo", "pipefail", "-c", text], cwd=workplace, env=environment, check=True)
@@ -248,6 +255,6 @@ def test_whole_page_runs(page: Path, workplace: Path) -> None:
 
 def test_what_is_not_run_is_little_and_says_why() -> None:
     exempt = [block for page in PAGES for block in blocks(page, "python", "bash", "console") if block.mark == "not run"]
-    print(f"{len(exempt)} blocks are not run:", *(f"  {block}: {block.says}" for block in exempt), sep="\n")
-    assert all(block.says for block in exempt), exempt
+    print(f"{len(exempt)} blocks are not run:", *(f"  {block}: {block.why}" for block in exempt), sep="\n")
+    assert all(block.why for block in exempt), exempt
     assert len(exempt) <= MOST_NOT_RUN
