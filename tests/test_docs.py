@@ -46,6 +46,8 @@ PROGRAMS = ["cd", "export", "git", "gcloud", "kubectl", "pip", "ray", "source", 
 """Other people's, which pages may name."""
 MOST_NOT_RUN = 12
 """Blocks that no test runs. One more has to be worth it."""
+RIGHT: set[tuple[str, ...]] = set()
+"""Commands that were parsed: several pages have the same ones."""
 OBSERVATIONS, ACTIONS = gym.spaces.Box(-8.0, 8.0, (3,), np.float32), gym.spaces.Box(-2.0, 2.0, (1,), np.float32)
 
 
@@ -104,7 +106,7 @@ def commands(block: Block) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the pages take for granted: a run, a store, a fitted reward."""
+    """What the pages take for granted: a run, a store, a fitted reward, and the files that blocks of any page are."""
     folder = tmp_path_factory.mktemp("pages")
     options = {"reference": False, "evaluation_episodes": 20, "tracker": "none"}
     run = RunFolder.create(folder / "runs" / "example", Experiment(), options)
@@ -116,6 +118,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reward = RewardEnsemble(OBSERVATIONS, ACTIONS, RewardModelSettings())
     for place in (folder / "reward_model", folder / "reward", run.reward_model):
         reward.save(place)
+    for block in [block for page in PAGES for block in blocks(page, "python") if block.file]:
+        with (folder / str(block.file)).open("a") as file:
+            file.write(block.text)
     return folder
 
 
@@ -168,7 +173,7 @@ def parse(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def parse(words: list[str]) -> None:
         words = [concrete(word, workplace) for word in words if word != "…"]
-        words = ["runs/example" if re.fullmatch(r"RUN|runs/[\w.-]+", word) else word for word in words]
+        words = [re.sub(r"^(RUN|runs/[\w.-]+)(?=/|$)", "runs/example", word) for word in words]
         if words and words[0] == "submit" and "--" in words:
             parse(words[words.index("--") + 1 :])
         with contextlib.suppress(ParsedError):
@@ -194,31 +199,25 @@ def check_other(words: list[str]) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_are_real(page: Path, parse: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    save_files(page, Path.cwd())
     for block in blocks(page, "bash", "console"):
         for words in commands(block):
             words = [word for i, word in enumerate(words) if i or not re.fullmatch(r"\w+=\S*", word)]
+            if tuple(words) in RIGHT:
+                continue
             names = [Path(word).name for word in words]
             try:
                 if "rlhf-ray" in names:
                     parse(words[names.index("rlhf-ray") + 1 :])
                 elif words:
                     check_other(words)
+                RIGHT.add(tuple(words))
             except (SystemExit, Exception) as error:
                 said = capsys.readouterr().err
                 pytest.fail(f"{block}: {shlex.join(words)}: {type(error).__name__}: {error} {said}")
 
 
-def save_files(page: Path, folder: Path) -> None:
-    for block in blocks(page, "python"):
-        if block.file:
-            with (folder / block.file).open("a") as file:
-                file.write(block.text)
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_python_runs(page: Path, workplace: Path) -> None:
-    save_files(page, workplace)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page, "python"):
         text = "\n" * (block.line - 1) + concrete(textwrap.dedent(block.text), workplace)
@@ -237,8 +236,7 @@ def soaks(page: Path) -> list[Block]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", [page for page in PAGES if soaks(page)], ids=lambda page: page.name)
 def test_whole_page_runs(page: Path, workplace: Path) -> None:
-    """All of a page's Python, and those of its commands that are marked, one after the other as a reader would."""
-    save_files(page, workplace)
+    """Those of a page's commands that are marked, then all of its Python as one script."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(workplace)}
     python = ""
