@@ -15,7 +15,7 @@ SLOW := ray or cluster or learning or browser
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test test-fast soak lint format types constraints cluster
+.PHONY: help setup demo test test-fast soak lint format types docs pictures constraints cluster
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
@@ -50,6 +50,14 @@ format: setup ## Format, and repair what can be repaired by itself
 
 types: setup ## Check types
 	$(BIN)/mypy
+
+# Nitpicky (-n): a name in the reference that leads nowhere is an error too, but for what docs/conf.py names.
+docs: setup ## Build the documentation site into build/docs; a warning is an error
+	$(BIN)/python -m sphinx -q -n -W --keep-going -d build/docs-cache docs build/docs
+	@echo "docs: build/docs/index.html"
+
+pictures: setup ## Make the pictures of README and docs/ anew; takes minutes, needs Chromium
+	$(BIN)/python benchmarks/pictures.py
 
 # Built for the oldest Python. torch loses its local version and its CUDA packages, so that one file serves machines that
 # take the CPU build and machines that take the CUDA build. uv does not read pip's find-links: hand them over.

@@ -1,0 +1,112 @@
+"""How Sphinx builds the documentation site (`make docs`). The pages are the Markdown that GitHub shows."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import pkgutil
+import re
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from rlhf_ray import __version__
+from rlhf_ray.cli import main
+
+os.environ["COLUMNS"] = "80"  # of the commands' help
+
+project = "rlhf_ray"
+author = "the rlhf_ray authors"
+release = version = __version__
+html_title = "rlhf_ray"
+
+SOURCE = "https://github.com/rlhf-ray/rlhf-ray/blob/main/"
+"""Where links to files that are no pages lead, such as ../rlhf_ray/teachers.py."""
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+exclude_patterns: list[str] = []
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+suppress_warnings = ["misc.highlighting_failure"]  # bash with … in it
+
+# The reference. Docstrings are Google's style; a single backtick is a name; types and defaults are shown as written.
+default_role = "py:obj"
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+add_module_names = False
+
+# One prompt is no part of a command.
+copybutton_prompt_text = r"\$ "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = True
+
+html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#00598f", "color-brand-content": "#00598f"},
+    "dark_css_variables": {"color-brand-primary": "#7cc4f5", "color-brand-content": "#7cc4f5"},
+}
+
+
+def _point_at_source(app: Sphinx, document: str, text: list[str]) -> None:
+    """Turn links to files outside of docs/, which GitHub finds, into links to the repository."""
+    depth = document.count("/") + 1
+    text[0] = re.sub(r"\]\((?:\.\./){" + str(depth) + r"}([^)\s]+)\)", rf"]({SOURCE}\1)", text[0])
+
+
+def _no_long_signature(app: Sphinx, what: str, name: str, found: Any, *rest: Any) -> tuple[str, None] | None:
+    """Leave out the arguments of settings, each of which is explained below its class."""
+    return ("", None) if what == "class" and dataclasses.is_dataclass(found) else None
+
+
+def _whole_sentence(app: Sphinx, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
+    """Keep napoleon from taking what stands before the first colon for a type: put an empty comment before it."""
+    if what in ("attribute", "property"):
+        lines[:0] = ["..", ""]
+
+
+def _exists(app: Sphinx, env: Any, node: Any, text: Any) -> Any:
+    """Show names that are not on the site as they are; only a name of the package's that does not exist is an error."""
+    name = node.get("reftarget", "")
+    if node.get("refdomain") != "py":
+        return None
+    if name.startswith("rlhf_ray."):
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError):
+            return None
+    return text
+
+
+class CommandHelp(SphinxDirective):
+    """What a command of rlhf-ray prints for --help, as it is now."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        """The text, in a block."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            main([*self.arguments[0].split(), "--help"])
+        return [nodes.literal_block(printed.getvalue(), printed.getvalue().rstrip(), language="text")]
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.add_directive("command-help", CommandHelp)
+    app.connect("source-read", _point_at_source)
+    app.connect("autodoc-process-signature", _no_long_signature)
+    app.connect("autodoc-process-docstring", _whole_sentence, priority=100)  # before napoleon
+    app.connect("missing-reference", _exists)

@@ -1,0 +1,258 @@
+"""Every block of code in README.md and docs/: Python runs, and commands are real ones.
+
+A comment in the line above a block says what is special about it; readers of the page don't see it:
+
+    <!-- soak -->           it takes too long for `make test`: `make soak` runs it
+    <!-- not run: why -->   it can't run here
+
+All other Python runs in `make test`, a page in one namespace, in a folder as a user has one (`workplace`). Blocks that begin with
+`# my_parts.py` are saved as that file. The command line itself parses every command of ours; of other programs, targets and files
+have to exist. README's Python counts as soak.
+"""
+
+from __future__ import annotations
+import __future__
+
+import contextlib
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray import cli
+from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.data import modules
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.settings import Experiment, RewardModelSettings, save_experiment
+from rlhf_ray.store import PreferenceStore
+from tests.made_up import some_comparisons
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROGRAMS = ["cd", "export", "git", "gcloud", "kubectl", "pip", "ray", "source", "ssh", "tensorboard", "uv", "wandb"]
+"""Other people's, which pages may name."""
+MOST_NOT_RUN = 12
+"""Blocks that no test runs. One more has to be worth it."""
+RIGHT: set[tuple[str, ...]] = set()
+"""Commands that were parsed: several pages have the same ones."""
+OBSERVATIONS, ACTIONS = gym.spaces.Box(-8.0, 8.0, (3,), np.float32), gym.spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code: where it is, its language, its mark (soak, not run, or none) with the reason, and its text."""
+
+    page: Path
+    line: int
+    language: str
+    mark: str
+    why: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+    @property
+    def file(self) -> str | None:
+        """The file that it says it is."""
+        name = re.match(r"# (\w+\.py)\n", self.text)
+        return name[1] if name else None
+
+
+def blocks(page: Path, *languages: str) -> list[Block]:
+    found, lines = [], page.read_text().splitlines()
+    starts = [i for i, line in enumerate(lines) if re.fullmatch(rf"```({'|'.join(languages)})", line)]
+    for start in starts:
+        comment = re.fullmatch(r"<!-- (soak|not run)(?:: (.+))? -->", lines[start - 1])
+        mark, why = comment.groups("") if comment else ("", "")
+        if page.name == "README.md" and not mark and languages == ("python",):
+            mark = "soak"
+        end = lines.index("```", start)
+        found.append(Block(page, start + 2, lines[start][3:], mark, why, "\n".join(lines[start + 1 : end]) + "\n"))
+    return found
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The words of each command."""
+    text = block.text
+    if block.language == "console":
+        text = "\n".join(line[2:] for line in text.splitlines() if line.startswith("$ "))
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.shlex(line, posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        command: list[str] = []
+        for word in words:
+            if word in ("|", "&", "&&", ";"):
+                yield command
+                command = []
+            else:
+                command += shlex.split(word) if word.startswith("rlhf-ray ") else [word]
+        if command:
+            yield command
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the pages take for granted: a run, a store, a fitted reward, and the files that blocks of any page are."""
+    folder = tmp_path_factory.mktemp("pages")
+    options = {"reference": False, "evaluation_episodes": 20, "tracker": "none"}
+    run = RunFolder.create(folder / "runs" / "example", Experiment(), options)
+    save_experiment(Experiment(), run.path / "best.json")
+    store = PreferenceStore(folder / "preferences")
+    store.commit(some_comparisons(60, 10, observations=OBSERVATIONS, actions=ACTIONS), annotator="oracle")
+    store.copy_to(folder / "labels")
+    store.copy_to(run.preferences)
+    reward = RewardEnsemble(OBSERVATIONS, ACTIONS, RewardModelSettings())
+    for place in (folder / "reward_model", folder / "reward", run.reward_model):
+        reward.save(place)
+    for block in [block for page in PAGES for block in blocks(page, "python") if block.file]:
+        with (folder / str(block.file)).open("a") as file:
+            file.write(block.text)
+    return folder
+
+
+@pytest.fixture
+def workplace(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of its own with all that, which the test is in."""
+    folder = tmp_path / "here"
+    shutil.copytree(made, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    monkeypatch.setenv(modules.FOLDERS, str(folder))
+    before = set(sys.modules)
+    yield folder
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(folder)):
+            del sys.modules[name]
+
+
+def concrete(text: str, folder: Path) -> str:
+    """``text`` with a path that is there in the place of each that has … in it."""
+
+    def there(path: re.Match[str]) -> str:
+        found = sorted(folder.glob(path[0].replace("…", "*")))
+        return found[0].relative_to(folder).as_posix() if found else "runs/example"
+
+    return re.sub(r"[\w./-]+/[\w./-]*…[\w./…-]*", there, text)
+
+
+class ParsedError(BaseException):
+    """Raised in the place of running a command whose words are right."""
+
+
+@pytest.fixture
+def parse(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have the command line parse words, and do nothing else."""
+
+    def parsed(*arguments: Any) -> Any:
+        parse_arguments(*arguments)
+        raise ParsedError
+
+    for module in {name.partition(":")[0] for name in cli.COMMANDS.values()}:
+        monkeypatch.setattr(importlib.import_module(f"rlhf_ray.cli.{module}"), "parse_arguments", parsed)
+    resumed = importlib.import_module("rlhf_ray.cli.tune")._resumed
+    monkeypatch.setattr("rlhf_ray.cli.tune._resumed", lambda words: parsed_resume(resumed, words))
+    monkeypatch.setattr(cli, "sigterm_as_ctrl_c", lambda: None)
+
+    def parsed_resume(resumed: Any, words: list[str]) -> Any:
+        resumed(words)
+        raise ParsedError
+
+    def parse(words: list[str]) -> None:
+        words = [concrete(word, workplace) for word in words if word != "…"]
+        words = [re.sub(r"^(RUN|runs/[\w.-]+)(?=/|$)", "runs/example", word) for word in words]
+        if words and words[0] == "submit" and "--" in words:
+            parse(words[words.index("--") + 1 :])
+        with contextlib.suppress(ParsedError):
+            cli._run(words)
+
+    return parse
+
+
+def check_other(words: list[str]) -> None:
+    """Check a command of another program: it is one that pages may name, and what it names of ours exists."""
+    program, rest = Path(words[0]).name, words[1:]
+    if program == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert all("=" in word or word in targets for word in rest), words
+    elif program in ("python", "pytest"):
+        files = [word.partition("::")[0] for word in rest if re.fullmatch(r"[\w/]+\.py(::.*)?|tests/\S+", word)]
+        assert all((ROOT / file).exists() for file in files), words
+    elif "/" in words[0]:
+        assert (ROOT / words[0]).exists(), words
+    else:
+        assert program in PROGRAMS, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_real(page: Path, parse: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for block in blocks(page, "bash", "console"):
+        for words in commands(block):
+            words = [word for i, word in enumerate(words) if i or not re.fullmatch(r"\w+=\S*", word)]
+            if tuple(words) in RIGHT:
+                continue
+            names = [Path(word).name for word in words]
+            try:
+                if "rlhf-ray" in names:
+                    parse(words[names.index("rlhf-ray") + 1 :])
+                elif words:
+                    check_other(words)
+                RIGHT.add(tuple(words))
+            except (SystemExit, Exception) as error:
+                said = capsys.readouterr().err
+                pytest.fail(f"{block}: {shlex.join(words)}: {type(error).__name__}: {error} {said}")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_python_runs(page: Path, workplace: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page, "python"):
+        text = "\n" * (block.line - 1) + concrete(textwrap.dedent(block.text), workplace)
+        code = compile(text, str(page), "exec", __future__.annotations.compiler_flag)
+        if block.file:
+            importlib.import_module(block.file.removesuffix(".py"))
+        elif not block.mark:
+            exec(code, namespace)
+
+
+def soaks(page: Path) -> list[Block]:
+    return [block for block in blocks(page, "python", "bash") if block.mark == "soak"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", [page for page in PAGES if soaks(page)], ids=lambda page: page.name)
+def test_whole_page_runs(page: Path, workplace: Path) -> None:
+    """Those of a page's commands that are marked, then all of its Python as one script."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(workplace)}
+    python = ""
+    for block in blocks(page, "python", "bash"):
+        text = concrete(textwrap.dedent(block.text), workplace)
+        if block.language == "python" and block.mark in ("", "soak") and not block.file:
+            python += text + "\n"
+        elif block.language == "bash" and block.mark == "soak":
+            subprocess.run(["bash", "-euo", "pipefail", "-c", text], cwd=workplace, env=environment, check=True)
+    if python:
+        (workplace / "page.py").write_text("from __future__ import annotations\n" + python)
+        subprocess.run([sys.executable, "page.py"], cwd=workplace, env=environment, check=True)
+
+
+def test_what_is_not_run_is_little_and_says_why() -> None:
+    exempt = [block for page in PAGES for block in blocks(page, "python", "bash", "console") if block.mark == "not run"]
+    print(f"{len(exempt)} blocks are not run:", *(f"  {block}: {block.why}" for block in exempt), sep="\n")
+    assert all(block.why for block in exempt), exempt
+    assert len(exempt) <= MOST_NOT_RUN
