@@ -126,7 +126,7 @@ def test_damaged_checkpoints_are_not_called_missing_ones(capsys: pytest.CaptureF
         _, printed = run(capsys, *words)
         assert "is damaged; these files are missing or changed (00000007: state)" in printed
     shutil.rmtree(folder.checkpoints)
-    assert "holds no policy yet" in run(capsys, "evaluate", folder.path)[1]
+    assert "has no policy yet" in run(capsys, "evaluate", folder.path)[1]
 
 
 def test_a_folder_that_could_not_be_begun_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_the_command_fits_to_a_run_and_writes_a_reward_model(
 
 def test_a_store_by_itself_needs_the_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, out = labels(tmp_path / "store", **PENDULUM), tmp_path / "reward"
-    assert "name it with --environment" in fails_with(capsys, store, "--out", out)
+    assert "give it with --environment" in fails_with(capsys, store, "--out", out)
     assert "Pendulum-v9" in fails_with(capsys, store, "--out", out, "--environment", "Pendulum-v9")
     assert "Blackjack" in fails_with(capsys, store, "--out", out, "--environment", "Blackjack-v1")
     assert "observations of shape (3,)" in fails_with(capsys, store, "--out", out, "--environment", "MountainCar-v0")
@@ -106,9 +106,7 @@ def test_a_store_by_itself_needs_the_environment(tmp_path: Path, capsys: pytest.
     cli.main(["fit", str(store), "--out", str(out), "--environment", "Pendulum-v1", "--updates", "5"])
     assert "150 labels" in capsys.readouterr().out
     cli.main(["fit", str(store), "--out", str(out), "--environment", "Pendulum-v1", "--updates", "6"])  # once more
-    assert "something else than a reward model" in fails_with(
-        capsys, store, "--out", tmp_path, "--environment", "Pendulum-v1"
-    )
+    assert "is not a reward model" in fails_with(capsys, store, "--out", tmp_path, "--environment", "Pendulum-v1")
     assert int(RewardEnsemble.load(out).version) == 1
 
 

@@ -69,7 +69,7 @@ def test_a_metric_that_cannot_be_written_is_told_of_who_added_it() -> None:
     assert metrics.keys() == {"alarms", "iteration", "mean", "mine"}  # the files are written without it
     assert after.log
     with pytest.raises(
-        CallbackError, match=r"Adding.on_metrics set the metric 'angles' to array.*no number, text or list"
+        CallbackError, match=r"Adding.on_metrics set the metric 'angles' to array.*not a number, string or list"
     ):
         callbacks.check()
 

@@ -72,7 +72,7 @@ def test_export_import_and_merge(capsys: pytest.CaptureFixture[str], tmp_path: P
     out = tmp_path / "out.parquet"
     assert "6 events" in run(capsys, "export", stored, out)
     out.write_bytes(b"precious")
-    assert "is there already: name another file, or add --overwrite" in run(capsys, "export", stored, out, code=2)
+    assert "already exists; give another file, or add --overwrite" in run(capsys, "export", stored, out, code=2)
     assert out.read_bytes() == b"precious"
     assert "6 events" in run(capsys, "export", stored, out, "--overwrite")
     assert "6 new comparisons" in run(capsys, "import", tmp_path / "imported", out)
