@@ -94,7 +94,7 @@ def test_a_disk_error_names_file_and_remedy() -> None:
         "`rlhf-ray train --resume RUN`."
     )
     assert "Make it writable" in explain(OSError(errno.EROFS, "Read-only file system", "/runs/a"))
-    assert explain(ValueError("odd\nthing")).startswith("unexpected ValueError: odd. --debug shows the trace")
+    assert explain(ValueError("odd\nthing")).startswith("unexpected ValueError: odd. --debug shows the traceback")
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,9 @@ def test_unless_told_otherwise_it_passes_over_the_labels_a_number_of_times(tmp_p
 
 def test_labels_that_are_missing_or_of_another_environment_are_an_error(tmp_path: Path) -> None:
     PreferenceStore(tmp_path / "empty")
-    with pytest.raises(SettingError, match="holds no label"):
+    with pytest.raises(SettingError, match="has no active label"):
         fit(tmp_path / "empty", VECTORS, FORCES)
-    with pytest.raises(ValueError, match="no preference store"):
+    with pytest.raises(ValueError, match="not a preference store"):
         fit(tmp_path / "nothing", VECTORS, FORCES)
     with pytest.raises(
         SettingError, match=r"observations of shape \(3,\) and actions of shape \(2,\).*environment has"
@@ -101,7 +101,7 @@ def test_a_store_by_itself_needs_the_environment(tmp_path: Path, capsys: pytest.
     assert "Pendulum-v9" in fails_with(capsys, store, "--out", out, "--environment", "Pendulum-v9")
     assert "Blackjack" in fails_with(capsys, store, "--out", out, "--environment", "Blackjack-v1")
     assert "observations of shape (3,)" in fails_with(capsys, store, "--out", out, "--environment", "MountainCar-v0")
-    assert "no preference store" in fails_with(capsys, tmp_path, "--out", out, "--environment", "Pendulum-v1")
+    assert "not a preference store" in fails_with(capsys, tmp_path, "--out", out, "--environment", "Pendulum-v1")
     assert not out.exists()
     cli.main(["fit", str(store), "--out", str(out), "--environment", "Pendulum-v1", "--updates", "5"])
     assert "150 labels" in capsys.readouterr().out

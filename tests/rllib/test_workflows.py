@@ -277,7 +277,7 @@ def test_what_does_not_fit_is_said_before_anything_is_made(
         (
             "MountainCar-v0",
             ["--labels", str(run), "--fragments.length", "10"],
-            ["clips in", "shape (3,)", "Discrete(3)"],
+            ["fragments in", "shape (3,)", "Discrete(3)"],
         ),
         ("pendulum", ["--demonstrations", str(tmp_path / "other.npz")], ["demonstrations in", "shape (2,)"]),
         ("pendulum", ["--demonstrations", str(tmp_path / "no.npz")], ["no.npz holds no demonstrations"]),
@@ -285,7 +285,7 @@ def test_what_does_not_fit_is_said_before_anything_is_made(
         ("pendulum", ["--policy-from", str(tmp_path / "empty")], ["neither a run's folder nor a checkpoint"]),
         ("pendulum", ["--policy-from", str(run)], ["actor.0.weight has the shape (16, 3)", "(64, 3)"]),
         ("pendulum", ["--labels", str(tmp_path / "empty")], ["has no labels"]),
-        ("pendulum", ["--labels", str(tmp_path / "nothing")], ["no preference store"]),
+        ("pendulum", ["--labels", str(tmp_path / "nothing")], ["not a preference store"]),
         ("pendulum", ["--labels", str(run), "--fragments.length", "25"], ["fragments.length is 25", "have 10 steps"]),
         ("pendulum", ["--labels", str(run), "--reward-from", str(run)], ["drop one of them"]),
     ]
@@ -306,11 +306,11 @@ def test_a_run_goes_on_only_with_what_it_began_from(tmp_path: Path, capsys: pyte
 def test_a_fitted_reward_and_questions_do_not_go_together(tmp_path: Path) -> None:
     config = PreferencePPOConfig.from_experiment(small())
     RewardEnsemble(*spaces_of(config), RewardModelSettings()).save(tmp_path)
-    with pytest.raises(SettingError, match=r"preferences\.comparisons is 5, and training is on the reward model"):
+    with pytest.raises(SettingError, match=r"preferences\.comparisons is 5, but training uses the fitted reward model"):
         config.start_from(reward_model=tmp_path).preferences(comparisons=5, initial_comparisons=5).validate()
     config = PreferencePPOConfig.from_experiment(small()).start_from(reward_model=tmp_path, labels=tmp_path)
-    with pytest.raises(SettingError, match="ask for and fit to none"):
+    with pytest.raises(SettingError, match="nothing would be fitted to them"):
         config.validate()
     config = PreferencePPOConfig.from_experiment(small()).start_from(reward_model=tmp_path).reward_model(hidden=(3,))
-    with pytest.raises(SettingError, match="is fitted already, and reward_model has settings other"):
+    with pytest.raises(SettingError, match="is already fitted, but reward_model has other settings"):
         config.check_environment()

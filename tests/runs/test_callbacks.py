@@ -138,7 +138,7 @@ def test_callbacks_are_named_on_the_command_line_and_a_folders_need_consent(
     assert "my_listeners" not in sys.modules
     for words, said in (
         (["my_listeners:Other"], "lacks on_start"),
-        (["my_listeners:Nobody"], "importing that raised AttributeError"),
+        (["my_listeners:Nobody"], "importing it raised AttributeError"),
         (["Mine"], "it must be module:Name"),
     ):
         with pytest.raises(SystemExit):

@@ -250,5 +250,5 @@ def test_labels_that_are_held_back_raise_one_alarm_and_not_that_of_ties_too() ->
             row["ties"] = row["comparisons"]
     i, alarm = the_one(watch(rows))
     assert (i, alarm.name) == (30, "labels_held_back")
-    assert "12 of the newest 12 answers are ties: 1 labels are held back" in alarm.message
+    assert "12 of the newest 12 answers are ties: holding back 1 labels" in alarm.message
     assert "fragments.length" in alarm.remedy

@@ -119,6 +119,6 @@ def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.Capture
     chosen, done, *lines = capsys.readouterr().out.splitlines()
     assert chosen == "fragments of 25 steps, the first from 18080 random steps"
     assert done.startswith(
-        "Nearly all of the first answers were ties, so more first clips were gathered (3 times, 18080 env"
+        "Nearly all of the first answers were ties, so initial fragments were collected 3 times (18080 env"
     )
     assert len(lines) == 2
