@@ -1,11 +1,12 @@
 """What a teacher costs PPO: steps per second with slow and quick teachers and with people at the page, and without any.
 
-All are asynchronous, are built in one process and one Ray session, and then train in turn, a few iterations at a time, in an
-order drawn anew for each turn. A turn ends when its ring has done what the iterations left it to do (fits, commits, films; not
-answers that a slow teacher still owes), and that time counts. "Off" has its comparisons and its reward model before it begins and asks for no more. The others are asked for the
-preset's comparisons over its budget, and fit the reward model as they come: of scripted teachers who take 0, 1 and 10 s for each
-answer, and, "people", of somebody who answers over HTTP once a second during that arm's turns, with the page, its films and its
-store at work. Counted is the wall time of a turn; the first are not.
+All arms are asynchronous. They are built in one process and one Ray session and train in turn, a few iterations at a time, in a
+new random order each round. A turn ends when its ring has finished the work that the iterations left (fits, commits, films; not
+answers that a slow teacher still owes); that time counts. Measured is a turn's wall time; the first turns do not count.
+
+"Off" has its comparisons and its reward model before it begins and asks for no more. The other arms ask for the preset's
+comparisons over its budget and fit the reward model as answers come. Scripted teachers take 0, 1 and 10 s per answer. In "people", a
+script answers over HTTP once a second during that arm's turns, with the page, its films and its store at work.
 
     python benchmarks/labelling.py pendulum
     python benchmarks/labelling.py pendulum --turns 20 --teachers    # people alone
