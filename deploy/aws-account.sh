@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What cluster.yaml needs once in an AWS account, made with your credentials and the aws command:
+# Prepares an AWS account for cluster.yaml, once, with your credentials and the aws command:
 #
 #   deploy/aws-account.sh [REGION]      # and again when your address has changed
 #
-# A security group that takes SSH from the address you have now, and all else from the cluster's own machines only; and a role for
-# the head that may start and stop machines of this cluster (deploy/aws-head.json), and nothing else. Workers have no role. Ray's
-# own would take SSH from everywhere, and let the head do anything in EC2 and S3.
+# It makes a security group that allows SSH from your present address, and other traffic between the cluster's machines only; and a
+# role that lets the head start and stop machines of this cluster (deploy/aws-head.json), and nothing else. Workers have no role.
+# Ray's defaults would allow SSH from everywhere, and let the head do anything in EC2 and S3.
 set -euo pipefail
 cd "$(dirname "$0")"
 export AWS_DEFAULT_REGION=${1:-us-west-2} AWS_PAGER=
@@ -33,7 +33,7 @@ if ! aws iam get-role --role-name "$name-head" >/dev/null 2>&1; then
   aws iam add-role-to-instance-profile --instance-profile-name "$name-head" --role-name "$name-head"
 fi
 aws iam put-role-policy --role-name "$name-head" --policy-name "$name-head" --policy-document file://aws-head.json
-# Amazon's own, without which nobody can start spot machines; most accounts have it.
+# Amazon's own role, needed to start spot machines; most accounts have it.
 aws iam create-service-linked-role --aws-service-name spot.amazonaws.com >/dev/null 2>&1 || true
 
 echo "Put this group into cluster.yaml, at SecurityGroupIds: $group (SSH from $me)"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# What deploy/gcp.yaml needs once in a Google Cloud project, made with your login and the gcloud command:
+# Prepares a Google Cloud project for deploy/gcp.yaml, once, with your login and the gcloud command:
 #
 #   deploy/gcp-project.sh PROJECT [REGION]      # and again when your address has changed
 #
-# A network that takes SSH from the address you have now, and all else from the cluster's own machines only; and a service account
-# for the head that may start and stop machines, and nothing else. Workers have none. The default network takes SSH from everywhere.
+# It makes a network that allows SSH from your present address, and other traffic between the cluster's machines only; and a service
+# account that lets the head start and stop machines, and nothing else. Workers have none. The default network allows SSH from
+# everywhere.
 set -euo pipefail
 project=${1:?deploy/gcp-project.sh PROJECT [REGION]} region=${2:-us-west1}
 name=rlhf-ray

@@ -100,7 +100,7 @@ def test_an_environment_of_ones_own_has_episodes_of_one_length(folder: Path) -> 
     env.reset(seed=0)
     ends = [env.step(1)[2:4] for _ in range(100)]
     assert ends == [(False, False)] * 99 + [(False, True)]
-    assert env.render().shape == (64, 64, 3)
+    assert np.asarray(env.render()).shape == (64, 64, 3)
     gymnasium.registry.pop("Walk-v0")
 
 
