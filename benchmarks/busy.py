@@ -15,8 +15,6 @@ import argparse
 import dataclasses
 import functools
 import json
-import platform
-import shlex
 import sys
 import tempfile
 import time
@@ -29,6 +27,7 @@ from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.record import record
 from rlhf_ray import tune_configs
 from rlhf_ray.actors.loop import PreferenceLoop
 from rlhf_ray.rllib import PreferencePPO
@@ -37,7 +36,6 @@ from rlhf_ray.runs.callbacks import Callback
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment
 
-RESULTS = Path(__file__).parent / "results"
 WARM_UP = 5
 """Iterations that are not counted: torch's first optimiser step loads a second's worth of modules."""
 PARTS: dict[str, list[tuple[Any, str]]] = {
@@ -105,20 +103,13 @@ def main() -> None:
     whole = last["wall"] - first["wall"]
     shares = {part: (last[part] - first[part]) / whole for part in PARTS}
     outcome = {
-        "command": shlex.join(["python", *sys.argv]),
         "busy_share": shares["updating"],
         "shares": shares | {"rest": 1 - sum(shares.values())},
         "iterations": iterations,
         "seconds_of_an_iteration": whole / iterations,
-        "machine": {
-            "cpus": psutil.cpu_count(),
-            "platform": platform.platform(),
-            "cores_in_use_by_others_before": others,
-            "load": psutil.getloadavg(),
-        },
+        "cores_in_use_by_others_before": others,
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"busy_{options.preset}.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    record(f"busy_{options.preset}", outcome)
     print(json.dumps(outcome, indent=1))
 
 

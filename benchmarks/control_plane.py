@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import platform
 import sys
 from collections import Counter
 from pathlib import Path
@@ -28,7 +27,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import psutil
 from ray import tune
 from ray._private.serialization import SerializationContext
 from ray.actor import ActorMethod
@@ -36,13 +34,13 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.record import record
 from rlhf_ray.actors import executor
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.policy import ActorCritic
 from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 
-RESULTS = Path(__file__).parent / "results" / "control_plane.json"
 SIDES = (40, 120)
 LEARNERS = (0, 1)
 RUNNERS, STEPS, WARM_UP, ITERATIONS = 2, 100, 2, 6
@@ -172,8 +170,7 @@ def main() -> None:
         for side in SIDES:
             rows.append(measure(side, learners, counts))
             print(json.dumps(rows[-1]), flush=True)
-    machine = {"cpus": psutil.cpu_count(), "platform": platform.platform()}
-    RESULTS.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    record("control_plane", {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.learning import RESULTS, run
+from benchmarks.learning import run
+from benchmarks.record import RESULTS, about
 from rlhf_ray.runs.folder import RunFolder, read_metrics
 
 ENVIRONMENTS = ("Pendulum-v1", "rlhf_ray/CartPoleFixed-v0", "fixed/Acrobot-v1", "fixed/MountainCarContinuous-v0")
@@ -33,13 +32,16 @@ def measure(environment: str, seed: int, folder: Path) -> dict[str, Any]:
     result = run(environment, seed, folder, reference=True, kills=0, settings=[])
     last = read_metrics(RunFolder(folder).metrics)
     chosen = ("fragments_length", "first_clips_env_steps", "first_clips_gathered", "labels_held_back")
-    return result | {
-        "ties": next((row["ties"] for row in reversed(last) if "ties" in row), None),
-        "chosen": {name: last[-1].get(name) for name in chosen},
-        "alarms": sorted({alarm["name"] for row in last for alarm in row["raised"]}),
-        "command": f"rlhf-ray train {environment} --seed {seed} --reference --evaluation-episodes 100",
-        "versions": RunFolder(folder).about()["versions"],
-    }
+    return (
+        result
+        | about()
+        | {
+            "ties": next((row["ties"] for row in reversed(last) if "ties" in row), None),
+            "chosen": {name: last[-1].get(name) for name in chosen},
+            "alarms": sorted({alarm["name"] for row in last for alarm in row["raised"]}),
+            "command": f"rlhf-ray train {environment} --seed {seed} --reference --evaluation-episodes 100",
+        }
+    )
 
 
 def table(runs: list[dict[str, Any]]) -> str:
@@ -76,8 +78,7 @@ def main() -> None:
             runs = json.loads(options.results.read_text())["runs"] if options.results.exists() else []
             runs = [one for one in runs if (one["environment"], one["seed"]) != (environment, seed)] + [made]
             runs.sort(key=lambda one: (one["environment"], one["seed"]))
-            about = {"machine": {"cpus": os.cpu_count(), "platform": platform.platform()}, "runs": runs}
-            options.results.write_text(json.dumps(about, indent=1) + "\n")
+            options.results.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
     print(table(runs))
 
 

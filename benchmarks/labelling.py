@@ -1,11 +1,12 @@
 """What a teacher costs PPO: steps per second with slow and quick teachers and with people at the page, and without any.
 
-All are asynchronous, are built in one process and one Ray session, and then train in turn, a few iterations at a time, in an
-order drawn anew for each turn. Before each, what the rings still had to do from the turn before is waited for, but for slow
-answers. "Off" has its comparisons and its reward model before it begins and asks for no more. The others are asked for the
-preset's comparisons over its budget, and fit the reward model as they come: of scripted teachers who take 0, 1 and 10 s for each
-answer, and, "people", of somebody who answers over HTTP once a second during that arm's turns, with the page, its films and its
-store at work. Counted is the wall time of a turn; the first are not.
+All arms are asynchronous. They are built in one process and one Ray session and train in turn, a few iterations at a time, in a
+new random order each round. A turn ends when its ring has finished the work that the iterations left (fits, commits, films; not
+answers that a slow teacher still owes); that time counts. Measured is a turn's wall time; the first turns do not count.
+
+"Off" has its comparisons and its reward model before it begins and asks for no more. The other arms ask for the preset's
+comparisons over its budget and fit the reward model as answers come. Scripted teachers take 0, 1 and 10 s per answer. In "people", a
+script answers over HTTP once a second during that arm's turns, with the page, its films and its store at work.
 
     python benchmarks/labelling.py pendulum
     python benchmarks/labelling.py pendulum --turns 20 --teachers    # people alone
@@ -19,7 +20,6 @@ import argparse
 import dataclasses
 import json
 import multiprocessing
-import platform
 import random
 import secrets
 import statistics
@@ -29,16 +29,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.intervals import bootstrap
+from benchmarks.record import record
 from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment
 
-RESULTS = Path(__file__).parent / "results"
 ANSWER_SECONDS = (0.0, 1.0, 10.0)
 ITERATIONS = 4
 """Iterations in a turn."""
@@ -117,13 +116,13 @@ def main() -> None:
     for turn in range(WARM_UP + options.turns):
         draw.shuffle(order)
         for name in order:
-            while any(busy(algorithm) for algorithm in arms.values()):
-                time.sleep(0.05)
             for who, person in people.items():
                 person.turn.set() if who == name else person.turn.clear()
             started = time.perf_counter()
             for _ in range(ITERATIONS):
                 arms[name].train()
+            while busy(arms[name]):
+                time.sleep(0.01)
             if turn >= WARM_UP:
                 spent[name].append(time.perf_counter() - started)
     steps = ITERATIONS * experiment.ppo.iteration_env_steps
@@ -144,11 +143,9 @@ def main() -> None:
         "arms": rows,
         "turns": options.turns,
         "seconds": spent,
-        "machine": {"cpus": psutil.cpu_count(), "platform": platform.platform()},
     }
-    RESULTS.mkdir(exist_ok=True)
     name = f"labelling_{options.preset}" if options.teachers else f"labelling_{options.preset}_people"
-    (RESULTS / f"{name}.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    record(name, outcome)
     print(json.dumps(rows, indent=1))
 
 

@@ -20,8 +20,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -34,11 +32,10 @@ from typing import Any
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.record import record
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.runs.folder import RunFolder
 from tests.kills import Killer
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def run(preset: str, seed: int, folder: Path, reference: bool, kills: int, settings: list[str]) -> dict[str, Any]:
@@ -133,17 +130,12 @@ def main() -> None:
     values = {name: summary([r[name]["true_return_mean"] for r in runs]) for name in agents}
     if not options.no_reference and (shares := [r["normalised"] for r in runs if r["normalised"] is not None]):
         values["normalised"] = summary(shares)
-    about = json.loads((folder / f"seed{options.seeds[0]}" / "run.json").read_text())
     outcome = {
-        "command": f"python benchmarks/learning.py {' '.join(sys.argv[1:])}",
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
-        "versions": about["versions"],
         "settings": json.loads((folder / f"seed{options.seeds[0]}" / "config.json").read_text()),
         "summary": values,
         "runs": runs,
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"learning_{title}.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    record(f"learning_{title}", outcome)
     for name, value in values.items():
         spread = value["interval_95"]
         bounds = "" if spread is None else f"  95 % interval {spread[0]:.1f} to {spread[1]:.1f}"

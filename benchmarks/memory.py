@@ -14,18 +14,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import platform
 import statistics
+import sys
 import time
 from pathlib import Path
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.record import record
 from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.runs.train import quiet, start_ray
 
-RESULTS = Path(__file__).parent / "results"
 EVERY_S = 5.0
 """Seconds between two looks: counting shared pages is slow."""
 
@@ -85,10 +86,8 @@ def main() -> None:
             if name != "env_steps"
         },
         "rows": rows,
-        "machine": {"cpus": psutil.cpu_count(), "platform": platform.platform()},
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "memory.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    record("memory", outcome)
     print(json.dumps({name: value for name, value in outcome.items() if name != "rows"}, indent=1))
 
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import re
 import secrets
 import statistics
@@ -27,7 +25,9 @@ from typing import Any
 
 import httpx
 
-RESULTS = Path(__file__).parent / "results" / "page.json"
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.record import record
+
 ANNOTATORS, PER_SECOND = 10, 2.0
 
 
@@ -97,15 +97,12 @@ def main() -> None:
             server.terminate()
             server.wait()
     outcome = {
-        "command": " ".join(["python benchmarks/page.py", *sys.argv[1:]]),
         "annotators": ANNOTATORS,
         "answers_per_second_each": PER_SECOND,
         "requests": {what: summary(seconds) for what, seconds in took.items() if seconds},
-        "load_before": os.getloadavg()[0],
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
     }
     if options.seconds >= 60:
-        RESULTS.write_text(json.dumps(outcome, indent=1) + "\n")
+        record("page", outcome)
     print(json.dumps(outcome, indent=1))
 
 

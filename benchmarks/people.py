@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import random
 import re
 import shutil
@@ -28,10 +26,10 @@ from typing import Any
 from playwright.sync_api import Page, Response, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.record import record
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.store import PreferenceStore
 
-RESULTS = Path(__file__).parent / "results" / "people_pendulum.json"
 KEYS = {"left": "ArrowLeft", "right": "ArrowRight", "equal": "ArrowDown"}
 
 
@@ -138,14 +136,12 @@ def main() -> None:
         rows.append(row)
         print(json.dumps(row))
     outcome = {
-        "command": " ".join(["python benchmarks/people.py", *sys.argv[1:]]),
         "settings": settings,
         "labels_per_second": options.rate,
         "mistakes": options.mistakes,
         "runs": rows,
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
     }
-    RESULTS.write_text(json.dumps(outcome, indent=1) + "\n")
+    record("people_pendulum", outcome)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 Both are built in one process and one Ray session and then train in turn, a few iterations at a time (ABBA), to the end of the
 preset's budget. Counted is the CPU time of this process and of everything it started, so that the ring's actors (clip cutting,
-selection, teacher, store, reward fits) are in PreferencePPO's, and Ray's own idle processes in both. Starting up is not counted.
+selection, teacher, store, reward fits) are in PreferencePPO's, and Ray's own idle processes in both. Neither the start nor
+the first turn of each counts.
 
     python benchmarks/ppo_tax.py pendulum
     python benchmarks/ppo_tax.py cartpole
 
-Writes benchmarks/results/ppo_tax_PRESET.json. Expect a ratio of about 1.2.
+Writes benchmarks/results/ppo_tax_PRESET.json.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import platform
 import statistics
 import sys
 from pathlib import Path
@@ -26,6 +26,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.intervals import bootstrap
+from benchmarks.record import record
 from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.config import register_environment
@@ -34,7 +35,8 @@ from rlhf_ray.rllib.ppo import apply_ppo
 from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment
 
-RESULTS = Path(__file__).parent / "results"
+WARM_UP = 1
+"""Turns of each arm that are not counted: the first loads modules and compiles kernels."""
 
 
 def cpu_seconds() -> float:
@@ -64,7 +66,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("preset", choices=tune_configs.names())
-    parser.add_argument("--turns", type=int, default=10, help="turns of each, over which the budget is spread")
+    parser.add_argument("--turns", type=int, default=10, help="turns of each that are counted")
     parser.add_argument("--total-env-steps", type=int, default=None, help="another budget than the preset's")
     options = parser.parse_args()
     experiment: Experiment = tune_configs.load(options.preset).experiment
@@ -74,15 +76,16 @@ def main() -> None:
     start_ray(cpus=2)
     arms = {"plain": plain_ppo(experiment), "preferences": PreferencePPOConfig.from_experiment(experiment).build_algo()}
     budget = experiment.total_env_steps - experiment.resolved_fragments().initial_env_steps
-    iterations = budget // experiment.ppo.iteration_env_steps // options.turns
+    iterations = budget // experiment.ppo.iteration_env_steps // (WARM_UP + options.turns)
     spent: dict[str, list[float]] = {"plain": [], "preferences": []}
-    for turn in range(options.turns):
+    for turn in range(WARM_UP + options.turns):
         order = ("plain", "preferences") if turn % 2 == 0 else ("preferences", "plain")
         for name in order:
             before = cpu_seconds()
             for _ in range(iterations):
                 arms[name].train()
-            spent[name].append((cpu_seconds() - before) / (iterations * experiment.ppo.iteration_env_steps))
+            if turn >= WARM_UP:
+                spent[name].append((cpu_seconds() - before) / (iterations * experiment.ppo.iteration_env_steps))
     ring = arms["preferences"].ring
     comparisons, versions = ring.answered, ring.version
     for algorithm in arms.values():
@@ -98,10 +101,8 @@ def main() -> None:
         "env_steps_of_each": iterations * options.turns * experiment.ppo.iteration_env_steps,
         "comparisons": comparisons,
         "reward_fits": versions,
-        "machine": {"cpus": psutil.cpu_count(), "platform": platform.platform()},
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"ppo_tax_{options.preset}.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    record(f"ppo_tax_{options.preset}", outcome)
     print(json.dumps({name: value for name, value in outcome.items() if name != "turns"}, indent=1))
 
 

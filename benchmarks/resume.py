@@ -15,10 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import random
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -26,12 +23,11 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-
+from benchmarks.record import record
 from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.settings import PreferenceSettings
 from tests.whole_runs import differences, kill_everything, left_behind, options, small, start
 
-RESULTS = Path(__file__).parent / "results"
 ITERATIONS = 19
 POLL_S = 0.02
 
@@ -123,16 +119,13 @@ def main() -> None:
             progress(run, words)
         differ = differences(left_behind(undisturbed), left_behind(run))
     outcome = {
-        "command": shlex.join(["python", *sys.argv]),
         "kills": kills,
         "differences": differ,
         "iterations": ITERATIONS,
         "checkpoint_every": small().checkpoint_every,
         "seconds_undisturbed": {"first_iteration": times[1] - times[0], "whole": times[-1] - times[0]},
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "resume.json").write_text(json.dumps(outcome, indent=1) + "\n")
+    record("resume", outcome)
     print(json.dumps(outcome, indent=1))
 
 

@@ -4,7 +4,7 @@ Both arms start from the same weights of the same network (state and action, 32-
 through them equally often, 32 at a time, with the same AdamW: imitation's defaults. Timed is all that a user pays for once the
 comparisons are there: taking them in, the gradient steps and, in our arm, the renewed normaliser and the report of accuracies.
 imitation runs without progress bar and log output, and its fragments lack the true reward, which spares it a metric (some 5 %).
-An ensemble of 3 stands beside its EnsembleTrainer; the bootstrap is weights in our arm and resampling in that one.
+An ensemble of 3 stands beside three of its BasicRewardTrainers, one after the other; neither arm bootstraps.
 
 One process, one thread, CPU time. A round (ours, imitation, imitation, ours; the next one the other way round) gives one ratio
 of times; the table has their median and its bootstrap 95 % interval, and an arm's first runs against its second ones (A/A).
@@ -25,9 +25,6 @@ os.environ.update(OMP_NUM_THREADS="1", TQDM_DISABLE="1")  # read when torch and 
 
 import argparse
 import gc
-import json
-import platform
-import re
 import statistics
 import sys
 import tempfile
@@ -44,19 +41,18 @@ import torch
 from imitation.algorithms import preference_comparisons as pc
 from imitation.data.types import Trajectory
 from imitation.rewards.reward_nets import BasicRewardNet
-from imitation.rewards.reward_nets import RewardEnsemble as ImitationEnsemble
 from imitation.util.logger import configure
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.intervals import bootstrap
+from benchmarks.record import record
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.reward.networks import StackedLinear
+from rlhf_ray.reward.networks.layers import StackedLinear
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.teachers import Oracle
 
-RESULTS = Path(__file__).parent / "results" / "reward_training.json"
 OBSERVATIONS = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
 ACTIONS = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 BATCH, EPOCHS = 32, 3  # imitation's batch size, and the epochs of its examples
@@ -82,7 +78,7 @@ def new_networks(members: int, seed: int) -> list[BasicRewardNet]:
 def our_trainer(networks: list[BasicRewardNet], seed: int = 0) -> RewardTrainer:
     """Our trainer, with a copy of the weights of imitation's ``networks``."""
     same: dict[str, Any] = {"hidden": (32, 32), "activation": "relu", "learning_rate": 1e-3, "weight_decay": 1e-2}
-    settings = RewardModelSettings(**same, ensemble_size=len(networks), batch_size=BATCH)
+    settings = RewardModelSettings(**same, ensemble_size=len(networks), bootstrap=False, batch_size=BATCH)
     trainer = RewardTrainer(settings, OBSERVATIONS, ACTIONS, held_out_share=0.0, seed=seed)
     stacked = [layer for layer in trainer.ensemble.modules() if isinstance(layer, StackedLinear)]
     for member, of in enumerate(networks):
@@ -128,21 +124,24 @@ def train_ours(comparisons: Comparisons, networks: list[BasicRewardNet], epochs:
 
 def train_imitation(comparisons: Comparisons, networks: list[BasicRewardNet], epochs: int, seed: int) -> dict[str, Any]:
     """Trains ``networks`` themselves."""
-    single, rng = len(networks) == 1, np.random.default_rng(seed)
-    model = pc.PreferenceModel(networks[0] if single else ImitationEnsemble(OBSERVATIONS, ACTIONS, networks))
-    kind = pc.BasicRewardTrainer if single else pc.EnsembleTrainer
+    rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder:
         silent = configure(folder, format_strs=[])
-    trainer: Any = kind(model, pc.CrossEntropyRewardLoss(), rng, BATCH, epochs=epochs, custom_logger=silent)
+    trainers: list[Any] = [
+        pc.BasicRewardTrainer(
+            pc.PreferenceModel(network), pc.CrossEntropyRewardLoss(), rng, BATCH, epochs=epochs, custom_logger=silent
+        )
+        for network in networks
+    ]
     sides = [
         [Trajectory(obs, acts, None, False) for obs, acts in zip(side.observations, side.actions, strict=True)]
         for side in (comparisons.pairs.left, comparisons.pairs.right)
     ]
     pairs: list[Any] = list(zip(*sides, strict=True))
     dataset = pc.PreferenceDataset()
-    seconds = cpu_seconds(partial(dataset.push, pairs, comparisons.preferences), partial(trainer.train, dataset))
-    members = [trainer] if single else trainer.member_trainers
-    return result(seconds, loss_of(networks, comparisons), [member.optim for member in members])
+    fits = [partial(trainer.train, dataset) for trainer in trainers]
+    seconds = cpu_seconds(partial(dataset.push, pairs, comparisons.preferences), *fits)
+    return result(seconds, loss_of(networks, comparisons), [trainer.optim for trainer in trainers])
 
 
 ARMS = {"ours": train_ours, "imitation": train_imitation}
@@ -179,10 +178,6 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="2 rounds of 64 comparisons")
     options = parser.parse_args()
     size = {"rounds": 2, "count": 64} if options.quick else {"rounds": options.pairs}
-    cpus = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    machine = {"cpus": cpus, "platform": platform.platform(), "load": os.getloadavg()}
-    versions = {"python": platform.python_version()} | {name: version(name) for name in ("imitation", "torch", "numpy")}
-    print(machine, versions, "", sep="\n")
     print("members length arm        comparisons/CPU s   A/A  loss before, after  ratio (95 %)")
     rows = []
     for members, length in ((1, 25), (1, 100), (3, 25), (3, 100)):
@@ -193,7 +188,7 @@ def main() -> None:
             text = "{comparisons_per_cpu_second:17.0f} {a_a[median]:5.2f} {loss_before:12.3f} {loss:6.3f}"
             print(f"{members:7} {length:6} {name:10} {text.format(**row[name])}{last}", flush=True)
     if not options.quick:
-        RESULTS.write_text(json.dumps({"machine": machine, "versions": versions, "rows": rows}, indent=1) + "\n")
+        record("reward_training", {"imitation": version("imitation"), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -23,9 +23,7 @@ import dataclasses
 import itertools
 import json
 import os
-import platform
 import random
-import shlex
 import statistics
 import sys
 import time
@@ -43,12 +41,12 @@ import scipy.optimize
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.cluster_model import POOL, Cluster, Costs, Line, simulate
 from benchmarks.intervals import bootstrap
+from benchmarks.record import record
 from rlhf_ray.actors import executor
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 
-RESULTS = Path(__file__).parent / "results" / "scaling.json"
 COPIES, LENGTH, SHORT = 8, 500, 25
 FRAGMENT = 25
 LARGEST = 500_000
@@ -360,7 +358,6 @@ def outcome_of(
     costs = costs_of(turns, step_bytes)
     return {
         "environment": environment,
-        "command": shlex.join(["python", "benchmarks/scaling.py", *sys.argv[1:]]),
         "efficiency_1_to_2": with_interval(efficiency, pair, 2_000),
         "costs": dataclasses.asdict(costs),
         "check": check(turns, step_bytes),
@@ -378,13 +375,11 @@ def main() -> None:
     quiet()
     start_ray(cpus=32)  # for all arms at once
     executor.one_machine = lambda: False  # each actor in a process of its own, as on several
-    load = os.getloadavg()
     pair, _ = measure(options.environment, ("one", "two"))
     turns, step_bytes = measure(options.environment, tuple(ARMS))
     outcome = outcome_of(options.environment, pair, turns, step_bytes)
-    outcome["machine"] = {"cpus": psutil.cpu_count(), "platform": platform.platform(), "load_before": load}
     print(json.dumps({name: outcome[name] for name in ("efficiency_1_to_2", "costs", "check")}, indent=1))
-    RESULTS.write_text(json.dumps(outcome, indent=1) + "\n")
+    record("scaling", outcome)
     for row in outcome["prediction"]:
         print(*(value for value in row.values() if not isinstance(value, dict)))
 

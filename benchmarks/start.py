@@ -18,9 +18,7 @@ import argparse
 import ctypes
 import json
 import os
-import platform
 import shlex
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,7 +29,9 @@ from typing import Any
 
 import psutil
 
-RESULTS = Path(__file__).parent / "results"
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.record import record
+
 HELP = (
     "--help",
     "train --help",
@@ -184,12 +184,6 @@ def yardstick() -> float:
         return min(follow(YARDSTICK, Path(folder))["cpu_seconds"] for _ in range(5))
 
 
-def commit() -> str:
-    """What was measured."""
-    words = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -197,28 +191,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=("help", "run", "memory"), default=("help", "run", "memory"))
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    outcome: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "commit": commit()}
+    outcome: dict[str, Any] = {}
     if "help" in options.only:
         outcome["help_cpu_seconds"] = {words: several(words, options.times)["cpu_seconds"] for words in HELP}
     if "run" in options.only:
         outcome["smallest_run"] = {"words": SMALLEST} | several(SMALLEST, options.times)
     if "memory" in options.only:
         outcome["memory"] = {"words": A_FEW_ITERATIONS} | several(A_FEW_ITERATIONS, 1, memory=True)
-    outcome["machine"] = {
-        "cpus": os.cpu_count(),
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "load": round(statistics.fmean(os.getloadavg()[:2]), 1),
-    }
     print(json.dumps(outcome, indent=1))
     if len(options.only) == 3:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "start.json").write_text(json.dumps(outcome, indent=1) + "\n")
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+        record("start", outcome)
 
 
 if __name__ == "__main__":

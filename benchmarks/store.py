@@ -26,15 +26,12 @@ os.environ.update(OMP_NUM_THREADS="1")  # read when torch is imported
 
 import argparse
 import json
-import platform
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +39,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.intervals import bootstrap
+from benchmarks.record import record
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.store import PreferenceStore
 
-RESULTS = Path(__file__).parent / "results" / "store.json"
 SHAPES = {"images": (64, 64, 3), "vectors": (4,)}
 LENGTH, MINIBATCH = 25, 64
 
@@ -153,10 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="300 comparisons")
     count = 300 if parser.parse_args().quick else 5500
-    cpus = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    machine = {"cpus": cpus, "platform": platform.platform(), "load": os.getloadavg()}
-    versions = {"python": platform.python_version()} | {name: version(name) for name in ("pyarrow", "numpy")}
-    result: dict[str, Any] = {"machine": machine, "versions": versions}
+    result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         result["batch_commit_of_50"] = spread(fill(folder / "batches", SHAPES["images"], 20, 50))
@@ -176,7 +170,7 @@ def main() -> None:
             for figure, value in row.items():
                 print(kind, figure, value, flush=True)
     if count > 300:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+        record("store", result)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ import argparse
 import dataclasses
 import json
 import os
-import platform
-import shlex
 import statistics
 import sys
 import time
@@ -27,6 +25,8 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.record import record
+
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # no token in the home folder
 from rlhf_ray import tune_configs
 from rlhf_ray.envs import make_vector_env
@@ -38,7 +38,6 @@ from rlhf_ray.settings import Experiment
 from rlhf_ray.sweeps import Plan, sweep
 from rlhf_ray.sweeps.results import SweepOutcome
 
-RESULTS = Path(__file__).parent / "results"
 FRESH = 77
 """Seed of the episodes that the best policies are compared on: none that a trial was measured on."""
 
@@ -105,8 +104,6 @@ def main() -> None:
     mean, interval = statistics.mean(differences), mean_interval(differences)
     assert interval is not None, "one episode has no interval"
     result = {
-        "command": shlex.join(["python", *sys.argv]),
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
         "steps_ratio": arms["asha"]["env_steps"] / arms["to the end"]["env_steps"],
         "best_on_fresh_episodes": {name: statistics.mean(values) for name, values in played.items()},
         "difference": mean,
@@ -114,8 +111,7 @@ def main() -> None:
         "same_trial": arms["asha"]["best"] == arms["to the end"]["best"],
         "arms": arms,
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"sweep_{options.preset}.json").write_text(json.dumps(result, indent=1) + "\n")
+    record(f"sweep_{options.preset}", result)
     print(
         f"steps: {result['steps_ratio']:.2f} of those of running to the end; the best: {result['best_on_fresh_episodes']}, "
         f"difference {mean:.1f} (95 % interval {interval[0]:.1f} to {interval[1]:.1f})"

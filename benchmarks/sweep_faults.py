@@ -14,9 +14,7 @@ import argparse
 import dataclasses
 import json
 import os
-import platform
 import random
-import shlex
 import sys
 import threading
 import time
@@ -25,6 +23,8 @@ from pathlib import Path
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.record import record
+
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # no token in the home folder
 from rlhf_ray import tune_configs
 from rlhf_ray.runs.train import quiet, start_ray
@@ -32,7 +32,6 @@ from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.sweeps import Plan, sweep
 
-RESULTS = Path(__file__).parent / "results"
 ACTORS = ("SweepTrial", "Evaluator", "ClipPool", "GathererActor", "RolloutCollector", "RewardTrainerActor")
 ACTORS += ("PreferenceStore",)
 
@@ -112,8 +111,6 @@ def main() -> None:
         ids = [] if held is None else list(held.pairs.ids)
         labels[trial["name"]] = {"labels": len(ids), "twice": len(ids) - len(set(ids))}
     result = {
-        "command": shlex.join(["python", *sys.argv]),
-        "machine": {"cpus": os.cpu_count(), "platform": platform.platform()},
         "seconds": seconds,
         "kills": len(killer.kills),
         "killed_at": killer.kills,
@@ -126,8 +123,7 @@ def main() -> None:
         ],
         "actors_left": left,
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "sweep_faults.json").write_text(json.dumps(result, indent=1) + "\n")
+    record("sweep_faults", result)
     print(json.dumps({name: value for name, value in result.items() if name != "trials"}, indent=1))
     budget = experiment.preferences.comparisons
     assert outcome.complete

@@ -41,6 +41,7 @@ autodoc_typehints_description_target = "documented"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # or an attribute with a docstring is there twice
 add_module_names = False
 
 # One prompt is no part of a command.

@@ -1,4 +1,4 @@
-"""Teachers: who answers without a person. They see the true reward; nothing else in training does."""
+"""Teachers: scripted annotators that see the true reward. Nothing else in training does."""
 
 from __future__ import annotations
 
@@ -12,25 +12,33 @@ from rlhf_ray.data.registry import Registry
 
 
 class Teacher(Protocol):
-    """Answers questions about pairs. One of your own is made with ``settings``, the `PreferenceSettings`, where it takes them."""
+    """Answers pairs. The constructor of a custom teacher may take ``settings``, the `PreferenceSettings`."""
 
     name: str
-    """Who its answers are stored as those of."""
+    """The annotator's name in the store."""
 
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
-        """The preference for the left fragment of each pair, ``[n]`` float32: 1 left, 0 right, 0.5 equally good."""
+        """Answer each pair.
+
+        Args:
+            pairs: ``n`` pairs with true rewards.
+            rng: source of randomness.
+
+        Returns:
+            ``[n]`` float32: the preference for the left fragment: 1 left, 0 right, 0.5 equally good.
+        """
         ...
 
 
 def _return_difference(pairs: Pairs) -> FloatArray:
     difference = pairs.left.returns() - pairs.right.returns()
     if np.isnan(difference).any():
-        raise ValueError("A scripted teacher needs the true reward of every step, and these fragments lack it.")
+        raise ValueError("A scripted teacher needs the true reward of every step; these fragments lack some.")
     return difference
 
 
 class Oracle:
-    """Always prefers the fragment of larger true return; exact ties are "equally good" (the oracle of B-Pref, 2021)."""
+    """Prefers the fragment with the larger true return; exact ties are "equally good" (B-Pref's oracle, Lee et al. 2021)."""
 
     name = "oracle"
 
@@ -43,7 +51,10 @@ class Stochastic:
     """Prefers left with probability ``sigmoid(rationality * (return_left - return_right))`` (Bradley-Terry).
 
     Args:
-        rationality: β, per unit of true reward: 0 answers at random, ∞ is the oracle. Its scale is the task's.
+        rationality: β, per unit of true reward: 0 answers at random, ∞ is the oracle. Choose it relative to the task's rewards.
+
+    Raises:
+        ValueError: ``rationality`` is negative.
     """
 
     name = "stochastic"
@@ -56,7 +67,7 @@ class Stochastic:
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
         """See `Teacher.answer`."""
         difference = _return_difference(pairs)
-        # Ties apart: ∞ * 0 is no number.
+        # Handle ties separately: ∞ * 0 is NaN.
         logits = np.clip(self.rationality * np.where(difference == 0, 1.0, difference), -50.0, 50.0)
         logits[difference == 0] = 0.0
         return (rng.random(len(pairs)) < 1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
@@ -68,4 +79,4 @@ TEACHERS: Registry[Teacher] = Registry(
     {"oracle": Oracle, "stochastic": lambda settings: Stochastic(settings.rationality)},
     others=("human",),
 )
-"""By name."""
+"""Built-in teachers by name."""

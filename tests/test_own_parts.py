@@ -221,8 +221,13 @@ broken = 1 / 1
         ("preferences", "gatherer", "wrong_parts:Asks", r"whose ask can't be called as ask\(number, pairs\)"),
         ("reward_model", "network", "wrong_parts:Detached", r"its rewards depend on no parameter"),
         ("reward_model", "network", "wrong_parts:Mean", r"2 fragments of 3 steps.*\(3, 2, 3\)|raised RuntimeError"),
-        ("reward_model", "network", "wrong_parts:NoModule", r"must make a torch.nn.Module"),
-        ("reward_model", "loss", "wrong_parts:mean", r"it gave \(\): it must give the loss of each, not their mean"),
+        ("reward_model", "network", "wrong_parts:NoModule", r"must return a torch.nn.Module"),
+        (
+            "reward_model",
+            "loss",
+            "wrong_parts:mean",
+            r"it returned shape \(\): return one loss per difference, not their mean",
+        ),
         ("reward_model", "loss", "wrong_parts:short", r"called with \(return_difference, preferences, label_noise\)"),
     ],
 )

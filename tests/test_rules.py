@@ -131,13 +131,16 @@ def test_private_names_are_found(line: str, found: bool) -> None:
 
 def test_documents_name_what_is_there() -> None:
     known = {
-        path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): text for path, text in sources(*PRODUCT)
+        f"rlhf_ray/{path.removeprefix('rlhf_ray/')}".removesuffix(".py")
+        .removesuffix("/__init__")
+        .replace("/", "."): text
+        for path, text in sources(*PRODUCT)
     }
     known |= {f"rlhf_ray.{name}": text for name, text in known.items() if not name.startswith("rlhf_ray")}  # the links
     lacking, found = set(), 0
-    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         text = document.read_text(encoding="utf-8")
-        for name in re.findall(r"\b(?:rlhf_ray|actors)(?:\.\w+)+(?!\.?[\w/])", text):
+        for name in re.findall(r"\brlhf_ray(?:\.\w+)+(?!\.?[\w/])", text):
             if name.endswith((".py", ".preferences")):  # a file; the store's format
                 continue
             module, _, rest = name.rpartition(".")

@@ -29,52 +29,52 @@ COMMANDS = {
     "stop": "cluster:stop",
     "doctor": "doctor:run",
 }
-"""Each command's module in this package, and the function in it that takes the words of the command line."""
+"""``module:function`` of each command in this package; the function takes the remaining arguments."""
 
 USAGE = """usage: rlhf-ray COMMAND …
 
   rlhf-ray train PRESET [--SETTING VALUE …]   learn a reward from comparisons and train an agent on it
-  rlhf-ray train --resume RUN                 go on with a run that was stopped or killed
-  rlhf-ray evaluate RUN [--episodes N]        measure a run's saved policy on the true reward
-  rlhf-ray record RUN --out FILE              write down what a run's saved policy does
-  rlhf-ray label SOURCE --store STORE         have people compare clips, without training
-  rlhf-ray links RUN [--revoke NAME]          show people's links to a labelling page, make new ones, shut somebody out
+  rlhf-ray train --resume RUN                 resume a stopped or killed run
+  rlhf-ray evaluate RUN [--episodes N]        measure the true return of a run's saved policy
+  rlhf-ray record RUN --out FILE              record episodes of a run's saved policy
+  rlhf-ray label SOURCE --store STORE         collect comparisons from people, without training
+  rlhf-ray links RUN [--revoke NAME]          show, renew or revoke the annotators' links to a labelling page
   rlhf-ray fit STORE [--out FOLDER]           fit a reward model to stored labels
-  rlhf-ray tune PRESET [--trials N …]         try different settings: the preset's search space, or what --vary names
-  rlhf-ray tune --resume FOLDER               go on with a sweep that was stopped or killed
-  rlhf-ray submit -- COMMAND …                run one of these in a cluster
-  rlhf-ray ps                                 list the runs of a cluster
-  rlhf-ray stop RUN                           stop a run of a cluster as Ctrl-C does
-  rlhf-ray store ACTION PATH …                look after a preference store; `rlhf-ray store` lists the actions
+  rlhf-ray tune PRESET [--trials N …]         search over settings: the preset's search space, or --vary
+  rlhf-ray tune --resume FOLDER               resume a stopped or killed sweep
+  rlhf-ray submit -- COMMAND …                run one of these commands on a cluster
+  rlhf-ray ps                                 list the runs on a cluster
+  rlhf-ray stop RUN                           stop a run on a cluster, like Ctrl-C
+  rlhf-ray store ACTION PATH …                inspect and manage a preference store; `rlhf-ray store` lists the actions
   rlhf-ray doctor [--address …]               check the installation, this machine and the Ray cluster
 
-PRESET is one of {presets}; or the name of an environment, which starts from the defaults; or a
-JSON file of settings (a run's config.json, a sweep's best.json). An environment module:Id that a file names and you have
-not typed before needs --allow-import MODULE, since importing it runs its code.
-`rlhf-ray COMMAND --help` (and `rlhf-ray train PRESET --help`) explains every option. With --debug (or RLHF_RAY_DEBUG=1) every
-command shows the whole trace of what goes wrong."""
+PRESET is one of {presets};
+or an environment id, which uses the default settings; or a JSON file of settings (a run's config.json, a sweep's best.json).
+If a file names an environment or a part as module:Name, allow it with --allow-import MODULE, because importing runs its code.
+`rlhf-ray COMMAND --help` (and `rlhf-ray train PRESET --help`) describes every option. With --debug (or RLHF_RAY_DEBUG=1), every
+command shows full tracebacks."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. Wrong settings end it with code 2, other failures with 1, each with one line that says what to do."""
-    # The networks are small: several processes with several threads each lose on few cores far more than they gain.
+    """Run the command line. Exits with code 2 on invalid settings and 1 on other failures, each with a one-line message."""
+    # The networks are small: on few cores, several processes with several threads each are much slower.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     words = list(sys.argv[1:] if arguments is None else arguments)
-    own = words[: words.index("--")] if "--" in words else words  # what follows is the command of a job
+    own = words[: words.index("--")] if "--" in words else words  # arguments after -- belong to the submitted command
     if "--debug" in own:
         words.remove("--debug")
         os.environ[DEBUG] = "1"
-    if not debugging():  # or Ray prints the trace of what is told in a line
+    if not debugging():  # otherwise Ray prints tracebacks of errors that we report in one line
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     try:
         _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read what this prints has gone, as `head` does. Python would complain when it flushes at its end.
+        # The reader of stdout has closed the pipe (`| head`). Avoid Python's complaint when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt as stopped:
-        print(f"rlhf-ray: {str(stopped) or 'stopped at once'}", file=sys.stderr)
+        print(f"rlhf-ray: {str(stopped) or 'interrupted'}", file=sys.stderr)
         if arguments is None:
             leave(130)
         sys.exit(130)
@@ -94,7 +94,7 @@ def _run(words: list[str]) -> None:
         return
     command, rest = words[0], words[1:]
     if command not in COMMANDS:
-        sys.exit(f"rlhf-ray: there is no command {command!r}.\n{usage}")
+        sys.exit(f"rlhf-ray: unknown command {command!r}.\n{usage}")
     if command in ("train", "tune") and (not rest or rest[0].startswith("-")) and rest[:1] != ["--resume"]:
         print(usage)
         sys.exit(0 if rest and rest[0] in ("-h", "--help") else 2)

@@ -1,4 +1,4 @@
-"""The words of a command line, read into a dataclass. What is wrong with a value is one line."""
+"""Parse command-line arguments into a dataclass. Invalid values give a one-line message."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rlhf_ray.data.errors import SettingError
 
 
 def parse_arguments(kind: Any, program: str, words: Sequence[str], default: Any = None) -> Any:
-    """An instance of ``kind`` with the options in ``words``; with ``--help``, prints them all and ends.
+    """Parse ``words`` into an instance of ``kind``; ``--help`` prints all options and exits.
 
     Args:
-        kind: a dataclass: each field is an option.
-        program: its name, for the help.
-        words: of the command line.
-        default: the instance to begin with.
+        kind: a dataclass; each field is an option.
+        program: the program name shown in the help.
+        words: the arguments.
+        default: an instance with the default values.
 
     Raises:
-        SettingError: an option has a value that cannot work.
-        SystemExit: an option is unknown or no value of its type, which is printed; or help was asked for.
+        SettingError: an option has an invalid value.
+        SystemExit: an option is unknown or its value has the wrong type (printed), or ``--help`` was given.
     """
     options: dict[str, Any] = {} if default is None else {"default": default}
     printed = io.StringIO()
@@ -32,7 +32,7 @@ def parse_arguments(kind: Any, program: str, words: Sequence[str], default: Any 
         with contextlib.redirect_stderr(printed):
             return tyro.cli(Annotated[kind, tyro.conf.arg(name="")], prog=program, args=list(words), **options)
     except SystemExit as end:
-        # tyro draws a box around what a dataclass says of its values, and says it more than once.
+        # tyro repeats a dataclass's own error inside a box; raise that error instead.
         error: BaseException | None = end
         while error is not None:
             if isinstance(error, SettingError):

@@ -1,6 +1,6 @@
-"""`rlhf-ray submit | ps | stop`: runs in a cluster.
+"""`rlhf-ray submit | ps | stop`: manage runs on a cluster.
 
-Nothing of Ray is imported before it is known whether to show Ray's token: Ray looks at that once, when it is imported.
+Imports Ray only after `access.show_token`: Ray reads its token once, on import.
 """
 
 from __future__ import annotations
@@ -24,54 +24,54 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import in_job
 
 WIDTH = 80
-"""Columns of what `ps` prints, as far as names allow."""
+"""Line width of `ps`; long names may exceed it."""
 
 ENDED = ("succeeded", "failed", "stopped")
-"""States of jobs that are over."""
+"""Final states of jobs."""
 
 USAGE = """usage: rlhf-ray submit [--address URL] [--working-dir FOLDER] [--OPTION VALUE …] -- COMMAND …
 
-COMMAND is what would come after `rlhf-ray` here, as `train pendulum --seed 3` or `train --resume runs/…`. It runs in the
-cluster; what it prints is shown here. Relative run folders lie below the home folder there. `rlhf-ray submit --help`
-explains every option."""
+COMMAND is the part after `rlhf-ray`, such as `train pendulum --seed 3` or `train --resume runs/…`. It runs on the cluster;
+its output is shown here. Relative run folders are below the home folder on the cluster. `rlhf-ray submit --help` describes
+every option."""
 
 
 @dataclass(frozen=True)
 class Submit:
-    """Run an `rlhf-ray` command as a job of a cluster, and show what it prints. Ctrl-C stops showing it; the job goes on."""
+    """Run an `rlhf-ray` command as a Ray job on a cluster and show its output. Ctrl-C detaches; the job keeps running."""
 
     address: str | None = None
-    """Of the cluster's dashboard; RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265 unless given."""
+    """URL of the cluster's dashboard. Default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265."""
     working_dir: Path | None = None
-    """Folder to send along, without what its .gitignore names: its code runs in the place of what is installed there."""
+    """Folder to upload, except files in its .gitignore. Its code runs instead of the code installed on the cluster."""
     env: tuple[str, ...] = ()
-    """More environment variables of the job, as NAME=VALUE. Everyone with the cluster's token can read them: no keys."""
+    """Environment variables for the job, as NAME=VALUE. Everyone with the cluster's token can read them, so pass no secrets."""
     cpus: float | None = None
-    """CPUs for the run's own process (its learner among them), on whatever node has them; it is on the head unless given."""
+    """CPUs for the run's own process (including the learner), on any node that has them. Default: runs on the head node."""
     gpus: float | None = None
-    """GPUs for the run's own process, on whatever node has them."""
+    """GPUs for the run's own process, on any node that has them."""
     follow: bool = True
-    """Show what the job prints until it ends."""
+    """Show the job's output until it ends."""
 
 
 @dataclass(frozen=True)
 class Ps:
-    """List the runs of a cluster: those that go on, and the jobs that have ended or wait."""
+    """List the runs on a cluster: running ones, and pending and finished jobs."""
 
     address: str | None = None
-    """Of the cluster; RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265 unless given."""
+    """Address of the cluster. Default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265."""
     json: bool = False
     """Print a JSON list instead."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Stop a run of a cluster as Ctrl-C does: after the current iteration, with a checkpoint to resume from. Waits for its end."""
+    """Stop a run on a cluster like Ctrl-C: after the current iteration, with a checkpoint to resume from. Waits until it ends."""
 
     run: tyro.conf.Positional[str]
-    """The run's name, its folder or its job, as `rlhf-ray ps` gives them."""
+    """Name, folder or job id of the run, as listed by `rlhf-ray ps`."""
     address: str | None = None
-    """Of the cluster; RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265 unless given."""
+    """Address of the cluster. Default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS or http://127.0.0.1:8265."""
 
 
 def submit(words: list[str]) -> None:
@@ -84,7 +84,7 @@ def submit(words: list[str]) -> None:
         sys.exit(2)
     options: Submit = parse_arguments(Submit, "rlhf-ray submit", own)
     if options.working_dir is not None and not options.working_dir.is_dir():
-        raise SettingError(f"--working-dir is {options.working_dir}, and there is no such folder.")
+        raise SettingError(f"--working-dir is {options.working_dir}, which does not exist; give an existing folder.")
     access.show_token()
 
     from ray.job_submission import JobStatus
@@ -94,7 +94,7 @@ def submit(words: list[str]) -> None:
     client, variables = jobs.connect(options.address), _variables(options.env)
     if variables:
         print(
-            f"rlhf-ray: Ray shows the values of {', '.join(variables)} to everyone with the cluster's token. Keep keys in a file "
+            f"rlhf-ray: everyone with the cluster's token can read the values of {', '.join(variables)}. Store secrets in a file "
             "on the nodes instead (docs/cluster.md, Keys).",
             file=sys.stderr,
         )
@@ -107,18 +107,18 @@ def submit(words: list[str]) -> None:
         gpus=options.gpus,
     )
     where = "" if options.address is None else f" --address {options.address}"
-    print(f"job {job}; `rlhf-ray ps{where}` shows it, `rlhf-ray stop {job}{where}` ends it", flush=True)
+    print(f"submitted job {job}; `rlhf-ray ps{where}` shows it, `rlhf-ray stop {job}{where}` stops it", flush=True)
     if not options.follow:
         return
     try:
         status = jobs.follow(client, job, lambda text: print(text, end="", flush=True))
     except KeyboardInterrupt:
-        print(f"\njob {job} goes on")
+        print(f"\njob {job} keeps running")
         return
     except ConnectionError as error:
         sys.exit(
-            f"rlhf-ray: {error}. Where the cluster lives, the job goes on; where it does not, bring it up again and go on "
-            "with the run: rlhf-ray submit -- train --resume RUN."
+            f"rlhf-ray: {error}. If the cluster is up, the job keeps running. If it is down, restart it and resume the run: "
+            "rlhf-ray submit -- train --resume RUN."
         )
     print(f"job {job} {status.lower()}")
     if status != JobStatus.SUCCEEDED:
@@ -156,20 +156,20 @@ def stop(words: list[str]) -> None:
     row = find(listed(announced.runs(), submitted()), options.run)
     if row["folder"] is None:
         jobs.connect().stop_job(row["job"])
-        print(f"{row['job']}: stopped before it had a run")
+        print(f"{row['job']}: stopped before the run started")
         return
     print(f"{row['name']}: stopping after the current iteration", flush=True)
     announced.stop(row["folder"])
-    print(f"{row['name']}: stopped; `{going_on_with(row)}` goes on with it")
+    print(f"{row['name']}: stopped; resume with `{going_on_with(row)}`")
 
 
 def going_on_with(row: dict[str, Any]) -> str:
-    """The command that goes on with a run, or a sweep, that was stopped."""
+    """The command that resumes a stopped run or sweep."""
     return f"rlhf-ray {'tune' if row.get('sweep') else 'train'} --resume {row['folder']}"
 
 
 def submitted() -> list[dict[str, Any]]:
-    """The jobs that `submit` has submitted to the cluster that Ray is connected to; none where it has no dashboard."""
+    """The jobs submitted by `submit` to the connected cluster; empty if the cluster has no dashboard."""
     from rlhf_ray.cluster import jobs
 
     try:
@@ -191,11 +191,11 @@ def submitted() -> list[dict[str, Any]]:
 
 
 def listed(runs: Sequence[dict[str, Any]], of_jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that `ps` shows, the oldest first.
+    """The rows of `ps`, oldest first.
 
     Args:
-        runs: those that go on (`rlhf_ray.actors.announced.runs`).
-        of_jobs: jobs (`submitted`). One whose run goes on is shown as that run.
+        runs: the active runs (`rlhf_ray.actors.announced.runs`).
+        of_jobs: the jobs (`submitted`). A job with an active run is listed as that run.
     """
     going_on = {run["job"] for run in runs}
     names = ("name", "folder", "environment", "env_steps", "total_env_steps", "labels", "total_labels", "pages", "node")
@@ -205,30 +205,32 @@ def listed(runs: Sequence[dict[str, Any]], of_jobs: Sequence[dict[str, Any]]) ->
 
 
 def find(rows: Sequence[dict[str, Any]], run: str) -> dict[str, Any]:
-    """The row that ``run`` names, by name, folder or job.
+    """Find a row by the run's name, folder or job id.
 
     Raises:
-        SettingError: none does, or several do, or it has ended.
+        SettingError: no row matches, several match, or the run has ended.
     """
     named = [row for row in rows if run.rstrip("/") in (row["name"], row["folder"], row["job"])]
     alive = [row for row in named if row["state"] not in ENDED]
     if len(alive) == 1:
         return alive[0]
     if alive:
-        raise SettingError(f"{run} is the name of {len(alive)} runs: {', '.join(str(row['folder']) for row in alive)}.")
+        raise SettingError(
+            f"{len(alive)} runs are called {run}; give the folder of one: {', '.join(str(row['folder']) for row in alive)}."
+        )
     if named:
-        raise SettingError(f"{run} has ended: it has {named[0]['state']}.")
+        raise SettingError(f"{run} has already ended ({named[0]['state']}).")
     raise SettingError(
-        f"No run of this cluster is called {run}; there are {', '.join(str(row['name'] or row['job']) for row in rows) or 'none'}."
+        f"No run on this cluster is called {run}; it has {', '.join(str(row['name'] or row['job']) for row in rows) or 'none'}."
     )
 
 
 def in_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What `ps` prints: each run's name alone on a line, whole, so that it can be pasted; below it all else in `WIDTH` columns."""
+    """The lines of `ps`: each run's full name on its own line, for copying, then its details wrapped at `WIDTH`."""
     names = Counter(row["name"] for row in rows)
     lines = []
     for row in rows:
-        # Where two have one name, their folders are told apart.
+        # Runs with the same name are listed by folder.
         lines.append((row["name"] if names[row["name"]] == 1 else row["folder"]) or row["job"])
         ended, span = row["state"] in ENDED, _span(time.time() - row["since"])
         said = [
@@ -262,12 +264,12 @@ def _span(seconds: float) -> str:
 
 
 def _inside(address: str | None) -> bool:
-    """Connect to the cluster itself, where it is reached: from a job of it, or by an address that is not its dashboard's."""
+    """Connect to the cluster directly if possible: from one of its jobs, or with an address that is not a dashboard URL."""
     of_others = None if in_job() else os.environ.get("RAY_API_SERVER_ADDRESS")
     named = address or of_others or os.environ.get("RAY_ADDRESS")
     if not named or "://" in named:
         return False
-    os.environ.pop("RAY_API_SERVER_ADDRESS", None)  # or its jobs would be those of another cluster
+    os.environ.pop("RAY_API_SERVER_ADDRESS", None)  # otherwise it would list another cluster's jobs
     os.environ["RAY_ADDRESS"] = named
     access.show_token()
 
@@ -278,10 +280,10 @@ def _inside(address: str | None) -> bool:
 
 
 def relay(address: str | None, words: Sequence[str]) -> None:
-    """Run ``rlhf-ray WORDS …`` in the cluster whose dashboard is at ``address``, and show what it prints.
+    """Run ``rlhf-ray WORDS …`` on the cluster with the dashboard at ``address``, and show its output.
 
     Raises:
-        SettingError: there is no way into the cluster, or this is such a job already.
+        SettingError: the cluster is unreachable, or this process is itself such a relayed job.
     """
     access.show_token()
 
@@ -289,8 +291,8 @@ def relay(address: str | None, words: Sequence[str]) -> None:
 
     if os.environ.get(jobs.RELAYED):
         raise SettingError(
-            f"This is a job that `rlhf-ray {words[0]}` has submitted, and it would submit itself again: it does not know the "
-            "cluster that it is in. Name that by its own address: --address HOST:6379."
+            f"This job of `rlhf-ray {words[0]}` can't find its own cluster and would submit itself again; give the cluster's "
+            "address: --address HOST:6379."
         )
 
     try:

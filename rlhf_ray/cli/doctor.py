@@ -13,11 +13,11 @@ from rlhf_ray.cli.arguments import parse_arguments
 
 @dataclass(frozen=True)
 class Doctor:
-    """Check the installation, this machine and Ray, and say what to do. Ends with code 1 when there is a problem."""
+    """Check the installation, this machine and Ray, and suggest fixes. Exits with code 1 if there is a problem."""
 
     address: str | None = None
-    """Address of the Ray cluster to check; RAY_ADDRESS unless given, and where that is not set, Ray started for the check. Given
-    a dashboard's (http://…), a job of the cluster makes the check."""
+    """Address of the Ray cluster to check. Default: RAY_ADDRESS, or a local Ray started for the check. With a dashboard URL
+    (http://…), the check runs as a job on the cluster."""
     json: bool = False
     """Print a JSON list instead of lines."""
 

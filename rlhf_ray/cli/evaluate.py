@@ -1,4 +1,4 @@
-"""`rlhf-ray evaluate`: measure a run's saved policy on the true reward."""
+"""`rlhf-ray evaluate`: measure the true return of a run's saved policy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rlhf_ray.data.errors import SettingError
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure a run's saved policy, acting deterministically, on the true reward."""
+    """Measure the true return of a run's saved policy, acting deterministically."""
 
     run: tyro.conf.Positional[Path]
     """The run folder."""
     episodes: int = 20
-    """Episodes to play."""
+    """Number of episodes."""
     json: bool = False
-    """Print one JSON object instead of a sentence."""
+    """Print one JSON object instead of text."""
 
 
 def run(words: list[str]) -> None:
@@ -50,14 +50,14 @@ def run(words: list[str]) -> None:
     }
     if values["env_steps"] is None:
         print(
-            f"rlhf-ray: {folder.metrics} lacks iteration {iteration}, which the policy is from, so its steps and comparisons are "
-            "not known.",
+            f"rlhf-ray: {folder.metrics} has no entry for the policy's iteration {iteration}, so its environment steps and "
+            "comparisons are unknown.",
             file=sys.stderr,
         )
     if command.json:
         print(json.dumps(values))
     else:
-        taken = "" if values["env_steps"] is None else f", after {values['env_steps']} steps"
+        taken = "" if values["env_steps"] is None else f", after {values['env_steps']} environment steps"
         print(
             f"{experiment.environment}: true return {result.true_return_mean:.1f} ± {result.true_return_std:.1f} over "
             f"{result.episodes} episodes{taken}" + (f" and {values['comparisons']} comparisons" if taken else "")

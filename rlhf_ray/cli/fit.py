@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 USAGE = """usage: rlhf-ray fit STORE [--out FOLDER] [--SETTING VALUE …]
 
-STORE is a preference store's folder or URL, or a run's folder. `rlhf-ray fit STORE --help` explains every option."""
+STORE is a preference store's folder or URL, or a run folder. `rlhf-ray fit STORE --help` describes every option."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit a reward model to all labels in a preference store, and say how often it is right about those held out."""
+    """Fit a reward model to all labels in a preference store, and report its held-out accuracy."""
 
     out: Path = Path("reward_model")
-    """Folder for the reward model; `rlhf-ray train … --reward-from` takes it."""
+    """Folder for the reward model; use it with `rlhf-ray train … --reward-from`."""
     environment: str | None = None
-    """The environment that the clips are from. A run's folder, or a store in one, tells it."""
+    """Environment of the fragments. Not needed for a run folder or a store inside one."""
     updates: int | None = None
-    """Gradient steps; 100 passes over the labels unless given, and at least reward_model.initial_updates."""
+    """Gradient steps. None: 100 passes over the labels, and at least reward_model.initial_updates."""
     held_out_share: float = 0.1
-    """Share of the labels (0 to below 1) kept out of the fit, to measure accuracy on. Decided by a hash of their ids."""
+    """Fraction (0 ≤ x < 1) of labels held out from the fit to measure held-out accuracy. Chosen by a hash of their ids."""
     seed: int = 0
-    """Seed of initial weights and batch order."""
+    """Random seed for initial weights and batch order."""
     reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
 
 
@@ -42,7 +42,7 @@ def run(words: list[str]) -> None:
     """Run the command.
 
     Raises:
-        SettingError: there are no labels, or something does not fit them.
+        SettingError: there are no labels, or an option does not match them.
     """
     if not words or words[0].startswith("-"):
         print(USAGE)
@@ -54,12 +54,10 @@ def run(words: list[str]) -> None:
     )
     if command.environment is None:
         raise SettingError(
-            f"{where} is no run's folder and lies in none, which would tell the environment; name it with --environment."
+            f"{where} is not a run folder or inside one, so the environment is unknown; give it with --environment."
         )
     if command.out.exists() and not (command.out / "reward.json").exists():
-        raise SettingError(
-            f"--out is {command.out}, and that is something else than a reward model; name another folder."
-        )
+        raise SettingError(f"--out is {command.out}, which exists and is not a reward model; give another folder.")
     with nothing_to_save():
         from rlhf_ray import envs
         from rlhf_ray.envs.spaces import check_spaces
@@ -85,7 +83,7 @@ def run(words: list[str]) -> None:
 
 
 def _as_in(experiment: Experiment) -> Fit:
-    """The defaults where a run's settings are known."""
+    """The defaults from a run's settings."""
     return Fit(
         environment=experiment.environment,
         held_out_share=experiment.preferences.held_out_share,

@@ -1,4 +1,4 @@
-"""`rlhf-ray label`: have people compare clips, without training."""
+"""`rlhf-ray label`: collect comparisons from people, without training."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from rlhf_ray.settings import Experiment, LabellingSettings
 USAGE = """usage: rlhf-ray label SOURCE --store STORE [--comparisons N] [--OPTION VALUE …]
 
 SOURCE is where the clips come from:
-  a run's folder            what its policy does
-  a preset, an environment  what random actions do
-  a .npz                    recorded steps, as `rlhf-ray record` writes them (images; --environment names theirs)
-  a preference store        the clips in it, in new pairs (images; --environment names theirs)
+  a run folder               clips of its saved policy
+  a preset, an environment   clips of random actions
+  an .npz file               recorded steps, as written by `rlhf-ray record` (images only; needs --environment)
+  a preference store         its clips in new pairs (images only; needs --environment)
 
-`rlhf-ray label SOURCE --help` explains every option."""
+`rlhf-ray label SOURCE --help` describes every option."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """Have people compare clips. Every answer is in the store, on the disk, before the page acknowledges it; Ctrl-C ends it."""
+    """Collect comparisons from people at the labelling page. The page acknowledges only durable answers. Ctrl-C stops."""
 
     store: str
-    """Folder or URL of the preference store: a new one, or one to add to."""
+    """Folder or URL of the preference store, new or existing."""
     comparisons: int = 100
-    """Comparisons that the store shall hold in the end."""
+    """Number of comparisons in the store at which to stop."""
     environment: str | None = None
-    """The environment that recorded clips are from. Other sources tell it."""
+    """Environment of the clips. Needed for .npz files and preference stores only."""
     length: int | None = None
-    """Steps per clip; as the run or the preset has it unless given."""
+    """Environment steps per clip. None: as in the run or preset."""
     seed: int = 0
-    """Seed of clips and pairs."""
+    """Random seed for clips and pairs."""
     labelling: LabellingSettings = field(default_factory=LabellingSettings)
 
 
@@ -71,6 +71,6 @@ def _experiment(source: str, environment: str | None) -> Experiment:
         return RunFolder.open(path).experiment()
     if path.exists():
         if environment is None:
-            raise SettingError(f"{source} does not tell which environment it is of: name it with --environment.")
+            raise SettingError(f"the environment of {source} is unknown; give it with --environment.")
         return preset(environment)
     return preset(source)

@@ -1,4 +1,4 @@
-"""`rlhf-ray links`: everybody's link to a labelling page, new ones, and shutting somebody out, also while the page is served."""
+"""`rlhf-ray links`: show, renew and revoke the annotators' links to a labelling page, also while the page is served."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from rlhf_ray.labelling.sessions import Sessions
 
 @dataclass(frozen=True)
 class Links:
-    """Show everybody's link to a labelling page. Whoever has a link labels in that person's name."""
+    """Show the annotators' links to a labelling page. Anyone who has a link labels in that annotator's name."""
 
     folder: tyro.conf.Positional[Path]
-    """The run's folder, the preference store's, or the file with the links."""
+    """The run folder, the preference store, or the file with the links."""
     revoke: tuple[str, ...] = ()
-    """Shut these people out at once: their links and sessions end. Their answers stay."""
+    """Revoke the links and sessions of these annotators at once. Their answers stay."""
     renew: tuple[str, ...] = ()
-    """Give these people new links: the old ones and their sessions end."""
+    """Give these annotators new links; the old links and sessions end."""
 
 
 def run(words: Sequence[str]) -> None:
     """Run the command.
 
     Raises:
-        SettingError: there are no links, or nobody of that name.
+        SettingError: there are no links, or no annotator of that name.
     """
     command = parse_arguments(Links, "rlhf-ray links", words)
     if in_job():
         raise SettingError(
-            "links would be in the job's output, which everyone with the cluster's token reads: run it on the node that has the "
-            "folder (docs/labelling.md)."
+            "everyone with the cluster's token can read a job's output, so it must not show links: run `rlhf-ray links` on the "
+            "node that has the folder (docs/labelling.md)."
         )
     file = find(command.folder)
     sessions = Sessions.load(file)
     for name in (*command.revoke, *command.renew):
         if name not in sessions.people:
-            raise SettingError(f"Nobody is called {name!r} in {file}; there are {', '.join(sessions.people)}.")
+            raise SettingError(f"{file} has no annotator {name!r}; it has {', '.join(sessions.people)}.")
     for name in command.revoke:
         sessions.revoke(name)
     for name in command.renew:

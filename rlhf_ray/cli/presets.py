@@ -1,7 +1,8 @@
-"""What a command's PRESET stands for, and where a new run's folder lies."""
+"""Resolve a command's PRESET, and choose the folder of a new run."""
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from rlhf_ray.settings import Experiment, load_experiment
 
 
 def preset(name: str) -> Experiment:
-    """The experiment called ``name``, or in the JSON file ``name``, or the defaults for the environment of that name."""
+    """The experiment of the preset ``name``, of the JSON file ``name``, or with default settings for the environment ``name``."""
     if name in tune_configs.names():
         experiment: Experiment = tune_configs.load(name).experiment
         return experiment
@@ -28,20 +29,21 @@ def preset(name: str) -> Experiment:
     try:
         envs.make_env(name).close()  # type: ignore[no-untyped-call]
     except (ValueError, ImportError, gymnasium.error.Error) as error:
-        if ":" in name:  # nobody means a preset by that
+        if ":" in name:  # can't be a preset
             raise SettingError(str(error)) from error
         presets = ", ".join(tune_configs.names())
         raise SettingError(f"{name!r} is neither a preset ({presets}) nor an environment: {error}") from error
-    consent.allow(consent.module_of(name))  # who types it, means it
+    consent.allow(consent.module_of(name))  # typing the name is consent
     return Experiment(environment=name)
 
 
 def new_folder(name: str, seed: int) -> Path:
-    """A folder for a run or a sweep of the preset ``name``, which is not there yet."""
+    """A path for a new run or sweep of the preset ``name``; it does not exist yet."""
     from rlhf_ray.actors.cluster import job_metadata
     from rlhf_ray.data.places import run_path
 
     moment = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%d-%H%M%S")
-    short = Path(name).stem if name.endswith(".json") else name.replace("/", "-")
-    job = job_metadata().get("job_submission_id", "")[-4:]  # two people may submit the same at the same moment
+    # A colon (module:Id-v0) would break scp, lists of paths and Windows.
+    short = re.sub(r"[^\w.-]+", "-", Path(name).stem if name.endswith(".json") else name)
+    job = job_metadata().get("job_submission_id", "")[-4:]  # two people may submit the same command in the same second
     return run_path("runs") / "-".join(filter(None, [short, f"seed{seed}", moment, job]))

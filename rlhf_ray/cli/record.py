@@ -1,4 +1,4 @@
-"""`rlhf-ray record`: write down what a run's policy does."""
+"""`rlhf-ray record`: record episodes of a run's policy."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rlhf_ray.runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class Record:
-    """Write down what a run's saved policy does, acting deterministically: demonstrations, or a dataset to label."""
+    """Record episodes of a run's saved policy, acting deterministically: demonstrations, or a dataset to label."""
 
     run: tyro.conf.Positional[Path]
-    """The run folder. The run may be going on."""
+    """The run folder. The run may still be running."""
     out: Path
-    """The file, a .npz: one flat array each for observations, actions, next_observations, rewards, terminals and timeouts."""
+    """The output file, .npz, with flat arrays observations, actions, next_observations, rewards, terminals and timeouts."""
     episodes: int = 20
-    """Episodes to play."""
+    """Number of episodes."""
     seed: int = 0
-    """Seed of the episodes' beginnings."""
+    """Random seed for the episodes' initial states."""
 
 
 def run(words: list[str]) -> None:

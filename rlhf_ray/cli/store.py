@@ -1,4 +1,4 @@
-"""`rlhf-ray store`: look into a preference store, check it, join it with others, and take data in and out."""
+"""`rlhf-ray store`: inspect, check, merge, import and export preference stores."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from rlhf_ray.store.store import PreferenceStore
 
 USAGE = """usage: rlhf-ray store ACTION PATH …
 
-  rlhf-ray store info PATH [--json]       what is in it
-  rlhf-ray store verify PATH [--json]     read everything and check it; ends with code 1 if something is wrong
+  rlhf-ray store info PATH [--json]       summarize the store
+  rlhf-ray store verify PATH [--json]     read and check everything; exits with code 1 if there is a problem
   rlhf-ray store compact PATH             join small files into larger ones
-  rlhf-ray store export PATH OUT          everything in one file: .parquet (with clips), .csv or .jsonl
-  rlhf-ray store weigh PATH WHO WEIGHT    what each answer of an annotator counts: 1 is the rule, 0 leaves them out
-  rlhf-ray store merge PATH OTHER …       add what other stores hold
-  rlhf-ray store undo PATH                take back what the latest merge brought
-  rlhf-ray store import PATH FILE         add an exported .parquet, imitation's or drlhp's saved preferences
+  rlhf-ray store export PATH OUT          write everything to one file: .parquet (with fragments), .csv or .jsonl
+  rlhf-ray store weigh PATH WHO WEIGHT    set the weight of an annotator's labels: 1 is the default, 0 excludes them
+  rlhf-ray store merge PATH OTHER …       add the contents of other stores
+  rlhf-ray store undo PATH                undo the latest merge
+  rlhf-ray store import PATH FILE         add an exported .parquet, or preferences saved by imitation or drlhp
 
-PATH is a store's folder or URL (s3://bucket/folder), or a run's folder. merge and import make a store where there is none."""
+PATH is a store's folder or URL (s3://bucket/folder), or a run folder. merge and import create the store if it does not exist."""
 
 
 @dataclass(frozen=True)
 class _Action:
-    """What all actions have in common."""
+    """Base of all actions."""
 
     path: tyro.conf.Positional[str]
-    """The store's folder or URL, or a run's folder."""
+    """The store's folder or URL, or a run folder."""
 
     def _open(self) -> PreferenceStore:
         return PreferenceStore(store_of(self.path), create=False)
@@ -47,7 +47,7 @@ class _Action:
 
 @dataclass(frozen=True)
 class Info(_Action):
-    """Say what is in a preference store."""
+    """Summarize a preference store."""
 
     json: bool = False
     """Print one JSON object."""
@@ -77,7 +77,7 @@ def _readable(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Verify(_Action):
-    """Read everything in a preference store and check it. Ends with code 1 if something is wrong."""
+    """Read and check everything in a preference store. Exits with code 1 if there is a problem."""
 
     json: bool = False
     """Print one JSON object."""
@@ -109,50 +109,48 @@ class Compact(_Action):
 
 @dataclass(frozen=True)
 class Export(_Action):
-    """Write everything in a preference store into one file."""
+    """Write everything in a preference store to one file."""
 
     out: tyro.conf.Positional[Path]
-    """The file: .parquet (with the clips), .csv or .jsonl."""
+    """The output file: .parquet (with the fragments), .csv or .jsonl."""
     overwrite: bool = False
-    """Replace the file if it is there already."""
+    """Replace an existing file."""
 
     def _run(self) -> None:
         if self.out.exists() and not self.overwrite:
-            raise SettingError(f"{self.out} is there already: name another file, or add --overwrite to replace it.")
+            raise SettingError(f"{self.out} already exists; give another file, or add --overwrite to replace it.")
         print(f"{self.out}: {exchange.export(self._open(), self.out)} events")
 
 
 @dataclass(frozen=True)
 class Weigh(_Action):
-    """Decide what each answer of an annotator counts, from the next fit on. Nothing is deleted."""
+    """Set the weight of an annotator's labels, from the next fit on. Nothing is deleted."""
 
     annotator: tyro.conf.Positional[str]
-    """Whose answers."""
+    """Name of the annotator."""
     weight: tyro.conf.Positional[float]
-    """1 is the rule, 0 leaves them out."""
+    """Weight of each label: 1 is the default, 0 excludes them."""
 
     def _run(self) -> None:
         store = self._open()
         there = store.describe()["annotators"]
         if self.annotator not in there:
-            raise SettingError(
-                f"{self.path} holds no answers of {self.annotator!r}; it holds those of {', '.join(there) or 'nobody'}."
-            )
+            raise SettingError(f"{self.path} has no annotator {self.annotator!r}; it has {', '.join(there) or 'none'}.")
         store.weigh(self.annotator, self.weight)
-        print(f"{self.path}: each of the {there[self.annotator]} answers of {self.annotator} counts {self.weight:g}")
+        print(f"{self.path}: the {there[self.annotator]} labels of {self.annotator} now have weight {self.weight:g}")
 
 
 @dataclass(frozen=True)
 class Merge(_Action):
-    """Add what other preference stores hold and this one lacks."""
+    """Add the contents of other preference stores that this one lacks."""
 
     path: tyro.conf.Positional[str]
-    """The store's folder or URL; made if it is not there."""
+    """The store's folder or URL; created if it does not exist."""
     others: tyro.conf.Positional[tuple[str, ...]]
     """The stores to add."""
 
     def _run(self) -> None:
-        # All of them, before anything is made or written.
+        # Check all of them before creating or writing anything.
         there = open_files(store_of(self.path)).exists("store.json")
         paths = [*([self.path] if there else []), *self.others]
         check_one_kind({path: _Action(path)._open().kinds() for path in paths})
@@ -163,24 +161,24 @@ class Merge(_Action):
 
 @dataclass(frozen=True)
 class Undo(_Action):
-    """Take back what the latest merge brought; or, where clips of several shapes were mixed, those that came later."""
+    """Undo the latest merge; or, if fragments of different shapes were mixed, remove those added later."""
 
     def _run(self) -> None:
-        print(f"{self.path}: took back {self._open().undo()}")
+        print(f"{self.path}: removed {self._open().undo()}")
 
 
 @dataclass(frozen=True)
 class Import(_Action):
-    """Add the preferences in a file: an exported .parquet, or what imitation or drlhp saved (nothing in it is run)."""
+    """Add preferences from a file: an exported .parquet, or one saved by imitation or drlhp. No code in the file is executed."""
 
     path: tyro.conf.Positional[str]
-    """The store's folder or URL; made if it is not there."""
+    """The store's folder or URL; created if it does not exist."""
     file: tyro.conf.Positional[Path]
-    """The file."""
+    """The input file."""
 
     def _run(self) -> None:
         if not self.file.is_file():
-            raise SettingError(f"{self.file} is no file.")
+            raise SettingError(f"{self.file} is not a file.")
         count = exchange.import_file(PreferenceStore(store_of(self.path)), self.file)
         print(f"{self.path}: {count} new comparisons from {self.file}")
 
@@ -198,7 +196,7 @@ def run(words: list[str]) -> None:
         print(USAGE)
         sys.exit(0 if words else 2)
     if words[0] not in ACTIONS:
-        raise SettingError(f"there is no action {words[0]!r}.\n{USAGE}")
+        raise SettingError(f"unknown action {words[0]!r}.\n{USAGE}")
     command: _Action = parse_arguments(ACTIONS[words[0]], f"rlhf-ray store {words[0]}", words[1:])
     try:
         command._run()

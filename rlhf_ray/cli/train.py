@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Train(Experiment):
-    """Learn a reward from comparisons and train an agent on it. Every setting has a default, shown here."""
+    """Learn a reward from comparisons and train an agent on it."""
 
     run_dir: Path | None = None
-    """Folder for everything the run leaves behind; a new one under runs/ unless given."""
+    """The run folder, for everything the run writes. None: a new folder under runs/."""
     reference: bool = False
-    """Also train PPO on the true reward, with the same settings and steps, to compare with."""
+    """Also train PPO on the true reward, with the same settings and steps, as a reference."""
     evaluation_episodes: int = 20
-    """Episodes each agent is evaluated on at the end."""
+    """Number of episodes for the final evaluation of each agent."""
     tracker: TrackerName = "none"
-    """Where metrics go besides TensorBoard: wandb is Weights & Biases (its login, or WANDB_MODE=offline)."""
+    """Tracker besides TensorBoard: wandb for Weights & Biases (needs a login, or WANDB_MODE=offline)."""
     callback: tuple[str, ...] = ()
-    """Your own callbacks, each as module:Name (rlhf_ray.runs.callbacks): they are told what the run does, and its metrics."""
+    """Your own callbacks, each as module:Name (see rlhf_ray.runs.callbacks). They receive the run's events and metrics."""
     teacher: str | None = None
-    """Short for preferences.teacher. With human, training goes on while people label (preferences.mode=asynchronous), unless
-    wait_for_labels is set."""
+    """Short for --preferences.teacher. With human, training continues while people label (preferences.mode=asynchronous), unless
+    --wait-for-labels is set."""
     wait_for_labels: bool = False
-    """With teacher=human: in each round, wait until people have answered all questions (preferences.mode=synchronous)."""
+    """With --teacher human: wait in each round until people have answered all questions (preferences.mode=synchronous)."""
     start: Annotated[Start, tyro.conf.arg(name="")] = field(default_factory=Start)
 
 
@@ -57,10 +57,10 @@ def run(words: list[str]) -> None:
     resumed = None
     if words[0] == "--resume":
         if len(words) < 2 or words[1].startswith("-"):
-            raise SettingError("--resume needs the folder of the run to go on with.")
+            raise SettingError("--resume needs the run folder of the run to resume.")
         resumed = RunFolder.open(words[1])
         if resumed.finished():
-            raise SettingError(f"--resume is {words[1]}, and that run is complete: its report is {resumed.report}.")
+            raise SettingError(f"--resume is {words[1]}, but that run is complete; see its report {resumed.report}.")
         options = resumed.about()["options"]
         options["start"] = Start(**options.get("start", {}))
         options["callback"] = tuple(options.get("callback", ()))
@@ -78,7 +78,7 @@ def run(words: list[str]) -> None:
     if resumed is not None:
         _check_resumed(resumed.experiment(), experiment)
         if command.start != defaults.start:
-            raise SettingError("--resume goes on with what the run began with; start a new run from something else.")
+            raise SettingError("--resume keeps what the run started from; start a new run to change that.")
 
     with nothing_to_save():
         from rlhf_ray.runs.new_run import new_run
@@ -103,7 +103,7 @@ def run(words: list[str]) -> None:
     with resumable(folder), Progress(experiment) as progress:
         progress.on_stage("starting Ray")
         start_ray(cpus=2 + experiment.ppo.num_env_runners + experiment.ppo.num_learners)
-        progress.on_stage("starting actors, gathering the first clips" if resumed is None else "starting actors")
+        progress.on_stage("starting actors, collecting the first fragments" if resumed is None else "starting actors")
         train(
             experiment,
             folder,
@@ -115,7 +115,7 @@ def run(words: list[str]) -> None:
 
 
 def _callbacks(names: Sequence[str], resumed: RunFolder | None) -> list[Callback]:
-    """The user's own. Naming one on the command line is consent to import it; what only a run's folder names needs it."""
+    """The user's callbacks. Naming one on the command line is consent to import it; names from a run folder need consent."""
     if resumed is not None:
         look_in_all(resumed.about().get("modules"))
         consent.check(names, resumed.run)
@@ -125,16 +125,16 @@ def _callbacks(names: Sequence[str], resumed: RunFolder | None) -> list[Callback
 
 @contextlib.contextmanager
 def resumable(folder: RunFolder) -> Iterator[None]:
-    """Say of a run that is left before it could be saved how it goes on."""
+    """On an interrupt before the first checkpoint, raise KeyboardInterrupt with the command that resumes the run."""
     try:
         yield
     except KeyboardInterrupt as stopped:
-        when = "before training began" if isinstance(stopped, Interrupted) else "at once"
-        raise KeyboardInterrupt(f"stopped {when}; `rlhf-ray train --resume {folder.path}` goes on") from stopped
+        when = "before training started" if isinstance(stopped, Interrupted) else "immediately"
+        raise KeyboardInterrupt(f"stopped {when}; resume with `rlhf-ray train --resume {folder.path}`") from stopped
 
 
 def with_first_comparisons(experiment: Experiment, words: Sequence[str]) -> Experiment:
-    """The preset, with first comparisons in its own proportion to the budget that ``words`` set, unless they set both."""
+    """Scale the preset's initial comparisons with the budget in ``words``, unless ``words`` set both."""
     of, given = experiment.preferences, {}
     for word, value in zip(words, [*words[1:], ""], strict=True):
         name, equals, text = word.partition("=")
@@ -149,11 +149,11 @@ def with_first_comparisons(experiment: Experiment, words: Sequence[str]) -> Expe
 
 
 def _experiment(command: Train) -> Experiment:
-    """The settings that a command line comes to."""
+    """The experiment that the command line describes."""
     experiment = Experiment(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Experiment)})
     preferences = experiment.preferences
     if command.wait_for_labels and "human" not in (command.teacher, preferences.teacher):
-        raise SettingError("--wait-for-labels waits for people, and there are none: add --teacher human.")
+        raise SettingError("--wait-for-labels needs people as teachers: add --teacher human.")
     if command.teacher is not None:
         mode: Any = preferences.mode
         if command.teacher == "human":
@@ -163,7 +163,7 @@ def _experiment(command: Train) -> Experiment:
 
 
 def _check_resumed(before: Experiment, now: Experiment) -> None:
-    """A run goes on with its own settings. Where it need not repeat bit for bit, another number of EnvRunners is no matter."""
+    """A resumed run keeps its settings; only in asynchronous mode may the number of env runners change."""
     allowed = before
     if before.preferences.mode == "asynchronous":
         allowed = dataclasses.replace(
@@ -171,6 +171,6 @@ def _check_resumed(before: Experiment, now: Experiment) -> None:
         )
     if now != allowed:
         raise SettingError(
-            "--resume goes on with the settings the run began with; the only one that may be changed is ppo.num_env_runners, "
-            "and that with preferences.mode=asynchronous. Start a new run for other settings."
+            "--resume keeps the run's settings; only ppo.num_env_runners may change, and only with "
+            "preferences.mode=asynchronous. Start a new run for other settings."
         )

@@ -1,4 +1,4 @@
-"""`rlhf-ray tune`: a preset's search space, or settings of your choosing, from the command line."""
+"""`rlhf-ray tune`: search over settings, from a preset's search space or --vary."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tune(Experiment):
-    """Run trials with different settings: those that the preset's search space varies, or that --vary names.
+    """Run trials with different settings, from the preset's search space or --vary.
 
-    Prints a table; leaves best.json for `rlhf-ray train`, a report, and each trial's folder. Every other setting can be given as in
-    `rlhf-ray train`.
+    Prints a table of the trials and writes best.json (for `rlhf-ray train`), a report, and a run folder per trial. Takes all
+    settings of `rlhf-ray train` too.
     """
 
     vary: tuple[str, ...] = ()
-    """What to vary, instead of the preset's search space: ppo.gamma=0.95,0.98 for these values, ppo.gamma=0.9..0.99 for what lies
-    between, reward_model.learning_rate=1e-4..1e-2:log for the same on a logarithmic scale. Several may follow."""
+    """Settings to vary, instead of the preset's search space: ppo.gamma=0.95,0.98 (these values), ppo.gamma=0.9..0.99 (a range),
+    reward_model.learning_rate=1e-4..1e-2:log (a range, log scale). Takes one or more."""
     trials: int = 4
-    """Trials, each with settings drawn from the search space."""
+    """Number of trials, each with settings drawn from the search space."""
     concurrent: int | None = None
-    """Trials at a time, at most; as many as there is room for unless given. On a cluster that grows: how many to ask for."""
+    """Maximum number of concurrent trials. None: as many as the resources allow. On an autoscaling cluster: how many to request."""
     search: Search = "random"
-    """Who chooses a trial's settings: random, or optuna (by what came out so far)."""
+    """Search algorithm that chooses the settings: random, or optuna (uses earlier results)."""
     schedule: Schedule = "none"
-    """none: all trials run to the end. asha: those that do worse than others stop early. pbt and pb2: a population; those that do
-    worse go on from others' checkpoints, labels and reward model included, with settings changed on the way."""
+    """none: all trials run their full budget. asha: stops poor trials early. pbt and pb2: population-based training; poor trials
+    continue from better ones' checkpoints (with labels and reward model) under changed settings."""
     metric: Literal["auto", Metric] = "auto"
-    """What trials are measured by. return: the true return of the policy on environments of its own, acting deterministically.
-    likelihood: that of held-out comparisons under the reward model, where there is no true reward. auto: return, or likelihood
-    where people are asked."""
+    """Metric that ranks trials. return: true return of the deterministic policy in separate environments. likelihood:
+    log-likelihood of held-out comparisons under the reward model, for tasks without a true reward. auto: return, or likelihood if
+    people answer."""
     evaluation_episodes: int = 20
-    """Episodes for each measurement of the true return; the same beginnings for all trials."""
+    """Episodes per measurement of the true return, with the same initial states for all trials."""
     seeds: int = 0
-    """Afterwards, train the best settings with so many other seeds, for a mean and its interval."""
+    """Number of further seeds to train the best settings with, for a mean and a confidence interval."""
     tracker: TrackerName = "none"
-    """Where results go besides TensorBoard: wandb is Weights & Biases (its login, or WANDB_MODE=offline)."""
+    """Tracker besides TensorBoard: wandb for Weights & Biases (needs a login, or WANDB_MODE=offline)."""
     run_dir: Path | None = None
-    """Folder for the sweep; a new one under runs/ unless given."""
+    """Folder of the sweep. None: a new folder under runs/."""
 
 
 def run(words: list[str]) -> None:
-    """Run the command: ``words`` are the preset and the options, or ``--resume FOLDER``."""
+    """Run the command; ``words`` are the preset and options, or ``--resume FOLDER``."""
     if "--resume" in words:
         resumed = _resumed(words)
         with nothing_to_save():
@@ -81,7 +81,7 @@ def run(words: list[str]) -> None:
 
 
 def _begin(plan: Plan, folder: Path, turn: Callable[[Path], object]) -> None:
-    """Start Ray, and have the sweep listed while it runs."""
+    """Start Ray, and list the sweep in `rlhf-ray ps` while it runs."""
     from rlhf_ray.actors.announced import announced
     from rlhf_ray.runs.train import start_ray
 
@@ -92,7 +92,7 @@ def _begin(plan: Plan, folder: Path, turn: Callable[[Path], object]) -> None:
 
 
 def plan_of(command: Tune, name: str) -> Plan:
-    """What a command line comes to."""
+    """The plan that the command line describes."""
     from rlhf_ray.sweeps.running import Plan
     from rlhf_ray.sweeps.space import parse
 
@@ -105,7 +105,7 @@ def plan_of(command: Tune, name: str) -> Plan:
         experiment=experiment,
         space=parse(command.vary, experiment) if command.vary else space,
         trials=command.trials,
-        # People answer one trial's questions at a time.
+        # Annotators answer one trial's questions at a time.
         concurrent=1 if asks_people and command.concurrent is None else command.concurrent,
         search=command.search,
         schedule=command.schedule,
@@ -118,11 +118,11 @@ def plan_of(command: Tune, name: str) -> Plan:
 
 
 def _resumed(words: list[str]) -> Path:
-    """The folder in ``--resume FOLDER``, before which the preset may be named."""
+    """The folder in ``[PRESET] --resume FOLDER``."""
     place = words.index("--resume")
     rest = words[place + 2 :]
     if len(words) <= place + 1 or words[place + 1].startswith("-"):
-        raise SettingError("--resume needs the folder of the sweep to go on with.")
+        raise SettingError("--resume needs the folder of the sweep to resume.")
     if rest or place > 1:
-        raise SettingError("--resume goes on with the settings and options that the sweep began with: give no others.")
+        raise SettingError("--resume keeps the sweep's settings and options; give no others.")
     return run_path(words[place + 1]).absolute()

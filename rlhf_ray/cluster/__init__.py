@@ -1,1 +1,1 @@
-"""Clusters that several people share: runs as jobs, what is running, and stopping it."""
+"""Shared clusters: submit runs as jobs, list them, stop them, and check the nodes."""

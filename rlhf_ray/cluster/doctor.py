@@ -1,7 +1,7 @@
-"""Doctor: is this installation, and are the machines, fit to train on? Each check says what it found and what to do about it.
+"""Doctor: checks that the installation and the machines are fit for training. Each finding has a verdict and a remedy.
 
-A check is a function of plain facts, so that every verdict can be shown without a machine that deserves it. `examine_machine`
-gathers those of this machine; those of a Ray cluster come from `rlhf_ray.cluster.examination`, by an `Examiner` on each node.
+A check is a function of plain facts, so tests need no broken machine. `examine_machine` gathers the facts of this machine;
+`rlhf_ray.cluster.examination` gathers those of a Ray cluster, with an `Examiner` on each node.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ PACKAGE = "rlhf-ray"
 GB = 1e9
 
 MEMORY = 3 * GB
-"""Free memory below which runs may be killed: a run on images with its Ray took 2.4 GB."""
+"""Free memory below which runs may be killed: a run on images used 2.4 GB, Ray included."""
 DISK = 2 * GB
-"""Free disk below which a long run may fill it: preferences on images grow by some MB for each round."""
+"""Free disk space below which a long run may fill the disk: preferences on images grow by a few MB per round."""
 FULL = 0.95
-"""Share of a disk at which Ray refuses to put objects there (its local_fs_capacity_threshold)."""
+"""Disk usage at which Ray stops storing objects on disk (its local_fs_capacity_threshold)."""
 OBJECT_STORE = 200e6
-"""Bytes of the object store below which the clips of image environments may not fit together."""
+"""Object store size in bytes below which fragments of image environments may not fit."""
 CPUS = 2
-"""CPUs that a run claims at least: RLlib's algorithm and the ring."""
+"""CPUs that a run claims at least: one for RLlib's algorithm, one for the ring."""
 
 Status = Literal["ok", "warning", "problem"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check came to: ``problem`` if training cannot work or is unsafe; ``remedy`` says what to do if it is not ``ok``."""
+    """The result of a check. ``problem``: training fails or is unsafe. ``remedy`` is set unless ``status`` is ``ok``."""
 
     check: str
     status: Status
@@ -49,23 +49,23 @@ class Finding:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What there is to know about one machine of a cluster, from inside it. Sizes in bytes."""
+    """Facts about one node of a cluster, gathered on it. Sizes in bytes."""
 
     versions: dict[str, str]
     auth_mode: str
     torch_gpus: int
     gpu_devices: int
-    """NVIDIA GPUs that the operating system shows."""
+    """Number of NVIDIA GPUs that the operating system shows."""
     shared_memory: int
     temp_free: int
     temp_total: int
 
 
 class Examiner:
-    """Gathers the facts of the machine it is on. Ray runs one on each node."""
+    """Gathers the facts of its node. Ray runs one on each."""
 
     def examine(self, temp: str) -> NodeFacts:
-        """The facts; ``temp`` is Ray's folder."""
+        """Return the facts. ``temp`` is Ray's folder."""
         disk = shutil.disk_usage(temp)
         return NodeFacts(
             versions=own_versions(),
@@ -79,13 +79,13 @@ class Examiner:
 
 
 def own_versions() -> dict[str, str]:
-    """The versions, here, of what must be the same on every node. Builds of a release for CPUs and GPUs are one version."""
+    """Return the versions that must match on every node. CPU and GPU builds of a release count as one version."""
     versions = {name: importlib.metadata.version(name).partition("+")[0] for name in (PACKAGE, "ray", "torch")}
     return {"Python": platform.python_version()} | versions
 
 
 def examine_machine() -> list[Finding]:
-    """All checks of this installation and this machine that need no Ray."""
+    """Run all checks of this installation and machine that need no Ray."""
     metadata = importlib.metadata.metadata(PACKAGE)
     requirements = [Requirement(line) for line in importlib.metadata.requires(PACKAGE) or []]
     runs = Path("runs") if Path("runs").is_dir() else Path()
@@ -106,15 +106,15 @@ def _judged(check: str, good: bool, seen: str, remedy: str, otherwise: Status = 
 
 
 def python(version: str, wanted: str) -> Finding:
-    """Whether this Python is one the package is made for."""
+    """Check that the package supports this Python."""
     good = version in SpecifierSet(wanted)
-    seen = version if good else f"{version}, and {PACKAGE} needs {wanted}"
-    remedy = "Install a Python of that range and run `make setup PYTHON=python3.11`."
+    seen = version if good else f"{version}, but {PACKAGE} needs {wanted}"
+    remedy = "Install a supported Python and run `make setup PYTHON=python3.11`."
     return _judged("Python", good, seen, remedy, "problem")
 
 
 def installed(name: str) -> str | None:
-    """The installed version of a package, or None."""
+    """Return the installed version of a package, or None."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -122,27 +122,27 @@ def installed(name: str) -> str | None:
 
 
 def packages(requirements: Sequence[Requirement], version: Callable[[str], str | None]) -> Finding:
-    """Whether the packages that are required are there, in versions that fit."""
+    """Check that the required packages are installed in supported versions."""
     wrong = _wrong(requirements, version)
     if not wrong:
         return Finding("packages", "ok", ", ".join(f"{r.name} {version(r.name)}" for r in requirements))
-    return Finding("packages", "problem", "; ".join(wrong), "Run `make setup`, which installs the versions asked for.")
+    return Finding("packages", "problem", "; ".join(wrong), "Run `make setup`, which installs supported versions.")
 
 
 def extras(
     names: Sequence[str], requirements: Sequence[Requirement], version: Callable[[str], str | None]
 ) -> list[Finding]:
-    """Of each optional extra, whether it is installed, and rightly."""
+    """Check each optional extra: installed completely, or not at all."""
     findings = []
     for name in names:
-        # What an extra takes from others is looked at with those.
+        # Extras included in this one are checked separately.
         of_extra = [r for r in requirements if r.marker and r.marker.evaluate({"extra": name}) and r.name != PACKAGE]
         check, remedy = f"extra {name}", f"Run `make setup EXTRAS={name}`."
         wrong = _wrong(of_extra, version)
         if not wrong:
             findings.append(Finding(check, "ok", "installed"))
         elif not any(version(r.name) for r in of_extra):
-            findings.append(Finding(check, "ok", "not installed; it is optional"))
+            findings.append(Finding(check, "ok", "not installed (optional)"))
         else:
             findings.append(Finding(check, "warning", "; ".join(wrong), remedy))
     return findings
@@ -151,65 +151,63 @@ def extras(
 def _wrong(requirements: Sequence[Requirement], version: Callable[[str], str | None]) -> list[str]:
     found = {r: version(r.name) for r in requirements}
     return [
-        f"{r.name} is missing ({r.name}{r.specifier} is asked for)"
-        if has is None
-        else f"{r.name} is {has}, not {r.specifier}"
+        f"{r.name} is missing (needs {r.name}{r.specifier})" if has is None else f"{r.name} is {has}, not {r.specifier}"
         for r, has in found.items()
         if has is None or not r.specifier.contains(has, prereleases=True)
     ]
 
 
 def threads(count: int) -> Finding:
-    """Whether torch keeps to one thread."""
+    """Check that torch uses one thread per process."""
     remedy = (
-        "Several actors with several threads each slow each other down on a small machine: unset OMP_NUM_THREADS or set "
+        "Actors with several threads each slow each other down on a small machine: unset OMP_NUM_THREADS or set "
         "it to 1."
     )
-    return _judged("torch threads", count == 1, f"{count} for each process", remedy)
+    return _judged("torch threads", count == 1, f"{count} per process", remedy)
 
 
 def cpus(count: int) -> Finding:
-    """Whether this machine's CPUs are enough."""
-    remedy = f"A run keeps {CPUS} busy: it works with fewer, and takes longer."
+    """Check that this machine has enough CPUs."""
+    remedy = f"A run keeps {CPUS} busy; with fewer it works, but takes longer."
     return _judged("CPUs", count >= CPUS, f"{count} on this machine", remedy)
 
 
 def memory(available: int | None) -> Finding:
-    """Whether enough memory is free; None where the system does not tell."""
+    """Check that enough memory is free; ``available`` is None if unknown."""
     if available is None:
         return Finding("memory", "ok", "unknown: this system has no /proc/meminfo")
     remedy = (
-        f"A run on images takes {_size(MEMORY)}, and Ray kills processes when memory runs out: end other programs, or make "
-        "ppo.num_envs and fragments.pool smaller."
+        f"A run on images uses {_size(MEMORY)}, and Ray kills processes when memory runs out: close other programs, or reduce "
+        "ppo.num_envs and fragments.pool."
     )
     return _judged("memory", available >= MEMORY, f"{_size(available)} available", remedy)
 
 
 def disk(path: Path, free: int, writable: bool) -> Finding:
-    """Whether a folder for runs can be written to and has room."""
+    """Check that a folder for runs is writable and has space."""
     check = "disk for runs"
     if not writable:
-        remedy = "Change to a folder of yours, or name one: --run-dir."
-        return Finding(check, "problem", f"{path} cannot be written to", remedy)
-    remedy = "Make room, or name a folder on another disk: --run-dir."
+        remedy = "Change to a folder that you own, or choose one with --run-dir."
+        return Finding(check, "problem", f"{path} is not writable", remedy)
+    remedy = "Free space, or choose a folder on another disk with --run-dir."
     return _judged(check, free >= DISK, f"{path}: {_size(free)} free", remedy)
 
 
 def token_file(path: Path) -> Finding:
-    """Whether nobody else can read Ray's token."""
+    """Check that other users can't read Ray's token."""
     if not path.exists():
-        return Finding("token file", "ok", f"none yet at {path}; Ray makes one when it first needs it")
+        return Finding("token file", "ok", f"none yet at {path}; Ray creates one when needed")
     open_to_others = path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
     seen = f"others on this machine can read {path}" if open_to_others else str(path)
-    remedy = f"Whoever has the token can run code as you: `chmod 600 {path}`."
+    remedy = f"Anyone with the token can run code as you: `chmod 600 {path}`."
     return _judged("token file", not open_to_others, seen, remedy)
 
 
 def temp_folder(node: str, path: str, free: int, total: int) -> Finding:
-    """Whether Ray has room for logs and objects that memory does not hold."""
+    """Check that Ray has disk space for logs and spilled objects."""
     check, seen = f"Ray's folder on {node}", f"{path}: {_size(free)} of {_size(total)} free"
     remedy = (
-        "Make room there, or start Ray with another folder (`ray start --temp-dir`, or RAY_TMPDIR for a local run)."
+        "Free space there, or start Ray with another folder (`ray start --temp-dir`, or RAY_TMPDIR for a local run)."
     )
     if free < (1 - FULL) * total:
         return Finding(check, "problem", f"{seen}; Ray stops using a disk that is {FULL:.0%} full", remedy)
@@ -217,82 +215,82 @@ def temp_folder(node: str, path: str, free: int, total: int) -> Finding:
 
 
 def object_store(node: str, size: float, shared_memory: int) -> Finding:
-    """Whether the object store is large enough and lies in memory."""
+    """Check that the object store is large enough and fits in shared memory."""
     check, seen = f"object store on {node}", f"{_size(size)}, with {_size(shared_memory)} of shared memory"
     if size > shared_memory:
         remedy = (
-            "Ray keeps objects on disk then, which is slow. In Docker: --shm-size; else a larger /dev/shm or a smaller "
-            "--object-store-memory."
+            "Ray then keeps objects on disk, which is slow. In Docker, set --shm-size; elsewhere, use a larger /dev/shm or a "
+            "smaller --object-store-memory."
         )
         return Finding(check, "warning", seen, remedy)
-    remedy = f"Clips of images may not fit: `ray start --object-store-memory={OBJECT_STORE:.0f}`."
+    remedy = f"Fragments of images may not fit: `ray start --object-store-memory={OBJECT_STORE:.0f}`."
     return _judged(check, size >= OBJECT_STORE, seen, remedy)
 
 
 def gpus(node: str, ray_gpus: float, torch_gpus: int, devices: int) -> Finding:
-    """Whether the GPUs that are there, those that torch can use and those that Ray gives out are the same."""
+    """Check that the operating system, torch and Ray agree on the number of GPUs."""
     check, seen = f"GPUs on {node}", f"{devices} in the machine, {torch_gpus} visible to torch, {ray_gpus:g} to Ray"
     if devices == torch_gpus == ray_gpus:
         return Finding(check, "ok", seen if devices else "none; training runs on the CPU")
     if ray_gpus > torch_gpus:
         remedy = (
-            "What asks Ray for a GPU would find none: install a CUDA build of torch and its driver, or "
+            "A process that gets a GPU from Ray would find none: install a CUDA build of torch and a driver, or run "
             "`ray start --num-gpus=0`."
         )
     elif torch_gpus > ray_gpus:
         remedy = f"To train on them, start Ray with --num-gpus={torch_gpus}."
     else:
         remedy = (
-            "To train on them, install a CUDA build of torch and a driver that fits, and look at CUDA_VISIBLE_DEVICES."
+            "To train on them, install a CUDA build of torch and a matching driver, and check CUDA_VISIBLE_DEVICES."
         )
     return Finding(check, "problem" if ray_gpus > torch_gpus else "warning", seen, remedy)
 
 
 def versions(node: str, theirs: dict[str, str], mine: dict[str, str]) -> Finding:
-    """Whether a node runs the same Python and packages as this machine."""
+    """Check that a node has the same versions of Python and packages as this machine."""
     different = [f"{name} {theirs[name]} (here {version})" for name, version in mine.items() if theirs[name] != version]
     seen = ", ".join(different or [f"{name} {version}" for name, version in theirs.items()])
-    remedy = "Actors cannot move between versions: install the same on every node."
+    remedy = "Actors need the same versions on every node: install them."
     return _judged(f"versions on {node}", not different, seen, remedy, "problem")
 
 
 def token(modes: Sequence[str]) -> Finding:
-    """Whether every node asks for a token before it runs somebody's code; ``modes`` are their RAY_AUTH_MODE."""
+    """Check that every node requires a token before running code; ``modes`` are their RAY_AUTH_MODE."""
     without = sum(mode != "token" for mode in modes)
     if not without:
-        return Finding("token", "ok", "Ray asks for a token")
+        return Finding("token", "ok", "Ray requires a token")
     return Finding(
         "token",
         "problem" if len(modes) > 1 else "warning",
-        f"{without} of {len(modes)} nodes run whatever code reaches them (RAY_AUTH_MODE is not token)",
-        "`ray get-auth-token --generate` once, copy ~/.ray/auth_token to every node, and set RAY_AUTH_MODE=token before "
+        f"{without} of {len(modes)} nodes run code from anyone who can reach them (RAY_AUTH_MODE is not token)",
+        "Run `ray get-auth-token --generate` once, copy ~/.ray/auth_token to every node, and set RAY_AUTH_MODE=token before "
         "`ray start` and before training.",
     )
 
 
 def dashboard(url: str | None) -> Finding:
-    """Whether Ray's dashboard, which runs code for whoever reaches it, listens to this machine alone."""
+    """Check that Ray's dashboard, which runs code for anyone who reaches it, listens on the loopback interface only."""
     if not url:
         return Finding("dashboard", "ok", "not started")
     good = url.removeprefix("http://").rpartition(":")[0].strip("[]") in ("127.0.0.1", "localhost", "::1")
-    seen = f"{url}, reachable from that machine only" if good else f"{url} is reachable from other machines"
+    seen = f"{url}, reachable only from that machine" if good else f"{url} is reachable from other machines"
     remedy = "Start the head with --dashboard-host=127.0.0.1 and reach it through an SSH tunnel: `ssh -L 8265:127.0.0.1:8265 HEAD`."
     return _judged("dashboard", good, seen, remedy, "problem")
 
 
 def ports(taken: Sequence[int]) -> Finding:
-    """Whether the ports that `ray start --head` wants are free."""
+    """Check that the ports of `ray start --head` are free."""
     seen = f"something listens on {', '.join(map(str, taken))}" if taken else "free for a Ray head here"
     remedy = (
-        "A run by itself needs none of them. If it is a Ray head you want to use, set RAY_ADDRESS (or --address); if not, "
-        "`ray start --head` needs others: --port, --dashboard-port, --ray-client-server-port."
+        "A local run needs none of them. To use the Ray head that listens there, set RAY_ADDRESS (or --address); otherwise start "
+        "yours on other ports: `ray start --head` with --port, --dashboard-port, --ray-client-server-port."
     )
     return _judged("ports", not taken, seen, remedy)
 
 
 def cluster_cpus(count: float) -> Finding:
-    """Whether Ray has the CPUs that a run claims."""
-    remedy = f"A run claims {CPUS} and would wait for them for ever: add a node, or `ray start --num-cpus={CPUS}`."
+    """Check that Ray has the CPUs that a run claims."""
+    remedy = f"A run claims {CPUS} and would wait for them forever: add a node, or use `ray start --num-cpus={CPUS}`."
     return _judged("CPUs in Ray", count >= CPUS, f"{count:g}", remedy, "problem")
 
 

@@ -1,4 +1,4 @@
-"""The checks of `rlhf_ray.cluster.doctor` that need Ray: does it start as a run starts it, and how are the nodes?"""
+"""The checks of `rlhf_ray.cluster.doctor` that need Ray: whether it starts, and the state of its nodes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rlhf_ray.cluster import doctor
 from rlhf_ray.cluster.doctor import Examiner, Finding, NodeFacts
 
 HEAD_PORTS = (6379, 8265, 10001)
-"""Those of `ray start --head`: the cluster's, the dashboard's, and the one of clients."""
+"""Ports of `ray start --head`: the cluster's, the dashboard's and the Ray client's."""
 PATIENCE_S = 120.0
-"""How long a node may take to run an actor; on a busy machine importing torch takes most of a minute."""
+"""Seconds that a node may take to run an actor; on a busy machine, importing torch takes most of a minute."""
 
 
 def examine_ports() -> Finding:
-    """Which of the ports that a Ray head wants are taken on this machine."""
+    """Check which of a Ray head's ports are taken on this machine."""
 
     def taken(port: int) -> bool:
         with socket.socket() as probe:
@@ -33,17 +33,17 @@ def examine_ports() -> Finding:
 
 
 def examine_cluster() -> list[Finding]:
-    """All checks that need Ray, which is started, or connected to, as training would."""
+    """Run all checks that need Ray. Starts it, or connects to it, as training would."""
     try:
         start_ray(doctor.CPUS)
     except NoAccessError as error:
         return [Finding("Ray", "problem", error.seen, error.remedy)]
-    except Exception as error:  # whatever it is, it is what is wrong
+    except Exception as error:  # any error here is a finding
         remedy = (
-            "If RAY_ADDRESS is set: does that cluster run the same Ray and Python? If not: the logs lie in "
+            "If RAY_ADDRESS is set, check that its cluster runs the same Ray and Python. Otherwise, see the logs in "
             "/tmp/ray/session_latest/logs."
         )
-        return [Finding("Ray", "problem", f"it does not start: {error}", remedy)]
+        return [Finding("Ray", "problem", f"doesn't start: {error}", remedy)]
     nodes = [node for node in ray.nodes() if node["Alive"]]
     url = ray.init(ignore_reinit_error=True, logging_level="ERROR").dashboard_url
     facts = list(_examine(nodes))
@@ -60,7 +60,7 @@ def examine_cluster() -> list[Finding]:
 
 
 def _examine(nodes: list[dict[str, Any]]) -> Iterator[NodeFacts | Finding]:
-    """The facts of each node, from an actor on it; a finding where it cannot run one."""
+    """Yield each node's facts, from an actor on it; or a finding if the actor fails."""
     options: dict[str, Any] = {
         "num_cpus": 0,
         "runtime_env": {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}},
@@ -75,13 +75,13 @@ def _examine(nodes: list[dict[str, Any]]) -> Iterator[NodeFacts | Finding]:
     for node, answer in zip(nodes, asked, strict=True):
         try:
             yield ray.get(answer, timeout=PATIENCE_S)
-        except Exception as error:  # whatever it is, it is what is wrong
+        except Exception as error:  # any error here is a finding
             what = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             yield Finding(
                 f"actor on {_name(node)}",
                 "problem",
-                f"it does not run: {what[0]}",
-                "Is rlhf_ray installed there, for the same Python? `ray list nodes` and the node's logs say more.",
+                f"doesn't run: {what[0]}",
+                "Check that rlhf_ray is installed there, for the same Python; see `ray list nodes` and the node's logs.",
             )
 
 
@@ -101,5 +101,5 @@ def _name(node: dict[str, Any]) -> str:
 
 
 def _temp(node: dict[str, Any]) -> str:
-    """Ray's folder on a node: FOLDER/session_…/sockets/plasma_store."""
+    """Return Ray's folder on a node, from FOLDER/session_…/sockets/plasma_store."""
     return str(Path(node["ObjectStoreSocketName"]).parents[2])

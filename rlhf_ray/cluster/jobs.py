@@ -1,4 +1,4 @@
-"""Jobs: `rlhf-ray` commands that run in a cluster, submitted over the HTTP address of its dashboard."""
+"""Jobs: `rlhf-ray` commands that run in a cluster, submitted over its dashboard's HTTP address."""
 
 from __future__ import annotations
 
@@ -21,34 +21,39 @@ from rlhf_ray.actors.cluster import look
 from rlhf_ray.data.places import in_job
 
 ADDRESS = "http://127.0.0.1:8265"
-"""Where the dashboard of this machine's Ray listens, and where `ray dashboard cluster.yaml` brings a cluster's."""
+"""Default address: this machine's dashboard, or a cluster's forwarded by `ray dashboard cluster.yaml`."""
 
 STOP_WITHIN = 600
-"""Seconds that `ray job stop` gives a run to end by itself: it writes a checkpoint and evaluates first. Ray's own are 3."""
+"""Seconds that `ray job stop` waits for a run to save a checkpoint and evaluate before killing it. Ray's default is 3."""
 
 TRIES = 10
-"""Times that a job's cluster may fail to answer, a second apart, before following the job is given up."""
+"""Failed attempts to reach the cluster, one second apart, before giving up on following a job."""
 
 RELAYED = "RLHF_RAY_RELAYED"
-"""Environment variable of the jobs that `relay` submits, which do not submit themselves again."""
+"""Environment variable of jobs submitted by `relay`, which must not submit themselves again."""
 
 COMMAND = "command"
-"""Key of a job's metadata: the `rlhf-ray` command that it runs, as ``train`` or ``tune``."""
+"""Metadata key of a job with its `rlhf-ray` command, such as ``train`` or ``tune``."""
 
 
 def connect(address: str | None = None) -> JobSubmissionClient:
-    """A client for the cluster at ``address``.
+    """Connect to the cluster at ``address``.
 
     Args:
-        address: of the dashboard; ``RAY_API_SERVER_ADDRESS``, ``RAY_ADDRESS`` or that of this machine unless given.
+        address: the dashboard's address. Defaults to ``RAY_API_SERVER_ADDRESS``, ``RAY_ADDRESS``, or this machine's dashboard.
+
+    Returns:
+        A client for jobs.
 
     Raises:
-        NoAccessError: nothing answers there, or it does not take this machine's token.
+        NoAccessError: nothing answers there, or the cluster rejects this machine's token.
     """
     if address is not None:
-        os.environ["RAY_API_SERVER_ADDRESS"] = address  # or Ray takes what the environment says
+        os.environ["RAY_API_SERVER_ADDRESS"] = address  # otherwise Ray would prefer the environment's value
     elif in_job():
-        os.environ.pop("RAY_API_SERVER_ADDRESS", None)  # the job's own cluster, whatever its node's environment says
+        os.environ.pop(
+            "RAY_API_SERVER_ADDRESS", None
+        )  # use the job's own cluster, whatever its node's environment says
     asked = os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS") or ADDRESS
     look(asked)
     try:
@@ -58,9 +63,9 @@ def connect(address: str | None = None) -> JobSubmissionClient:
     except ConnectionError as error:
         raise access.silent(asked, str(error).splitlines()[0].rstrip(".")) from error
     except Exception as error:
-        remedy = "Name that of a cluster's dashboard: --address."
+        remedy = "Name the address of a cluster's dashboard with --address."
         raise access.NoAccessError(
-            f"What answers at {asked} is no Ray dashboard ({str(error).splitlines()[0]})", remedy
+            f"The server at {asked} is not a Ray dashboard ({str(error).splitlines()[0]})", remedy
         ) from error
 
 
@@ -73,18 +78,21 @@ def submit(
     cpus: float | None = None,
     gpus: float | None = None,
 ) -> str:
-    """Have the cluster run ``rlhf-ray WORDS …``; returns the job's id.
+    """Submit ``rlhf-ray WORDS …`` to the cluster.
 
     Args:
-        client: of the cluster.
-        words: of the command line, the first of them the command.
-        working_dir: folder to send along, whose code goes before what is installed there.
-        env: more environment variables, of the job and its actors.
-        cpus: that the run's own process claims; it may then be on any node that has them, else it is on the head.
-        gpus: the same of GPUs.
+        client: the cluster's client.
+        words: the command line; the first word is the command.
+        working_dir: folder to upload; its code takes precedence over what is installed there.
+        env: additional environment variables of the job and its actors.
+        cpus: CPUs that the run's own process claims. With this, it may run on any node that has them, otherwise on the head.
+        gpus: GPUs that it claims.
+
+    Returns:
+        The job's id.
 
     Raises:
-        NoAccessError: the cluster answers no more.
+        NoAccessError: the cluster doesn't answer.
     """
     variables = {"OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"], "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WITHIN)}
     runtime_env: dict[str, Any] = {"env_vars": variables | (env or {})}
@@ -98,32 +106,32 @@ def submit(
             entrypoint_num_cpus=cpus,
             entrypoint_num_gpus=gpus,
         )
-    except OSError as error:  # as those of requests are
+    except OSError as error:  # includes errors of requests
         raise access.silent(client.get_address(), error) from error
     return job
 
 
 def follow(client: JobSubmissionClient, job: str, show: Callable[[str], None]) -> JobStatus:
-    """Show what a job prints until it is over, also when the connection breaks meanwhile.
+    """Show a job's output until it ends. Reconnects if the connection breaks.
 
     Args:
-        client: of the cluster.
-        job: its id.
-        show: is given what was printed since.
+        client: the cluster's client.
+        job: the job's id.
+        show: called with new output.
 
     Returns:
-        How it ended.
+        The job's final status.
 
     Raises:
-        ConnectionError: the cluster does not answer any more. The job may go on.
+        ConnectionError: the cluster doesn't answer any more. The job may still be running.
     """
     shown = 0
-    # Or Ray says that the connection was closed, as it is at the end.
+    # Silence Ray's message that the connection was closed, which it always is at the end.
     logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.ERROR)
 
     async def tail() -> None:
         nonlocal shown
-        seen = 0  # a new connection begins at the first line
+        seen = 0  # a new connection starts at the first line
         async for text in client.tail_job_logs(job):
             new = text[max(0, shown - seen) :]
             seen += len(text)
@@ -144,26 +152,26 @@ def follow(client: JobSubmissionClient, job: str, show: Callable[[str], None]) -
         except (RuntimeError, OSError, aiohttp.ClientError) as error:  # requests' errors are OSErrors
             lost += 1
             if lost == TRIES:
-                raise ConnectionError(f"the connection to {client.get_address()} is lost ({error})") from error
+                raise ConnectionError(f"lost the connection to {client.get_address()} ({error})") from error
         time.sleep(1.0)
 
 
 def relay(client: JobSubmissionClient, words: Sequence[str], show: Callable[[str], None]) -> bool:
-    """Run ``rlhf-ray WORDS …`` in the cluster, as if it had been called there, and leave no trace of the job.
+    """Run ``rlhf-ray WORDS …`` in the cluster as if called there, and delete the job afterwards.
 
     Args:
-        client: of the cluster.
-        words: of the command line.
-        show: is given what the command prints.
+        client: the cluster's client.
+        words: the command line.
+        show: called with the command's output.
 
     Returns:
-        Whether it ended well.
+        Whether it succeeded.
     """
     job = submit(client, words, env={RELAYED: "1"})
     printed = ""
 
     def take(text: str) -> None:
-        # Ray's own lines come first.
+        # Drop Ray's own lines, which come first.
         nonlocal printed
         before, printed = _own_lines(printed, job), printed + text
         show(_own_lines(printed, job)[len(before) :])

@@ -1,1 +1,1 @@
-"""What everything else is made of: arrays, trajectories, fragments, comparisons; errors; files that are whole or not there."""
+"""Basic types and tools: arrays, trajectories, fragments, comparisons, errors and atomic files."""

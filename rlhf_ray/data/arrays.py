@@ -1,4 +1,4 @@
-"""Names for the array types that the whole project uses in annotations."""
+"""Type aliases for numpy arrays."""
 
 from typing import Any, TypeAlias
 

@@ -1,4 +1,4 @@
-"""Atomic files: a file, a folder or a line that is written whole or not at all, and is on the disk when the call returns."""
+"""Atomic writes: a file, a folder or a line is written completely or not at all, and is durable when the call returns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlhf_ray.data.failures import writing
 
 
 def flush(path: Path) -> None:
-    """Return when the file ``path``, or the folder's list of names, is on the disk (fsync)."""
+    """Flush the file ``path``, or the entries of the folder ``path``, to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -26,17 +26,17 @@ def flush(path: Path) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path, mode: int = 0o666, durable: bool = True) -> Iterator[BinaryIO]:
-    """A new file to write into, which takes the name ``path`` once it is whole. What fails leaves the file there was.
+    """Open a new file that takes the name ``path`` once it is complete. On failure, the existing file stays as it is.
 
-    A process that is killed may leave a ``.tmp-`` file besides: see `left_over`.
+    A killed process may leave a ``.tmp-`` file behind: see `left_over`.
 
     Args:
-        path: of the file; its folder must exist.
-        mode: who may read and write it, before the umask; holds from the first moment.
-        durable: flush file and folder. Not worth it (milliseconds each) for what can be made again.
+        path: the file; its folder must exist.
+        mode: permission bits before the umask, set from the start.
+        durable: flush file and folder (milliseconds each). Use False for files that can be recreated.
 
     Raises:
-        OSError: it cannot be written; names ``path``.
+        OSError: the write failed; names ``path``.
     """
     temporary = path.with_name(f".tmp-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
     try:
@@ -57,16 +57,16 @@ def whole_file(path: Path, mode: int = 0o666, durable: bool = True) -> Iterator[
 
 
 def write_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """Give the file ``path`` this content, all of it or none: see `whole_file`."""
+    """Replace the content of the file ``path`` atomically: see `whole_file`."""
     with whole_file(path, mode) as sink:
         sink.write(text.encode())
 
 
 def append(path: Path, data: bytes) -> None:
-    """Append ``data`` to the file ``path``, all of it or nothing.
+    """Append ``data`` to the file ``path``, completely or not at all.
 
     Raises:
-        OSError: it cannot be written; names the file.
+        OSError: the write failed; names the file.
     """
     before = path.stat().st_size if path.exists() else 0
     try:
@@ -79,7 +79,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def left_over(name: str) -> bool:
-    """Whether a file of this name is what a process of this machine that is no more left unfinished in `whole_file`."""
+    """Return whether ``name`` is a temporary file of `whole_file` from a dead process on this machine."""
     found = re.match(r"\.tmp-(.+)-(\d+)-[0-9a-f]{8}$", name)
     if found is None or found.group(1) != socket.gethostname():
         return False
@@ -94,17 +94,17 @@ def left_over(name: str) -> bool:
 
 @contextlib.contextmanager
 def whole_folder(path: Path, keep_old: Path | None = None) -> Iterator[Path]:
-    """A new folder to write into, which takes the place of ``path`` once all in it is on the disk.
+    """Open a new folder that replaces ``path`` once its content is on disk. On failure, the existing folder stays as it is.
 
-    What fails leaves what was there. A process that is killed between the two renames leaves it where `find_folder` finds it (or
-    at ``keep_old``), and at other moments perhaps a ``.tmp-`` folder, which the next write of ``path`` clears away.
+    A process killed between the two renames leaves the old folder where `find_folder` finds it (or at ``keep_old``). A process
+    killed earlier may leave a ``.tmp-`` folder, which the next write of ``path`` deletes.
 
     Args:
-        path: of the folder.
-        keep_old: where what was there is moved; None: it is deleted.
+        path: the folder.
+        keep_old: where to move the old folder; None deletes it.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the write failed.
     """
     new, old = path.with_name(f".tmp-{path.name}"), keep_old or _replaced(path)
     shutil.rmtree(new, ignore_errors=True)
@@ -127,7 +127,7 @@ def whole_folder(path: Path, keep_old: Path | None = None) -> Iterator[Path]:
 
 
 def find_folder(path: Path) -> Path:
-    """``path``, or what `whole_folder` was about to replace where a process was killed in between."""
+    """Return ``path``, or the folder that an interrupted `whole_folder` was replacing."""
     return _replaced(path) if not path.exists() and _replaced(path).exists() else path
 
 

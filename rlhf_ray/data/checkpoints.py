@@ -1,4 +1,4 @@
-"""Checkpoints of a run: each a folder that is whole when it has its name, the last good one found by itself."""
+"""Checkpoint folders of a run: written atomically, verified by a manifest, pruned to the newest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlhf_ray.data.atomic import flush, whole_folder
 from rlhf_ray.data.failures import cause, writing
 
 KEPT = 2
-"""Newest checkpoints kept: one more than needed, should the newest turn out damaged."""
+"""Number of newest checkpoints kept: one spare in case the newest is damaged."""
 
 MANIFEST = "manifest.json"
 
@@ -23,37 +23,38 @@ logger = logging.getLogger(__name__)
 
 
 def save_checkpoint(folder: Path, iteration: int, write: Callable[[Path], object], unlisted: str) -> Path:
-    """Let ``write`` fill a new folder, which has its name when it is whole and on the disk; then delete older ones.
-
-    What fails leaves the checkpoints there were.
+    """Write a checkpoint atomically, then delete old ones. On failure, the existing checkpoints stay as they are.
 
     Args:
-        folder: of all checkpoints of the run.
-        iteration: after which the checkpoint is taken; its name.
-        write: writes the checkpoint to the folder it is given.
-        unlisted: name of a folder in it that looks after itself, and whose damage does not make the checkpoint a damaged one.
+        folder: the run's checkpoint folder.
+        iteration: number of finished iterations; the checkpoint's name.
+        write: fills the folder it is given.
+        unlisted: name of a subfolder that verifies itself and is excluded from the manifest.
+
+    Returns:
+        The checkpoint's folder.
 
     Raises:
-        OSError: it cannot be written; names the file or folder.
+        OSError: the write failed; names the file or folder.
     """
     checkpoint = folder / f"{iteration:08d}"
-    for left in (*folder.glob(".tmp-*"), *folder.glob(".old-*")):  # of a process that was killed
+    for left in (*folder.glob(".tmp-*"), *folder.glob(".old-*")):  # left by a killed process
         shutil.rmtree(left)
     with writing(checkpoint), whole_folder(checkpoint) as new:
         _fill(new, write, unlisted)
-    flush(folder.parent)  # where the folder itself may be new
+    flush(folder.parent)  # the folder itself may be new
     for old in all_checkpoints(folder)[:-KEPT]:
         shutil.rmtree(old)
     return checkpoint
 
 
 def _fill(folder: Path, write: Callable[[Path], object], unlisted: str) -> None:
-    """Have ``write`` fill the new ``folder``, and add what each file is."""
+    """Let ``write`` fill the new ``folder``, then add the manifest: a hash per file."""
     try:
         write(folder)
     except Exception as error:
-        inner = cause(error)  # of the store's actor, say
-        if not isinstance(inner, OSError) and (said := re.search(r"os error (\d+)", str(inner))):  # safetensors'
+        inner = cause(error)  # the write may run in an actor
+        if not isinstance(inner, OSError) and (said := re.search(r"os error (\d+)", str(inner))):  # from safetensors
             inner = OSError(int(said[1]), os.strerror(int(said[1])))
         if isinstance(inner, OSError) and inner.errno is not None:
             raise OSError(inner.errno, os.strerror(inner.errno), inner.filename) from error
@@ -65,17 +66,17 @@ def _fill(folder: Path, write: Callable[[Path], object], unlisted: str) -> None:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint whose every file is as it was written; damaged ones are named in the log. None without any."""
+    """Return the newest intact checkpoint, or None. Logs damaged ones."""
     for checkpoint in reversed(all_checkpoints(folder)):
         damage = damaged_files(checkpoint)
         if not damage:
             return checkpoint
-        logger.warning("Checkpoint %s is damaged (%s); looking for the one before.", checkpoint, ", ".join(damage))
+        logger.warning("Checkpoint %s is damaged (%s); trying the previous one.", checkpoint, ", ".join(damage))
     return None
 
 
 def damaged_files(checkpoint: Path) -> list[str]:
-    """The files of ``checkpoint`` that are missing or not as they were written."""
+    """Return the files of ``checkpoint`` that are missing or differ from the manifest."""
     try:
         manifest: dict[str, str] = json.loads((checkpoint / MANIFEST).read_text())
     except (OSError, ValueError):
@@ -88,7 +89,7 @@ def damaged_files(checkpoint: Path) -> list[str]:
 
 
 def all_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in ``folder``, the oldest first."""
+    """Return the checkpoints in ``folder``, oldest first."""
     return sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
 
 

@@ -1,4 +1,4 @@
-"""Comparisons: pairs of fragments, and what a teacher answered about them."""
+"""Comparisons: pairs of fragments with preferences over them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rlhf_ray.data.fragments import Fragments
 
 @dataclass(frozen=True)
 class Pairs:
-    """``n`` pairs of fragments to ask about.
+    """``n`` pairs of fragments to ask about. A pair with an answer is a comparison.
 
     Attributes:
         left, right: ``n`` fragments each; pair ``i`` is ``left[i]`` against ``right[i]``.
-        ids: ``n`` ids made of the fragments' content, so that the same question has the same id wherever it is asked.
-        reward_version: the version of the reward model that chose the pairs (0: none did).
+        ids: ``n`` ids computed from the fragments' content: the same pair has the same id everywhere.
+        reward_version: version of the reward model that selected the pairs; 0 if none did.
     """
 
     left: Fragments
@@ -36,7 +36,7 @@ class Pairs:
 
     @staticmethod
     def of(fragments: Fragments, index: IntArray, reward_version: int = 0) -> Pairs:
-        """The pairs that ``index`` (``[n, 2]``: positions of left and right) picks from ``fragments``."""
+        """Build pairs from ``fragments``: ``index`` is ``[n, 2]`` int, the positions of left and right."""
         names = fragments.ids()
         return Pairs(
             fragments[index[:, 0]],
@@ -47,7 +47,7 @@ class Pairs:
 
 
 def pair_id(left: str, right: str) -> str:
-    """The id (32 hex digits) of the pair of fragments with these ids, in this order."""
+    """Return the id (32 hex digits) of the pair of fragments with these ids, in this order."""
     return hashlib.sha256(f"{left}|{right}".encode()).hexdigest()[:32]
 
 
@@ -57,9 +57,11 @@ class Comparisons:
 
     Attributes:
         pairs: the ``n`` pairs.
-        preferences: ``[n]`` float32: the probability that the left one is better: 1 left, 0 right, 0.5 equally good.
-        annotators: who answered each; none where all are of one who has no name. Two people's answers to one pair are two
-            comparisons.
+        preferences: ``[n]`` float32: the probability that the left fragment is better: 1 left, 0 right, 0.5 equally good.
+        annotators: ``n`` names, or none for one anonymous annotator. Two annotators' answers to one pair are two comparisons.
+
+    Raises:
+        ValueError: the lengths differ, or a preference is outside [0, 1].
     """
 
     pairs: Pairs
@@ -69,12 +71,14 @@ class Comparisons:
     def __post_init__(self) -> None:
         if self.preferences.shape != (len(self.pairs),):
             raise ValueError(
-                f"{len(self.pairs)} pairs need as many preferences; got an array of shape {self.preferences.shape}."
+                f"{len(self.pairs)} pairs need {len(self.pairs)} preferences; got an array of shape {self.preferences.shape}."
             )
         if not ((self.preferences >= 0) & (self.preferences <= 1)).all():
-            raise ValueError("Preferences are probabilities that the left fragment is better: between 0 and 1.")
+            raise ValueError("Preferences must be probabilities that the left fragment is better, between 0 and 1.")
         if len(self.annotators) not in (0, len(self.pairs)):
-            raise ValueError(f"{len(self.pairs)} pairs need as many annotators, or none; got {len(self.annotators)}.")
+            raise ValueError(
+                f"{len(self.pairs)} pairs need {len(self.pairs)} annotators, or none; got {len(self.annotators)}."
+            )
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -85,24 +89,24 @@ class Comparisons:
 
     @property
     def keys(self) -> list[tuple[str, str]]:
-        """What tells comparisons apart: the pair's id and the annotator (the empty string for one who has no name)."""
+        """What identifies each comparison: the pair's id and the annotator (the empty string if anonymous)."""
         return list(zip(self.pairs.ids, self.annotators or ("",) * len(self), strict=True))
 
     @property
     def ties(self) -> int:
-        """How many of the answers are "equally good"."""
+        """Number of answers "equally good"."""
         return int(np.sum(self.preferences == 0.5))
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What has become of comparisons since some moment: people change their minds and take answers back.
+    """Changes in a store since an earlier event: new answers, changed answers and withdrawals.
 
     Attributes:
-        last: the sequence number of the last event taken into account: where the next changes begin.
-        held: the comparisons, of those there was an event about, that hold now; None when there are none.
-        withdrawn: pair id and annotator of those that hold no longer, or never did.
-        weights: of each annotator who was given one, what a comparison of theirs counts now: 1 is the rule, 0 leaves it out.
+        last: sequence number of the last event included: where the next changes start.
+        held: the changed comparisons that are active; None if there are none.
+        withdrawn: pair id and annotator of the changed comparisons that are no longer active, or never were.
+        weights: current weights by annotator: 1 is the default, 0 excludes the annotator.
     """
 
     last: int
@@ -112,9 +116,12 @@ class Changes:
 
 
 def stable_uniform(ids: Sequence[str], salt: str) -> FloatArray:
-    """A number in [0, 1) for each id that depends on nothing but the id and ``salt``, ``[n]`` float64.
+    """Hash each id to a number in [0, 1) that depends only on the id and ``salt``.
 
-    Membership decided this way (held out or not, bootstrap weights) survives restarts, reordering and growth of the data.
+    Decisions based on it (held out or not, bootstrap weights) survive restarts, reordering and growth of the data.
+
+    Returns:
+        ``[n]`` float64.
     """
     digests = (hashlib.sha256(f"{salt}|{name}".encode()).digest()[:8] for name in ids)
     return np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.float64) / 2.0**64

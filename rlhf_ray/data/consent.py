@@ -1,8 +1,8 @@
-"""Which Python modules a name in a file may have imported.
+"""Consent to import: which Python modules a name in a file may import.
 
-``module:Id`` names an environment that importing ``module`` registers, ``module:Name`` a user's own part, and importing runs code.
-What somebody types is consent; what stands in a config.json that came from elsewhere is none. So modules are remembered when they
-are typed, with the file that they were then: a module of the same name in another folder is another one.
+Importing runs code. ``module:Id`` imports the module that registers an environment; ``module:Name`` imports a custom part. Typing
+such a name is consent; finding it in a config.json from elsewhere is not. Typed modules are remembered with the location of their
+file: a module of the same name in another folder needs consent again.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from rlhf_ray.data.modules import folders
 FLAG = "--allow-import"
 
 OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.-]*")
-"""What the name of an environment or a part in a user's own module looks like."""
+"""Matches the name of an environment or part in a user's own module."""
 
 _allowed: set[str] = set()
-"""Packages that this process may import, wherever they are found."""
+"""Packages that this process may import from any location."""
 
 
 def module_of(name: str) -> str:
-    """The module that is imported for an environment or a part of this name; empty where none is."""
+    """Return the module that this environment or part name imports; an empty string if none."""
     return name.rpartition(":")[0]
 
 
 def allow(module: str) -> None:
-    """The user has named this module: it, and what is in its package, may be imported from now on, by later commands too."""
+    """Allow importing ``module`` and its package, in this process and in later commands."""
     top = module.partition(".")[0]
     if not top.isidentifier():
         return
@@ -44,29 +44,37 @@ def allow(module: str) -> None:
     if place is None or place in remembered.get(top, []):
         return
     remembered.setdefault(top, []).append(place)
-    with contextlib.suppress(OSError):  # a home folder that takes nothing: the user is asked again
+    with contextlib.suppress(OSError):  # the home folder is not writable: later commands ask again
         file = _file()
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, json.dumps(remembered, indent=2) + "\n")
 
 
 def take_flags(words: list[str]) -> list[str]:
-    """A command line without its ``--allow-import MODULE``, of which each is consent, as is each value ``module:Name``.
+    """Remove ``--allow-import MODULE`` from a command line. Allow each such module, and the module of each ``module:Name``.
+
+    Args:
+        words: the command line.
+
+    Returns:
+        The remaining words.
 
     Raises:
-        SettingError: the flag names no module.
+        SettingError: the flag's value is not a module name.
     """
     rest: list[str] = []
     given = iter(words)
     for word in given:
         name, equals, value = word.partition("=")
-        if word == "--":  # what follows is the command of a job
+        if word == "--":  # the rest is the command of a job
             return [*rest, word, *given]
         if name == FLAG and not equals:
             value = next(given, "")
         if name == FLAG:
             if not all(part.isidentifier() for part in value.split(".")):
-                raise SettingError(f"{FLAG} is {value!r}; name the Python module to import, as {FLAG} my_envs.")
+                raise SettingError(
+                    f"{FLAG} is {value!r}; name the Python module to import, for example {FLAG} my_envs."
+                )
             allow(value)
             continue
         rest.append(word)
@@ -76,10 +84,10 @@ def take_flags(words: list[str]) -> list[str]:
 
 
 def check(names: Iterable[str], source: Path) -> None:
-    """Check that the modules of these names, which are in the file ``source``, may be imported. Imports nothing.
+    """Check that the user has allowed the modules of these names from the file ``source``. Imports nothing.
 
     Raises:
-        SettingError: nobody has said so of one.
+        SettingError: a module is not allowed.
     """
     for name in names:
         module = module_of(name)
@@ -90,13 +98,13 @@ def check(names: Iterable[str], source: Path) -> None:
         if place is not None and place in _remembered().get(top, []):
             continue
         raise SettingError(
-            f"{source} names {name!r}, for which the Python module {module!r} would be imported "
-            f"({place or 'it is not found here'}), and that runs its code. If you trust it, add {FLAG} {module}."
+            f"{source} names {name!r}, which imports the Python module {module!r} ({place or 'not found here'}) and runs its code. "
+            f"If you trust it, add {FLAG} {module}."
         )
 
 
 def _place(top: str) -> str | None:
-    """The file or folder that importing ``top`` would run, looked for as `rlhf_ray.data.modules` does; None where there is none."""
+    """Return the file or folder that importing ``top`` runs, found like `rlhf_ray.data.modules` does; None if missing."""
     found = PathFinder.find_spec(top, [*folders(), *sys.path])
     if found is None:
         return None

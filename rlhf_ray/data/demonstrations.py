@@ -1,10 +1,10 @@
-"""Demonstrations: what somebody or something did in an environment, step by step, in one file.
+"""Demonstrations: recorded steps of a person or a policy, in one file.
 
-The file is numpy's ``.npz`` with one flat array per name, over the steps of all episodes one after the other, with D4RL's names::
+The file is numpy's ``.npz`` with one flat array per name, over the steps of all episodes in order, with D4RL's names::
 
     observations  actions  next_observations  rewards  terminals  timeouts
 
-The first two are enough to imitate. A folder that imitation saved trajectories to is read too.
+Behaviour cloning needs only the first two. A folder of trajectories saved by imitation works too.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from rlhf_ray.data.fragments import Trajectory
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """``n`` steps of whole episodes, one after the other; None for what nobody wrote down.
+    """``n`` steps of complete episodes in order. Optional arrays are None if not recorded.
 
     Attributes:
-        observations: ``[n, *observation_shape]``, before each step.
+        observations: ``[n, *observation_shape]``: before each step.
         actions: ``[n, *action_shape]``, as given to the environment.
-        next_observations: ``[n, *observation_shape]``, after each step.
-        rewards: ``[n]``, the true ones.
-        terminals: ``[n]`` bool: whether the step ended its episode.
-        timeouts: ``[n]`` bool: whether the episode was cut off after the step.
+        next_observations: ``[n, *observation_shape]``: after each step.
+        rewards: ``[n]``: the true rewards.
+        terminals: ``[n]`` bool: whether the step terminated the episode.
+        timeouts: ``[n]`` bool: whether the episode was truncated after the step.
+
+    Raises:
+        ValueError: the arrays differ in length, or are empty.
     """
 
     observations: Array
@@ -48,13 +51,13 @@ class Demonstrations:
     def __post_init__(self) -> None:
         lengths = {name: len(value) for name, value in vars(self).items() if value is not None}
         if len(set(lengths.values())) != 1 or not len(self.actions):
-            raise ValueError(f"demonstrations need as many of each, at least one; got {lengths}")
+            raise ValueError(f"demonstrations need arrays of one length, at least 1; got lengths {lengths}")
 
     def __len__(self) -> int:
         return len(self.actions)
 
     def save(self, file: Path | str) -> None:
-        """Write them to the ``.npz`` file ``file``."""
+        """Write the demonstrations to the ``.npz`` file ``file``."""
         file = Path(file)
         file.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(file) as sink:
@@ -62,10 +65,13 @@ class Demonstrations:
 
     @staticmethod
     def load(path: Path | str) -> Demonstrations:
-        """The demonstrations in the ``.npz`` file, or in imitation's folder, ``path``. Nothing in it is run.
+        """Load demonstrations from an ``.npz`` file or a folder that imitation saved. Runs no code from it.
+
+        Args:
+            path: the file or folder.
 
         Raises:
-            SettingError: there are none; says what is missing.
+            SettingError: ``path`` holds no demonstrations; the message says what is missing.
         """
         path = Path(path)
         try:
@@ -75,45 +81,50 @@ class Demonstrations:
                 return Demonstrations(**{name: arrays[name] for name in _NAMES if name in arrays})
         except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
             raise SettingError(
-                f"{path} holds no demonstrations ({error}): it should be a .npz with the arrays observations and actions, as "
-                "`rlhf-ray record` writes it, or a folder that imitation saved trajectories to."
+                f"{path} holds no demonstrations ({error}): it must be an .npz with the arrays observations and actions, as "
+                "`rlhf-ray record` writes it, or a folder of trajectories saved by imitation."
             ) from error
 
     def check(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], where: str) -> None:
-        """Check that they are from an environment with these spaces.
+        """Check that the demonstrations match the environment's spaces and are finite.
+
+        Args:
+            observation_space: the environment's observation space.
+            action_space: the environment's action space.
+            where: names the file in the error.
 
         Raises:
-            SettingError: they are not; names the shapes.
+            SettingError: they don't match, or hold NaN or infinite values.
         """
         shapes = self.observations.shape[1:], self.actions.shape[1:]
         if shapes != (observation_space.shape, action_space.shape):
             raise SettingError(
                 f"The demonstrations in {where} have observations of shape {shapes[0]} and actions of shape {shapes[1]}; the "
-                f"environment has {observation_space} and {action_space}. Use the environment that they are from."
+                f"environment has {observation_space} and {action_space}. Use the environment they were recorded in."
             )
         if isinstance(action_space, gym.spaces.Discrete):
             last = int(action_space.start) + int(action_space.n) - 1
             first, least, most = int(action_space.start), int(np.min(self.actions)), int(np.max(self.actions))
             if not first <= least <= most <= last:
                 raise SettingError(
-                    f"The demonstrations in {where} have actions from {least} to {most}; the environment has {first} to {last}."
+                    f"The demonstrations in {where} have actions from {least} to {most}; the environment's are {first} to {last}."
                 )
         for name in ("observations", "actions"):
             values = getattr(self, name)
             if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise SettingError(f"The demonstrations in {where} have {name} that are not finite; leave those out.")
+                raise SettingError(f"The demonstrations in {where} have {name} that are NaN or infinite; remove them.")
 
     def trajectories(self) -> list[Trajectory]:
-        """The episodes, to cut fragments from (`rlhf_ray.data.fragments.cut_fragments`); the last one may be unfinished.
+        """Split into episodes, for `rlhf_ray.data.fragments.cut_fragments`. The last one may be unfinished.
 
-        Where next observations or rewards are not known, an episode's last step is left out, and rewards are NaN.
+        Without ``next_observations``, each episode loses its last step. Without ``rewards``, rewards are NaN.
 
         Raises:
-            SettingError: nothing tells where episodes end.
+            SettingError: both ``terminals`` and ``timeouts`` are missing.
         """
         if self.terminals is None and self.timeouts is None:
             raise SettingError(
-                "The demonstrations do not tell where episodes end: they need terminals, timeouts or both."
+                "The demonstrations don't mark where episodes end; add the array terminals, timeouts or both."
             )
         terminals, timeouts = (
             np.zeros(len(self), bool) if e is None else e.astype(bool) for e in (self.terminals, self.timeouts)
@@ -137,7 +148,7 @@ _NAMES = ("observations", "actions", "next_observations", "rewards", "terminals"
 
 
 def _of_imitation(folder: Path) -> Demonstrations:
-    """What imitation saved: a Hugging Face dataset with one row per episode."""
+    """Read trajectories saved by imitation: a Hugging Face dataset with one row per episode."""
     files = json.loads((folder / "state.json").read_text())["_data_files"]
     columns: dict[str, list[Any]] = {name: [] for name in ("obs", "acts", "rews", "terminal")}
     for file in files:

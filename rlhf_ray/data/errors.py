@@ -1,31 +1,32 @@
-"""Errors that one line tells: a setting, an environment or a callback that is the user's to mend, and clips that are lost."""
+"""Errors whose message is all a user needs: about a setting, an environment, a callback or lost fragments."""
 
 from __future__ import annotations
 
 
 class SettingError(ValueError):
-    """A setting has a value that cannot work. The message names the setting, the value and the remedy."""
+    """A setting has an invalid value. The message names the setting, the value and the remedy."""
 
 
-class Fault(RuntimeError):  # noqa: N818 - what is raised are its kinds
-    """What no restart of a process mends."""
+class Fault(RuntimeError):  # noqa: N818 - only its subclasses are raised
+    """A failure that restarting a process doesn't fix."""
 
 
 class FaultyEnvironmentError(Fault):
-    """An environment raised, or gave what cannot be trained on. The message names environment, step and what was wrong."""
+    """An environment raised, or returned invalid data. The message names environment, step and problem."""
 
 
 class LostClipsError(Fault):
-    """Clips are lost in the synchronous mode, which without them would make another run of it."""
+    """Fragments were lost in the synchronous mode, where losing any changes the run."""
 
     @staticmethod
     def because(why: str) -> LostClipsError:
-        """The error, with the remedy."""
+        """Build the error with cause and remedy."""
         return LostClipsError(
-            f"Clips of a rollout are lost ({why}), and preferences.mode is 'synchronous', which uses all of them: continue from "
-            "the last checkpoint with `rlhf-ray train --resume RUN`, or set preferences.mode to asynchronous, which drops them."
+            f"A rollout's fragments are lost ({why}), and preferences.mode is 'synchronous', which needs all of them: "
+            "continue from the last checkpoint with `rlhf-ray train --resume RUN`, or set preferences.mode to asynchronous, which "
+            "drops them."
         )
 
 
 class CallbackError(RuntimeError):
-    """A callback raised. The message names the callback, the hook and what was raised."""
+    """A callback raised. The message names the callback, the hook and the original error."""

@@ -1,4 +1,4 @@
-"""Failures: what went wrong, in one line that a user can act on; and the whole trace for those who ask for it."""
+"""Failure messages: one line that a user can act on, or the full traceback in debug mode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from rlhf_ray.data.errors import CallbackError, Fault, SettingError
 
 DEBUG = "RLHF_RAY_DEBUG"
-"""Environment variable that has traces shown where it is set to anything but nothing and 0; `--debug` sets it to 1."""
+"""Environment variable that enables tracebacks unless empty or 0; `--debug` sets it to 1."""
 
 _FULL = {
     errno.ENOSPC: "free some space",
@@ -23,21 +23,21 @@ _FULL = {
     errno.EFBIG: "raise the file size limit",
 }
 _SAYS_IT = SettingError | Fault | CallbackError
-"""Errors whose message is the line that a user needs."""
+"""Errors whose message needs no addition."""
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def debugging() -> bool:
-    """Whether traces are asked for."""
+    """Return whether debug mode is on."""
     return os.environ.get(DEBUG, "0") not in ("", "0")
 
 
 def cause(error: BaseException) -> BaseException:
-    """What began it: Ray wraps what an actor raises, and RLlib what an environment raises."""
+    """Return the root cause: unwraps what Ray and RLlib add to errors from actors and environments."""
     queue, seen = [error], set[int]()
     while queue:
         one = queue.pop(0)
-        wrapped = getattr(one, "cause", None)  # Ray's
+        wrapped = getattr(one, "cause", None)  # set by Ray
         if not isinstance(wrapped, BaseException):
             wrapped = None
         if wrapped is None and isinstance(one, _SAYS_IT):
@@ -55,13 +55,13 @@ _LIBRARIES = (sys.prefix + os.sep, sys.base_prefix + os.sep, sysconfig.get_path(
 
 
 def _in_code_of_a_user(error: BaseException) -> str:
-    """Where a user's own code (a teacher, a network, …) raised, or called what did; empty where there is none.
+    """Return where a user's own code (a teacher, a network, …) raised, or called code that raised; empty if none did.
 
-    A program that begins a training, and so is around everything, is none.
+    The program that starts a training calls everything and doesn't count.
     """
     text = ""
     one: BaseException | None = error
-    while one is not None:  # inwards: what Ray's wrapper says is the trace in the other process
+    while one is not None:  # inwards: the text of Ray's wrapper is the traceback of the other process
         wrapped = getattr(one, "cause", None)
         trace = str(one) if isinstance(wrapped, BaseException) else "".join(traceback.format_tb(one.__traceback__))
         text = trace if _FRAME.search(trace) else text
@@ -76,7 +76,7 @@ def _in_code_of_a_user(error: BaseException) -> str:
 
 
 def explain(error: BaseException) -> str:
-    """One line that says what went wrong, where, and what to do about it."""
+    """Describe in one line what went wrong, where, and the remedy."""
     where_raised = _in_code_of_a_user(error)
     error = cause(error)
     if isinstance(error, _SAYS_IT):
@@ -84,7 +84,7 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
         what = f"{where}{os.strerror(error.errno)}"
-        if not where and error.strerror and error.strerror != os.strerror(error.errno):  # the store's, with a remedy
+        if not where and error.strerror and error.strerror != os.strerror(error.errno):  # from the store, with a remedy
             what = error.strerror
             return (
                 f"{what}. A run continues with `rlhf-ray train --resume RUN`." if error.errno in _FULL else f"{what}."
@@ -92,18 +92,18 @@ def explain(error: BaseException) -> str:
         if error.errno in _FULL:
             return f"{what}. Please {_FULL[error.errno]} there; a run continues with `rlhf-ray train --resume RUN`."
         if error.errno in _FORBIDDEN:
-            return f"{what}. Make it writable, or name another place (--run-dir, say)."
+            return f"{what}. Make it writable, or choose another location (for example with --run-dir)."
         return f"{what}."
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     said = f"{type(error).__name__}{': ' if first else ''}{first.rstrip('.')}"
     if where_raised:
-        return f"{where_raised}, raised {said}. --debug shows the whole trace."
-    return f"unexpected {said}. --debug shows the trace, which a bug report needs."
+        return f"{where_raised}, raised {said}. --debug shows the full traceback."
+    return f"unexpected {said}. --debug shows the traceback; include it in a bug report."
 
 
 @contextmanager
 def writing(path: Path | str) -> Iterator[None]:
-    """Within it, an OSError that names no file names ``path``: those of a full disk name none."""
+    """Add ``path`` to an OSError raised inside that names no file: errors of a full disk don't."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Fragments: a batch of equal-length clips of behaviour as arrays, and how they are cut from episodes."""
+"""Fragments: batches of equal-length segments of episodes as arrays, and how to cut them from trajectories."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ import numpy.typing as npt
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 
 RANDOM_POLICY = -1
-"""The policy version of fragments made by uniformly random actions."""
+"""Policy version of fragments from uniformly random actions."""
 
 
 @dataclass(frozen=True)
 class Fragments:
-    """``n`` clips of ``length`` steps each, none of which crosses an episode boundary.
+    """``n`` fragments of ``length`` steps each. No fragment crosses an episode boundary.
 
     Attributes:
-        observations: ``[n, length + 1, *observation_shape]``, the dtype of the environment's space (images stay uint8).
-            The last one is the observation after the last action, so that next states need no second copy.
+        observations: ``[n, length + 1, *observation_shape]``, with the dtype of the environment's space (images stay uint8).
+            The last one follows the last action, so next states need no second copy.
         actions: ``[n, length, *action_shape]``: int64 for Discrete, float32 for Box; as given to the environment.
-        rewards: ``[n, length]`` float64: the true reward of each step, NaN where there is none. Only teachers and metrics see it.
-        terminated: ``[n]`` bool: whether the last step ended the episode (an earlier one cannot).
-        starts: ``[n]`` int64: the number of steps the episode had taken before the fragment begins.
-        policy_versions: ``[n]`` int64: the version of the policy that acted, `RANDOM_POLICY` for random actions.
+        rewards: ``[n, length]`` float64: the true reward of each step, NaN if unknown. Only teachers and metrics see it.
+        terminated: ``[n]`` bool: whether the last step terminated the episode.
+        starts: ``[n]`` int64: number of steps of the episode before the fragment.
+        policy_versions: ``[n]`` int64: version of the policy that acted; `RANDOM_POLICY` for random actions.
+
+    Raises:
+        ValueError: the shapes don't match.
     """
 
     observations: npt.NDArray[np.generic]
@@ -51,7 +54,7 @@ class Fragments:
         return int(self.rewards.shape[0])
 
     def __getitem__(self, index: IntArray | BoolArray | slice) -> Fragments:
-        """The fragments at ``index`` (an integer or boolean array, or a slice): copies for arrays, views for slices."""
+        """Return the fragments at ``index`` (an integer or boolean array, or a slice): copies for arrays, views for slices."""
         return Fragments(**{name: array[index] for name, array in vars(self).items()})
 
     @property
@@ -61,18 +64,18 @@ class Fragments:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays together."""
+        """Total size of all arrays in bytes."""
         return sum(int(getattr(self, f.name).nbytes) for f in fields(self))
 
     def returns(self) -> FloatArray:
-        """The true, undiscounted return of each fragment, ``[n]`` float64."""
+        """Compute the true, undiscounted return of each fragment, ``[n]`` float64."""
         returns: FloatArray = self.rewards.sum(axis=1)
         return returns
 
     def ids(self) -> list[str]:
-        """A content hash of each fragment (SHA-256, 64 hex digits): the same clip has the same id wherever it is made.
+        """Compute a content hash of each fragment (SHA-256, 64 hex digits): equal fragments have equal ids everywhere.
 
-        Of what was done and seen: true rewards, which not everybody has, change no id.
+        The hash covers observations, actions and termination. It excludes true rewards, which not every source provides.
         """
         return [
             hashlib.sha256(
@@ -86,10 +89,10 @@ class Fragments:
 
     @staticmethod
     def concatenate(batches: Sequence[Fragments]) -> Fragments:
-        """One batch of all fragments of ``batches`` (at least one, all of one length), in order."""
+        """Join ``batches`` (at least one, all of one length) in order."""
         lengths = {batch.length for batch in batches}
         if len(lengths) != 1:
-            raise ValueError(f"Only fragments of one length can be joined; got lengths {sorted(lengths)}.")
+            raise ValueError(f"Can't join fragments of different lengths: {sorted(lengths)}.")
         return Fragments(
             **{f.name: np.concatenate([getattr(batch, f.name) for batch in batches]) for f in fields(Fragments)}
         )
@@ -97,15 +100,15 @@ class Fragments:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A stretch of one episode: ``steps`` consecutive steps, perhaps from its middle.
+    """Consecutive steps of one episode, possibly from its middle.
 
     Attributes:
         observations: ``[steps + 1, *observation_shape]``.
         actions: ``[steps, *action_shape]``, as given to the environment.
-        rewards: ``[steps]``, the true rewards.
-        terminated: whether the last step ended the episode.
-        start: the number of steps the episode had taken before this stretch.
-        frames: ``steps + 1`` pictures for people, None where none was drawn; empty where none is.
+        rewards: ``[steps]``: the true rewards.
+        terminated: whether the last step terminated the episode.
+        start: number of steps of the episode before this trajectory.
+        frames: ``steps + 1`` rendered images for people, None where one is missing; empty if nothing was rendered.
     """
 
     observations: npt.NDArray[np.generic]
@@ -119,7 +122,7 @@ class Trajectory:
         return len(self.rewards)
 
     def window(self, start: int, length: int, policy_version: int) -> Fragments:
-        """The ``length`` steps from ``start`` on, as a batch of one."""
+        """Return the ``length`` steps from ``start`` on, as a batch of one fragment."""
         return Fragments(
             observations=self.observations[None, start : start + length + 1],
             actions=self.actions[None, start : start + length],
@@ -141,11 +144,19 @@ def cut_fragments(
 ) -> Fragments | None:
     """Copy ``count`` different windows of ``length`` steps out of ``trajectories``.
 
-    Every window that fits is equally likely, so that long trajectories give more fragments (as in `imitation`); of the
-    fragments, ``start_share`` are taken from episode beginnings instead, as far as there are such.
+    All windows that fit are equally likely, so longer trajectories yield more fragments (as in `imitation`). A share of the
+    fragments comes from episode starts instead, if there are enough.
+
+    Args:
+        trajectories: the source.
+        length: steps per fragment.
+        count: number of fragments.
+        start_share: share of the fragments, in [0, 1], taken from episode starts.
+        policy_version: version of the policy that acted.
+        rng: source of randomness.
 
     Returns:
-        At most ``count`` fragments (fewer when fewer windows exist); None when no trajectory is long enough.
+        At most ``count`` fragments (fewer if fewer windows exist); None if no trajectory is long enough.
     """
     windows = np.array([max(0, len(trajectory) - length + 1) for trajectory in trajectories], dtype=np.int64)
     first_window = np.concatenate([[0], np.cumsum(windows)])

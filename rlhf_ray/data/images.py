@@ -1,4 +1,4 @@
-"""What is an image."""
+"""Which observations count as images."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 LEAST_SIDE = 16
-"""Pixels of a side, at least."""
+"""Minimum height and width in pixels."""
 
 
 def is_image(of: Any) -> bool:
-    """Whether these are images: uint8, height x width x channels, at least 16 pixels high and wide.
+    """Return whether these are images: uint8, ``[height, width, channels]``, at least 16 pixels high and wide.
 
     Args:
-        of: one observation, or a space of observations.
+        of: an observation or an observation space.
     """
     shape, dtype = getattr(of, "shape", None), getattr(of, "dtype", None)
     if shape is None or dtype != np.uint8 or len(shape) != 3:

@@ -1,4 +1,4 @@
-"""Users' own modules: where they are looked for, and that processes elsewhere find them too."""
+"""Import of users' own modules, from the same folders in all processes of a run."""
 
 from __future__ import annotations
 
@@ -10,56 +10,56 @@ from pathlib import Path
 from types import ModuleType
 
 FOLDERS = "RLHF_RAY_MODULES"
-"""Environment variable with the folders in which modules are looked for besides Python's own; Ray's workers get it too."""
+"""Environment variable with the folders to search before Python's own path; Ray's workers inherit it."""
 
 
 class NoModuleError(ImportError):
-    """There is no module of this name where modules are looked for."""
+    """No module of this name exists in the searched folders."""
 
 
 def look_in(folder: Path | str) -> None:
-    """From now on, look for modules in ``folder`` first, in this process and in those that it starts."""
+    """Search ``folder`` for modules first, in this process and in those it starts."""
     others = [other for other in folders() if other != str(folder)]
     os.environ[FOLDERS] = os.pathsep.join([str(folder), *others])
 
 
 def folders() -> list[str]:
-    """The folders in which modules are looked for before Python's own, the first one first."""
+    """Return the folders to search before Python's own path, in search order."""
     return [folder for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
 
 
 def append_to_path() -> None:
-    """From now on, Python itself looks in the `folders` too, in this process, where it finds a module nowhere else."""
+    """Append the `folders` to this process's ``sys.path``, after everything else."""
     sys.path.extend(folder for folder in folders() if folder not in sys.path)
 
 
 def import_module(module: str) -> ModuleType:
-    """Import ``module``, as `python -m` in one of the `folders` would find it.
+    """Import ``module`` as `python -m` in one of the `folders` would find it.
 
     Raises:
-        NoModuleError: there is none.
-        Exception: whatever it raises.
+        NoModuleError: there is no such module.
+        Exception: the module itself raised.
     """
-    # At the front for this import alone: a file of the user's must not stand in for what somebody else imports later on.
+    # First in the path for this import only: a user's file must not shadow modules that other code imports later.
     sys.path[:0] = folders()
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # The module is there, and lacks a dependency of its own: that error says more than ours.
+            raise  # the module exists and one of its dependencies is missing: the original error is clearer
         places = ", ".join(folders()) or "the current directory"
         raise NoModuleError(
-            f"there is no module {error.name!r} to import in {places}, nor among what is installed. Run from the folder that it "
-            "lies in, or name that folder in PYTHONPATH"
+            f"there is no module {error.name!r} in {places}, nor among the installed packages. Run from the folder that contains "
+            "it, or add that folder to PYTHONPATH"
         ) from error
     finally:
         for folder in folders():
             sys.path.remove(folder)
-        append_to_path()  # for good: what the module imports later, when it makes an environment say, may lie beside it
+        append_to_path()  # for imports that the module makes later, for example when it builds an environment
 
 
 def found_in(module: str) -> str | None:
-    """The folder, of those that were looked in, where ``module`` was found; None for what is installed."""
+    """Return the searched folder where ``module`` was found; None for an installed module."""
     top = sys.modules.get(module.partition(".")[0])
     file = getattr(top, "__file__", None)
     places = [Path(file).parent] if file else []
@@ -68,11 +68,11 @@ def found_in(module: str) -> str | None:
 
 
 def found_in_all(modules: Iterable[str]) -> list[str]:
-    """The folders where these modules were found, of those that were looked in."""
+    """Return the searched folders where these modules were found, sorted."""
     return sorted({folder for module in modules if (folder := found_in(module)) is not None})
 
 
 def look_in_all(found: str | list[str] | None) -> None:
-    """Look in the folders that `found_in_all` gave, as files keep them; files of earlier versions name one or none."""
+    """Search the folders from `found_in_all`, as stored in files; earlier versions stored one folder or none."""
     for folder in [found] if isinstance(found, str) else found or []:
         look_in(folder)

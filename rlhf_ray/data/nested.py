@@ -1,4 +1,4 @@
-"""Nested values with arrays in them, as JSON beside an .npz. No pickle."""
+"""Nested values with arrays, saved as JSON and .npz. No pickle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from rlhf_ray.data.arrays import Array
 
 FORMATS = ("rlhf_ray.nested/1", "rlhf_ray.wrapper/1")
-"""The one that is written, and an earlier one that is read."""
+"""The format written, and an earlier one that is still readable."""
 
 NAME = "state.json"
 
@@ -20,8 +20,8 @@ def write_nested(value: dict[str, Any], folder: Path) -> None:
     """Write ``state.json`` and ``state.npz`` into ``folder``.
 
     Args:
-        value: dicts, lists and tuples, nested, of arrays, numbers, strings and None.
-        folder: which is there.
+        value: nested dicts, lists and tuples of arrays, numbers, strings and None.
+        folder: an existing folder.
     """
     arrays: list[Array] = []
     plain = {"format": FORMATS[0], "state": _plain(value, arrays)}
@@ -30,10 +30,10 @@ def write_nested(value: dict[str, Any], folder: Path) -> None:
 
 
 def read_nested(folder: Path) -> dict[str, Any]:
-    """The inverse of `write_nested`.
+    """Read what `write_nested` wrote.
 
     Raises:
-        ValueError: it is of a format that this version does not read.
+        ValueError: this version doesn't support the format.
     """
     plain = json.loads((folder / NAME).read_text())
     if plain.get("format") not in FORMATS:
@@ -68,6 +68,6 @@ def _nested(value: Any, arrays: Any) -> Any:
         return arrays[str(content)]
     if kind == "tuple":
         return tuple(_nested(item, arrays) for item in content)
-    if kind == "film":  # of an earlier format, which kept them; they are made anew
+    if kind == "film":  # an earlier format stored films; they are rendered again
         return None
     return {_nested(key, arrays): _nested(item, arrays) for key, item in content}

@@ -1,4 +1,4 @@
-"""Where run folders lie: in the process of a job of a cluster elsewhere than on one's own machine."""
+"""Locations of run folders: a submitted job writes to the home folder, not to its temporary working folder."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 from pathlib import Path
 
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""The environment variable in which Ray tells the process of a submitted job what it was submitted with."""
+"""Environment variable in which Ray passes a submitted job its configuration."""
 
 
 def in_job() -> bool:
-    """Whether this is the process of a job that was submitted to a cluster."""
+    """Return whether this process belongs to a job submitted to a cluster."""
     return JOB in os.environ
 
 
 def run_path(path: Path | str) -> Path:
-    """Where a run's folder lies: in a submitted job, relative to the home folder.
+    """Return the location of a run folder: relative to the home folder in a submitted job, unchanged otherwise.
 
-    A job's working folder is a copy of the files it was submitted with, which Ray deletes after it.
+    A job's working folder is a copy of the submitted files, which Ray deletes after the job.
     """
     return (Path.home() if in_job() else Path()) / path

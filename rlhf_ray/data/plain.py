@@ -1,4 +1,4 @@
-"""Plain values: what JSON can hold, of metrics and settings. Without numpy, which the command line's help does without."""
+"""JSON-compatible values of metrics and settings. Without numpy, so that the command line's help starts fast."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """``value`` with numpy's numbers as Python's and those that are not finite as None, all the way down."""
+    """Convert ``value`` recursively: numpy numbers to Python's, NaN and infinity to None."""
     if isinstance(value, dict):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Registries: the names that a setting takes for the parts that come with the project, and ``module:Name`` for a user's own."""
+"""Registries: map a setting's value to a part, built in or a user's own (``module:Name``)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rlhf_ray.data.modules import import_module
 _T = TypeVar("_T")
 
 _given: dict[str, Any] = {}
-"""Parts that a program gave as objects, by their names."""
+"""Parts given as objects, by name."""
 
 
 class GivenName(str):
-    """The name of a part that a program gave as an object. Pickled, it takes the object along to the process that reads it."""
+    """The name of a part given as an object. Pickling it includes the object, so that other processes find it."""
 
     part: Any
 
@@ -33,10 +33,10 @@ def _give(name: str, part: Any) -> GivenName:
 
 
 def name_of(part: Any) -> str:
-    """What a setting says for ``part``: a name as it is, and for an object ``module:Name``.
+    """Return the setting's value for ``part``: a name unchanged, ``module:Name`` for an object.
 
-    A class or function that can be imported from its module is looked up there; any other object stays known to this process,
-    and to those that its settings are sent to, but not to a later run.
+    An importable class or function is imported by name. Any other object is known to this process and to those that its settings
+    are sent to, but not to a later run.
     """
     if isinstance(part, str):
         return _give(part, _given[part]) if part in _given else part
@@ -52,13 +52,13 @@ def name_of(part: Any) -> str:
 
 
 class Registry(Generic[_T]):
-    """Makes a part from its name.
+    """Makes parts from names.
 
     Args:
-        setting: that names the part, for errors.
-        protocol: what a part has to have.
-        parts: what makes each of those in the box.
-        others: further names that the setting takes, which stand for no part.
+        setting: the setting that names the part, for errors.
+        protocol: the protocol that a part must satisfy.
+        parts: factories of the built-in parts, by name.
+        others: further valid values of the setting that stand for no part.
     """
 
     def __init__(
@@ -67,14 +67,17 @@ class Registry(Generic[_T]):
         self.setting, self.protocol, self.parts, self.others = setting, protocol, dict(parts), others
 
     def make(self, name: str, **offered: Any) -> _T:
-        """The part that ``name`` stands for: one in the box, or ``module:Name``, what makes one or is one.
+        """Make the part that ``name`` stands for.
 
         Args:
-            name: in the box, or ``module:Name``.
-            offered: arguments; what makes the part is given those that it has parameters for, by name.
+            name: a built-in part, or ``module:Name`` of a class, a function that returns the part, or the part itself.
+            offered: arguments by name. The factory gets those that it has parameters for.
+
+        Returns:
+            The part.
 
         Raises:
-            SettingError: there is no such part, it can't be made, or it lacks what the protocol asks.
+            SettingError: there is no such part, making it failed, or it doesn't satisfy the protocol.
         """
         kind = self.find(name)
         if name in self.parts:
@@ -90,24 +93,26 @@ class Registry(Generic[_T]):
                 raise SettingError(
                     f"{self.setting} is {name!r}, and making it raised {type(error).__name__}: {error}. It may take "
                     f"{', '.join(offered) or 'no arguments'}"
-                    f"{', each by its name' if offered else ''}."
+                    f"{', each by name' if offered else ''}."
                 ) from error
         self._check(name, part, _members(self.protocol))
         result: _T = part
         return result
 
     def check(self, name: str) -> None:
-        """Check a class, or an object, that ``name`` stands for, without making anything. What makes one is not called.
+        """Check the class or object that ``name`` stands for, without calling it. Factory functions are not checked.
 
         Raises:
-            SettingError: there is no such part, or it lacks a method, or has one with other parameters.
+            SettingError: there is no such part, or a method is missing or has other parameters.
         """
         kind = self.find(name)
         if name not in self.parts and not inspect.isroutine(kind):
             self._check(name, kind, [member for member in _members(self.protocol) if member in vars(self.protocol)])
 
     def _check(self, name: str, part: Any, members: Sequence[str]) -> None:
-        asked = f"see {self.protocol.__module__}.{self.protocol.__name__} for what a {self.protocol.__name__.lower()} is asked"
+        asked = (
+            f"see {self.protocol.__module__}.{self.protocol.__name__} for what a {self.protocol.__name__.lower()} needs"
+        )
         if lacking := [member for member in members if not hasattr(part, member)]:
             raise SettingError(f"{self.setting} is {name!r}, which lacks {', '.join(lacking)}: {asked}.")
         for member in members:
@@ -118,10 +123,10 @@ class Registry(Generic[_T]):
                 )
 
     def find(self, name: str) -> Any:
-        """What ``name`` stands for, not yet made.
+        """Return the factory, class or object that ``name`` stands for.
 
         Raises:
-            SettingError: there is nothing of this name.
+            SettingError: there is none.
         """
         if name in self.parts:
             return self.parts[name]
@@ -130,23 +135,23 @@ class Registry(Generic[_T]):
         module, _, attribute = name.partition(":")
         if not module or not attribute:
             known = ", ".join([*self.parts, *self.others])
-            known = f"one of {known}, or module:Name for your own" if known else "module:Name"
+            known = f"one of {known}, or module:Name for a custom one" if known else "module:Name"
             raise SettingError(f"{self.setting} is {name!r}; it must be {known}.")
         if module == "__main__" or not attribute.replace(".", "").isidentifier():
             raise SettingError(
-                f"{self.setting} is {name!r}, an object of the program that began this run: give it again from there, or put it "
-                "into a module of its own and name it module:Name."
+                f"{self.setting} is {name!r}, an object of the program that started this run: pass it again from there, or move it "
+                "into a module and name it module:Name."
             )
         try:
             return operator.attrgetter(attribute)(import_module(module))
         except Exception as error:
             raise SettingError(
-                f"{self.setting} is {name!r}, and importing that raised {type(error).__name__}: {error}."
+                f"{self.setting} is {name!r}, and importing it raised {type(error).__name__}: {error}."
             ) from error
 
 
 def _taken(kind: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that ``kind`` has parameters for."""
+    """Return the arguments that ``kind`` has parameters for."""
     try:
         parameters = inspect.signature(kind).parameters
     except ValueError:
@@ -155,12 +160,12 @@ def _taken(kind: Callable[..., Any], offered: dict[str, Any]) -> dict[str, Any]:
 
 
 def _misfit(own: Any, wanted: Callable[..., Any], of_class: bool) -> str:
-    """What ``own`` would be called with, as text, where it can't be; empty where it can.
+    """Return the expected call as text if ``own`` can't be called that way; an empty string if it can.
 
     Args:
-        own: a user's method.
-        wanted: the protocol's, not bound.
-        of_class: whether ``own`` is not bound either.
+        own: the user's method.
+        wanted: the protocol's method, unbound.
+        of_class: whether ``own`` is unbound too.
     """
     names = list(inspect.signature(wanted).parameters)[1:]
     call = f"({', '.join(names)})"
@@ -168,7 +173,7 @@ def _misfit(own: Any, wanted: Callable[..., Any], of_class: bool) -> str:
         return call
     try:
         signature = inspect.signature(own)
-    except (TypeError, ValueError):  # some that are written in C have none
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return ""
     try:
         signature.bind(*(["self"] if of_class else []), *names)
@@ -178,6 +183,6 @@ def _misfit(own: Any, wanted: Callable[..., Any], of_class: bool) -> str:
 
 
 def _members(protocol: type) -> list[str]:
-    """What the protocol asks for: its methods and attributes."""
+    """Return the names of the protocol's methods and attributes."""
     names = [*getattr(protocol, "__annotations__", {}), *vars(protocol)]
     return [name for name in dict.fromkeys(names) if not name.startswith("_")]

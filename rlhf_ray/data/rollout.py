@@ -1,4 +1,4 @@
-"""rollout(): the one loop that steps an environment, with observers."""
+"""rollout(): the one loop that steps an environment."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.fragments import Trajectory
 
 Act = Callable[[Array], Any]
-"""From one observation to an action, as the environment takes it."""
+"""Maps one observation to an action for the environment."""
 
 See = Callable[[int, Array], None]
-"""Is shown how many steps were taken in this rollout, and the observation that the last one led to."""
+"""Callback with the number of steps taken in this rollout and the newest observation."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Rollout:
 
     Attributes:
         trajectory: the steps.
-        ended: whether the episode ended with the last one.
+        ended: whether the episode ended with the last step.
     """
 
     trajectory: Trajectory
@@ -41,15 +41,18 @@ def rollout(
     after: Rollout | None = None,
     see: See = lambda step, observation: None,
 ) -> Rollout:
-    """Take steps of one episode, until it ends.
+    """Step one episode until it ends.
 
     Args:
         env: the environment.
         act: chooses actions.
-        steps: the most to take; None: until the episode ends.
-        seed: of the episode, which begins anew.
-        after: go on from where this one left its episode, instead.
-        see: is shown each observation.
+        steps: maximum number of steps; None for no limit.
+        seed: seeds the reset. Ignored with ``after``.
+        after: continue this rollout's episode instead of starting a new one.
+        see: called with each observation.
+
+    Returns:
+        The steps taken.
     """
     if after is None:
         observation, start = np.array(env.reset(seed=seed)[0]), 0

@@ -1,6 +1,6 @@
-"""Random streams by name: everything random is drawn from a generator of (seed, stream, number), never from a carried one.
+"""Named random streams: each draw uses a fresh generator seeded with (seed, stream, numbers), with no state in between.
 
-So a restarted actor, or a run that continues from a checkpoint, draws what the lost one would have drawn.
+So a restarted actor, or a run resumed from a checkpoint, makes the same draws as the lost one would have.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 Stream = Literal["pairs", "answers", "rollouts", "fragments", "films"]
 
 _NUMBERS: dict[Stream, int] = {"pairs": 1, "answers": 2, "rollouts": 3, "fragments": 4, "films": 5}
-"""Of each stream. A new stream takes a new number: runs of earlier versions are continued with these."""
+"""Number of each stream. Existing numbers must not change: runs of earlier versions resume with them."""
 
 
 def generator(seed: int, stream: Stream, *numbers: int) -> np.random.Generator:
-    """The generator of ``stream``'s draws number ``numbers`` (each 0 or more) in a run with this ``seed``."""
+    """Return the generator for draw ``numbers`` (each 0 or more) of ``stream`` in a run with this ``seed``."""
     return np.random.default_rng([seed, _NUMBERS[stream], *numbers])

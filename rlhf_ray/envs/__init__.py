@@ -1,8 +1,8 @@
-"""Environments by name, and the few of our own.
+"""Environments by name, including a few of our own.
 
 Importing this package registers ``rlhf_ray/CartPoleFixed-v0``, ``HopperFixed-v0``, ``MovingDot-v0`` and ``Pong-v0`` with
-gymnasium. Procgen's games need the ``procgen`` extra, Hopper ``mujoco``, Pong and ``ALE/…`` ``atari``; each is imported when it is
-made.
+gymnasium. Procgen's games need the ``procgen`` extra, Hopper ``mujoco``, Pong and ``ALE/…`` ``atari``; each is imported only when
+an environment is made.
 """
 
 from rlhf_ray.envs.registry import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register

@@ -1,4 +1,4 @@
-"""CartPole with episodes of one fixed length, so that an episode's end says nothing about how well it went."""
+"""CartPole with a fixed episode length, so that the end of an episode reveals nothing about performance."""
 
 from typing import Any
 
@@ -9,20 +9,20 @@ from numpy.typing import NDArray
 
 
 class CartPoleFixed(CartPoleEnv):
-    """gymnasium's CartPole-v1 that goes on after a fall; registered as ``rlhf_ray/CartPoleFixed-v0``.
+    """gymnasium's CartPole-v1 that continues after a fall; registered as ``rlhf_ray/CartPoleFixed-v0``.
 
-    In CartPole-v1 an episode ends when the pole falls, and its reward is 1 at every step: any learned reward that is
-    positive, even a constant, then trains a perfect policy, and a benchmark of reward learning measures nothing. Here
-    the registered environment truncates every episode at exactly 500 steps and never terminates one (the remedy of
-    Christiano et al. 2017, section 3.1, and of ``seals/CartPole-v0``).
+    In CartPole-v1, an episode ends when the pole falls, and the reward is 1 at every step. Any positive learned reward, even a
+    constant, then trains a perfect policy, and a benchmark of reward learning measures nothing. Here, the registered environment
+    truncates every episode at exactly 500 steps and never terminates one (the remedy of Christiano et al. 2017, section 3.1, and
+    of ``seals/CartPole-v0``).
 
     * Observation: float32 [4], unbounded: cart position (m), cart velocity (m/s), pole angle (rad), pole velocity
-      (rad/s). After a fall the cart leaves the track and the pole swings round and round.
-    * Action: Discrete(2), push the cart to the left (0) or right (1) for 0.02 s.
-    * Picture: as CartPole-v1's where the whole pole fits into it. Beyond, the view follows the cart: what lies off the
-      track is grey, and marks a metre apart show how the cart moves.
+      (rad/s). After a fall, the cart may leave the track and the pole may spin.
+    * Action: Discrete(2): push the cart to the left (0) or right (1) for 0.02 s.
+    * Rendering: as in CartPole-v1 while the whole pole is in view. Beyond that, the view follows the cart: the area off the
+      track is grey, and marks one metre apart show the cart's motion.
     * Reward: 1.0 if, after the step, the cart is within 2.4 m of the centre and the pole within 12 degrees of upright;
-      else 0.0. A pole that comes upright again earns again.
+      else 0.0. A pole that swings back up earns reward again.
     """
 
     metadata: dict[str, Any] = {**CartPoleEnv.metadata}  # noqa: RUF012  # gymnasium's own convention
@@ -33,14 +33,14 @@ class CartPoleFixed(CartPoleEnv):
 
     # CartPoleEnv asserts that the action is in its space.
     def step(self, action: int | NDArray[Any]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Pushes the cart once. Never terminates."""
-        # Without this CartPoleEnv warns at the second step after a fall.
+        """Push the cart once. Never terminates."""
+        # Otherwise CartPoleEnv warns at the second step after a fall.
         self.steps_beyond_terminated = None
         observation, _, fallen, _, info = super().step(action)  # type: ignore[no-untyped-call]
         return observation, 0.0 if fallen else 1.0, False, False, info
 
     def render(self) -> Any:
-        """The picture, uint8 [400, 600, 3] with ``render_mode="rgb_array"``; the cart and its pole never leave it."""
+        """Return the image, uint8 [400, 600, 3] with ``render_mode="rgb_array"``; the cart and its pole stay in view."""
         if self.state is None or self.render_mode is None:
             return super().render()  # type: ignore[no-untyped-call]
         state, pole = self.state, 2 * self.length  # m
@@ -56,7 +56,7 @@ class CartPoleFixed(CartPoleEnv):
 
 
 def _draw_track(frame: NDArray[np.uint8], centre: float, end: float) -> None:
-    """Draws into a picture of a track that ends at -``end`` and ``end`` (m), seen around ``centre`` and ``2 * end`` wide."""
+    """Draw on a frame of a track that ends at -``end`` and ``end`` (m), centred at ``centre`` and ``2 * end`` wide."""
     height, width, _ = frame.shape
     scale = width / (2 * end)  # pixels per metre
     where = (np.arange(width) + 0.5) / scale - end + centre

@@ -1,4 +1,4 @@
-"""Checked environments: what an environment gives is looked at in each step, and what is wrong is said in its name."""
+"""Checked environments: validates what an environment returns in each step, and names the environment in errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from rlhf_ray.data.errors import FaultyEnvironmentError
 
 RAISED = (Exception, SystemExit)
-"""What an environment may raise that is its fault, `sys.exit` included: in an actor that would end the process without a word."""
+"""Exceptions attributed to the environment. Includes `sys.exit`, which would silently end an actor's process."""
 
 _NOT_THEIRS = (
     str(Path(gym.__file__).parent),
@@ -24,13 +24,13 @@ _NOT_THEIRS = (
     str(Path(importlib.__file__).parent),
     "<frozen",
 )
-"""Beginnings of file names that say nothing about where an environment went wrong."""
+"""Prefixes of file names that don't help to locate an environment's error."""
 
 logger = logging.getLogger(__name__)
 
 
 def fault(doing: str, error: BaseException) -> FaultyEnvironmentError:
-    """The fault that ``error`` is, which was raised by ``doing``."""
+    """Convert ``error``, raised by ``doing``, to a `FaultyEnvironmentError`."""
     if isinstance(error, FaultyEnvironmentError):
         return error
     said = " ".join(str(error).split())
@@ -40,19 +40,20 @@ def fault(doing: str, error: BaseException) -> FaultyEnvironmentError:
         places, said = [(error.filename, error.lineno)], error.msg
     where = f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
     return FaultyEnvironmentError(
-        f"{doing} raised {type(error).__name__}{': ' if said else ''}{said}{where}. Fix the environment; --debug shows the trace."
+        f"{doing} raised {type(error).__name__}{': ' if said else ''}{said}{where}. Fix the environment; --debug shows the "
+        "traceback."
     )
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment whose observations and rewards are checked, and brought to the form that its spaces promise.
+    """Checks an environment's observations and rewards, and converts them to the dtypes of its spaces.
 
-    Observations of another dtype (or lists) become what the observation space says, where no value is lost by it; rewards become
-    floats. Bounds are not checked: many good environments step over theirs a little.
+    Observations of another dtype (or lists) become arrays of the observation space's dtype if no value is lost. Rewards become
+    floats. Bounds are not checked: many good environments slightly exceed theirs.
 
     Args:
         env: the environment.
-        name: what to call it.
+        name: its name in errors.
 
     Raises:
         FaultyEnvironmentError: from ``reset``, ``step`` and ``render``.
@@ -98,14 +99,14 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             raise fault(f"{self._where()}: render()", error) from error
 
     def close(self) -> None:
-        """See gymnasium. An environment that cannot be closed is no reason to lose what was done with it."""
+        """See gymnasium. Logs errors instead of raising, so that results are not lost."""
         try:
             self.env.close()  # type: ignore[no-untyped-call]
         except Exception:
-            logger.warning("The environment %s could not be closed.", self._called, exc_info=True)
+            logger.warning("Can't close the environment %s.", self._called, exc_info=True)
 
     def _observation(self, observation: Any, of: str) -> Any:
-        """``observation`` as the observation space says."""
+        """Convert ``observation`` to the observation space's dtype and check it."""
         if self._box is None:
             return observation
         space, given = self._box, observation
@@ -113,41 +114,45 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             try:
                 given = np.asarray(observation)
             except ValueError:
-                raise self._fault(f"{of} gave an observation that is no array but {_short(observation)}") from None
+                raise self._fault(f"{of} returned an observation that is not an array: {_short(observation)}") from None
             if given.dtype.kind not in "biuf":
-                raise self._fault(f"{of} gave an observation that is no array of numbers but {_short(observation)}")
+                raise self._fault(
+                    f"{of} returned an observation that is not an array of numbers: {_short(observation)}"
+                )
         if given.shape != space.shape:
             raise self._fault(
-                f"{of} gave an observation of the shape {given.shape}, and its observation space has {space.shape}"
+                f"{of} returned an observation of shape {given.shape}; its observation space has shape {space.shape}"
             )
         if given.dtype.kind == "f" and not np.isfinite(given).all():
             bad = given[~np.isfinite(given)].flat[0]
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(given))[0])
-            raise self._fault(f"{of} gave an observation that is {bad} at {where[0] if len(where) == 1 else where}")
+            raise self._fault(f"{of} returned an observation that is {bad} at {where[0] if len(where) == 1 else where}")
         if given.dtype == space.dtype:
             return given
         with np.errstate(all="ignore"):
             cast = given.astype(space.dtype)
         if not self._float and not np.array_equal(cast, given):
             bad = given[cast != given].flat[0]
-            raise self._fault(f"{of} gave an observation of {given.dtype}, and {bad} in it is no {space.dtype}")
+            raise self._fault(
+                f"{of} returned an observation of {given.dtype}, and its value {bad} is not a {space.dtype}"
+            )
         return cast
 
     def _where(self) -> str:
-        return f"Environment {self._called}, step {self._step} of its episode {self._episode}"
+        return f"Environment {self._called}, step {self._step} of episode {self._episode}"
 
     def _fault(self, what: str) -> FaultyEnvironmentError:
         return FaultyEnvironmentError(f"{self._where()}: {what}. Fix the environment.")
 
 
 def try_out(env: gym.Env[Any, Any], steps: int = 3) -> None:
-    """Reset ``env`` and take a few random steps: what is wrong with it at once is said before anything is started.
+    """Reset ``env`` and take a few random steps, to find faults before a run starts.
 
     Raises:
-        FaultyEnvironmentError: something is.
+        FaultyEnvironmentError: the environment has a fault.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # gymnasium's own, of what is refused here or does no harm
+        warnings.simplefilter("ignore")  # gymnasium's: about harmless things or errors raised here
         env.action_space.seed(0)
         env.reset(seed=0)
         for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Any environment with episodes of one fixed length, so that an episode's end says nothing about how well it went."""
+"""Gives any environment a fixed episode length, so that the end of an episode reveals nothing about performance."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 
 class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose episodes go on after their end; ``fixed/ID`` makes it of the gymnasium environment ``ID``.
+    """Continues an environment's episodes after their end; ``fixed/ID`` wraps the gymnasium environment ``ID``.
 
-    After the end nothing moves: each step gives the last observation again and a reward of 0, until the time limit truncates the
-    episode (`seals` does the same, "absorbing states"). Nothing is ever terminated.
+    After the end, each step repeats the last observation with reward 0, until the time limit truncates the episode (as in
+    `seals`, "absorbing states"). Nothing ever terminates.
 
     Args:
-        env: without its time limit.
+        env: the environment without its time limit.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]):
@@ -38,14 +38,14 @@ class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def fixed(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
-    """The gymnasium environment called ``name`` with episodes that all take as many steps as its time limit allows.
+    """Make the gymnasium environment ``name`` with episodes of a fixed length: its time limit.
 
     Raises:
         ValueError: it has no time limit.
     """
     limit = gymnasium.spec(name).max_episode_steps
     if limit is None:
-        raise ValueError(f"{name} has no time limit (max_episode_steps), which all its episodes could last for.")
-    # The limit goes around what goes on after the end.
+        raise ValueError(f"{name} has no time limit (max_episode_steps) to use as the fixed episode length.")
+    # The time limit must wrap FixedHorizon, which never ends an episode.
     made = FixedHorizon(gymnasium.make(name, max_episode_steps=-1, **options))
     return gymnasium.wrappers.TimeLimit(made, max_episode_steps=limit)

@@ -1,4 +1,4 @@
-"""A dot to be moved to the middle of the picture: the smallest task that is seen only in pixels."""
+"""MovingDot: move a dot to the centre of the image. The smallest task with image observations."""
 
 import math
 from typing import Any
@@ -11,35 +11,35 @@ from numpy.typing import NDArray
 IMAGE_SIDE = 64
 DOT_SIDE = 4
 STRIDE = 2
-"""Pixels that one action moves the dot."""
+"""Pixels per action."""
 
 _POSITIONS = (IMAGE_SIDE - DOT_SIDE) // STRIDE + 1
-"""Places along one axis: the dot stands on a lattice of STRIDE pixels, one point of which is the exact centre."""
+"""Positions per axis: the dot moves on a lattice of STRIDE pixels that includes the exact centre."""
 
 _MOVES = ((0, 0), (-1, 0), (0, 1), (1, 0), (0, -1))
-"""(rows, columns) of the lattice for stay, up, right, down, left."""
+"""(rows, columns) on the lattice for stay, up, right, down, left."""
 
 
 class MovingDot(gymnasium.Env[NDArray[np.uint8], np.int64]):
     """One white 4x4 dot on black; registered as ``rlhf_ray/MovingDot-v0``, with episodes of exactly 100 steps.
 
-    A smoke test for learning from pictures, after M. Rahtz's gym-moving-dot: a policy that works is seen at a glance,
-    and a frame is made in microseconds.
+    A smoke test for learning from images, after M. Rahtz's gym-moving-dot: a good policy is visible at a glance, and rendering
+    a frame takes microseconds.
 
     * Observation: uint8 [64, 64, 3], 0 or 255.
-    * Action: Discrete(5): 0 stay, 1 up, 2 right, 3 down, 4 left; by 2 pixels, and no further than the edge.
+    * Action: Discrete(5): 0 stay, 1 up, 2 right, 3 down, 4 left; by 2 pixels, up to the edge.
     * Reward: minus the distance, after the step, from the dot's centre to the image's centre, in units of 32 pixels:
       0 in the middle, -1.33 in a corner.
-    * Start: uniformly at random over the 31 x 31 places that the dot can be in.
+    * Start: uniformly random over the dot's 31 x 31 positions.
 
-    The class itself never ends an episode: the time limit comes with the registered name.
+    The class never ends an episode; the registered id adds the time limit.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012
 
     def __init__(self, render_mode: str | None = None) -> None:
         if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"render_mode={render_mode!r} of MovingDot: it must be None or 'rgb_array'.")
+            raise ValueError(f"render_mode of MovingDot is {render_mode!r}; it must be None or 'rgb_array'.")
         self.render_mode = render_mode
         self.observation_space = spaces.Box(0, 255, (IMAGE_SIDE, IMAGE_SIDE, 3), np.uint8)
         self.action_space = spaces.Discrete(len(_MOVES))
@@ -48,15 +48,15 @@ class MovingDot(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Puts the dot somewhere at random."""
+        """Put the dot at a random position."""
         super().reset(seed=seed, options=options)
         self._row, self._column = (int(place) for place in self.np_random.integers(_POSITIONS, size=2))
         return self._frame(), {}
 
     def step(self, action: int | np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """Moves the dot. Never terminates."""
+        """Move the dot. Never terminates."""
         if not 0 <= action < len(_MOVES):
-            raise ValueError(f"Action {action} of MovingDot: it must be 0 to {len(_MOVES) - 1}.")
+            raise ValueError(f"The action of MovingDot is {action}; it must be 0 to {len(_MOVES) - 1}.")
         rows, columns = _MOVES[action]
         self._row = min(max(self._row + rows, 0), _POSITIONS - 1)
         self._column = min(max(self._column + columns, 0), _POSITIONS - 1)
@@ -65,7 +65,7 @@ class MovingDot(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return self._frame(), -distance / (IMAGE_SIDE / 2), False, False, {}
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
-        """The current frame, uint8 [64, 64, 3], in render_mode "rgb_array"; else None."""
+        """Return the current frame, uint8 [64, 64, 3], in render_mode "rgb_array"; else None."""
         return self._frame() if self.render_mode == "rgb_array" else None
 
     def _frame(self) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""From an environment's name to the environment, single or vectorised."""
+"""Makes environments, single or vectorised, from their names."""
 
 import difflib
 from typing import Any
@@ -14,12 +14,12 @@ from rlhf_ray.envs.fixed_horizon import fixed
 
 PROCGEN_PREFIX = "procgen/"
 FIXED_PREFIX = "fixed/"
-"""Before a gymnasium id: the same with episodes of one length (`FixedHorizon`)."""
+"""Prefix of a gymnasium id for the same environment with a fixed episode length (`FixedHorizon`)."""
 
 _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "rlhf_ray/CartPoleFixed-v0": ("rlhf_ray.envs.cartpole_fixed:CartPoleFixed", 500, {}),
     "rlhf_ray/MovingDot-v0": ("rlhf_ray.envs.moving_dot:MovingDot", 100, {}),
-    # Hopper-v5 that goes on after a fall, when its reward for standing stops: as CartPoleFixed is to CartPole.
+    # Hopper-v5 that continues after a fall, without the reward for standing: what CartPoleFixed is to CartPole.
     "rlhf_ray/HopperFixed-v0": (
         "gymnasium.envs.mujoco.hopper_v5:HopperEnv",
         1000,
@@ -27,51 +27,54 @@ _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
     ),
     "rlhf_ray/Pong-v0": ("rlhf_ray.envs.atari:pong", atari.STEPS, {}),
 }
-"""Our ids, each with its class, the number of steps after which its episodes are truncated, and options."""
+"""Our ids: class, episode length in steps, and options."""
 
 _ACCEPTED_FORMS = (
-    "Accepted are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
-    "registers the id; 'fixed/ID', whose episodes all last as long as the time limit of the gymnasium id allows; "
+    "Valid names are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
+    "registers the id; 'fixed/ID', a gymnasium id with all episodes as long as its time limit; "
     f"{', '.join(repr(name) for name in _OWN_ENVS)}; 'ALE/<Game>-v5', such as 'ALE/Breakout-v5'; "
     "and 'procgen/<game>-<mode>' with mode easy, hard, extreme, memory or exploration, such as 'procgen/coinrun-easy'."
 )
 
 
 def register() -> None:
-    """Registers our own environments with gymnasium. Calling it again changes nothing."""
+    """Register our own environments with gymnasium. Idempotent."""
     for name, (entry_point, episode_steps, options) in _OWN_ENVS.items():
         if name not in gymnasium.registry:
             gymnasium.register(name, entry_point=entry_point, max_episode_steps=episode_steps, kwargs=options)
 
 
 def is_natively_vectorised(name: str) -> bool:
-    """Whether the environment steps many copies of itself faster than a loop over single ones can (procgen does)."""
+    """Return whether the environment steps many copies of itself natively, faster than a loop (procgen does)."""
     return name.startswith(PROCGEN_PREFIX)
 
 
 def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
-    """Makes one environment.
+    """Make one environment.
 
     Args:
-        name: A registered gymnasium id, ``module:EnvId-v0``, ``fixed/`` and an id, ``ALE/<Game>-v5``, or
+        name: a registered gymnasium id, ``module:EnvId-v0``, ``fixed/`` followed by an id, ``ALE/<Game>-v5``, or
             ``procgen/<game>-<mode>``.
-        **options: Handed to the environment's constructor, for example ``render_mode="rgb_array"``. For procgen, see
+        **options: arguments of the environment's constructor, for example ``render_mode="rgb_array"``. For procgen, see
             ``rlhf_ray.envs.procgen.ProcgenVectorEnv``.
 
+    Returns:
+        The environment. Its methods raise `FaultyEnvironmentError` if it raises or returns invalid data (procgen's excepted).
+
     Raises:
-        ValueError: No environment has this name; the text gives the nearest ones.
-        ImportError: A procgen game without procgen installed, or an Atari one without ale-py.
-        FaultyEnvironmentError: The environment, or its module, raises when it is made; the environment's methods raise it too.
+        ValueError: no environment has this name; the message lists the closest ones.
+        ImportError: procgen is missing for a procgen game, or ale-py for an Atari game.
+        FaultyEnvironmentError: the environment, or its module, raises while it is made.
     """
     if is_natively_vectorised(name):
         return procgen.ProcgenEnv(*_procgen_game_and_mode(name), **options)
     if name.startswith(FIXED_PREFIX):
         inner = name.removeprefix(FIXED_PREFIX)
         if ":" in inner:
-            raise ValueError(f"{name!r}: {FIXED_PREFIX} takes an id that is registered already, without a module.")
+            raise ValueError(f"{name!r}: {FIXED_PREFIX} needs an id that is already registered, without a module.")
         if inner.startswith(atari.PREFIX):
             raise ValueError(
-                f"{name!r}: the episodes of {inner} have one length already; name it without {FIXED_PREFIX}."
+                f"{name!r}: episodes of {inner} already have a fixed length; use the name without {FIXED_PREFIX}."
             )
         _check_gymnasium_id(inner)
         return fixed(inner, **options)
@@ -82,22 +85,25 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
 
 
 def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, Any, Any]:
-    """Makes ``num_envs`` copies of an environment that are stepped together, in this process.
+    """Make ``num_envs`` copies of an environment, stepped together in this process.
 
-    The autoreset mode is always ``AutoresetMode.NEXT_STEP``, which RLlib requires (and does not check): the step after
-    an episode's last returns the next episode's first observation, reward 0, and ignores the action.
+    The autoreset mode is always ``AutoresetMode.NEXT_STEP``, which RLlib requires (and doesn't check): the step after
+    an episode's last one returns the next episode's first observation and reward 0, and ignores the action.
 
     Args:
-        name: As for ``make_env``.
-        num_envs: Number of copies, at least 1.
-        **options: As for ``make_env``.
+        name: as for ``make_env``.
+        num_envs: number of copies, at least 1.
+        **options: as for ``make_env``.
+
+    Returns:
+        The vector environment.
 
     Raises:
-        ValueError: No environment has this name (the text gives the nearest ones), or ``num_envs`` is below 1.
-        ImportError: A procgen game without procgen installed.
+        ValueError: no environment has this name (the message lists the closest ones), or ``num_envs`` is below 1.
+        ImportError: procgen is missing for a procgen game, or ale-py for an Atari game.
     """
     if num_envs < 1:
-        raise ValueError(f"num_envs={num_envs} for environment {name!r}: it must be at least 1.")
+        raise ValueError(f"num_envs for environment {name!r} is {num_envs}; it must be at least 1.")
     if is_natively_vectorised(name):
         game, mode = _procgen_game_and_mode(name)
         return procgen.ProcgenVectorEnv(game, mode, num_envs=num_envs, **options)
@@ -108,12 +114,12 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
 
 
 class EnvCreator:
-    """Makes the environment called ``name`` from RLlib's settings for it: one, or as many copies as ``num_envs`` asks for.
+    """Makes the environment ``name`` from RLlib's env config: one, or ``num_envs`` copies if that is given.
 
-    It takes along what a script has registered under that name, which other processes know nothing of.
+    Pickling it includes an environment that a script registered under that name, which other processes don't know.
 
     Args:
-        name: As for ``make_env``.
+        name: as for ``make_env``.
     """
 
     def __init__(self, name: str):
@@ -121,7 +127,7 @@ class EnvCreator:
         self._registered = gymnasium.registry.get(name)
 
     def __call__(self, context: Any) -> Any:
-        """The environment, or the vector environment, with the options in ``context`` (a mapping)."""
+        """Make the environment, or vector environment, with the options in ``context`` (a mapping)."""
         if self._registered is not None:
             gymnasium.registry.setdefault(self.name, self._registered)
         options = dict(context)
@@ -149,14 +155,14 @@ def _procgen_game_and_mode(name: str) -> tuple[str, str]:
 
 
 def _check_gymnasium_id(name: str) -> None:
-    """Raises a ValueError unless gymnasium can make ``name``; imports the module of a ``module:EnvId`` name."""
+    """Raise ValueError unless gymnasium can make ``name``; imports the module of a ``module:EnvId`` name."""
     module, _, env_id = name.rpartition(":")
     if module:
         try:
             modules.import_module(module)
         except modules.NoModuleError as error:
             raise ValueError(f"There is no environment {name!r}: {error}.") from error
-        except ModuleNotFoundError:  # of somebody else's, which the module lacks
+        except ModuleNotFoundError:  # a dependency of the module is missing
             raise
         except RAISED as error:
             raise fault(f"Importing {module} for environment {name}", error) from error
@@ -164,21 +170,21 @@ def _check_gymnasium_id(name: str) -> None:
         return
     try:
         namespace, base_name, version = parse_env_id(env_id)
-    except gymnasium.error.Error:  # Not even of an id's form.
+    except gymnasium.error.Error:  # not a valid id
         raise ValueError(_unknown(name)) from None
     if version is None and find_highest_version(namespace, base_name) is not None:
-        return  # gymnasium takes the latest version, and says so.
+        return  # gymnasium uses the latest version, and warns
     raise ValueError(_unknown(name))
 
 
 def _unknown(name: str) -> str:
     known = {known_name.lower(): known_name for known_name in [*gymnasium.registry, *procgen_names()]}
     nearest = difflib.get_close_matches(name.rpartition(":")[2].lower(), known, n=5)
-    hint = f"The nearest names are {', '.join(known[key] for key in nearest)}. " if nearest else ""
+    hint = f"The closest names are {', '.join(known[key] for key in nearest)}. " if nearest else ""
     return f"There is no environment {name!r}. {hint}{_ACCEPTED_FORMS}"
 
 
 def procgen_names() -> list[str]:
-    """The names of all procgen environments: every game with each mode that it has."""
+    """Return the names of all procgen environments: every game in each of its modes."""
     games = procgen_settings.GAMES
     return [f"{PROCGEN_PREFIX}{game}-{mode}" for game in games for mode in procgen_settings.modes_of(game)]

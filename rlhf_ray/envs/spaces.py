@@ -1,4 +1,4 @@
-"""Which observation and action spaces the reward models and policies take, and what to do about the others."""
+"""Checks that observation and action spaces are supported, and suggests wrappers for others."""
 
 import gymnasium
 import numpy as np
@@ -10,13 +10,18 @@ from rlhf_ray.data.images import LEAST_SIDE, is_image
 def check_spaces(
     observation_space: gymnasium.Space[object], action_space: gymnasium.Space[object], env_name: str
 ) -> None:
-    """Checks that an environment's spaces are supported.
+    """Check that an environment's spaces are supported.
 
-    Supported observations: Box of rank 1, of a float or integer dtype; or uint8 images [height, width, channels] of at
-    least 16x16 pixels. Supported actions: Discrete counted from 0; or Box of rank 1 of a float dtype, bounded or not.
+    Supported observations: Box of rank 1 with a float or integer dtype; or uint8 images [height, width, channels] of at
+    least 16x16 pixels. Supported actions: Discrete with start 0; or Box of rank 1 with a float dtype, bounded or not.
+
+    Args:
+        observation_space: the environment's observation space.
+        action_space: the environment's action space.
+        env_name: the environment's name, for errors.
 
     Raises:
-        ValueError: With the environment, the space, what is supported and what to do.
+        ValueError: a space is not supported. The message names the environment, the space and the remedy.
     """
     if (problem := _observation_problem(observation_space)) is not None:
         raise ValueError(
@@ -32,9 +37,9 @@ def check_spaces(
 
 
 def _observation_problem(space: gymnasium.Space[object]) -> str | None:
-    """What to do about an unsupported observation space; None if it is supported."""
+    """Return the remedy for an unsupported observation space; None if it is supported."""
     if not isinstance(space, spaces.Box):
-        return "Wrap the environment in gymnasium.wrappers.FlattenObservation, which turns the space into such a Box."
+        return "Wrap the environment in gymnasium.wrappers.FlattenObservation, which converts it to such a Box."
     if is_image(space) or (len(space.shape) == 1 and space.shape[0] >= 1 and np.dtype(space.dtype).kind in "fiu"):
         return None
     if len(space.shape) == 3:
@@ -55,25 +60,25 @@ def _observation_problem(space: gymnasium.Space[object]) -> str | None:
         )
     if len(space.shape) == 2 and space.dtype == np.uint8:
         return (
-            "If these are grey images, give them a channel axis (gymnasium.wrappers.GrayscaleObservation has "
+            "If these are grey images, add a channel axis (gymnasium.wrappers.GrayscaleObservation with "
             "keep_dim=True); otherwise wrap the environment in gymnasium.wrappers.FlattenObservation."
         )
     if len(space.shape) == 1:
-        return "Return numbers, at least one, with gymnasium.wrappers.TransformObservation."
+        return "Return at least one number, with gymnasium.wrappers.TransformObservation."
     return "Wrap the environment in gymnasium.wrappers.FlattenObservation."
 
 
 def _action_problem(space: gymnasium.Space[object]) -> str | None:
-    """What to do about an unsupported action space; None if it is supported."""
+    """Return the remedy for an unsupported action space; None if it is supported."""
     if isinstance(space, spaces.Discrete):
         if space.start == 0:
             return None
-        return f"Count the actions from 0 and add {space.start} with gymnasium.wrappers.TransformAction."
+        return f"Number the actions from 0 and add {space.start} with gymnasium.wrappers.TransformAction."
     if isinstance(space, spaces.Box):
         if len(space.shape) == 1 and space.shape[0] >= 1 and np.dtype(space.dtype).kind == "f":
             return None
-        return "Offer a float Box of rank 1 with gymnasium.wrappers.TransformAction, and reshape or round there."
+        return "Use a float Box of rank 1 with gymnasium.wrappers.TransformAction, and reshape or round there."
     return (
-        "Offer one Discrete space, with one action for each combination (gymnasium.wrappers.TransformAction), or a Box "
+        "Use one Discrete space with one action per combination (gymnasium.wrappers.TransformAction), or a Box "
         "of rank 1."
     )

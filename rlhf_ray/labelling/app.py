@@ -1,4 +1,4 @@
-"""The labelling page's web app: who may ask for what, and how it looks as HTTP. The desk does the work."""
+"""The labelling page's web app: HTTP routes, request bodies and permissions. `Desk` does the work."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from rlhf_ray.labelling.sessions import LASTS_S, Person, Sessions
 from rlhf_ray.labelling.statistics import of_one
 
 OPEN = frozenset({("POST", "/api/session")})
-"""What needs no session though it is under /api."""
+"""Calls under /api that need no session."""
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 Token = Annotated[str, Field(min_length=1, max_length=200)]
 Lease = Annotated[str, Field(min_length=1, max_length=400)]
 HOLDING = 36
-"""LeaseNames that a page may name: what is on screen, fetched ahead, and answered but not stored yet."""
+"""Maximum number of leases in one request: on screen, prefetched, and answered but not stored yet."""
 EventId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 PageId = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-"""Made by each page as it is opened: a person may have several."""
+"""Made by each page when it opens: one annotator may have several pages open."""
 Count = Annotated[int, Field(ge=0, le=2**31)]
 
 
 class Body(BaseModel):
-    """A request's JSON. What is not named is refused: a client that says more than is listened to has a mistake."""
+    """A request's JSON. Unknown fields are rejected: they mean a bug in the client."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -96,7 +96,7 @@ async def the_desk(request: Request) -> Desk:
 
 
 async def signed_in(request: Request) -> Person:
-    """Whose session this is. The guard lets nobody else in; whatever may be wrong with it, nothing here works without a person."""
+    """The annotator of this session. `Guard` checks it already; this second check holds even if the guard has a bug."""
     person: Person | None = getattr(request.state, "person", None)
     if person is None:
         raise HTTPException(401, "this needs a session")
@@ -104,7 +104,7 @@ async def signed_in(request: Request) -> Person:
 
 
 async def answering(request: Request) -> Person:
-    """The same, for what may not come faster than anybody can see."""
+    """Like `signed_in`, with a rate limit for calls that a person can't make faster."""
     person = await signed_in(request)
     if seconds := request.app.state.answers.wait(person.name):
         raise too_fast(seconds)
@@ -119,13 +119,13 @@ entrance, api = APIRouter(prefix="/api"), APIRouter(prefix="/api")
 
 @entrance.post("/session")
 async def enter(entry: Entry, request: Request, response: Response) -> dict[str, Any]:
-    """A token for a cookie. Only wrong ones are limited: behind a proxy somebody's guesses may count as everybody's."""
+    """Exchange a token for a cookie. Rate-limits wrong tokens only: behind a proxy, all clients may share one address."""
     state, caller = request.app.state, request.client.host if request.client else ""
     if (person := state.sessions.exchange(entry.token)) is None:
         if seconds := state.failures.wait(caller):
             raise too_fast(seconds)
         raise HTTPException(
-            401, "this link is not known here, too old or revoked; ask whoever started the run for a new one"
+            401, "This link is invalid, expired or revoked. Ask the person who started the run for a new one."
         )
     response.set_cookie(
         state.sessions.cookie_name,
@@ -141,7 +141,7 @@ async def enter(entry: Entry, request: Request, response: Response) -> dict[str,
 
 @api.delete("/session")
 async def leave(request: Request, response: Response) -> dict[str, bool]:
-    """Forget the cookie."""
+    """Sign out: delete the cookie."""
     path = request.scope.get("root_path") or "/"
     response.delete_cookie(request.app.state.sessions.cookie_name, path=path, httponly=True, samesite="strict")
     return {"left": True}
@@ -149,79 +149,79 @@ async def leave(request: Request, response: Response) -> dict[str, bool]:
 
 @api.get("/me")
 async def who_am_i(me: Me, request: Request) -> dict[str, Any]:
-    """Who is here, and what the task is."""
+    """The signed-in annotator and the task."""
     return {"name": me.name, "owner": me.owner, **request.app.state.task}
 
 
 @api.post("/questions")
 async def questions(wish: Wish, me: Me, desk: TheDesk) -> dict[str, Any]:
-    """The next questions, and how far labelling is."""
+    """The next questions, and the labelling progress."""
     shown = await desk.next(me.name, wish.count, wish.holding, wish.page)
     return {"questions": [asdict(showing) for showing in shown], "progress": await desk.progress(me.name)}
 
 
 @api.post("/answers")
 async def answer(answered: Answered, me: Answering, desk: TheDesk) -> dict[str, bool]:
-    """Answers once it is durable."""
+    """Store an answer; responds once it is durable."""
     await desk.answer(me.name, Given(**answered.model_dump()))
     return {"saved": True}
 
 
 @api.post("/undo")
 async def undo(taken_back: TakenBack, me: Answering, desk: TheDesk) -> dict[str, Any]:
-    """The pair to show again, or null."""
+    """Undo an answer; returns the pair to show again, or null."""
     showing = await desk.undo(me.name, taken_back.event_id, taken_back.target, taken_back.page)
     return {"question": asdict(showing) if showing else None}
 
 
 @api.post("/leases/renew")
 async def renew(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, list[str]]:
-    """Somebody still looks at these, or keeps a page open; those among them that they are not to answer there any more."""
+    """Renew leases and report that the page is open; returns the leases that this page has lost."""
     return {"lost": await desk.renew(me.name, body.leases, body.page)}
 
 
 @api.post("/leases/release")
 async def release(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, bool]:
-    """Nobody looks at these any more."""
+    """Release leases."""
     await desk.release(me.name, body.leases)
     return {"released": True}
 
 
 @api.get("/films/{film_id}", response_class=Response)
 async def film(film_id: Annotated[str, Path(pattern="^[0-9a-f]{64}$")], desk: TheDesk) -> Response:
-    """A sheet of frames. Named by its content, so a browser may keep it for good."""
+    """A clip's sprite sheet (WebP). Named by its content, so browsers may cache it forever."""
     sheet = await desk.film(film_id)
     if sheet is None:
-        raise HTTPException(404, "there is no such film")
+        raise HTTPException(404, "no clip has this id")
     return Response(sheet, media_type="image/webp", headers={"cache-control": "private, max-age=31536000, immutable"})
 
 
 @api.get("/episode")
 async def episode(desk: TheDesk) -> dict[str, Any] | None:
-    """The agent's latest whole episode, or null."""
+    """The agent's latest full episode, or null."""
     return await desk.episode()
 
 
 @api.get("/progress")
 async def progress(me: Me, desk: TheDesk) -> dict[str, Any]:
-    """How far labelling is."""
+    """Labelling progress."""
     return await desk.progress(me.name)
 
 
 @api.get("/statistics")
 async def statistics(me: Me, desk: TheDesk) -> dict[str, Any]:
-    """Who answered what, and how well: of everybody for the owner, of themselves for anybody else."""
+    """Annotator statistics: of everyone for the owner, their own for anyone else."""
     values = await desk.statistics()
     return values if me.owner else of_one(values, me.name)
 
 
 @api.post("/weights")
 async def weigh(weight: Weight, me: Me, desk: TheDesk, request: Request) -> dict[str, bool]:
-    """What somebody's labels count for; the owner alone says so."""
+    """Set the weight of an annotator's labels; owner only."""
     if not me.owner:
         raise HTTPException(403, "only the owner of the run sets weights")
     if weight.annotator not in request.app.state.sessions.people and not await desk.knows(weight.annotator):
-        raise HTTPException(404, f"nobody is called {weight.annotator!r} here")
+        raise HTTPException(404, f"there is no annotator {weight.annotator!r}")
     await desk.weigh(weight.annotator, weight.weight)
     return {"saved": True}
 
@@ -230,16 +230,16 @@ def create_app(desk: Desk, sessions: Sessions, *, hosts: Sequence[str] = (), tit
     """The labelling page.
 
     Args:
-        desk: where questions come from and answers go.
+        desk: serves questions and takes answers.
         sessions: who may label.
-        hosts: names besides this machine's own by which browsers reach the page, ``name`` or ``name:port``.
-        title: of the task, shown on top.
-        instructions: what to prefer, shown beside the clips. Plain text.
+        hosts: host names under which browsers reach the page, besides this machine's own: ``name`` or ``name:port``.
+        title: title of the task, shown at the top of the page.
+        instructions: tell annotators what to prefer; shown above the clips. Plain text.
 
     Raises:
-        ValueError: one of the hosts is none.
+        ValueError: an entry of ``hosts`` is not a valid host name.
     """
-    # The schema would be served without a session otherwise; `app.openapi()` still makes it.
+    # Off, because the schema would be served without a session; `app.openapi()` still makes it.
     app = FastAPI(title="rlhf_ray labelling", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.desk, app.state.sessions = desk, sessions
     app.state.task = {"title": title, "instructions": instructions}
@@ -257,7 +257,7 @@ def create_app(desk: Desk, sessions: Sessions, *, hosts: Sequence[str] = (), tit
 
 
 def add_pages(app: FastAPI) -> None:
-    """The two pages and their files. Read once, and found by name in a dict: no request can name a path."""
+    """Serve the two pages and their files. Files are read once and looked up by name in a dict: no request can name a path."""
     static = {
         file.name: (file.read_bytes(), TYPES[file.name.rpartition(".")[2]])
         for file in files("rlhf_ray.labelling").joinpath("static").iterdir()
@@ -266,9 +266,9 @@ def add_pages(app: FastAPI) -> None:
 
     def send(name: str, request: Request) -> Response:
         if name not in static:
-            raise HTTPException(404, "there is no such file")
+            raise HTTPException(404, "no such file")
         content, media_type = static[name]
-        # Asked for again each time and mostly not sent again: after an update no browser mixes old modules with new.
+        # Browsers revalidate each time (mostly a 304), so that after an update no browser mixes old and new modules.
         headers = {"etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"', "cache-control": "no-cache"}
         if request.headers.get("if-none-match") == headers["etag"]:
             return Response(status_code=304, headers=headers)
@@ -288,7 +288,7 @@ def add_pages(app: FastAPI) -> None:
 
 
 async def explain(request: Request, error: Exception) -> Response:
-    """What is wrong with a request's JSON. Its values are not sent back: FastAPI's own answer fails at NaN in them."""
+    """Report what is wrong with a request's JSON. Leaves its values out: FastAPI's own handler fails on NaN."""
     assert isinstance(error, RequestValidationError)
     problems = [
         f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}" for problem in error.errors()[:5]
@@ -298,17 +298,17 @@ async def explain(request: Request, error: Exception) -> Response:
 
 
 async def on_refusal(request: Request, error: Exception) -> Response:
-    """A refusal from within the app."""
+    """Respond to a `RefusedError` raised within the app."""
     assert isinstance(error, RefusedError)
     return JSONResponse({"detail": error.detail}, error.status, error.headers)
 
 
 async def on_mistake(request: Request, error: Exception) -> Response:
-    """The desk says what is wrong with the request."""
-    # The last line alone: an error from another process may bring its whole traceback.
-    return JSONResponse({"detail": (str(error).strip().splitlines() or ["not possible"])[-1]}, 400)
+    """Respond to a `ValueError` of the desk: the request is wrong."""
+    # Only the last line: an error from another process may contain its whole traceback.
+    return JSONResponse({"detail": (str(error).strip().splitlines() or ["invalid request"])[-1]}, 400)
 
 
 async def on_failure(request: Request, error: Exception) -> Response:
-    """The store could not be written: the request shall be sent again."""
+    """Respond to an `OSError` of the store: the client should retry."""
     return JSONResponse({"detail": "not saved; try again"}, 503, {"retry-after": "2"})

@@ -1,4 +1,4 @@
-"""Collecting labels without training: the page, in this process, until people have answered enough."""
+"""Collect labels without training: serves the labelling page in this process until there are enough comparisons."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event, PreferenceStore
 
 AT_A_TIME = 20
-"""Questions that are made at a time, and the open ones below which there are more made."""
+"""Maximum number of questions made at once. With fewer than half as many open, more are made."""
 
 LOOK_EVERY = 0.5
-"""Seconds between two looks at how many questions are open."""
+"""Seconds between two checks of how many questions are open."""
 
 _T = TypeVar("_T")
 
 
 class LocalStore:
-    """A preference store in this process, for a `Desk`. One thread does what is asked, one thing after the other."""
+    """An async preference store for a `Desk`, in this process. One thread executes the calls one by one."""
 
     def __init__(self, store: PreferenceStore):
         self.store = store
@@ -50,7 +50,7 @@ class LocalStore:
         return await self._do(self.store.events)
 
     async def count(self) -> int:
-        """How many comparisons hold."""
+        """Number of valid comparisons."""
         return await self._do(self.store.__len__)
 
     async def weights(self) -> dict[str, float]:
@@ -77,23 +77,23 @@ def collect(
     invite: Callable[[dict[str, str]], None] = lambda links: print(*links.values(), sep="\n"),
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Have people answer at the page until the store holds ``comparisons`` comparisons.
+    """Collect labels at the page until the store holds ``comparisons`` comparisons.
 
     Args:
-        propose: makes the questions. Given how many and the number of the asking (0, 1, …), it gives at most so many pairs, with
-            films of clips that had none before (of images none are needed), and None when there are no more.
-        store: where the answers go, each on the disk before it is acknowledged.
-        settings: of the page. People's links are kept in `sessions_file` and stay as they are, and the page's port too where it
-            is free.
-        comparisons: to stop at. Ctrl-C stops earlier, and nothing is lost.
-        fps: frames per second of the clips at their own pace.
-        title: what the clips are of.
-        film_episode: films a whole episode, to be shown beside the questions. It is called once there are enough of those.
-        invite: is told each person's link.
-        stop: says whether to stop earlier.
+        propose: makes the questions. ``propose(n, number)`` returns at most ``n`` pairs for round ``number`` (0, 1, …), together
+            with films of the clips that have none yet (clips of images need none); None when there are no more.
+        store: receives the answers; each is on disk before it is acknowledged.
+        settings: settings of the page. Links are kept in `sessions_file` and stay valid across restarts; so does the port if it is
+            free.
+        comparisons: number of comparisons to stop at. Ctrl-C stops earlier and loses nothing.
+        fps: frames per second of the clips at the environment's own speed.
+        title: title of the page.
+        film_episode: films a full episode to show beside the questions. Called once enough questions are open.
+        invite: called with each annotator's link, by name.
+        stop: polled; True stops earlier.
 
     Returns:
-        How many comparisons the store holds.
+        Number of comparisons in the store.
     """
     kept = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
     file = sessions_file(kept)
@@ -119,12 +119,12 @@ def collect(
                 held = await local.count()
                 open_now = queue.open()
                 situation = Situation(
-                    wanted=comparisons, finished=held >= comparisons, waiting_for="clips, which are being made"
+                    wanted=comparisons, finished=held >= comparisons, waiting_for="new clips, which are being recorded"
                 )
                 desk.tell(situation)
                 if held >= comparisons or not (more or open_now):
                     break
-                # One pair at first, for which two clips do, then more each time: nobody waits for many.
+                # Start with one pair, which needs two clips only, then make more each time: the first pair shows up soon.
                 wanted = min(AT_A_TIME, 2 ** min(number, 5), comparisons - held - open_now)
                 if more and wanted > 0 and open_now < AT_A_TIME // 2:
                     made = await asyncio.to_thread(propose, wanted, number)
@@ -138,7 +138,9 @@ def collect(
                     desk.tell(situation, await asyncio.to_thread(film_episode))
                     filmed = True
                 await asyncio.sleep(LOOK_EVERY)
-            await asyncio.sleep(2 * LOOK_EVERY if server.serving else 0)  # for the pages to see that it is done
+            await asyncio.sleep(
+                2 * LOOK_EVERY if server.serving else 0
+            )  # lets the pages see that labelling is finished
         finally:
             await server.stop()
 
@@ -148,10 +150,10 @@ def collect(
 
 
 def sessions_file(store: PreferenceStore) -> Path:
-    """Where the links of those who label for ``store`` are kept: beside its folder, and never in it, because stores are shared.
+    """The file with the annotators' links for ``store``: beside its folder, never in it, because stores are shared.
 
-    For a store at a URL, or where nothing can be written beside it: in ``$XDG_STATE_HOME/rlhf_ray`` (``~/.local/state`` unless
-    set).
+    For a store at a URL, or if the folder beside it is not writable: a file in ``$XDG_STATE_HOME/rlhf_ray`` (default
+    ``~/.local/state/rlhf_ray``).
     """
     path = store.path
     if isinstance(path, Path) and os.access(path.absolute().parent, os.W_OK):

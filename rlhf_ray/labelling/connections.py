@@ -1,4 +1,4 @@
-"""Connections to the page's server: what a client may have it hold in memory, and for how long."""
+"""Limits on connections to the page's server: memory and time per client."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 LARGEST_HEAD = 32_768
-"""Bytes of a request's first line and headers. Browsers send all cookies of a host, those of other ports too: up to some kB."""
+"""Maximum bytes of a request's first line and headers. Browsers send all cookies of a host, also those of other ports: some kB."""
 REQUEST_WITHIN_S = 10.0
-"""Seconds from connecting, or from the last response, until the headers of the next request are here."""
+"""Seconds from the connect or the last response to the complete headers of the next request."""
 RESPONSE_WITHIN_S = 60.0
-"""Seconds from there until the client has the response. The page gives up after 30 by itself."""
+"""Seconds from the headers to the end of the response. The page itself gives up after 30 s."""
 MOST_CONNECTIONS = 256
-"""Open connections, above which the one that waits for its request longest is closed."""
+"""Maximum number of open connections; above it, the one that has waited longest for its request is closed."""
 
 
 class Connection(H11Protocol):
-    """HTTP/1.1 as uvicorn speaks it, with a time limit on every state of a connection.
+    """uvicorn's HTTP/1.1 protocol with a time limit on every state of a connection.
 
-    uvicorn itself limits only the time between two requests: who sends nothing, or a byte now and then, is never sent away.
+    uvicorn itself limits only the time between two requests, so it never drops a client that sends nothing, or a byte now and then.
     """
 
     _limit: asyncio.TimerHandle | None = None
     _since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client is here."""
+        """Start the time limit; above `MOST_CONNECTIONS`, close the oldest waiting connection."""
         super().connection_made(transport)
         self._wait(REQUEST_WITHIN_S)
         if len(self.connections) > MOST_CONNECTIONS:
@@ -38,25 +38,25 @@ class Connection(H11Protocol):
             oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Cancel the time limit."""
         if self._limit is not None:
             self._limit.cancel()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """Take in what has arrived; a whole head begins a cycle of request and response."""
+        """Process received data; complete headers start a request-response cycle."""
         before = self.cycle
         super().handle_events()
         if self.cycle is not before and self._answering:
             self._wait(RESPONSE_WITHIN_S)
 
     def on_response_complete(self) -> None:
-        """The response is sent, whether the request was read to its end or not."""
+        """Restart the time limit after a response, even if the request was not read completely."""
         self._wait(REQUEST_WITHIN_S)
-        super().on_response_complete()  # may begin the next cycle
+        super().on_response_complete()  # may start the next cycle
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP; where a response was sent already, there is no place for another."""
+        """Reject data that is not HTTP; abort if a response was already sent."""
         try:
             super().send_400_response(msg)
         except h11.LocalProtocolError:
@@ -74,5 +74,5 @@ class Connection(H11Protocol):
 
 
 def limits() -> dict[str, Any]:
-    """What `uvicorn.Config` takes for all that."""
+    """The keyword arguments of `uvicorn.Config` that set these limits."""
     return {"http": Connection, "h11_max_incomplete_event_size": LARGEST_HEAD}

@@ -1,4 +1,4 @@
-"""The desk: all that the labelling page asks for, behind one object. It joins the queue, the store, the films and the news."""
+"""The desk: the object behind all requests of the labelling page. Joins the question queue, the store, films and progress."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from rlhf_ray.store import Event
 logger = logging.getLogger(__name__)
 
 SHORTEST_CLIP = 1.5
-"""Seconds that a clip takes at least at speed 1, so that one can see something: short ones are played slower than they were."""
+"""Minimum duration of a clip at speed 1, in seconds. Shorter clips play slower than the environment, so that people can follow."""
 
 ANSWERED = ("label", "supersede", "skip", "flag")
-"""The kinds of events that answer a question."""
+"""The event kinds that answer a question."""
 
 UI = "1"
-"""The version of the page, which is stored with each answer."""
+"""Version of the page, stored with each answer."""
 
 
 class Store(Protocol):
-    """A `PreferenceStore` that is waited for."""
+    """An async `PreferenceStore`."""
 
     async def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
         """See `PreferenceStore.record`."""
@@ -50,7 +50,7 @@ class Store(Protocol):
         """See `PreferenceStore.events`."""
 
     async def count(self) -> int:
-        """How many comparisons hold."""
+        """Number of valid comparisons."""
 
     async def weights(self) -> dict[str, float]:
         """See `PreferenceStore.weights`."""
@@ -61,13 +61,13 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Showing:
-    """One question on one person's screen.
+    """One question on one annotator's screen.
 
     Attributes:
-        lease: to be sent back with the answer.
-        left, right: the films, as they are shown.
+        lease: returned with the answer.
+        left, right: the films, by screen side.
         fps: frames per second at speed 1.
-        expires_in: seconds until somebody else may be asked.
+        expires_in: seconds until another annotator may get the pair.
     """
 
     lease: str
@@ -79,16 +79,16 @@ class Showing:
 
 @dataclass(frozen=True)
 class Given:
-    """An answer, as a browser sends it.
+    """An answer as the browser sends it.
 
     Attributes:
-        event_id: made by the browser, 32 hex digits: sending an answer again stores nothing twice.
-        lease: of the question.
-        answer: as shown.
-        view_ms: how long the page was in view with this question, in milliseconds.
-        hidden_ms: how long it was not.
-        loops_left, loops_right: how often each film was played to its end.
-        key: what was pressed.
+        event_id: made by the browser, 32 hex digits; makes sending an answer idempotent.
+        lease: lease of the question.
+        answer: the answer, by screen side.
+        view_ms: time the question was visible, in milliseconds.
+        hidden_ms: time the page was hidden with this question, in milliseconds.
+        loops_left, loops_right: how many times each film played to its end.
+        key: the key pressed; None for mouse and touch.
     """
 
     event_id: str
@@ -103,15 +103,15 @@ class Given:
 
 @dataclass(frozen=True)
 class Situation:
-    """How the training is doing, for people to read. None where there is no training.
+    """Training progress as shown to annotators. None for values that don't exist, as without training.
 
     Attributes:
-        wanted: labels in all.
-        env_steps, total_env_steps: environment steps so far and in all.
-        finished: whether no further question will be asked.
-        waiting_for: in words, what has to happen before there are further questions.
-        first_labels: labels that training begins after; None once it has begun.
-        next_question: when the next question is likely to come, in seconds since 1970; None where nobody can tell.
+        wanted: total number of labels.
+        env_steps, total_env_steps: environment steps so far and in total.
+        finished: True once no more questions will come.
+        waiting_for: what the next questions wait for, as text.
+        first_labels: number of labels after which training starts; None once it has started.
+        next_question: estimated time of the next question, in seconds since 1970; None if unknown.
     """
 
     wanted: int | None = None
@@ -124,7 +124,7 @@ class Situation:
 
 
 def about(seconds: float) -> str:
-    """So many seconds in words, as exact as an estimate is."""
+    """Format an estimated duration, such as "about 2 min"."""
     if seconds < 15:
         return "a few seconds"
     if seconds < 50:
@@ -134,15 +134,15 @@ def about(seconds: float) -> str:
 
 
 class Desk:
-    """What the page can ask for and say. Everything that has to be known after a restart is in the store or in a lease.
+    """Serves questions to the page and stores its answers. All state that must survive a restart is in the store or in a lease.
 
     Args:
-        store: where answers go.
-        queue: of questions.
-        secret: signs leases.
+        store: receives the answers.
+        queue: the questions.
+        secret: key that encrypts leases.
         fps: frames per second of the environment.
-        run_id: of the training run, for the events.
-        films: folder to keep films in; None: a page that is restarted has none.
+        run_id: id of the training run, stored with each event.
+        films: folder for films; with None, films are lost when the page restarts.
     """
 
     def __init__(
@@ -157,41 +157,41 @@ class Desk:
     ):
         self.store, self.queue, self.fps, self.run_id = store, queue, fps, run_id
         self.changes = 0
-        """How often something was stored."""
+        """Number of changes to the store so far."""
         self.changed = asyncio.Event()
-        """Set whenever something was stored; whoever waits for it clears it."""
+        """Set on each change to the store; the waiter clears it."""
         self._leases = Leases(secret)
         self._recorder = GroupCommit(store.record)
         self._about: dict[str, tuple[int, int, float]] = {}
-        """Of each pair: the newest policy and the reward version in it, and its frames per second at speed 1."""
+        """Per pair: its newest policy version, its reward version, and its frames per second at speed 1."""
         self._films = Films(films)
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._situation = Situation()
         self._episode: tuple[Episode, float] | None = None
         self._answers: dict[str, str] = {}
-        """The event that answered each lease: a lease is good for one answer."""
+        """The event that answered each lease: a lease takes one answer."""
         self._recalled = False
         self._recalling = asyncio.Lock()
         self._own: dict[str, deque[float]] = {}
         self._own_total: dict[str, int] = {}
         self._count: tuple[float, int] | None = None
 
-    # What the training says.
+    # Called by the training.
 
     def show(self, films: Sequence[Film]) -> None:
-        """Keep films, by the ids of the clips that they show, until these are asked about."""
+        """Store films under the ids of their clips, for the questions to come."""
         for made in films:
             self._films.put(made)
 
     async def ask(self, number: int, pairs: Pairs) -> None:
-        """Take in pairs to ask about. Asking ``number`` again changes nothing.
+        """Add pairs to the queue. Idempotent per ``number``.
 
         Args:
-            number: of the asking.
-            pairs: whose clips were filmed (`show`), unless the observations are images.
+            number: the round's number.
+            pairs: pairs of clips that were filmed (`show`), unless the observations are images.
 
         Raises:
-            OSError: their clips could not be stored.
+            OSError: the clips could not be stored.
         """
         left, right = pairs.left.ids(), pairs.right.ids()
         await self.store.record([], Fragments.concatenate([pairs.left, pairs.right]))
@@ -208,39 +208,37 @@ class Desk:
                    for name, value in zip(names, side.returns(), strict=True)}  # fmt: skip
         shown = [pair for pair in zip(left, right, strict=True) if pair[0] in self._films and pair[1] in self._films]
         if len(shown) < len(pairs):
-            logger.warning(
-                "%d pairs can't be shown because their films are lost; others are asked.", len(pairs) - len(shown)
-            )
+            logger.warning("Skipping %d pairs whose films are lost.", len(pairs) - len(shown))
         self.queue.add(number, shown, returns)
 
     def tell(self, situation: Situation | None, episode: Episode | None = None) -> None:
-        """How the training is doing, and the agent's latest episode, each where there is news of it."""
+        """Update the training progress and the agent's latest episode; None leaves either unchanged."""
         self._situation = situation or self._situation
         if episode is not None:
             self._episode = (episode, time.monotonic())
 
-    # What the page says and asks for.
+    # Called by the page.
 
     async def next(self, annotator: str, count: int, holding: Sequence[str], page: str | None = None) -> list[Showing]:
-        """Up to ``count`` further questions for ``annotator``, who keeps the leases in ``holding`` too, on this ``page``.
+        """Lease up to ``count`` more questions to ``annotator`` on this ``page``.
 
-        Those are of what is on screen, fetched ahead, or answered and not stored yet. Leases that are no longer good are ignored.
-        What another page of theirs held that is gone comes to this one.
+        ``holding`` are the leases that the page keeps: on screen, prefetched, or answered and not stored yet. Invalid leases are
+        ignored. Questions held by a page of theirs that is gone move to this page.
         """
         held = self._keys(annotator, holding)
         return [self._showing(annotator, shown) for shown in self.queue.next(annotator, count, list(held), page)]
 
     async def answer(self, annotator: str, given: Given) -> None:
-        """Store an answer. When this returns it is on the disk; sent again, it changes nothing.
+        """Store an answer durably. Idempotent per event id.
 
         Raises:
-            ValueError: the lease is no lease of this person's, too old, or answered already.
-            OSError: it could not be stored.
+            ValueError: the lease is not this annotator's, has expired, or is already answered.
+            OSError: the answer could not be stored; retry.
         """
         lease = self._leases.read(given.lease, annotator)
         task = self._under_way.get(given.event_id)
         if task is None:
-            # Before anything is waited for: the page asks for more at once.
+            # Before the first await, because the page asks for more questions at once.
             self.queue.answering(annotator, lease.shown.key)
             task = asyncio.create_task(self._answer(annotator, given, lease))
             self._under_way[given.event_id] = task
@@ -250,22 +248,24 @@ class Desk:
     async def undo(
         self, annotator: str, event_id: str, target: str | None = None, page: str | None = None
     ) -> Showing | None:
-        """Take back the latest answer of ``annotator``, or that of the event ``target``.
+        """Undo the latest answer of ``annotator``, or the answer with event id ``target``.
 
         Returns:
-            The pair to be shown again; None where there is nothing to take back.
+            The pair to show again; None if there is nothing to undo.
 
         Raises:
-            OSError: that could not be stored.
+            OSError: the retraction could not be stored.
         """
         latest = self.queue.latest(annotator, target)
         if latest is None:
             return None
         event, shown = latest
-        if shown.left not in self._films or shown.right not in self._films:  # it can't be shown again
+        if (
+            shown.left not in self._films or shown.right not in self._films
+        ):  # films are lost: the pair can't be shown again
             return None
         await self._recorder.store(self._event(annotator, event_id, "retract", None, target=event))
-        if self.queue.undone(annotator, event, page) is None:  # meanwhile undone by another window of theirs
+        if self.queue.undone(annotator, event, page) is None:  # another page of theirs was faster
             return None
         if self._own.get(annotator):
             self._own[annotator].pop()
@@ -274,22 +274,22 @@ class Desk:
         return self._showing(annotator, shown)
 
     async def renew(self, annotator: str, leases: Sequence[str], page: str | None = None) -> list[str]:
-        """``annotator`` is still looking at these on this ``page``; those that they are not to answer there any more."""
+        """Renew the leases of ``annotator`` on this ``page``; returns those that the page has lost."""
         held = self._keys(annotator, leases)
         return [held[key] for key in self.queue.renew(annotator, held, page)]
 
     async def release(self, annotator: str, leases: Sequence[str]) -> None:
-        """``annotator`` is gone; others may be asked."""
+        """Release leases of ``annotator``, so that others may get the pairs."""
         self.queue.release(annotator, self._keys(annotator, leases))
 
     async def film(self, film_id: str) -> bytes | None:
-        """The film (a WebP file) with this id; None where it is not there."""
+        """The film with this id, as the bytes of a WebP file; None if it is not stored."""
         if self._episode is not None and self._episode[0].film.info.id == film_id:
             return self._episode[0].film.sheet
         return await self._films.sheet(film_id)
 
     async def episode(self) -> dict[str, Any] | None:
-        """The agent's latest whole episode; None before the first."""
+        """The agent's latest full episode; None before the first."""
         if self._episode is None:
             return None
         episode, since = self._episode
@@ -297,7 +297,7 @@ class Desk:
         return values | {"film": values["film"]["info"], "age_seconds": round(time.monotonic() - since, 1)}
 
     async def progress(self, annotator: str) -> dict[str, Any]:
-        """How far the labelling is, and why there is nothing to label where that is so."""
+        """Labelling progress, and the reason if there is nothing to label right now."""
         situation, now = self._situation, time.monotonic()
         own = self._own.get(annotator, deque())
         recent = sum(now - moment < 60 for moment in own)
@@ -317,27 +317,27 @@ class Desk:
         }
 
     async def statistics(self) -> dict[str, Any]:
-        """What everybody has answered and how well they agree."""
+        """Statistics of all annotators; see `rlhf_ray.labelling.statistics.statistics`."""
         events, weights = await self.store.events(), await self.store.weights()
         return await asyncio.to_thread(statistics, events, weights)
 
     async def knows(self, annotator: str) -> bool:
-        """Whether there is anything of ``annotator`` in the store."""
+        """Whether the store has events of ``annotator``."""
         return annotator in (await self.store.events())["annotator"].unique().to_pylist()
 
     async def weigh(self, annotator: str, weight: float) -> None:
-        """Have what ``annotator`` says count ``weight`` times from now on; 0 leaves it out. Nothing is deleted.
+        """Set the weight of the labels of ``annotator``; 0 excludes them. Nothing is deleted.
 
         Raises:
-            ValueError: no such weight.
+            ValueError: the weight is invalid.
         """
         await self.store.weigh(annotator, weight)
         self._stored()
 
-    # Within.
+    # Internal.
 
     async def _recall(self) -> None:
-        """Look up, once, what people have answered before the page was started: they are not asked that again."""
+        """Read, once, the answers given before this start of the page: nobody gets those pairs again."""
         async with self._recalling:
             if self._recalled:
                 return
@@ -359,7 +359,7 @@ class Desk:
         try:
             await self._recall()
             if self._answers.setdefault(lease.id, given.event_id) != given.event_id:
-                raise ValueError("This pair has an answer already, and takes no second one.")
+                raise ValueError("This pair is already answered.")
             await self._recorder.store(self._answer_event(annotator, given, lease))
         except BaseException:
             self.queue.not_stored(annotator, lease.shown.key)
@@ -406,14 +406,14 @@ class Desk:
         return Event(event_id, kind, annotator, t_answered=datetime.now(UTC), run_id=self.run_id, **values)
 
     def _settled(self, event_id: str, task: asyncio.Task[None]) -> None:
-        """An answer that could not be stored may be sent again; of one that was, it is remembered for a while."""
+        """Forget a failed answer, so that it can be sent again; remember stored ones for a while."""
         if task.cancelled() or task.exception() is not None:
             self._under_way.pop(event_id, None)
         while len(self._under_way) > 10_000:
             self._under_way.pop(next(iter(self._under_way)))
 
     def _keys(self, annotator: str, leases: Sequence[str]) -> dict[str, str]:
-        """Those leases that are good, by their pairs."""
+        """The valid leases, by pair."""
         keys = {}
         for lease in leases:
             with contextlib.suppress(ValueError):
@@ -432,27 +432,27 @@ class Desk:
     def _reason(self, labels: int, annotator: str) -> str:
         situation = self._situation
         if situation.finished:
-            return "Training has ended. Thank you: nothing is left to label."
+            return "Labelling is finished: nothing is left to label. Thank you!"
         if situation.wanted is not None and labels >= situation.wanted:
-            return f"All {situation.wanted} labels are given. Thank you! Training goes on with them."
+            return f"All {situation.wanted} labels are in, and training continues with them. Thank you!"
         if self.queue.open(annotator):
-            return "All open pairs are on another page of yours. If that page has crashed, reload this one."
+            return "All open pairs are on another page of yours. If that page crashed, reload this one."
         if self.queue.open():
-            reason = "Whatever is open is on somebody else's screen, or you have answered it. There will be more."
+            reason = "All open pairs are with other annotators or already answered by you. More will come."
         else:
-            reason = f"Nothing to label for the moment: waiting for {situation.waiting_for}."
+            reason = f"Nothing to label right now: waiting for {situation.waiting_for}."
         seconds = 0.0 if situation.next_question is None else situation.next_question - time.time()
-        # An estimate that has passed was wrong: it says nothing any more.
-        return f"{reason} Next question in {about(seconds)}." if seconds > 0 else reason
+        # Drop an estimate once it has passed.
+        return f"{reason} Next pair in {about(seconds)}." if seconds > 0 else reason
 
     def _stored(self) -> None:
         self.changes += 1
         self.changed.set()
 
     async def _labels(self) -> int:
-        """How many labels hold, counted at most once a second."""
+        """Number of valid labels, counted at most once a second."""
         if self._count is None or time.monotonic() - self._count[0] > 1.0:
             known = self._count[1] if self._count else 0
-            self._count = (time.monotonic(), known)  # others that ask meanwhile do not count too
+            self._count = (time.monotonic(), known)  # concurrent calls don't count again
             self._count = (time.monotonic(), await self.store.count())
         return self._count[1]

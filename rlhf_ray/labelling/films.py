@@ -1,4 +1,4 @@
-"""Films: what a person sees of a clip, as one picture that holds all frames (a sprite sheet)."""
+"""Films: what an annotator sees of a clip, as one image with all frames (a sprite sheet)."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.images import is_image
 
 RENDERED_SIDE = 256
-"""Pixels of the longer side that rendered frames are brought near to, by joining squares of whole pixels."""
+"""Target size of a rendered frame's longer side, in pixels. Frames are reduced by a whole factor, so they come close to it."""
 
 QUALITY = 90
-"""WebP's quality of rendered frames. Observations that are images are kept without loss."""
+"""WebP quality of rendered frames. Image observations are stored losslessly."""
 
 LOSSLESS_EFFORT = 20
-"""What WebP calls the quality of lossless pictures: the effort, of 100."""
+"""WebP "quality" of lossless images, which is the compression effort, 0 to 100."""
 
 SHADOW_SIDE = 512
-"""Pixels of a side of the map that MuJoCo draws shadows with, for each frame. Its own 4096 take most of the time without a GPU."""
+"""Side of MuJoCo's shadow map, in pixels. Its default of 4096 takes most of the rendering time without a GPU."""
 
 EPISODE_FRAMES = 100
-"""Frames, at most, of the film of an episode."""
+"""Maximum number of frames in the film of an episode."""
 
 LARGEST_SHEET = 16_383
-"""Pixels of a side, at most, that WebP allows."""
+"""Maximum side of a WebP image, in pixels."""
 
 
 @dataclass(frozen=True)
 class FilmInfo:
-    """How a film is played.
+    """The layout of a film.
 
     Attributes:
-        id: of the clip it shows (64 hex digits).
-        frames: how many; frame ``k`` is in column ``k % columns`` and row ``k // columns`` of the sheet.
-        columns: of the sheet.
-        width, height: of one frame, in pixels.
-        pixelated: whether frames are the agent's own observations, to be enlarged pixel by pixel, and not pictures rendered
+        id: id of the clip (64 hex digits).
+        frames: number of frames; frame ``k`` is in column ``k % columns`` and row ``k // columns`` of the sheet.
+        columns: number of columns of the sheet.
+        width, height: size of one frame, in pixels.
+        pixelated: True if the frames are the agent's own observations, enlarged without smoothing; False if they are rendered
             for people.
     """
 
@@ -59,7 +59,7 @@ class FilmInfo:
 
 @dataclass(frozen=True)
 class Film:
-    """A film: ``sheet`` is a WebP file."""
+    """A film: ``sheet`` is the bytes of a WebP file."""
 
     info: FilmInfo
     sheet: bytes
@@ -70,12 +70,12 @@ class Episode:
     """A film of an episode.
 
     Attributes:
-        film: of it, perhaps of every so many steps only.
-        fps: frames of the film per second at the environment's own pace.
-        steps: that are shown of it.
-        ended: whether it ended there.
-        policy_version: of the policy that acted.
-        env_steps: that the training had taken by then.
+        film: the film; long episodes show every n-th step only.
+        fps: frames of the film per second at the environment's own speed.
+        steps: number of environment steps shown.
+        ended: whether the episode ended there.
+        policy_version: version of the policy that acted.
+        env_steps: environment steps of the training at that time.
     """
 
     film: Film
@@ -87,12 +87,12 @@ class Episode:
 
 
 def film(name: str, frames: Sequence[Array] | Array, *, pixelated: bool) -> Film:
-    """The film of ``frames``.
+    """Make a film of ``frames``.
 
     Args:
         name: the film's id.
-        frames: ``[height, width, 3]`` uint8 each, all of one size.
-        pixelated: keep every pixel; else frames are scaled down to `RENDERED_SIDE` and compressed with some loss.
+        frames: ``[height, width, 3]`` uint8 each, all of the same size.
+        pixelated: keep every pixel; otherwise scale frames down to about `RENDERED_SIDE` and compress lossily.
     """
     height, width = frames[0].shape[:2]
     info = film_info(name, len(frames), height, width, pixelated=pixelated)
@@ -103,7 +103,7 @@ def film(name: str, frames: Sequence[Array] | Array, *, pixelated: bool) -> Film
             image = image.reduce(_reduction(width, height))
         sheet.paste(image, (i % info.columns * info.width, i // info.columns * info.height))
     buffer = io.BytesIO()
-    # Slower methods make sheets hardly any smaller.
+    # Slower methods make sheets only slightly smaller.
     options = (
         {"lossless": True, "quality": LOSSLESS_EFFORT, "method": 2} if pixelated else {"quality": QUALITY, "method": 0}
     )
@@ -112,35 +112,37 @@ def film(name: str, frames: Sequence[Array] | Array, *, pixelated: bool) -> Film
 
 
 def film_info(name: str, frames: int, height: int, width: int, *, pixelated: bool) -> FilmInfo:
-    """How a film of so many frames of this size (pixels, before any scaling) is laid out."""
+    """The layout of a film with so many frames; ``height`` and ``width`` in pixels, before scaling."""
     reduction = 1 if pixelated else _reduction(width, height)
     width, height = math.ceil(width / reduction), math.ceil(height / reduction)
     columns = max(1, min(math.ceil(math.sqrt(frames)), LARGEST_SHEET // width))
     if math.ceil(frames / columns) * height > LARGEST_SHEET:
-        raise ValueError(f"{frames} frames of {width}x{height} pixels do not fit into one picture; show fewer of them.")
+        raise ValueError(
+            f"{frames} frames of {width}x{height} pixels do not fit into one WebP image; use fewer frames."
+        )
     return FilmInfo(name, frames, columns, width, height, pixelated)
 
 
 def _reduction(width: int, height: int) -> int:
-    """How many pixels of a rendered frame become one, along each side."""
+    """The factor by which a rendered frame is reduced along each side."""
     return max(1, round(max(width, height) / RENDERED_SIDE))
 
 
 def picture(observation: Array) -> Array:
-    """``[height, width, 3]``: the colours of an image, or the newest of those that are stacked along its channels."""
+    """``[height, width, 3]``: an image observation in colour; of stacked frames, the newest."""
     channels = observation.shape[-1]
     newest = observation[..., -3:] if channels % 3 == 0 else observation[..., -1:]
     return np.broadcast_to(newest, (*observation.shape[:2], 3))
 
 
 class Reel:
-    """The frames of one episode that somebody may be shown.
+    """Records the frames of one episode that films may need.
 
     Args:
-        camera: takes them.
-        first: step at which the first clip begins.
-        spacing: steps from there to the beginning of the next one.
-        length: of a clip.
+        camera: takes the frames.
+        first: step at which the first clip starts.
+        spacing: steps from the start of one clip to the start of the next.
+        length: steps per clip.
     """
 
     def __init__(self, camera: Camera, first: int, spacing: int, length: int):
@@ -149,21 +151,21 @@ class Reel:
         self._stride = 0
 
     def show(self, steps: int) -> None:
-        """Take frames for the film of the whole episode too, which has at most so many steps."""
+        """Also record frames for a film of the whole episode, of at most ``steps`` steps."""
         self._stride = math.ceil((steps + 1) / EPISODE_FRAMES)
 
     def see(self, t: int, observation: Array) -> None:
-        """The episode's step ``t`` has led to ``observation``."""
+        """Record the frame after step ``t``, which returned ``observation``, if a film needs it."""
         in_clip = t >= self.first and (t - self.first) % self.spacing <= self.length
         if in_clip or (self._stride and t % self._stride == 0):
             self.frames[t] = self.camera.frame(observation)
 
     def windows(self, steps: int) -> list[int]:
-        """Where clips begin that were filmed whole, in an episode of ``steps`` steps."""
+        """Start steps of the clips filmed completely, in an episode of ``steps`` steps."""
         return list(range(self.first, steps - self.length + 1, self.spacing))
 
     def episode(self, steps: int, ended: bool, policy_version: int, taken: int) -> Episode:
-        """The film of the whole episode, as `show` prepared it."""
+        """The film of the whole episode; needs `show` first."""
         shown = [frame for t, frame in self.frames.items() if t % self._stride == 0]
         name = hashlib.sha256(b"".join(frame.tobytes() for frame in shown)).hexdigest()
         made = film(name, shown, pixelated=self.camera.pixelated)
@@ -171,13 +173,13 @@ class Reel:
 
 
 class Camera:
-    """Takes the frames that people are shown of an environment: its observations where these are images, else renderings.
+    """Takes frames of an environment for people: its observations if they are images, otherwise renderings.
 
     Args:
-        env: made with the options of `camera_options`.
+        env: an environment made with `camera_options`.
 
     Raises:
-        ValueError: it has no images to observe, and does not render any either.
+        ValueError: its observations are not images and it does not render.
     """
 
     def __init__(self, env: gym.Env[Any, Any]):
@@ -185,18 +187,18 @@ class Camera:
         self.pixelated = is_image(env.observation_space)
         if not self.pixelated and env.render_mode != "rgb_array":
             raise ValueError(
-                f"{env} cannot be shown to people: its observations are no images, and its render_mode is "
-                f"{env.render_mode!r}. Use an environment that takes render_mode='rgb_array'; one of your own has to hand "
-                "that option on."
+                f"{env} can't be shown to people: its observations are not images and its render_mode is "
+                f"{env.render_mode!r}. Use an environment that supports render_mode='rgb_array'; your own environment must "
+                "accept and pass on that option."
             )
 
     @property
     def fps(self) -> float:
-        """Frames per second at the environment's own pace."""
+        """Frames per second at the environment's own speed."""
         return float(self.env.metadata.get("render_fps") or 15)
 
     def frame(self, observation: Array) -> Array:
-        """``[height, width, 3]`` uint8 of the environment as it is now, when it has just given ``observation``."""
+        """The current frame, ``[height, width, 3]`` uint8. ``observation`` is the environment's latest observation."""
         if self.pixelated:
             return np.array(picture(observation))
         rendered: Any = self.env.render()
@@ -204,12 +206,12 @@ class Camera:
 
 
 def camera_options(env: gym.Env[Any, Any]) -> dict[str, Any]:
-    """The options to make another environment like ``env`` with, so that a `Camera` can film it."""
+    """Options for `gym.make` with which a `Camera` can film a second environment like ``env``."""
     if is_image(env.observation_space):
         return {}
     options: dict[str, Any] = {"render_mode": "rgb_array"}
     if _is_mujoco(env):
-        options |= {"width": RENDERED_SIDE, "height": RENDERED_SIDE}  # half the time that its 480 pixels take
+        options |= {"width": RENDERED_SIDE, "height": RENDERED_SIDE}  # half the time of the default 480 pixels
     return options
 
 
@@ -219,15 +221,15 @@ def _is_mujoco(env: gym.Env[Any, Any]) -> bool:
 
 
 def without_a_screen(make: Callable[..., gym.Env[Any, Any]], *arguments: Any) -> gym.Env[Any, Any]:
-    """``make(*arguments)``, quick to draw, in a process whose libraries are told to draw without a screen where there is none."""
+    """``make(*arguments)`` with fast rendering, and offscreen if the machine has no display."""
     if not os.environ.get("DISPLAY"):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame
-        os.environ.setdefault("MUJOCO_GL", "egl")  # without it, MuJoCo raises or ends the process
-        # Where OpenGL draws on the CPU, its threads wait for each other: others are better at the other cores.
+        os.environ.setdefault("MUJOCO_GL", "egl")  # without it, MuJoCo raises or kills the process
+        # With OpenGL on the CPU, its threads mostly wait for each other: leave the other cores to other work.
         os.environ.setdefault("LP_NUM_THREADS", "0")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     env = make(*arguments)
-    if _is_mujoco(env):  # a fifth of the time per frame, which looks the same at this size
+    if _is_mujoco(env):  # a fifth of the time per frame; looks the same at this size
         quality = env.unwrapped.model.vis.quality  # type: ignore[attr-defined]
         quality.shadowsize, quality.offsamples = SHADOW_SIDE, 0
     return env

@@ -1,9 +1,8 @@
-"""What every request passes before it reaches the app, and what every answer carries away.
+"""Checks on every request before it reaches the app, and security headers on every response.
 
-The page runs on a researcher's machine, beside browsers that visit hostile pages. So: only known hosts (a foreign name that
-resolves to this machine, DNS rebinding, is refused), state changes only from the page's own origin and as JSON, a session for
-everything under ``/api`` (whoever adds a route gets this without asking), small bodies, few requests, and headers that keep
-other pages out.
+The page runs on a researcher's machine, beside browsers that visit hostile pages. The guard therefore allows only known hosts
+(against DNS rebinding), state changes only from the page's own origin and as JSON, and calls under ``/api`` only with a session
+(new routes get this automatically). It limits body size and request rate, and its headers keep other sites from embedding the page.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from rlhf_ray.labelling.sessions import Person, Sessions
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LARGEST_BODY = 16_384
-"""Bytes. The largest honest request, 36 leases, has 15 kB."""
+"""Maximum bytes of a request body. The largest legitimate request, 36 leases, has 15 kB."""
 BODY_WITHIN_S = 10.0
 CONTENT_SECURITY = (
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -44,14 +43,14 @@ HEADERS = {
 
 
 class Limiter:
-    """A bucket of `burst` requests for each key, refilled at `rate` a second. The least used keys are forgotten first."""
+    """Token buckets: `burst` requests per key, refilled at `rate` per second. Drops the least recently used keys first."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic, keys: int = 1024):
         self._rate, self._burst, self._clock, self._keys = rate, burst, clock, keys
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait(self, key: str) -> float:
-        """Take one from the bucket of `key`: 0 where it was there, or else the seconds until it will be."""
+        """Take a token of `key`; returns 0, or if none is left the seconds until the next one."""
         now = self._clock()
         left, then = self._buckets.pop(key, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._rate)
@@ -63,7 +62,7 @@ class Limiter:
 
 
 class RefusedError(Exception):
-    """A request that goes no further."""
+    """A request was rejected."""
 
     def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None):
         super().__init__(detail)
@@ -71,38 +70,40 @@ class RefusedError(Exception):
 
 
 def too_fast(seconds: float) -> RefusedError:
-    """Says when to come again."""
+    """The rejection (429) of a request above the rate limit; `seconds` until a retry."""
     return RefusedError(
-        429, "too many requests; the page sends this again by itself", {"retry-after": str(math.ceil(seconds))}
+        429, "too many requests; the page retries automatically", {"retry-after": str(math.ceil(seconds))}
     )
 
 
 def parse_host(value: str) -> tuple[str, str] | None:
-    """``name:port`` as (name in small letters, port or nothing); None for what is no host."""
+    """Split ``name:port`` into (lower-case name, port or ""); None if it is not a valid host."""
     match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?", value)
     return (match[1].lower(), match[2] or "") if match else None
 
 
 def parse_hosts(names: Sequence[str]) -> frozenset[tuple[str, str]]:
-    """Names as (name, port), where no port stands for any.
+    """Split host names into (name, port); an empty port stands for any port.
 
     Raises:
-        ValueError: a name that is none.
+        ValueError: a name is not a valid host.
     """
     hosts = {name: parse_host(name) for name in names}
     if bad := [name for name, host in hosts.items() if host is None]:
-        raise ValueError(f"hosts {bad}: give names as browsers show them, like label.example.org or 10.0.0.5:8000")
+        raise ValueError(
+            f"hosts {bad} are invalid; write names as browsers show them, like label.example.org or 10.0.0.5:8000"
+        )
     return frozenset(host for host in hosts.values() if host)
 
 
 class Guard:
-    """ASGI middleware with all of the above. The app finds the person in ``request.state.person``.
+    """ASGI middleware with the checks above. Puts the annotator into ``request.state.person``.
 
     Args:
-        app: what is guarded.
-        sessions: who is who.
-        hosts: further names the page is reached by, from `parse_hosts`. This machine's own are always allowed.
-        open_calls: (method, path) of calls that need no session though they are under ``/api``.
+        app: the app to guard.
+        sessions: the annotators' sessions.
+        hosts: more host names of the page, from `parse_hosts`. Loopback names are always allowed.
+        open_calls: (method, path) of calls under ``/api`` that need no session.
     """
 
     def __init__(
@@ -115,12 +116,12 @@ class Guard:
         self._app, self._sessions, self._open = app, sessions, open_calls
         loopback = {(name, "") for name in LOOPBACK}
         self._hosts = hosts | loopback
-        # Not any program that listens on this machine.
+        # Without loopback, or any program on this machine would be trusted.
         self._given = hosts - loopback
         self._calls = Limiter(rate=50, burst=200)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on."""
+        """Reject the request or pass it on."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -145,7 +146,7 @@ class Guard:
             await self._app(scope, received, with_headers)
 
     async def _check(self, scope: Scope, receive: Receive) -> Receive | None:
-        """What the app shall receive; None where the client has gone."""
+        """Check the request; returns the app's `receive`, or None if the client has disconnected."""
         headers, method = Headers(scope=scope), scope["method"]
         self._check_host(headers)
         if method in ("GET", "HEAD"):
@@ -160,21 +161,21 @@ class Guard:
         try:
             body = await asyncio.wait_for(read_body(headers, receive), BODY_WITHIN_S)
         except TimeoutError:
-            raise RefusedError(408, f"the request's body did not come within {BODY_WITHIN_S:g} s") from None
+            raise RefusedError(408, f"the request body did not arrive within {BODY_WITHIN_S:g} s") from None
         return None if body is None else replay(body, receive)
 
     def _check_host(self, headers: Headers) -> None:
         values = headers.getlist("host")
         host = parse_host(values[0]) if len(values) == 1 else None
         if host is None:
-            raise RefusedError(400, "the request names no host, or a broken one")
+            raise RefusedError(400, "the request has no valid Host header")
         if host not in self._hosts and (host[0], "") not in self._hosts:
             raise RefusedError(
-                421, f"{host[0]} is not a name of this page; start it with this host allowed, or use one that is"
+                421, f"host {host[0]} is not allowed; add it to labelling.hosts, or open the page under an allowed name"
             )
 
     def _check_origin(self, headers: Headers) -> None:
-        """Browsers say where a request comes from; programs that are none say nothing, and have no cookies to be abused."""
+        """Reject cross-site requests. Browsers send the origin; other programs send none and have no cookies to abuse."""
         if headers.get("sec-fetch-site", "same-origin") != "same-origin":
             raise RefusedError(403, "this request comes from another site")
         if (origin := headers.get("origin")) is None:
@@ -190,8 +191,8 @@ class Guard:
         if host is not None and asked is not None:
             if parts.netloc.lower() == headers["host"].lower():
                 return
-            # A proxy may talk to us under another name than the browser does to it, or without a port; names that were given are
-            # trusted for that. Another port of the same name is another program.
+            # A proxy may use another name for us than the browser uses for the proxy, or no port; trust configured names for that.
+            # Another port of the same name is another program.
             if self._given & {host, (host[0], "")} and not (host[0] == asked[0] and asked[1]):
                 return
         raise RefusedError(403, "this request comes from another site")
@@ -216,7 +217,7 @@ class Guard:
 
 
 async def read_body(headers: Headers, receive: Receive) -> bytes | None:
-    """The whole body, however it is sent; None where the client went away. Raises RefusedError above `LARGEST_BODY`."""
+    """The whole body, chunked or not; None if the client disconnected. Raises RefusedError above `LARGEST_BODY`."""
     body, more = b"", True
     declared = headers.get("content-length", "0")
     if declared.isdecimal() and (len(declared) > 9 or int(declared) > LARGEST_BODY):
@@ -228,12 +229,12 @@ async def read_body(headers: Headers, receive: Receive) -> bytes | None:
         body += message.get("body", b"")
         more = message.get("more_body", False)
     if len(body) > LARGEST_BODY:
-        raise RefusedError(413, f"a request may have {LARGEST_BODY} bytes")
+        raise RefusedError(413, f"a request body may have at most {LARGEST_BODY} bytes")
     return body
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that was read, and then what the real one gives."""
+    """A `receive` that returns the body already read, then continues with the real one."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_message() -> Message:
@@ -243,7 +244,7 @@ def replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def refuse(refusal: RefusedError, send: Send) -> None:
-    """Answer with the refusal as JSON."""
+    """Send the rejection as JSON."""
     body = json.dumps({"detail": refusal.detail}).encode()
     headers: dict[str, Any] = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -1,4 +1,4 @@
-"""Films that people may be shown, by the ids of the clips that they show: in memory, and in a folder that outlives the page."""
+"""Stored films by clip id: in memory, and in a folder that survives a restart of the page."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.labelling.films import Film, FilmInfo, film, film_info, picture
 
 KEPT_BYTES = 256 << 20
-"""Films and clips of images kept in memory, and films kept in the folder: the newest."""
+"""Limit for films and image clips in memory, and for films in the folder, in bytes; the newest stay."""
 
 logger = logging.getLogger(__name__)
 
 
 class Films:
-    """The newest films, and the newest clips of images that films can be made of.
+    """The newest films, and the newest image clips, which become films on demand.
 
     Args:
-        folder: where films are kept for a page that is restarted, or a run that is resumed; None: they are not.
+        folder: where films are stored, for a restarted page or a resumed run; None: in memory only.
     """
 
     def __init__(self, folder: Path | None = None):
         self._folder = folder
         self._infos: dict[str, FilmInfo] = {}
         self._content: OrderedDict[str, bytes | Array] = OrderedDict()
-        """Films, and of clips that nobody has looked at yet the images."""
+        """WebP films, or the images of clips that nobody has requested yet."""
         self._bytes = self._on_disk = 0
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             for file in sorted(folder.glob("*.webp"), key=lambda file: file.stat().st_mtime):
-                with contextlib.suppress(OSError, ValueError, TypeError):  # half a film is none
+                with contextlib.suppress(OSError, ValueError, TypeError):  # skip incomplete films
                     info = FilmInfo(**json.loads(file.with_suffix(".json").read_text()))
                     self._take(Film(info, file.read_bytes()))
                     self._on_disk += file.stat().st_size
@@ -45,11 +45,11 @@ class Films:
         return name in self._content
 
     def info(self, name: str) -> FilmInfo:
-        """How the film of this clip is played."""
+        """The layout of this clip's film."""
         return self._infos[name]
 
     def put(self, made: Film) -> None:
-        """Keep a film."""
+        """Store a film."""
         if made.info.id in self._content:
             return
         self._take(made)
@@ -57,16 +57,16 @@ class Films:
             try:
                 self._write(self._folder / f"{made.info.id}.webp", made)
             except OSError as error:
-                logger.warning("Can't keep a film (%s). After a restart its clip can't be shown.", error)
+                logger.warning("Can't store a film (%s). Its clip can't be shown after a restart.", error)
 
     def put_images(self, name: str, observations: Array) -> None:
-        """Keep a clip whose observations are images, ``[length + 1, height, width, channels]``: they are its film."""
+        """Store an image clip, ``[length + 1, height, width, channels]``: its observations are its film."""
         frames, height, width = observations.shape[:3]
         self._infos[name] = film_info(name, frames, height, width, pixelated=True)
         self._keep(name, observations.copy())
 
     async def sheet(self, name: str) -> bytes | None:
-        """The film (a WebP file) of this clip; None where it is not there."""
+        """The film of this clip, as the bytes of a WebP file; None if it is not stored."""
         content = self._content.get(name)
         if content is None or isinstance(content, bytes):
             return content

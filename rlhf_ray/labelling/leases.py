@@ -1,6 +1,6 @@
-"""Leases: what somebody is being shown, encrypted, so that the answer can be told from it even if the page was restarted since.
+"""Leases: encrypted records of what an annotator is shown, so that an answer can be stored even after a restart of the page.
 
-Encrypted, and of one length: a lease must not tell whether its pair is a check of the person, nor what the right answer is.
+All leases are encrypted and of one length: a lease must not reveal whether its pair is a check, nor the expected answer.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from cryptography.fernet import Fernet, InvalidToken
 from rlhf_ray.labelling.questions import Shown
 
 GOOD_FOR = 7 * 24 * 3600
-"""Seconds in which a lease takes an answer: long enough for a laptop that was closed over a long weekend."""
+"""Seconds for which a lease takes an answer: longer than a laptop stays closed over a long weekend."""
 
 PADDED = 239
-"""Bytes of any lease before encryption: the longest has 230."""
+"""Bytes of every lease before encryption; the longest content has 230."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """A pair that was handed out.
+    """A pair leased to an annotator.
 
     Attributes:
-        annotator: who is shown it.
+        annotator: the annotator's name.
         shown: the pair.
-        at: when it was handed out, in seconds since 1970.
-        id: 16 hex digits, another for each.
+        at: when it was leased, in seconds since 1970.
+        id: unique id, 16 hex digits.
     """
 
     annotator: str
@@ -45,15 +45,15 @@ class Lease:
 
     @property
     def time(self) -> datetime:
-        """When it was handed out."""
+        """When the pair was leased."""
         return datetime.fromtimestamp(self.at, UTC)
 
 
 class Leases:
-    """Writes and reads leases. Each person's have a key of their own, made of the secret.
+    """Encrypts and decrypts leases, with one key per annotator derived from the secret.
 
     Args:
-        secret: known to the page's server alone.
+        secret: known only to the page's server.
     """
 
     def __init__(self, secret: bytes):
@@ -61,7 +61,7 @@ class Leases:
         self._ciphers: dict[str, Fernet] = {}
 
     def write(self, lease: Lease) -> str:
-        """The lease as a text that nobody else can read or make."""
+        """The lease as encrypted text, which nobody else can read or forge."""
         content = [math.floor(lease.at * 1000) / 1000, lease.id, *dataclasses.astuple(lease.shown)]
         text = json.dumps(content, separators=(",", ":"))
         return self._cipher(lease.annotator).encrypt(text.ljust(PADDED).encode()).decode()
@@ -70,16 +70,16 @@ class Leases:
         """The inverse of `write`.
 
         Raises:
-            ValueError: it is not of this server, not of this person, or too old.
+            ValueError: the lease is not of this server, not of this annotator, or expired.
         """
         try:
             at, name, *shown = json.loads(self._cipher(annotator).decrypt(text))
         except (InvalidToken, ValueError):
-            raise ValueError(
-                "The lease is not one of this page's, or it is somebody else's: reload the page."
-            ) from None
+            raise ValueError("This pair belongs to another page or annotator; reload the page.") from None
         if time.time() > at + GOOD_FOR:
-            raise ValueError(f"The pair was shown more than {GOOD_FOR // 86400} days ago.")
+            raise ValueError(
+                f"This pair was shown more than {GOOD_FOR // 86400} days ago and no longer takes an answer."
+            )
         return Lease(annotator, Shown(*shown), at, name)
 
     def _cipher(self, annotator: str) -> Fernet:

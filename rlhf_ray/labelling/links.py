@@ -1,4 +1,4 @@
-"""Everybody's links to a labelling page: where they are kept, and what is said of them."""
+"""The annotators' links to a labelling page: where they are stored and how they are printed."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ FILE = "labelling.json"
 
 
 def find(folder: Path) -> Path:
-    """The file with the links of the run or store in ``folder``.
+    """The file with the annotators' links for the run or store in ``folder``.
 
     Raises:
-        SettingError: there is none.
+        SettingError: there is no such file.
     """
     path = run_path(folder)
     files = [path, path / FILE, path.with_name(f"{path.name}.{FILE}")]
     found = next((file for file in files if file.is_file()), None)
     if found is None:
         raise SettingError(
-            f"There are no links in or beside {path} ({FILE}): name the folder of a run with --teacher human, or the store that "
+            f"No links found in or beside {path} ({FILE}): give the folder of a run with --teacher human or a store that "
             "`rlhf-ray label` writes to, on the machine where it runs."
         )
     return found
 
 
 def table(sessions: Sessions) -> list[str]:
-    """A line for each person."""
+    """One line per annotator."""
     lines = []
     for name, person in sessions.people.items():
         if not person.until:
-            lines.append(f"{name}: shut out; --renew {name} makes a new link")
+            lines.append(f"{name}: revoked; --renew {name} makes a new link")
         elif person.until < time.time():
-            lines.append(f"{name}: the link is older than {LASTS_S / 86400:.0f} days; --renew {name} makes a new one")
+            lines.append(f"{name}: expired (older than {LASTS_S / 86400:.0f} days); --renew {name} makes a new link")
         else:
             day = time.strftime("%Y-%m-%d", time.localtime(person.until))
             lines.append(
@@ -46,16 +46,16 @@ def table(sessions: Sessions) -> list[str]:
 
 
 def invitation(links: dict[str, str], folder: Path | str) -> list[str]:
-    """What a run or a labelling page prints when people can come: a line for each person, or in a job one that shows no token.
+    """The lines a run prints once its page is up: one link per annotator, or in a cluster job one line without tokens.
 
     Args:
-        links: each person's.
-        folder: what `run` finds them by.
+        links: the links by annotator.
+        folder: the folder to give to `rlhf-ray links`.
     """
     if not in_job():
         return [f"label as {name}: {link}" for name, link in links.items()]
-    # A job's output is kept by Ray and shown to everyone with the cluster's token.
+    # Ray stores a job's output and shows it to everyone who has the cluster's token.
     return [
-        f"label at {page}; everybody's link: `rlhf-ray links {folder}` on this node"
+        f"label at {page}; for the links, run `rlhf-ray links {folder}` on this node"
         for page in sorted({link.partition("#")[0] for link in links.values()})
     ]

@@ -1,4 +1,4 @@
-"""The queue of questions: who is shown which pair, when, on which side; leases, second opinions, catch pairs and undo."""
+"""The question queue: which annotator gets which pair, when, and on which side; leases, second opinions, catch pairs and undo."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ Answer = Literal["left", "right", "equal", "incomparable", "skip", "flag"]
 Catch = Literal["same", "repeat", "known"]
 
 UNDOABLE = 50
-"""Answers of each person that can be taken back, the latest first."""
+"""Number of latest answers per annotator that can be undone."""
 
 ACTIVE = 600.0
-"""Seconds after which somebody who asked for nothing is taken to have left: no question waits for their opinion."""
+"""Seconds without a request after which an annotator counts as gone: no question waits for their second opinion."""
 
 QUIET = 5.0
-"""Seconds after which a page that says nothing is taken to be gone: an open one says something every two seconds."""
+"""Seconds without a request after which a page counts as gone; an open page sends one every two seconds."""
 
 KNOWN_CLIPS = 200
-"""Newest clips that catch pairs of the kind ``known`` are made of."""
+"""Number of newest clips used for catch pairs of the kind ``known``."""
 
 CATCH_AFTER = 8
-"""Answers that somebody gives before the first catch pair, and between a pair and its repetition."""
+"""Minimum number of answers before an annotator's first catch pair, and between a pair and its repetition."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A pair as one person is shown it.
+    """A pair as shown to one annotator.
 
     Attributes:
         left, right: the clips' ids, in the pair's own order.
         swapped: whether the left one is shown on the right.
-        catch: what kind of check of the person it is; None for a question. ``same``: a clip beside itself. ``repeat``: a pair the
-            person has decided before, the other way round. ``known``: clips whose true returns are far apart, where people teach
-            what the environment rewards.
-        expected: of a check: the preference for the left clip that is expected.
-        repeats: the event of the first answer.
-        overlap: whether it is a second opinion.
+        catch: the kind of catch pair; None for a normal question. ``same``: a clip beside itself. ``repeat``: a pair the
+            annotator has already decided, with swapped sides. ``known``: clips with very different true returns, for tasks where
+            annotators teach the environment's reward.
+        expected: for a catch pair, the expected preference for the left clip.
+        repeats: for ``repeat``, the event id of the first answer.
+        overlap: whether this asks for a second opinion.
     """
 
     left: str
@@ -60,7 +60,7 @@ class Shown:
         return pair_id(self.left, self.right)
 
     def preference(self, answer: Answer) -> float | None:
-        """What an answer, given as shown, says of the left clip of the pair; None where it prefers nothing."""
+        """Convert an answer by screen side into a preference for the pair's left clip; None without a preference."""
         if answer == "equal":
             return 0.5
         if answer not in ("left", "right"):
@@ -71,9 +71,9 @@ class Shown:
 @dataclass
 class _Lease:
     until: float
-    """By the clock."""
+    """In seconds of the queue's clock."""
     page: str | None
-    """Which page of theirs shows it; None where a client names none."""
+    """Id of the page that shows the pair; None if the client sends none."""
 
 
 @dataclass
@@ -83,24 +83,24 @@ class _Question:
     right: str
     number: int
     two: bool
-    """Whether a second opinion is wanted, where there is a second person."""
+    """Whether to ask a second annotator, if there is one."""
     closed: bool = False
     answered: set[str] = field(default_factory=set)
     skipped: dict[str, int] = field(default_factory=dict)
     leases: dict[str, _Lease] = field(default_factory=dict)
-    """Who is being shown it."""
+    """The leases, by annotator."""
 
 
 class QuestionQueue:
-    """Hands questions out, each to one person at a time, the oldest first. Nothing here is random but sides and catch pairs.
+    """Hands out questions, each to one annotator at a time, oldest first. Only sides and catch pairs are random.
 
     Args:
-        lease_seconds: how long a question that somebody was given is kept for them, unless they ask for more time.
-        overlap_share: share of the questions that two people are asked, where there are two.
-        catch_share: share of what is shown that are catch pairs.
+        lease_seconds: how long a question is reserved for an annotator; pages renew their leases.
+        overlap_share: fraction of questions put to two annotators, if there are two.
+        catch_share: fraction of shown pairs that are catch pairs.
         catch_by_reward: whether catch pairs may be of the kind ``known``.
-        seed: of sides and catch pairs.
-        clock: seconds that never go back.
+        seed: seed for sides and catch pairs.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -120,30 +120,30 @@ class QuestionQueue:
         self._questions: dict[str, _Question] = {}
         self._numbers: dict[int, list[str]] = {}
         self._returns: dict[str, float] = {}
-        """True returns of clips, where they are known."""
+        """True returns by clip id, where known."""
         self._seen: dict[str, float] = {}
         self._pages: dict[tuple[str, str], tuple[float, float]] = {}
-        """When each page was heard first and last."""
+        """First and last time of a request, by annotator and page."""
         self._given: dict[str, deque[tuple[str, Shown, Answer]]] = {}
-        """Of each person: the latest answers that were not taken back, with their events."""
+        """Per annotator: the latest answers that were not undone, with their events."""
         self._since_catch: dict[str, int] = {}
         self._under_way: set[tuple[str, str]] = set()
-        """Who is answering which pair: the answer is here, but not stored yet."""
+        """(annotator, pair) of answers received but not stored yet."""
         self._early: dict[str, dict[str, tuple[str, Shown, Answer]]] = {}
-        """Answers to pairs that were not asked yet, by pair and event: a restarted page hears of the answer first."""
+        """Answers to pairs not in the queue yet, by pair and event: after a restart, answers arrive before their pairs."""
 
     @property
     def numbers(self) -> set[int]:
-        """The askings there were."""
+        """The rounds added so far."""
         return set(self._numbers)
 
     def add(self, number: int, pairs: Iterable[tuple[str, str]], returns: Mapping[str, float] | None = None) -> None:
-        """Take in the pairs (ids of left and right clips) of asking ``number``, which changes nothing the second time.
+        """Add the pairs of round ``number``. Idempotent per round.
 
         Args:
-            number: of the asking.
-            pairs: to ask about.
-            returns: the true returns of clips, as far as they are known, for catch pairs of the kind ``known``.
+            number: the round's number.
+            pairs: clip ids, (left, right).
+            returns: true returns of clips, where known, for catch pairs of the kind ``known``.
         """
         if number in self._numbers:
             return
@@ -160,10 +160,10 @@ class QuestionQueue:
             del self._returns[clip]
 
     def next(self, annotator: str, count: int, holding: Sequence[str] = (), page: str | None = None) -> list[Shown]:
-        """Up to ``count`` further pairs for ``annotator``, who keeps those in ``holding`` (keys) too, on this ``page``.
+        """Lease up to ``count`` more pairs to ``annotator`` on this ``page``; renews those in ``holding`` (keys).
 
-        Nobody is dealt a pair twice that they hold, here or on another page of theirs, or whose answer is under way. What a page
-        of theirs held that is gone (its browser crashed, say) is dealt to the page they open next.
+        Annotators never get a pair that they already hold, on any of their pages, or whose answer is being stored. Pairs of a
+        page that is gone (its browser crashed, for example) move to the page they open next.
         """
         now = self._clock()
         self.renew(annotator, holding, page)
@@ -178,10 +178,10 @@ class QuestionQueue:
         return shown
 
     def renew(self, annotator: str, keys: Iterable[str], page: str | None = None) -> list[str]:
-        """Keep these for ``annotator`` on this ``page`` for longer, as far as they are theirs or free.
+        """Extend the leases of ``annotator`` on this ``page`` to these pairs, where they hold them or the pairs are free.
 
         Returns:
-            Those that they are not to answer here: they have answered them, or another page of theirs shows them.
+            The pairs this page has lost: already answered, or shown on another page of theirs.
         """
         now = self._clock()
         self._seen[annotator] = now
@@ -199,23 +199,23 @@ class QuestionQueue:
         return done
 
     def release(self, annotator: str, keys: Iterable[str]) -> None:
-        """``annotator`` is no longer shown these."""
+        """Release the leases of ``annotator`` on these pairs."""
         for key in keys:
             if key in self._questions:
                 self._questions[key].leases.pop(annotator, None)
 
     def answering(self, annotator: str, key: str) -> None:
-        """``annotator`` has answered this pair, and the answer is being stored: `answered` or `not_stored` follows."""
+        """The answer of ``annotator`` to this pair is being stored; `answered` or `not_stored` follows."""
         self._under_way.add((annotator, key))
 
     def not_stored(self, annotator: str, key: str) -> None:
-        """The answer could not be stored. Whoever gave it keeps it and sends it again: the pair stays theirs for a while."""
+        """The answer could not be stored. The page sends it again, so the lease is renewed."""
         self._under_way.discard((annotator, key))
         lease = self._questions[key].leases.get(annotator) if key in self._questions else None
         self.renew(annotator, [key], lease.page if lease else None)
 
     def answered(self, annotator: str, shown: Shown, answer: Answer, event: str) -> None:
-        """``annotator`` has given an answer, which is stored. It counts also when the lease had ended."""
+        """The answer of ``annotator`` is stored. Counts even if the lease has expired."""
         self._under_way.discard((annotator, shown.key))
         if shown.catch is None and shown.key not in self._questions:
             self._early.setdefault(shown.key, {})[event] = (annotator, shown, answer)
@@ -239,12 +239,12 @@ class QuestionQueue:
         question.closed = answer == "flag" or len(question.answered) > 1 or not (question.two and others)
 
     def latest(self, annotator: str, event: str | None = None) -> tuple[str, Shown] | None:
-        """The answer of ``annotator`` that would be taken back: their latest, or that of ``event``; None where there is none."""
+        """The answer of ``annotator`` to undo: their latest, or that of ``event``; None if there is none."""
         given = [one for one in self._given.get(annotator, ()) if event in (None, one[0])]
         return (given[-1][0], given[-1][1]) if given else None
 
     def undone(self, annotator: str, event: str, page: str | None = None) -> Shown | None:
-        """The answer of ``annotator`` that ``event`` stored was taken back; what is to be shown to them again, on this ``page``."""
+        """Undo the answer of ``annotator`` with event id ``event``; returns the pair to show again on this ``page``."""
         for one in list(self._given.get(annotator, ())):
             if one[0] != event:
                 continue
@@ -259,16 +259,16 @@ class QuestionQueue:
         return None
 
     def done(self, number: int) -> int:
-        """How many questions of an asking have an answer."""
+        """Number of answered questions in a round."""
         questions = [self._questions[key] for key in self._numbers[number]]
         return sum(question.closed or bool(question.answered) for question in questions)
 
     def left(self, number: int) -> int:
-        """How many questions of an asking have no answer."""
+        """Number of unanswered questions in a round."""
         return len(self._numbers[number]) - self.done(number)
 
     def open(self, annotator: str | None = None) -> int:
-        """How many questions are open; of those, as many as ``annotator`` is or could be asked now."""
+        """Number of open questions; with ``annotator``, only those that they hold or could get now."""
         now = self._clock()
         return sum(
             not question.closed and (annotator is None or self._free(question, annotator, now))
@@ -276,18 +276,18 @@ class QuestionQueue:
         )
 
     def ready(self, annotator: str) -> bool:
-        """Whether `next` has a question for ``annotator``, who may hold others."""
+        """Whether `next` has another question for ``annotator``."""
         now = self._clock()
         return any(self._may_ask(question, annotator, now) for question in self._questions.values())
 
     def _may_ask(self, question: _Question, annotator: str, now: float, page: str | None = None) -> bool:
-        """Whether ``annotator`` may be shown the question on this ``page``, and does not have it."""
+        """Whether ``annotator`` can get the question on this ``page`` and does not hold it yet."""
         lease = question.leases.get(annotator)
         has = lease is not None and lease.until > now and not self._gone(annotator, lease.page, page, now)
         return not has and self._free(question, annotator, now)
 
     def _elsewhere(self, question: _Question, annotator: str, page: str | None, now: float) -> bool:
-        """Whether another page of ``annotator`` shows the question."""
+        """Whether another page of ``annotator`` holds the question."""
         lease = question.leases.get(annotator)
         if lease is None or lease.until <= now or None in (page, lease.page) or lease.page == page:
             return False
@@ -299,13 +299,13 @@ class QuestionQueue:
         first = self._pages.get((annotator, page), (now, now))[0]
         self._pages[annotator, page] = (first, now)
         for known, (_, last) in list(self._pages.items()):
-            if now - last > max(self.lease_seconds, QUIET):  # its leases have ended
+            if now - last > max(self.lease_seconds, QUIET):  # its leases have expired
                 del self._pages[known]
 
     def _gone(self, annotator: str, page: str | None, newer: str | None, now: float) -> bool:
-        """Whether ``page`` is no more, so that ``newer`` has what it held.
+        """Whether ``page`` is gone, so that ``newer`` takes over its leases.
 
-        Only a page that was opened later has: two that were open together fall silent together when the network does.
+        True only if ``newer`` opened later: pages open at the same time both fall silent when the network fails.
         """
         if page is None or newer is None or page == newer:
             return False
@@ -313,7 +313,7 @@ class QuestionQueue:
         return now - last > QUIET and self._pages[annotator, newer][0] > last
 
     def _free(self, question: _Question, annotator: str, now: float) -> bool:
-        """Whether ``annotator`` may be shown the question."""
+        """Whether ``annotator`` can get the question."""
         if (annotator, question.key) in self._under_way:
             return False
         others = sum(lease.until > now for name, lease in question.leases.items() if name != annotator)
@@ -321,7 +321,7 @@ class QuestionQueue:
         return not question.closed and annotator not in question.answered and len(question.answered) + others < wanted
 
     def _question(self, annotator: str, taken: set[str], now: float, page: str | None) -> Shown | None:
-        """The oldest question that ``annotator`` may be shown; what they skipped comes last."""
+        """Lease the oldest question that ``annotator`` can get; skipped ones come last."""
         free = [
             (question.skipped.get(annotator, 0), key)
             for key, question in self._questions.items()
@@ -329,13 +329,13 @@ class QuestionQueue:
         ]
         if not free:
             return None
-        key = min(free, key=lambda one: one[0])[1]  # the first of the least skipped: askings are added in order
+        key = min(free, key=lambda one: one[0])[1]  # the oldest of the least skipped: rounds are added in order
         question = self._questions[key]
         question.leases[annotator] = _Lease(now + self.lease_seconds, page)
         return Shown(question.left, question.right, self._random.random() < 0.5, overlap=bool(question.answered))
 
     def _catch(self, annotator: str, taken: set[str]) -> Shown | None:
-        """A catch pair, when it is time for one."""
+        """A catch pair, if one is due."""
         if self._since_catch.get(annotator, 0) < CATCH_AFTER or self._random.random() >= self.catch_share:
             return None
         kinds: list[Catch] = ["same", "repeat", *(("known",) if self.catch_by_reward else ())]

@@ -1,4 +1,4 @@
-"""Group commits: answers that arrive while others are being stored are stored together, next."""
+"""Group commit: answers that arrive during a write are stored together in the next one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from rlhf_ray.store import Event
 
 Record = Callable[[Sequence[Event]], Awaitable[object]]
-"""Stores events; returns when they are on the disk."""
+"""Stores events; returns when they are on disk."""
 
 
 class GroupCommit:
@@ -20,11 +20,11 @@ class GroupCommit:
         self._task: asyncio.Task[None] | None = None
 
     async def store(self, event: Event) -> None:
-        """Returns when the event is stored.
+        """Store the event; returns when it is durable.
 
         Raises:
-            OSError: it could not be; it may be sent again.
-            ValueError: the store refuses it.
+            OSError: the event could not be stored; retry.
+            ValueError: the store rejects the event.
         """
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((event, stored))
@@ -42,7 +42,7 @@ class GroupCommit:
         try:
             await self._record([event for event, _ in batch])
         except Exception as error:
-            if len(batch) > 1 and isinstance(error, ValueError):  # one of them: which, shows one by one
+            if len(batch) > 1 and isinstance(error, ValueError):  # one of them is bad: find it by storing one by one
                 for one in batch:
                     await self._store([one])
                 return
@@ -52,4 +52,4 @@ class GroupCommit:
                 stored.set_result(None)
             else:
                 stored.set_exception(failure)
-                stored.exception()  # looked at, also where whoever waited is gone
+                stored.exception()  # mark as retrieved, in case the waiter is gone

@@ -1,4 +1,4 @@
-"""Serving the page with uvicorn, in the event loop that is running."""
+"""Serve the page with uvicorn in the current event loop."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ logger = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TRIES = 20
-"""Ports that are tried, from the one that was asked for."""
+"""Number of ports to try, starting with the configured one."""
 
 
 class Server:
-    """A server for ``app``, listening at ``socket`` or else where ``settings`` say. It serves once `start` was waited for."""
+    """A server for ``app`` on ``socket``, or at the address in ``settings``. Serves after `start`."""
 
     def __init__(self, app: Any, settings: LabellingSettings, socket: socket.socket | None = None):
-        # A run that asks nobody has no use for a server, and imports what is here all the same.
+        # Imported late: runs without annotators import this module too and need no server.
         import uvicorn
 
         from rlhf_ray.labelling import connections
 
         self.socket = socket or listen(settings.host, settings.port)
         self.port: int = self.socket.getsockname()[1]
-        # uvicorn believes X-Forwarded-For and -Proto of proxies on this machine, and of those FORWARDED_ALLOW_IPS names.
+        # uvicorn trusts X-Forwarded-For and -Proto from proxies on this machine and from those in FORWARDED_ALLOW_IPS.
         config = uvicorn.Config(
             app, log_level="error", access_log=False, lifespan="off", ws="none", loop="none", **connections.limits()
         )
@@ -40,18 +40,18 @@ class Server:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns when browsers can connect."""
+        """Start serving; returns when browsers can connect."""
         self._task = asyncio.create_task(self._server.serve(sockets=[self.socket]))
         while not self._server.started and not self._task.done():
             await asyncio.sleep(0.01)
 
     @property
     def serving(self) -> bool:
-        """Whether it was started, and neither stopped nor ended by Ctrl-C."""
+        """Whether the server is running: started, and neither stopped nor interrupted by Ctrl-C."""
         return self._task is not None and not self._task.done() and not self._server.should_exit
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop the server."""
         self._server.should_exit = True
         if self._task is not None:
             with contextlib.suppress(asyncio.TimeoutError):
@@ -59,10 +59,10 @@ class Server:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens at the first free port from ``port`` on; 0 stands for any.
+    """A socket that listens on the first free port from ``port`` upwards; 0 means any port.
 
     Raises:
-        SettingError: there is none, or no such address on this machine.
+        SettingError: no port is free, or this machine does not have the address.
     """
     for candidate in [port] if port == 0 else range(port, min(port + TRIES, 65536)):
         try:
@@ -70,16 +70,16 @@ def listen(host: str, port: int) -> socket.socket:
         except OSError as error:
             problem = error
     raise SettingError(
-        f"labelling.host is {host!r} and labelling.port {port}, where the page cannot be served ({problem}): set "
-        "labelling.port to a free one, or labelling.host to an address of this machine."
+        f"Can't serve the page at labelling.host {host!r}, labelling.port {port} ({problem}): set labelling.port to a free port "
+        "or labelling.host to an address of this machine."
     )
 
 
 def listen_at(host: str, port: int) -> socket.socket:
-    """A socket that listens at ``port`` and no other.
+    """A socket that listens on exactly ``port``.
 
     Raises:
-        OSError: it is taken, or may not be had.
+        OSError: the port is in use or not permitted.
     """
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -94,7 +94,7 @@ def listen_at(host: str, port: int) -> socket.socket:
 
 
 def remembered_port(file: Path, asked: int) -> int | None:
-    """The port that `remember_port` has written to ``file``, unless the settings ask for another one than ``asked`` then."""
+    """The port that `remember_port` wrote to ``file``; None if it was for another configured port than ``asked``."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(file.read_text())
         return int(kept["port"]) if kept["asked"] == asked else None
@@ -102,16 +102,16 @@ def remembered_port(file: Path, asked: int) -> int | None:
 
 
 def remember_port(file: Path, asked: int, port: int) -> None:
-    """Have the page served at ``port`` the next time too, where the settings ask for ``asked`` again."""
-    with contextlib.suppress(OSError):  # the next time it looks for a port anew
+    """Store ``port`` in ``file``, to reuse it next time if the configured port is still ``asked``."""
+    with contextlib.suppress(OSError):  # next time the search starts over
         file.write_text(json.dumps({"asked": asked, "port": port}))
 
 
 def listen_as_before(settings: LabellingSettings, file: Path) -> socket.socket:
-    """A socket at the port of the last time, which links and the answers that browsers keep are of; another where it is taken.
+    """A socket on the last used port, to which links and unsent answers in browsers belong; another one if it is in use.
 
     Raises:
-        SettingError: there is none.
+        SettingError: no port is free.
     """
     before, listening = remembered_port(file, settings.port), None
     if before is not None:
@@ -120,13 +120,13 @@ def listen_as_before(settings: LabellingSettings, file: Path) -> socket.socket:
     listening = listening or listen(settings.host, settings.port)
     port = listening.getsockname()[1]
     if before not in (None, port):
-        logger.warning("Another process has port %s, where the page was last time. It is at port %s now.", before, port)
+        logger.warning("Another process uses port %s, the page's last port. The page is now at port %s.", before, port)
     remember_port(file, settings.port, port)
     return listening
 
 
 def allowed_hosts(settings: LabellingSettings) -> list[str]:
-    """The names that browsers may call the server by, without port."""
+    """The host names under which browsers may reach the server, without port."""
     names = ["127.0.0.1", "localhost", "[::1]", *settings.hosts]
     if settings.host not in LOOPBACK:
         names += [settings.host, socket.gethostname(), socket.getfqdn()]
@@ -134,7 +134,7 @@ def allowed_hosts(settings: LabellingSettings) -> list[str]:
 
 
 def links(sessions: Sessions, settings: LabellingSettings, port: int) -> dict[str, str]:
-    """Each person's link, but for people who are shut out. It holds their token: whoever has it labels in their name."""
+    """The links by annotator, except revoked ones. A link holds the annotator's token: anyone who has it labels in their name."""
     host = socket.gethostname() if settings.host in ("0.0.0.0", "::") else settings.host
     host = f"[{host}]" if ":" in host else host
     sessions.served_at(f"http://{host}:{port}")
@@ -142,10 +142,10 @@ def links(sessions: Sessions, settings: LabellingSettings, port: int) -> dict[st
 
 
 def warn_of_readers(settings: LabellingSettings) -> None:
-    """Say so where links and answers would cross a network unencrypted."""
+    """Warn if links and answers cross a network unencrypted."""
     if settings.host not in LOOPBACK:
         logger.warning(
-            "labelling.host is %s, and the page speaks HTTP without TLS: whoever can listen in that network can read links and "
-            "answers. Keep 127.0.0.1, and use SSH or a proxy with TLS (docs/labelling.md).",
+            "labelling.host is %s and the page uses HTTP without TLS: anyone on that network can read links and answers. "
+            "Keep 127.0.0.1 and use SSH or a TLS proxy (docs/labelling.md).",
             settings.host,
         )

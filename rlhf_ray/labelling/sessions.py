@@ -1,8 +1,8 @@
-"""Who may label: people, their tokens, and the signed cookie a token is exchanged for.
+"""Sessions: the annotators, their tokens, and the signed cookie that a token is exchanged for.
 
-A person's link carries the token behind ``#``, where browsers keep it from servers, logs and referrers; the page posts it once and
-gets a cookie. The cookie is the name, when it was given, and a signature, so a page that is restarted knows its people from one
-small file. A page that is running reads that file again when somebody has changed it (`rlhf-ray links`).
+An annotator's link carries the token after ``#``, so browsers never send it to servers, logs or referrers; the page posts it once
+and gets a cookie. The cookie holds the name, the time of issue and a signature, so a restarted page recognizes its annotators from
+one small file. A running page reloads that file when it changes (`rlhf-ray links`).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 
 LONGEST_NAME = 64
-"""Characters of a person's name."""
+"""Maximum number of characters of an annotator's name."""
 LASTS_S = 30 * 24 * 3600.0
-"""Seconds for which a link can be exchanged for a session, and a session lasts."""
+"""Lifetime of a link and of a session, in seconds."""
 
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody with a link.
+    """An annotator with a link.
 
     Attributes:
-        name: what their answers are stored under.
-        token: what their link carries; who has it is this person.
-        owner: may also set what others' labels count for.
-        until: when the link ends, in seconds since 1970; 0: it was revoked, and nobody was told the token.
+        name: the name stored with their answers.
+        token: the secret in their link; it identifies the annotator.
+        owner: whether they may also see everyone's statistics and set weights.
+        until: when the link expires, in seconds since 1970; 0: revoked, and the current token was never given out.
     """
 
     name: str
@@ -48,48 +48,44 @@ class Person:
 
 
 class Sessions:
-    """The people of a run, and the secret that signs their cookies.
+    """The annotators of a run, and the secret that signs their cookies.
 
     Args:
         secret: at least 32 random bytes.
-        people: by name.
+        people: the annotators by name.
 
     Raises:
-        ValueError: a short secret, a name that is empty, too long or not printable, or two people with one token.
+        ValueError: the secret is too short; a name is empty, too long or not printable; or two annotators share a token.
     """
 
     def __init__(self, secret: bytes, people: Mapping[str, Person]):
         if len(secret) < 32:
-            raise ValueError(
-                f"the secret of the sessions has {len(secret)} bytes; it needs 32 random ones (secrets.token_bytes)"
-            )
+            raise ValueError(f"the sessions' secret has {len(secret)} bytes; use 32 random bytes (secrets.token_bytes)")
         for name, person in people.items():
             if not name or len(name) > LONGEST_NAME or not name.isprintable() or name != person.name:
-                raise ValueError(f"annotator {name!r}: a name is 1 to {LONGEST_NAME} printable characters")
+                raise ValueError(f"annotator {name!r} is invalid; a name has 1 to {LONGEST_NAME} printable characters")
         if len({person.token for person in people.values()}) < len(people):
-            raise ValueError(
-                "two annotators have the same token, so nobody could tell who answers: give each their own"
-            )
+            raise ValueError("two annotators have the same token; give each a different one")
         self._secret = secret
         self._everybody = dict(people)
         self.url: str | None = None
-        """Where the page was served last."""
+        """The page's last URL."""
         self._file: tuple[Path, tuple[int, ...]] | None = None
-        """What these were read from or written to, and its stamp then."""
+        """The file last read or written, and its stamp at that time."""
         self._names: Sequence[str] | None = None
-        """Who is let in of those in the file; None: all are."""
+        """The names allowed in, of those in the file; None: all."""
 
     @property
     def people(self) -> Mapping[str, Person]:
-        """Who is let in, by name."""
+        """The annotators allowed in, by name."""
         names = self._everybody if self._names is None else self._names
         return {name: self._everybody[name] for name in names if name in self._everybody}
 
     @classmethod
     def create(cls, names: Sequence[str]) -> Sessions:
-        """New people with new tokens. The first is the owner."""
+        """Create annotators with new tokens. The first is the owner."""
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"annotators {list(names)}: at least one name, each once")
+            raise ValueError(f"annotators {list(names)} is invalid; give at least one name, each only once")
         sessions = cls(
             secrets.token_bytes(32), {name: Person(name, _token(), owner=name == names[0]) for name in names}
         )
@@ -99,13 +95,13 @@ class Sessions:
 
     @classmethod
     def keep(cls, path: str | os.PathLike[str], names: Sequence[str]) -> Sessions:
-        """Those of these names. Who has a link in the file at ``path`` keeps it until it ends; new people are added to the file.
+        """Load the annotators ``names`` from the file at ``path``, keep their valid links, and add new names to the file.
 
-        Those in the file who are not named are not let in, and their links are good again when they are.
+        Annotators in the file that are not in ``names`` can't sign in; their links work again once they are named again.
 
         Raises:
-            ValueError: no names.
-            SettingError: the file holds something else.
+            ValueError: ``names`` is empty or has duplicates.
+            SettingError: the file is not a file of annotators.
         """
         new = cls.create(names)
         try:
@@ -129,14 +125,14 @@ class Sessions:
         """Read what `save` wrote.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            SettingError: it is not such a file.
+            FileNotFoundError: the file does not exist.
+            SettingError: the file is not a file of annotators.
         """
         path = Path(path)
         stamp = _stamp(path)
         try:
             kept = json.loads(path.read_text("utf-8"))
-            new = time.time() + LASTS_S  # of files from before links ended
+            new = time.time() + LASTS_S  # for older files, without expiry
             people = {
                 name: Person(name, str(of["token"]), bool(of["owner"]), float(of.get("until", new)))
                 for name, of in kept["people"].items()
@@ -145,12 +141,10 @@ class Sessions:
             sessions.url, sessions._file = kept.get("url"), (path, stamp)
             return sessions
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise SettingError(
-                f"{path} does not hold the annotators of a run ({error}); delete it to make new links"
-            ) from error
+            raise SettingError(f"{path} is not a file of annotators ({error}); delete it to make new links") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write secret and tokens as JSON, for the owner of the file alone (mode 0600), whole or not at all."""
+        """Write secret and tokens as JSON, atomically, readable by the file's owner only (mode 0600)."""
         path = Path(path)
         people = {
             name: {"token": person.token, "owner": person.owner, "until": person.until}
@@ -161,15 +155,15 @@ class Sessions:
         self._file = (path, _stamp(path))
 
     def renew(self, name: str) -> None:
-        """Give `name` a new link. The old one and all sessions made from it end."""
+        """Give `name` a new link. Ends the old link and its sessions."""
         self._everybody[name] = replace(self._everybody[name], token=_token(), until=time.time() + LASTS_S)
 
     def revoke(self, name: str) -> None:
-        """Shut `name` out until they get a new link."""
+        """Revoke the link and the sessions of `name` until `renew`."""
         self._everybody[name] = replace(self._everybody[name], token=_token(), until=0.0)
 
     def served_at(self, url: str) -> None:
-        """Remember where the page is served, in the file too where there is one."""
+        """Remember the page's URL, also in the file if there is one."""
         self._look()
         if self.url != url:
             self.url = url
@@ -177,20 +171,20 @@ class Sessions:
                 self.save(self._file[0])
 
     def link(self, name: str, url: str) -> str:
-        """The link to give to `name`; `url` is where the page is, like ``http://127.0.0.1:8000``."""
+        """The link of `name`; `url` is the page's address, like ``http://127.0.0.1:8000``."""
         return f"{url.rstrip('/')}/#token={self.people[name].token}"
 
     def key(self, purpose: str) -> bytes:
-        """A key for something else that has to be signed, made of the secret."""
+        """A key for another `purpose`, derived from the secret."""
         return hmac.new(self._secret, purpose.encode(), hashlib.sha256).digest()
 
     @property
     def cookie_name(self) -> str:
-        """The cookie's name, another for each run: browsers share one host's cookies among all its ports."""
+        """The cookie's name, unique per run: browsers share a host's cookies among all its ports."""
         return "rlhf_ray_" + hashlib.sha256(self._secret).hexdigest()[:8]
 
     def exchange(self, token: str) -> Person | None:
-        """Whose token this is, unless it has ended. Takes the same time for every wrong one."""
+        """The annotator with this token; None if it is wrong or expired. Takes the same time for every wrong token."""
         self._look()
         found = None
         for person in self.people.values():
@@ -199,11 +193,11 @@ class Sessions:
         return found if found and time.time() < found.until else None
 
     def cookie(self, person: Person) -> str:
-        """What the browser of `person` sends with each request, for `LASTS_S`. A new token makes old cookies void."""
+        """The cookie of `person`, valid for `LASTS_S`. A new token invalidates old cookies."""
         return self._signer(person).sign(base64_encode(person.name)).decode()
 
     def who(self, cookie: str | None) -> Person | None:
-        """Whose cookie this is; None for one that is missing, broken, forged, or has ended."""
+        """The annotator with this cookie; None if it is missing, broken, forged or expired."""
         self._look()
         cookie = cookie or ""
         try:
@@ -217,7 +211,7 @@ class Sessions:
         return TimestampSigner(self._secret, salt=person.token, key_derivation="hmac", digest_method=hashlib.sha256)
 
     def _look(self) -> None:
-        """Take over what was changed in the file since. One that is gone or broken changes nothing."""
+        """Reload the file if it has changed. A missing or broken file changes nothing."""
         if self._file is None:
             return
         path, seen = self._file
@@ -236,6 +230,6 @@ def _token() -> str:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """What changes when the file is written anew."""
+    """A stamp that changes when the file is rewritten."""
     about = path.stat()
     return about.st_ino, about.st_mtime_ns, about.st_size

@@ -1,4 +1,4 @@
-"""What the answers tell about those who gave them: agreement, catches, side bias, pace."""
+"""Annotator statistics from the answers: agreement, catch pairs, side bias, pace."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ _Row = dict[str, Any]
 
 
 def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]:
-    """All of it, as JSON takes it; None where there is nothing to tell from. Only answers that hold count.
+    """Compute all statistics as JSON values; None for values without data. Only valid answers count.
 
-    Agreement is that of people: scripted teachers are in ``agreement_with_scripted`` alone. Whoever was left out (weight 0) is
-    compared with the others, but they are not compared with them. A pair is the same whichever clip comes first.
+    Agreement is among people; scripted teachers appear only in ``agreement_with_scripted``. Excluded annotators (weight 0) are
+    compared with the others, but the others are not compared with them. The order of a pair's clips does not matter.
 
     Args:
         events: `PreferenceStore.events`.
         weights: `PreferenceStore.weights`.
 
     Returns:
-        ``labels``: how many hold. ``alpha``: Krippendorff's, nominal, over the pairs that several people labelled;
-        ``raw_agreement``: the share of two people's answers to one pair that are the same. ``annotators``: of each, by name,
+        ``labels``: number of valid labels. ``alpha``: Krippendorff's alpha, nominal, over pairs with labels of several people.
+        ``raw_agreement``: fraction of equal answers among pairs of people's answers to one pair. ``annotators``: a list sorted by
+        name, with
 
-        - ``labels``, ``skips``, ``incomparable``: how many;
-        - ``seconds_per_label``: the median of the time a pair was looked at;
-        - ``left_share``: of decided answers, the share for what was *shown* on the left;
-        - ``ties``: the share of labels that are ties;
-        - ``catches``: answers to catch pairs; ``catch_accuracy``: the share that is right where the answer is known;
-          ``self_consistency``: the share of repeated pairs that got the same answer again;
-        - ``agreement``, ``agreement_with_scripted``: the share of others' answers to the same pairs that are the same;
+        - ``labels``, ``skips``, ``incomparable``: counts;
+        - ``seconds_per_label``: median time a pair was visible;
+        - ``left_share``: fraction of answers for the clip *shown* on the left, ties excluded;
+        - ``ties``: fraction of labels that are ties;
+        - ``catches``: number of answers to catch pairs; ``catch_accuracy``: fraction correct where the answer is known;
+          ``self_consistency``: fraction of repeated pairs with the same answer as before;
+        - ``agreement``, ``agreement_with_scripted``: fraction of others' answers to the same pairs that are equal;
         - ``weight``.
     """
     rows: list[_Row] = events.select(_COLUMNS).to_pylist()
     by_id = {row["event_id"]: row for row in rows}
     cancelled = {row["target"] for row in rows if row["target"] is not None}
     labels = [rows[row] for row in sorted(holding(events).values())]
-    pairs: dict[frozenset[str], dict[str, str]] = defaultdict(dict)  # what each annotator says of a pair
+    pairs: dict[frozenset[str], dict[str, str]] = defaultdict(dict)  # answers per pair, by annotator
     for label in labels:
         pairs[_pair(label)][label["annotator"]] = _answer(label)
     scripted = {row["annotator"] for row in rows if row["annotator_type"] == "scripted"}
@@ -74,7 +75,7 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
             return _share(one[name] == one[other] for one in said for other in compared & one.keys())
 
         def first(row: _Row, extra: Mapping[str, Any]) -> str | None:
-            """What was said of a repeated pair before: the answer that was repeated, or what took its place."""
+            """The earlier answer to a repeated pair, or the answer that replaced it."""
             before = by_id.get(extra.get("repeats"))
             if before is not None and before["event_id"] not in cancelled and before["preference"] is not None:
                 return _answer(before)
@@ -110,7 +111,7 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
 
 
 def of_one(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Of `statistics`, what is for one person's eyes: their own, and nothing that tells how well others do."""
+    """The part of `statistics` that one annotator may see: their own values, nothing about the others' quality."""
     own = [one for one in values["annotators"] if one["name"] == name]
     return {"labels": values["labels"], "alpha": None, "raw_agreement": None, "annotators": own}
 
@@ -119,10 +120,10 @@ def alpha(units: Iterable[Sequence[str]]) -> float | None:
     """Krippendorff's alpha for nominal data (Krippendorff 2011, "Computing Krippendorff's alpha-reliability", C).
 
     Args:
-        units: what was said of each unit, by however many; units of which fewer than two spoke tell nothing.
+        units: the answers per unit; units with fewer than two answers are ignored.
 
     Returns:
-        1 for perfect agreement, 0 for that of chance, below for less; None where nothing can be compared, or nothing differs.
+        1 for perfect agreement, 0 for chance level, below 0 for less; None if there is nothing to compare or all answers are equal.
     """
     values = Counter[str]()
     observed = 0.0  # disagreement
@@ -144,7 +145,7 @@ def _side(preference: float) -> str:
 
 
 def _answer(row: _Row) -> str:
-    """The id of the clip that was preferred, or `TIE`: the same however the pair is turned."""
+    """The id of the preferred clip, or `TIE`; independent of the order of the clips."""
     side = _side(row["preference"])
     return TIE if side == TIE else str(row[f"{side}_id"])
 
@@ -154,6 +155,6 @@ def _pair(row: _Row) -> frozenset[str]:
 
 
 def _share(values: Iterable[bool]) -> float | None:
-    """The share of those that are so; None where there are none."""
+    """The fraction of true values; None if there are none."""
     taken = list(values)
     return sum(taken) / len(taken) if taken else None

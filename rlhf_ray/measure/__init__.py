@@ -1,1 +1,1 @@
-"""What a policy and a reward are worth, in numbers."""
+"""Evaluation metrics of policies and rewards."""

@@ -1,4 +1,4 @@
-"""True return: that of a policy that acts deterministically, or of random actions."""
+"""True return of a deterministic policy, or of random actions."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from rlhf_ray import envs
 from rlhf_ray.data.arrays import Array, FloatArray
 
 ActBest = Callable[[Array], Array]
-"""From observations ``[n, …]`` to actions ``[n, …]``."""
+"""Maps observations ``[n, …]`` to actions ``[n, …]``."""
 
 SEED_OFFSET = 1_000_000
-"""Evaluation episodes begin from seeds that training does not use."""
+"""Keeps the seeds of evaluation episodes apart from those of training."""
 
 
 LONGEST = 10_000
-"""Steps after which an evaluated episode is cut off, of an environment that is registered without ``max_episode_steps``."""
+"""Step limit of an evaluation episode if the environment is registered without ``max_episode_steps``."""
 
 
 @dataclass(frozen=True)
 class TrueReturn:
-    """The true return over ``episodes`` episodes: mean and standard deviation over them; and how much the actions varied.
+    """True return over evaluation episodes, and how much the actions varied.
 
-    ``action_spread`` is, over all steps, the share of actions that are not the commonest one (Discrete), or the standard deviation
-    of the action dimension that varies most (Box, in the action's unit).
+    Attributes:
+        true_return_mean: mean over episodes.
+        true_return_std: standard deviation over episodes.
+        episodes: number of episodes.
+        action_spread: over all steps, the share of actions other than the most frequent one (Discrete), or the standard deviation
+            of the action dimension that varies most (Box, in the action's unit).
     """
 
     true_return_mean: float
@@ -39,13 +43,16 @@ class TrueReturn:
 
 
 def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int) -> TrueReturn:
-    """The true return of ``act`` in ``environment``; of random actions where ``act`` is None.
+    """Measure the true return of a policy.
 
     Args:
-        environment: a name that `rlhf_ray.envs.make_env` takes.
-        act: the policy.
-        episodes: how many to play. Their beginnings depend on ``seed`` alone, so that policies meet the same ones.
-        seed: of the episodes.
+        environment: a name that `rlhf_ray.envs.make_env` accepts.
+        act: the policy; None for random actions.
+        episodes: number of episodes. Their initial states depend only on ``seed``, so all policies start from the same ones.
+        seed: seeds the episodes.
+
+    Returns:
+        Mean and standard deviation over episodes, and the spread of the actions.
     """
     copies = min(episodes, 20)
     if envs.is_natively_vectorised(environment):
@@ -62,14 +69,14 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
 
 
 def action_spread(actions: Array) -> float:
-    """How much ``actions`` (``[steps]`` of a Discrete space or ``[steps, …]`` of a Box) vary: see `TrueReturn`."""
+    """Compute the spread of ``actions``, ``[steps]`` (Discrete) or ``[steps, …]`` (Box): see `TrueReturn`."""
     if actions.ndim == 1:
         return float(1.0 - np.unique(actions, return_counts=True)[1].max() / len(actions))
     return float(actions.reshape(len(actions), -1).std(axis=0).max())
 
 
 def with_an_end(environment: str) -> gym.Env[Any, Any]:
-    """The environment, whose episodes end after `LONGEST` steps where it has no limit of its own: some would never end."""
+    """Make the environment with a step limit: its own, or `LONGEST` if it has none, since some episodes would never end."""
     env = envs.make_env(environment)
     limited = env.spec is None or env.spec.max_episode_steps is not None
     return env if limited else gym.wrappers.TimeLimit(env, LONGEST)
@@ -82,10 +89,19 @@ def play(
     seed: int,
     see: Callable[[Array], None] = lambda actions: None,
 ) -> FloatArray:
-    """The returns of the first ``quota[i]`` episodes of each copy ``i``.
+    """Play a fixed number of episodes in each copy of a vectorised environment.
 
-    How many are counted of each copy is fixed beforehand: counting whichever end first would favour short episodes. ``see`` is
-    shown the actions that were taken.
+    The quota is fixed in advance: counting the first episodes to end would favour short ones.
+
+    Args:
+        env: the environment.
+        act: the policy; None for random actions.
+        quota: ``[copies]`` int: episodes to count in each copy.
+        seed: seeds initial states and random actions.
+        see: called with the actions of each step that counts.
+
+    Returns:
+        ``[sum(quota)]`` float: the episodes' returns.
     """
     env.action_space.seed(seed)
     observations, _ = env.reset(seed=SEED_OFFSET + 1000 * seed)
@@ -99,7 +115,7 @@ def play(
         actions = np.asarray(env.action_space.sample() if act is None else act(observations))
         see(actions[begun & (played < quota)])
         observations, rewards, terminated, truncated, _ = env.step(actions)
-        running = np.where(begun, running + rewards, 0.0)  # the step after an end begins anew and rewards nothing
+        running = np.where(begun, running + rewards, 0.0)  # the step after an episode's end resets it and has no reward
         begun = ~(terminated | truncated)
         for i in np.flatnonzero(~begun & (played < quota)):
             returns.append(float(running[i]))

@@ -1,1 +1,1 @@
-"""What is asked: the pool of fragments, which pairs of them, how many and when."""
+"""Queries: the fragment pool, pair selection, the label schedule and gatherers."""

@@ -1,4 +1,4 @@
-"""Gatherers get pairs answered and commit the answers. The scripted one is here; people's is `rlhf_ray.actors.labelling_page`."""
+"""Gatherers get pairs answered and commit the answers. The scripted one is here; `rlhf_ray.actors.labelling_page` serves people."""
 
 from __future__ import annotations
 
@@ -18,35 +18,38 @@ from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers import TEACHERS, Teacher
 
 Commit = Callable[[Comparisons], None]
-"""Stores answers. When it returns they are on the disk; storing the same ones again changes nothing."""
+"""Stores answers durably before it returns. Idempotent: storing the same answers again changes nothing."""
 
 
 class Gatherer(Protocol):
-    """Gets pairs answered. It runs in an actor of its own, whose thread `ask` may keep for as long as answers take.
+    """Gets pairs answered. Runs in its own actor; `ask` may block its thread for as long as answers take.
 
-    One of your own is made with those that it takes of: ``commit``, which stores `Comparisons` (and waits until they are on the
-    disk); ``settings``, the `PreferenceSettings`; and ``seed``, of the run.
+    The constructor of a custom gatherer may take ``commit``, which stores `Comparisons` durably; ``settings``, the
+    `PreferenceSettings`; and ``seed``, the run's seed; or any subset.
     """
 
     def ask(self, number: int, pairs: Pairs) -> None:
-        """Get the pairs answered and commit what was said; return when there is nothing left to wait for.
+        """Get the pairs answered and commit the answers. Return when no more answers are expected.
 
         Args:
-            number: of the asking. After a crash the same pairs are asked about again with the same number.
-            pairs: to ask about, in this order.
+            number: number of this batch of pairs. After a crash, the same pairs come again with the same number.
+            pairs: the pairs to ask about, in this order.
         """
         ...
 
 
 class ScriptedGatherer:
-    """Asks a scripted teacher.
+    """Gets answers from a scripted teacher.
 
-    The teacher's chances come from a generator seeded with the asking's number, so that asking again gives the same answers.
+    The teacher's random generator is seeded with the batch number, so asking again gives the same answers.
 
     Args:
         commit: stores answers.
-        settings: which teacher, and how long it takes for an answer.
-        seed: of the run.
+        settings: names the teacher; ``answer_seconds`` is the time per answer.
+        seed: the run's seed.
+
+    Raises:
+        SettingError: ``settings.teacher`` names no valid teacher.
     """
 
     def __init__(self, commit: Commit, settings: PreferenceSettings, seed: int):
@@ -54,7 +57,7 @@ class ScriptedGatherer:
         self.teacher: Teacher = TEACHERS.make(settings.teacher, settings=settings)
 
     def ask(self, number: int, pairs: Pairs) -> None:
-        """See `Gatherer.ask`. A teacher who needs no time answers all at once, others one after the other."""
+        """See `Gatherer.ask`. Commits one answer every ``answer_seconds``, or all at once if that is 0."""
         preferences = self._checked(self.teacher.answer(pairs, generator(self.seed, "answers", number)), len(pairs))
         answers = Comparisons(pairs, preferences, (self.teacher.name,) * len(pairs))
         if not self.seconds:
@@ -68,26 +71,26 @@ class ScriptedGatherer:
         preferences: FloatArray = np.asarray(answers, dtype=np.float32)
         if preferences.shape != (count,) or not ((preferences >= 0) & (preferences <= 1)).all():
             raise SettingError(
-                f"preferences.teacher is {self.teacher.name!r}, and asked about {count} pairs it answered {_shown(answers)}: it "
-                "must give a number from 0 (right) to 1 (left) for each pair, an array of shape (pairs,)."
+                f"preferences.teacher is {self.teacher.name!r}, and for {count} pairs it answered {_shown(answers)}: it must "
+                "return a number from 0 (right) to 1 (left) for each pair, an array of shape (pairs,)."
             )
         return preferences
 
 
 def _shown(value: object) -> str:
-    """A value of a user's, short enough for a line."""
+    """Format a user's value briefly, for an error message."""
     shape = f"an array of shape {value.shape}, " if isinstance(value, np.ndarray) else ""
     return shape + reprlib.repr(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
 GATHERERS: Registry[Gatherer] = Registry("preferences.gatherer", Gatherer, {"scripted": ScriptedGatherer})
-"""By name."""
+"""Built-in gatherers by name."""
 
 
 def make_gatherer(commit: Commit, settings: PreferenceSettings, seed: int) -> Gatherer:
-    """The gatherer that ``settings`` name.
+    """Make the gatherer that ``settings.gatherer`` names.
 
     Raises:
-        SettingError: there is none of this name, or it is no `Gatherer`.
+        SettingError: no gatherer has this name, or it doesn't satisfy `Gatherer`.
     """
     return GATHERERS.make(settings.gatherer, commit=commit, settings=settings, seed=seed)

@@ -1,4 +1,4 @@
-"""The parts that settings name, tried before a run begins: a name that stands for nothing is one line, not a dead actor."""
+"""Checks the parts that settings name before a run starts, so that a wrong name is a one-line error and not a dead actor."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rlhf_ray.teachers import TEACHERS
 
 
 def check_parts(preferences: PreferenceSettings, reward_model: RewardModelSettings) -> None:
-    """Find and try everything that is named, but for the network, which needs the environment's spaces.
+    """Find and try all named parts except the network, which needs the environment's spaces.
 
     Raises:
-        SettingError: with the setting, its value and what is asked of such a part.
+        SettingError: a part is missing or invalid. The message names the setting, the value and what such a part needs.
     """
     SELECTIONS.make(preferences.selection)
-    GATHERERS.check(preferences.gatherer)  # which is made where it works, with what stores its answers
+    GATHERERS.check(preferences.gatherer)  # made later in its own actor, with the store's commit
     if preferences.teacher != "human":
         TEACHERS.make(preferences.teacher, settings=preferences)
     if reward_model.loss != "bradley_terry":
-        from rlhf_ray.reward.likelihood import make_loss  # torch: a large import
+        from rlhf_ray.reward.likelihood import make_loss  # imports torch, which is slow
 
         make_loss(reward_model)

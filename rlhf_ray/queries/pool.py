@@ -1,4 +1,4 @@
-"""ClipPool: keeps the newest fragments and chooses the pairs of them to ask about."""
+"""ClipPool: keeps the newest fragments and selects pairs of them to ask about."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Clips:
-    """What one rollout gave: its fragments, and what is to be known about its episodes.
+    """The fragments of one rollout, with facts about its episodes.
 
     Attributes:
-        source: who made it: the index of the EnvRunner; -1 for the rollout collector, and less for each part of what it makes.
-        policy_version: the version of the policy that acted. A source makes one batch of clips per version.
-        fragments: None when no stretch of an episode was long enough.
-        too_short: stretches of episodes that were shorter than a fragment.
-        episode_lengths: the lengths (steps) of the episodes that ended in this rollout.
+        source: index of the EnvRunner; negative for the rollout collector: -1, and lower for each further part of its rollouts.
+        policy_version: version of the policy that acted. A source makes one batch of fragments per version.
+        fragments: None if no trajectory was long enough.
+        too_short: number of trajectories shorter than a fragment.
+        episode_lengths: lengths (steps) of the episodes that ended in this rollout.
     """
 
     source: int
@@ -44,14 +44,14 @@ class Clips:
 
 @dataclass(frozen=True)
 class PoolReport:
-    """What has arrived at the pool.
+    """Summary of the pool.
 
     Attributes:
-        fragments: in the pool.
-        distinct: the share of them that are different clips; 1 for an empty pool.
-        newest_policy: the newest policy version among them.
-        too_short: stretches of episodes that were shorter than a fragment.
-        episode_lengths: the different lengths of the episodes that ended, in steps, the shortest first.
+        fragments: number of fragments in the pool.
+        distinct: share of distinct fragments; 1 for an empty pool.
+        newest_policy: newest policy version among them.
+        too_short: number of trajectories so far that were shorter than a fragment.
+        episode_lengths: the distinct lengths (steps) of ended episodes, ascending.
     """
 
     fragments: int = 0
@@ -64,9 +64,20 @@ class PoolReport:
 class ClipPool:
     """A pool of the newest fragments.
 
-    What arrives is ordered by policy version and source before it is used, so that the order in which rollout workers happen
-    to finish changes nothing. Every choice is drawn from a generator seeded with the asking's number: a restarted pool chooses
-    as the lost one would have, from the fragments that have arrived since.
+    Rollouts are ordered by policy version and source before use, so the order in which EnvRunners finish has no effect. Random
+    choices use a generator seeded with the batch number: a restarted pool makes the same choices as the lost one, among the
+    fragments that have arrived since.
+
+    Args:
+        fragments: pool size and fragment settings.
+        preferences: pair selection settings.
+        reward_model: settings of the reward ensemble, for selections that use it.
+        observation_space: the environment's observation space.
+        action_space: the environment's action space.
+        seed: the run's seed.
+
+    Raises:
+        SettingError: ``preferences.selection`` names no valid selection.
     """
 
     def __init__(
@@ -84,14 +95,14 @@ class ClipPool:
         self._ensemble: RewardEnsemble | None = None
         self._clips: dict[tuple[int, int], Fragments] = {}
         self._ids: dict[tuple[int, int], list[str]] = {}
-        """`Fragments.ids` of each of the above, which are costly for images."""
+        """`Fragments.ids` of each entry above, cached: expensive for images."""
         self._too_short: dict[tuple[int, int], int] = {}
         self._episode_lengths: set[int] = set()
         self._asked: dict[int, list[tuple[str, str]]] = {}
-        """Of each asking, the ids of the fragments of each pair."""
+        """The pairs of fragment ids in each batch, by batch number."""
 
     def add(self, clips: Clips) -> PoolReport:
-        """Take in the clips of one rollout. Adding the same rollout twice changes nothing."""
+        """Add the fragments of one rollout and return the summary. Adding a rollout again changes nothing."""
         key = (clips.policy_version, clips.source)
         self._too_short[key] = clips.too_short
         self._episode_lengths.update(clips.episode_lengths)
@@ -104,15 +115,15 @@ class ClipPool:
         return self.report()
 
     def propose(self, count: int, number: int, reward: dict[str, Array] | None) -> tuple[int, Pairs | None]:
-        """Choose ``count`` pairs to ask about, none of which an earlier asking chose.
+        """Select ``count`` pairs to ask about, excluding those of earlier batches.
 
         Args:
-            count: pairs wanted.
-            number: of the asking; decides the random choices.
-            reward: the newest version of the reward ensemble (`RewardEnsemble.state`), for selections that look at it.
+            count: number of pairs wanted.
+            number: the batch number; seeds the random choices.
+            reward: the newest version of the reward ensemble (`RewardEnsemble.state`), for selections that use it; or None.
 
         Returns:
-            How many pairs, and the pairs: at most ``count``; 0 and None when there is no pair to be made.
+            The number of pairs and the pairs: at most ``count``; 0 and None if no pair is possible.
         """
         if self._size() < 2:
             return 0, None
@@ -136,11 +147,11 @@ class ClipPool:
 
     def _returns(self, reward: dict[str, Array], pool: Fragments) -> Array:
         if self._ensemble is None:
-            import torch  # both are large imports, which most pools have no need of
+            import torch  # both imports are slow, and most pools don't need them
 
             from rlhf_ray.reward import RewardEnsemble
 
-            with torch.random.fork_rng(devices=[]):  # making one must not change what others in this process draw next
+            with torch.random.fork_rng(devices=[]):  # keep this process's random stream unchanged
                 self._ensemble = RewardEnsemble(*self._make_ensemble)
         self._ensemble.load_state(reward)
         return self._ensemble.fragment_returns(pool)
@@ -148,7 +159,7 @@ class ClipPool:
     def _new_pairs(
         self, pool: Fragments, names: list[str], count: int, number: int, rng: np.random.Generator
     ) -> IntArray:
-        """``count`` random pairs of the fragments in ``pool``, called ``names``, that no earlier asking was about."""
+        """Draw ``count`` random pairs of the fragments in ``pool`` with ids ``names``, excluding those of earlier batches."""
         position = {name: i for i, name in enumerate(names)}
         asked = {
             frozenset((position[left], position[right]))
@@ -160,7 +171,7 @@ class ClipPool:
         return drawn[[frozenset(pair) not in asked for pair in drawn.tolist()]][:count]
 
     def report(self) -> PoolReport:
-        """What has arrived."""
+        """Return a summary of the pool."""
         names = self._names()
         return PoolReport(
             fragments=len(names),
@@ -171,7 +182,7 @@ class ClipPool:
         )
 
     def save(self, folder: Path) -> None:
-        """Write all there is to ``pool.json`` and, the clips, as Arrow, to ``pool-….arrow`` in ``folder``."""
+        """Write ``pool.json`` and, if there are fragments, ``pool-….arrow`` to ``folder``."""
         keys = sorted(self._clips)
         about: dict[str, Any] = {
             "clips": [[*key, len(self._clips[key])] for key in keys],
@@ -188,7 +199,7 @@ class ClipPool:
         (folder / "pool.json").write_text(json.dumps(about) + "\n")
 
     def load(self, folder: Path) -> None:
-        """The inverse of `save`."""
+        """Restore what `save` wrote."""
         about = json.loads((folder / "pool.json").read_text())
         clips: dict[tuple[int, int], Fragments] = {}
         self._ids, first = {}, 0
@@ -206,7 +217,7 @@ class ClipPool:
         self._asked = {number: [(left, right) for left, right in pairs] for number, pairs in about["asked"]}
 
     def _names(self) -> list[str]:
-        """The id of each fragment in the pool, the oldest first."""
+        """Return the id of each fragment in the pool, oldest first."""
         return [name for key in sorted(self._clips) for name in self._ids[key]][-self.settings.pool :]
 
     def _size(self) -> int:

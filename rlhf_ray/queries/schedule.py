@@ -1,4 +1,4 @@
-"""How many labels, when: the one place that says what is due, and how much of it is asked while answers are ties."""
+"""The label schedule: how many labels are due when, and how many to hold back while answers are ties."""
 
 from __future__ import annotations
 
@@ -10,24 +10,32 @@ from typing import Any
 from rlhf_ray.settings import PreferenceSettings, ScheduleName
 
 TIES = 0.8
-"""Share of the answers above which nearly all are ties. Runs that learned had up to 0.67."""
+"""Share of ties above which nearly all answers count as ties. Runs that learned had up to 0.67."""
 
 PROBE = 10
-"""Answers to look at before more are asked for."""
+"""Number of answers to check for ties before more are requested."""
 
 GATHERINGS = 2
-"""Times that more first clips are gathered, at most, because nearly all answers were ties."""
+"""Maximum number of extra collections of initial fragments after nearly all answers were ties."""
 
 TRICKLE = 2
-"""Labels asked for in each later round while nearly all answers are ties, to see whether they still are."""
+"""Labels requested per round while nearly all answers are ties, to detect when that changes."""
 
 
 def share_due(schedule: ScheduleName, progress: float, steepness: float = 1.0) -> float:
-    """The share of the labels that is due once ``progress`` (0 to 1) of the training is done.
+    """Compute the share of the labels that is due at ``progress``.
 
-    The integral from 0 to ``progress`` of the label rate, which is constant, ∝ 1/(1 + st) or ∝ 1/(1 + (st)²) with t the progress
-    and s the steepness, scaled so that the whole is 1. With s = 1 these are the three of `imitation`; Christiano et al. (2017)
-    let the rate fall as 1/(1 + st) with s = 10 on Atari (5e6 of 50e6 steps).
+    The label rate is constant, ∝ 1/(1 + st) or ∝ 1/(1 + (st)²), with t the progress and s the steepness; this is its integral from
+    0 to ``progress``, normalised to 1. With s = 1 these are the three schedules of `imitation`. Christiano et al. (2017) use
+    1/(1 + st) with s = 10 on Atari (5e6 of 50e6 steps).
+
+    Args:
+        schedule: "constant", "hyperbolic" or "inverse_quadratic".
+        progress: share of the training that is done, 0 to 1.
+        steepness: s above.
+
+    Returns:
+        The share, 0 to 1.
     """
     t = min(max(progress, 0.0), 1.0)
     if schedule == "constant":
@@ -38,15 +46,15 @@ def share_due(schedule: ScheduleName, progress: float, steepness: float = 1.0) -
 
 
 class LabelSchedule:
-    """What is due, and what may be asked.
+    """Decides how many labels are due, and how many may be requested.
 
-    Labels fall due with the training's progress, from 0 to 1, in ``rounds`` rounds after the first. With ``watches``, labels
-    are not spent on ties: while nearly all of the newest answers are ties, the rest of the budget is held back.
+    Labels fall due with the training's progress, in ``rounds`` rounds after the first. With ``watches``, the schedule saves labels:
+    while nearly all of the newest answers are ties, it holds back the rest of the budget.
 
     Args:
-        preferences: the budget, and how it is spread over the training.
-        rounds: labelling rounds after the first, at most as many as ``preferences.rounds``.
-        watches: whether to hold labels back while answers are ties.
+        preferences: the label budget and its schedule.
+        rounds: number of labelling rounds after the first, at most ``preferences.rounds``.
+        watches: whether to hold back labels while answers are ties.
     """
 
     def __init__(self, preferences: PreferenceSettings, rounds: int | None = None, *, watches: bool = False):
@@ -55,28 +63,28 @@ class LabelSchedule:
         self.watches = watches
         first = preferences.first_comparisons
         self.first_fit = preferences.first_fit_comparisons if preferences.mode == "asynchronous" else first
-        """Labels that the first fit, and with it the training, waits for."""
+        """Number of labels that the first fit, and thus the training, waits for."""
         self.gatherings = 0
-        """Times that more first clips were gathered."""
+        """Number of extra collections of initial fragments."""
         self.held_back = 0
-        """Labels that were due and not asked for when this was decided last."""
+        """Number of labels that were due but not requested at the last decision."""
         self._looks: list[tuple[int, int]] = []
-        """Answers, and ties among them, of each look."""
+        """Answers and ties of each check."""
         self._seen = 0, 0
-        """Answers, and ties among them, at the last look."""
+        """Total answers and ties at the last check."""
         self._granted: int | None = 0 if watches else None
-        """Labels that may have been asked for, in all; None: all that are due."""
+        """Total number of labels that may be requested; None: all that are due."""
         self._granted_in: int | None = None
         """The round of the last grant; -1 before training."""
 
     # What is due.
 
     def round_at(self, progress: float) -> int:
-        """The last round that is due at ``progress``."""
+        """Return the last round that is due at ``progress``."""
         return math.floor(min(max(progress, 0.0), 1.0) * self.rounds + 1e-9)
 
     def due(self, progress: float) -> int:
-        """Labels due at ``progress``, in all: the initial ones at 0 and exactly the budget at 1."""
+        """Return the total number of labels due at ``progress``: the initial ones at 0, the whole budget at 1."""
         of, initial = self.preferences, self.preferences.first_comparisons
         if self.rounds == 0:
             return of.comparisons
@@ -84,11 +92,11 @@ class LabelSchedule:
         return max(initial + later, self.first_fit)
 
     def due_in_round(self, number: int) -> int:
-        """Labels due by round ``number`` of the synchronous mode, in all."""
+        """Return the total number of labels due by round ``number`` of the synchronous mode."""
         return self.due(number / self.rounds) if self.rounds else self.preferences.comparisons
 
     def progress_due(self, label: int) -> float:
-        """The progress at which the ``label``-th label falls due: the least at which `due` reaches it."""
+        """Return the progress at which the ``label``-th label falls due: the smallest at which `due` reaches it."""
         of, initial = self.preferences, self.preferences.first_comparisons
         if label <= initial:
             return 0.0
@@ -100,9 +108,9 @@ class LabelSchedule:
         return share
 
     def rounds_covered(self, labels: int) -> int:
-        """How many later rounds need not be held because ``labels`` labels were there before the first.
+        """Return the number of later rounds that can be skipped because ``labels`` labels exist before the first round.
 
-        Rounds that ask for nothing anyway do not count.
+        Rounds that would request no labels don't count.
         """
         due = [self.due_in_round(number) for number in range(self.rounds + 1)]
         return sum(before < after <= labels for before, after in itertools.pairwise(due))
@@ -110,20 +118,20 @@ class LabelSchedule:
     # What may be asked.
 
     def begin(self, answered: int, ties: int) -> None:
-        """Labelling begins with ``answered`` labels, of which ``ties`` are ties: they say nothing about the clips to come."""
+        """Start labelling with ``answered`` existing labels, of which ``ties`` are ties. These don't predict ties in new ones."""
         self._seen = answered, ties
         if self._granted is not None:
             self._granted = answered
 
     def allowed(self, progress: float, answered: int, ties: int, *, open: int = 0, training: bool = True) -> int:
-        """Labels that may have been asked for by now, in all: those due, or fewer while nearly all answers are ties.
+        """Return the total number of labels that may be requested by now: those due, or fewer while nearly all answers are ties.
 
         Args:
-            progress: of the training, 0 to 1.
-            answered: labels so far.
-            ties: how many of them say "equally good".
-            open: questions asked and not answered yet.
-            training: whether training has begun.
+            progress: share of the training that is done, 0 to 1.
+            answered: number of labels so far.
+            ties: number of ties among them.
+            open: number of unanswered questions.
+            training: whether training has started.
         """
         due = self.due(progress)
         if not self.watches:
@@ -149,12 +157,12 @@ class LabelSchedule:
         return self._granted
 
     def _grant(self, missing: int, unspent: int, now: int) -> int:
-        """How many of the ``missing`` labels to ask for in round ``now``."""
+        """Return how many of the ``missing`` labels to request in round ``now``."""
         if now < 0:
             return 0 if self.tied else missing if self._looks else min(missing, PROBE)
         if self.tied:
             return min(missing, TRICKLE)
-        if self.held_back:  # what was held back is spread over the rounds to come
+        if self.held_back:  # spread the labels held back over the remaining rounds
             return min(missing, math.ceil(unspent / max(1, self.rounds - now + 1)))
         return missing
 
@@ -166,7 +174,7 @@ class LabelSchedule:
 
     @property
     def newest(self) -> tuple[int, int]:
-        """The newest answers, `PROBE` of them or somewhat more, and the ties among them."""
+        """The number of newest answers (at least `PROBE`, if there are) and of ties among them."""
         answers = ties = 0
         for new, tied in reversed(self._looks):
             if answers >= PROBE:
@@ -182,16 +190,16 @@ class LabelSchedule:
 
     @property
     def wants_clips(self) -> bool:
-        """Whether to gather more first clips before asking more."""
+        """Whether to collect more initial fragments before requesting more labels."""
         return self.tied and self.gatherings < GATHERINGS
 
     def gathered(self) -> None:
-        """More first clips were gathered: answers about the earlier ones say nothing about these."""
+        """Note that more initial fragments were collected. Earlier answers don't predict ties among these."""
         self.gatherings += 1
         self._looks = []
 
     def report(self) -> dict[str, int]:
-        """For the metrics, where it watches: labels held back, gatherings of first clips, ties among the newest answers."""
+        """Return metrics about ties: labels held back, collections of initial fragments, newest answers and ties."""
         if not self.watches:
             return {}
         answers, ties = self.newest
@@ -199,7 +207,7 @@ class LabelSchedule:
         return told | {"newest_answers": answers, "newest_ties": ties}
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON takes it."""
+        """Return the state for a checkpoint, as JSON values."""
         return {
             "gatherings": self.gatherings,
             "held_back": self.held_back,
@@ -210,7 +218,7 @@ class LabelSchedule:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
         self.gatherings, self.held_back = state["gatherings"], state["held_back"]
         self._looks = [(answers, ties) for answers, ties in state["looks"]]
         self._seen = state["seen"][0], state["seen"][1]
@@ -218,19 +226,21 @@ class LabelSchedule:
 
 
 def gathered(row: Mapping[str, Any]) -> str | None:
-    """What was done about ties before training, told from the metrics of an iteration; None where nothing was."""
+    """Describe what was done about ties before training, from an iteration's metrics; None if nothing was."""
     times = row.get("first_clips_gathered") or 1
     if times == 1:
         return None
     return (
-        f"Nearly all of the first answers were ties, so more first clips were gathered ({times} times, "
-        f"{row['first_clips_env_steps']} environment steps in all) before more was asked."
+        f"Nearly all of the first answers were ties, so initial fragments were collected {times} times "
+        f"({row['first_clips_env_steps']} env steps in total) before more labels were requested."
     )
 
 
 def held_back(row: Mapping[str, Any]) -> str | None:
-    """What is being done about ties, told from the metrics of an iteration; None where nothing has to be."""
+    """Describe what is being done about ties now, from an iteration's metrics; None if nothing is."""
     held, answers, ties = (row.get(name) or 0 for name in ("labels_held_back", "newest_answers", "newest_ties"))
     if not held or ties <= TIES * answers:
         return None
-    return f"{ties} of the newest {answers} answers are ties: {held} labels are held back, {TRICKLE} are asked in each round."
+    return (
+        f"{ties} of the newest {answers} answers are ties: holding back {held} labels, requesting {TRICKLE} per round."
+    )

@@ -16,20 +16,20 @@ from rlhf_ray.data.registry import Registry
 def random_pairs(
     fragments: int, count: int, rng: np.random.Generator, favoured: BoolArray | None = None, share: float = 0.0
 ) -> IntArray:
-    """``count`` different pairs drawn at random from ``fragments`` fragments, no fragment paired with itself.
+    """Draw ``count`` different pairs of ``fragments`` fragments at random. No fragment is paired with itself.
 
-    A fragment is used again only after all others have been, so that labels are spread over as many clips as there are.
+    A fragment is reused only after all others were used, which spreads labels over as many fragments as possible.
 
     Args:
-        fragments: how many there are.
-        count: pairs wanted.
-        rng: source of the draws.
-        favoured: ``[fragments]`` bool: fragments of which each draw takes one with probability ``share``, however few they
-            are; None: no such.
-        share: between 0 and 1.
+        fragments: number of fragments.
+        count: number of pairs wanted.
+        rng: source of randomness.
+        favoured: ``[fragments]`` bool: each draw takes one of these with probability ``share``, however few there are; None for
+            no preference.
+        share: in [0, 1].
 
     Returns:
-        ``[m, 2]`` int64 positions; ``m < count`` only when fewer than ``count`` different pairs exist.
+        ``[m, 2]`` int64 positions; ``m < count`` only if fewer than ``count`` different pairs exist.
     """
     if favoured is None or not favoured.any() or favoured.all() or (share == 1.0 and favoured.sum() < 2):
         favoured, share = np.zeros(fragments, dtype=bool), 0.0
@@ -48,14 +48,14 @@ def random_pairs(
 
 
 class _Deck:
-    """Deals positions in random order, and again in a new order when all have been dealt."""
+    """Deals positions in random order; reshuffles after dealing all of them."""
 
     def __init__(self, positions: IntArray, rng: np.random.Generator):
         self.positions, self._rng = positions, rng
         self._left: list[int] = []
 
     def deal(self, other_than: int | None = None) -> int:
-        """The next position; where that is ``other_than``, the one after it, if there is another one at all."""
+        """Return the next position. After a reshuffle, put ``other_than`` last if it would come first."""
         if not self._left:
             self._left = self._rng.permutation(self.positions).tolist()
             if self._left[0] == other_than:
@@ -65,13 +65,13 @@ class _Deck:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Pairs that could be asked about.
+    """Candidate pairs to select from.
 
     Attributes:
-        index: ``[m, 2]`` int64: positions of the left and the right fragment of each pair.
-        fragments: ``n`` of them, which the positions are of.
-        returns: ``[members, n]`` float32: the return that each member of the reward ensemble predicts for each fragment, on the
-            likelihood's scale: their difference is a pair's logit. None before the first version.
+        index: ``[m, 2]`` int64: positions of each pair's left and right fragment in ``fragments``.
+        fragments: the ``n`` fragments.
+        returns: ``[members, n]`` float32: each ensemble member's predicted return of each fragment, on the likelihood's scale:
+            the difference of two is the pair's logit. None before the first reward version.
     """
 
     index: IntArray
@@ -80,33 +80,41 @@ class Candidates:
 
     @property
     def logits(self) -> FloatArray:
-        """``[members, m]``: by each member, the log odds that the left fragment of each pair is preferred.
+        """``[members, m]`` float32: each member's log odds that the left fragment of each pair is preferred.
 
         Raises:
-            SettingError: there is no reward yet.
+            SettingError: there is no reward model yet.
         """
         if self.returns is None:
             raise SettingError(
-                "preferences.selection takes candidates.logits before there is a reward model: set its needs_reward to True, and "
-                "random pairs are asked about until then; or look whether candidates.returns is None."
+                "preferences.selection reads candidates.logits before there is a reward model: set its needs_reward to True to ask "
+                "about random pairs until then, or check candidates.returns for None."
             )
         logits: FloatArray = self.returns[:, self.index[:, 0]] - self.returns[:, self.index[:, 1]]
         return logits
 
 
 class Selection(Protocol):
-    """Scores candidate pairs. Those with the highest scores are asked about."""
+    """Scores candidate pairs. The pairs with the highest scores are asked about."""
 
     needs_reward: bool
-    """Whether it scores by what the ensemble predicts. Before the first version random pairs are asked about instead."""
+    """Whether scores use the ensemble's predictions. If so, random pairs are asked about until there is a reward model."""
 
     def score(self, candidates: Candidates, rng: np.random.Generator) -> FloatArray:
-        """How much asking about each candidate is worth, ``[m]`` float; of equals, earlier candidates come first."""
+        """Score each candidate.
+
+        Args:
+            candidates: the ``m`` candidate pairs.
+            rng: source of randomness.
+
+        Returns:
+            ``[m]`` float: higher is better. Earlier candidates win ties.
+        """
         ...
 
 
 class Disagreement:
-    """The variance, over members, of the predicted probability that left is preferred (Christiano et al. 2017, section 2.2.4)."""
+    """Scores by the variance over members of the probability that left is preferred (Christiano et al. 2017, section 2.2.4)."""
 
     needs_reward = True
 
@@ -118,13 +126,13 @@ class Disagreement:
 
 
 def choose(selection: Selection, candidates: Candidates, count: int, rng: np.random.Generator) -> IntArray:
-    """The ``count`` candidates with the highest scores, ``[min(count, m), 2]``; of equals, earlier ones first."""
+    """Return the ``count`` candidates with the highest scores, ``[min(count, m), 2]``; earlier candidates win ties."""
     scores = np.asarray(selection.score(candidates, rng))
     unknown = ", some of them NaN" if np.isnan(scores).any() else ""
     if scores.shape != (len(candidates.index),) or unknown:
         raise SettingError(
-            f"preferences.selection is {type(selection).__name__}, and for {len(candidates.index)} candidate pairs it gave scores "
-            f"of shape {scores.shape}{unknown}: it must give each candidate a number."
+            f"preferences.selection is {type(selection).__name__}, and for {len(candidates.index)} candidate pairs it returned "
+            f"scores of shape {scores.shape}{unknown}: it must return one number per candidate."
         )
     order = np.argsort(-scores, kind="stable")
     return candidates.index[order[:count]]
@@ -133,4 +141,4 @@ def choose(selection: Selection, candidates: Candidates, count: int, rng: np.ran
 SELECTIONS: Registry[Selection | None] = Registry(
     "preferences.selection", Selection, {"random": lambda: None, "disagreement": Disagreement}
 )
-"""By name. Random pairs need no candidates to choose from."""
+"""Built-in selections by name. "random" needs no scores."""

@@ -1,4 +1,4 @@
-"""The reward model: networks, ensemble, preference likelihood, fitting, saving."""
+"""The reward model: networks, ensemble, preference likelihood, fitting and saving."""
 
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.fitting import fit

@@ -1,4 +1,4 @@
-"""How often each annotator errs: estimated from where their answers and the reward model disagree."""
+"""Annotator error rates, estimated from disagreements between their answers and the reward model."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ import numpy as np
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 
 ERRORS, ANSWERS = 1.0, 20.0
-"""The prior, Beta(1 + 1, 19 + 1), whose mode is an error rate of 0.05: it counts like 20 answers seen before, one of them wrong."""
+"""The prior, Beta(1 + 1, 19 + 1), with its mode at an error rate of 0.05: it counts like 20 earlier answers, one of them wrong."""
 
 PRIOR = ERRORS / ANSWERS
-"""The error rate of somebody of whom nothing is known."""
+"""The error rate of an annotator without data."""
 
 ITERATIONS = 100
 
 TEMPERATURES = np.geomspace(1 / 3, 20, 25)
-"""By how much the reward model may be too sure (or not sure enough) of comparisons it has not seen. Taken as it is, what a model
-of few comparisons gets wrong would be put down to the annotators."""
+"""Factors by which the reward model may be over- or underconfident on unseen comparisons. Without this scale, the mistakes
+of a model fitted to few comparisons would be attributed to the annotators."""
 
 
 def error_rates(differences: FloatArray, unseen: BoolArray, whose: IntArray, annotators: int) -> FloatArray:
-    """The probability that each annotator answers the opposite, by expectation maximisation (Dawid and Skene 1979).
+    """Estimate each annotator's error rate by expectation maximisation (Dawid and Skene 1979).
 
-    An answer is given with probability ``(1 - ε) s + ε (1 - s)``, where ``s`` is what the members of the ensemble that have not
-    seen it think of it: to those that have, every answer looks right. The E step takes from that how probably it is an error,
-    the M step averages this over each annotator's answers and the prior.
+    An annotator gives an answer with probability ``(1 - ε) s + ε (1 - s)``. ``s`` is the probability of that answer under the
+    ensemble members that were not fitted to it: for a member that was, every answer looks right. The E step computes the
+    probability that an answer is an error; the M step averages it over each annotator's answers and the prior.
 
     Args:
-        differences: ``[members, n]``: return of the fragment that was preferred minus that of the other one.
-        unseen: ``[members, n]``: whether the member was not fitted to the comparison. Where that is so of none, the comparison
-            is left out; where it is so of no comparison at all, every member counts as one that has not seen it.
-        whose: ``[n]``: the number of the annotator.
-        annotators: how many there are.
+        differences: ``[members, n]`` float: return of the preferred fragment minus return of the other one.
+        unseen: ``[members, n]`` bool: True where the member was not fitted to the comparison. A comparison that every member
+            was fitted to is ignored. If all are ignored, every member counts as unseen.
+        whose: ``[n]`` int: the index of the annotator.
+        annotators: number of annotators.
 
     Returns:
-        ``[annotators]`` float64, at most 0.5: whoever errs more often than not tells nothing, for all one knows.
+        ``[annotators]`` float64 in [0, 0.5]: the probability that the annotator answers the opposite. The cap at 0.5 means
+        "carries no information".
     """
     if not unseen.any():
         unseen = np.ones_like(unseen)

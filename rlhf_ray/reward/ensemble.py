@@ -1,4 +1,4 @@
-"""The reward ensemble: networks, their normalisers and a version number, which travel together."""
+"""The reward ensemble: networks, normalisers and a version number, saved and sent as one."""
 
 from __future__ import annotations
 
@@ -21,25 +21,30 @@ from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
 FORMAT = "rlhf_ray.reward/1"
 CHUNK = 4096
-"""Steps per forward pass where gradients are not needed: bounds memory for images."""
+"""Steps per forward pass without gradients. Bounds memory for images."""
 
 
 class RewardEnsemble(nn.Module):
     """An ensemble of reward networks.
 
     Each member's output is normalised to mean 0 and standard deviation 1 over the steps it was fitted on (Christiano et al.
-    2017, section 2.2.1), and the reward is the mean over members.
+    2017, section 2.2.1). The reward is the mean over members.
 
-    Load a saved one in three lines::
+    Load a saved reward model in three lines::
 
         from rlhf_ray.reward import RewardEnsemble
         reward = RewardEnsemble.load("runs/pendulum/reward_model")
         rewards = reward.predict(observations, actions, next_observations, terminated)
 
     Args:
-        observation_space: what the environment gives.
-        action_space: what it takes.
-        settings: the networks.
+        observation_space: the environment's observation space.
+        action_space: the environment's action space, Box or Discrete.
+        settings: network architecture, ensemble size and likelihood settings.
+
+    Attributes:
+        reward_mean: ``[members]`` float32: mean of each member's raw reward.
+        reward_std: ``[members]`` float32: standard deviation of each member's raw reward.
+        version: scalar int64: number of fits; 0 before the first one.
     """
 
     reward_mean: Tensor
@@ -59,13 +64,16 @@ class RewardEnsemble(nn.Module):
     def member_rewards(
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
     ) -> Tensor:
-        """Normalised reward of each step for each member, ``[members, batch]`` float32, without gradients.
+        """Compute the normalised reward of each step for each member, without gradients.
 
         Args:
             observations: ``[batch, *observation_shape]``.
             actions: ``[batch, *action_shape]``, as given to the environment.
             next_observations: ``[batch, *observation_shape]``.
             terminated: ``[batch]`` bool.
+
+        Returns:
+            ``[members, batch]`` float32.
         """
         raw = self.raw_rewards(observations, actions, next_observations, terminated)
         return (raw - self.reward_mean[:, None]) / self.reward_std[:, None]
@@ -73,7 +81,7 @@ class RewardEnsemble(nn.Module):
     def raw_rewards(
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
     ) -> Tensor:
-        """The same on the likelihood's scale, as the networks were fitted: not normalised."""
+        """Compute the rewards on the likelihood's scale, as `member_rewards` but not normalised."""
         rewards = []
         with torch.no_grad():
             for start in range(0, len(observations), CHUNK):
@@ -84,15 +92,29 @@ class RewardEnsemble(nn.Module):
         return torch.cat(rewards, 1)
 
     def predict(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
-        """The reward of each of ``n`` steps, ``[n]`` float32, from numpy arrays (shapes as in `member_rewards`)."""
+        """Compute the reward of ``n`` steps: the mean of `member_rewards` over members.
+
+        Args:
+            observations: ``[n, *observation_shape]``.
+            actions: ``[n, *action_shape]``, as given to the environment.
+            next_observations: ``[n, *observation_shape]``.
+            terminated: ``[n]`` bool.
+
+        Returns:
+            ``[n]`` float32.
+        """
         arguments = [torch.as_tensor(np.asarray(a)) for a in (observations, actions, next_observations, terminated)]
         mean: FloatArray = self.member_rewards(*arguments).mean(0).numpy()
         return mean
 
     def fragment_returns(self, fragments: Fragments) -> FloatArray:
-        """The return of each fragment for each member as the likelihood has it, ``[members, n]`` float32.
+        """Compute the return of each fragment for each member, on the likelihood's scale.
 
-        With `RewardModelSettings.discount` and not normalised: the difference of two is the log odds that a member gives the pair.
+        Returns are discounted with `RewardModelSettings.discount` and not normalised: the difference of two is the log odds
+        that a member assigns to the pair.
+
+        Returns:
+            ``[members, n]`` float32.
         """
         n, length = fragments.rewards.shape
         rewards, at_once = [], max(1, CHUNK // length)
@@ -103,22 +125,22 @@ class RewardEnsemble(nn.Module):
         return returns
 
     def encode(self, fragments: Fragments) -> dict[str, Tensor]:
-        """What the networks take of ``fragments`` (`RewardNetwork.encode`), on the CPU."""
+        """Compute the networks' inputs for ``fragments`` (`RewardNetwork.encode`), on the CPU."""
         encoded: dict[str, Tensor] = self.networks.encode(
             *(torch.as_tensor(np.array(of)) for of in (fragments.observations, fragments.actions, fragments.terminated))
         )
         return encoded
 
     def state(self) -> dict[str, Array]:
-        """Weights, normalisers and version as numpy arrays (copies): one whole version."""
+        """Return weights, normalisers and version as numpy arrays (copies): one complete version."""
         return {name: value.detach().cpu().numpy().copy() for name, value in self.state_dict().items()}
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
         self.load_state_dict({name: torch.as_tensor(np.array(value)) for name, value in state.items()})
 
     def save(self, directory: Path | str) -> None:
-        """Write ``reward.safetensors`` and ``reward.json`` to ``directory``."""
+        """Write ``reward.safetensors`` and ``reward.json`` to ``directory``, which is created if missing."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         save_file(
@@ -135,23 +157,23 @@ class RewardEnsemble(nn.Module):
 
     @staticmethod
     def load(directory: Path | str) -> RewardEnsemble:
-        """The reward model saved in ``directory``.
+        """Load the reward model saved in ``directory``.
 
         Raises:
-            ValueError: the folder holds no reward model, or one of a format this version does not read.
+            ValueError: the folder holds no reward model, or its format is unknown to this version.
         """
         directory = Path(directory)
         try:
             description = json.loads((directory / "reward.json").read_text())
         except FileNotFoundError as error:
-            raise ValueError(f"{directory} holds no reward model (no reward.json in it).") from error
+            raise ValueError(f"{directory} holds no reward model: it has no reward.json.") from error
         if description["format"] != FORMAT:
             raise ValueError(f"{directory} has format {description['format']!r}; this version reads {FORMAT!r}.")
         observation_space = space_from_json(description["observation_space"])
-        assert isinstance(observation_space, gym.spaces.Box)  # networks take no other
+        assert isinstance(observation_space, gym.spaces.Box)  # networks accept no other space
         with torch.random.fork_rng(
             devices=[]
-        ):  # the weights drawn here are overwritten: nobody else's draws should shift
+        ):  # the initial weights are overwritten below: keep the caller's random stream unchanged
             ensemble = RewardEnsemble(
                 observation_space,
                 space_from_json(description["action_space"]),

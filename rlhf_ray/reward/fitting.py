@@ -1,4 +1,4 @@
-"""Fitting a reward model to stored labels, without a run: from a preference store to a `RewardEnsemble`."""
+"""Fit a reward model to stored labels without a run: from a preference store to a `RewardEnsemble`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 
 PASSES = 100
-"""Passes over the labels unless told otherwise. About what the presets' first fits come to (Pendulum: 200 steps of 32 for 50
-labels). On Pendulum's 200 labels the held-out accuracy was 0.84 after 10 passes, 0.87 after 100 and 0.89 after 400, and the
-held-out loss 0.33, 0.33 and 0.83: more mostly make the reward surer of itself."""
+"""Default number of passes over the labels. Close to the presets' first fits (Pendulum: 200 steps of batch 32 for 50 labels).
+On Pendulum's 200 labels, 10, 100 and 400 passes gave a held-out accuracy of 0.84, 0.87 and 0.89 and a held-out loss of 0.33, 0.33
+and 0.83: more passes mostly make the reward model more confident."""
 
 
 def fit(
@@ -31,29 +31,29 @@ def fit(
     updates: int | None = None,
     seed: int = 0,
 ) -> tuple[RewardEnsemble, FitReport]:
-    """Fit a new reward model to the labels that hold in ``store``. The same labels and seed give the same model.
+    """Fit a new reward model to the active labels in ``store``. The same labels and seed give the same model.
 
     Args:
         store: a preference store, or its folder or URL.
-        observation_space: of the environment that the clips were made in.
-        action_space: likewise.
-        settings: the networks and the optimiser; the defaults unless given.
-        held_out_share: share of the labels (0 to below 1) kept out of the fit, to measure accuracy on.
-        updates: gradient steps; `default_updates` unless given.
-        seed: of initial weights and batch order.
+        observation_space: observation space of the environment that the fragments come from.
+        action_space: action space of that environment.
+        settings: networks and optimiser; defaults to `RewardModelSettings()`.
+        held_out_share: share of the labels, in [0, 1), excluded from the fit to measure accuracy.
+        updates: gradient steps; defaults to `default_updates`.
+        seed: seeds the initial weights and the batch order.
 
     Returns:
-        The reward model, version 1, and what the fit came to.
+        The reward model (version 1, on the CPU) and the report of the fit.
 
     Raises:
-        SettingError: the store holds no label, or its clips are not of such an environment.
+        SettingError: the store has no active label, or its fragments don't match the spaces.
     """
     settings = settings or RewardModelSettings()
     if not isinstance(store, PreferenceStore):
         store = PreferenceStore(store, create=False)
     comparisons = store.load()
     if comparisons is None:
-        raise SettingError(f"{store.path} holds no label that a reward model could be fitted to.")
+        raise SettingError(f"{store.path} has no active label to fit a reward model to; collect labels first.")
     check_clips(comparisons, observation_space, action_space, str(store.path))
     trainer = RewardTrainer(settings, observation_space, action_space, held_out_share=held_out_share, seed=seed)
     trainer.add(comparisons)
@@ -62,22 +62,28 @@ def fit(
 
 
 def default_updates(labels: int, settings: RewardModelSettings) -> int:
-    """Gradient steps for a fit to so many labels: `PASSES` over them, and at least ``initial_updates``."""
+    """Return the gradient steps for `PASSES` passes over ``labels`` labels, at least ``settings.initial_updates``."""
     return max(settings.initial_updates, math.ceil(PASSES * labels / settings.batch_size))
 
 
 def check_clips(
     comparisons: Comparisons, observation_space: gym.spaces.Box, action_space: gym.Space[Any], where: str
 ) -> None:
-    """Check that stored clips are of an environment with these spaces.
+    """Check that stored fragments match the environment's spaces.
+
+    Args:
+        comparisons: the comparisons to check.
+        observation_space: the environment's observation space.
+        action_space: the environment's action space.
+        where: names the store in the error.
 
     Raises:
-        SettingError: they are not; names ``where`` they are from, their shapes and those of the spaces.
+        SettingError: the shapes differ.
     """
     clips = comparisons.pairs.left
     shapes = clips.observations.shape[2:], clips.actions.shape[2:]
     if shapes != (observation_space.shape, action_space.shape):
         raise SettingError(
-            f"The clips in {where} have observations of shape {shapes[0]} and actions of shape {shapes[1]}; the environment has "
-            f"{observation_space} and {action_space}. Use the environment that the labels are about."
+            f"The fragments in {where} have observations of shape {shapes[0]} and actions of shape {shapes[1]}; the environment "
+            f"has {observation_space} and {action_space}. Use the environment that the labels were collected in."
         )

@@ -1,4 +1,4 @@
-"""The preference model: from returns of two fragments to the probability that one is preferred, and the loss."""
+"""The preference likelihood: from the returns of two fragments to the probability that one is preferred, and the loss."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ from rlhf_ray.settings import RewardModelSettings
 
 
 class Loss(Protocol):
-    """What a fit minimises: a function. One of your own gets the same arguments, by position."""
+    """The loss that a fit minimises: a function. A custom loss gets the same arguments, by position."""
 
     def __call__(self, return_difference: Tensor, preferences: Tensor, label_noise: float | Tensor) -> Tensor:
-        """The loss of each comparison for each member, ``[..., n]``; its gradient is what trains the members.
+        """Compute the loss of each comparison for each member. Its gradient trains the members.
 
         Args:
-            return_difference: ``[..., n]`` float32: by each member, the return of the left fragment minus that of the right one.
+            return_difference: ``[..., n]`` float32: return of the left fragment minus return of the right one, per member.
             preferences: ``[n]`` float32: the answers: 1 left, 0 right, 0.5 equally good.
-            label_noise: the share of answers assumed to be given at random, of all or ``[n]``.
+            label_noise: share of answers assumed to be random: one number, or ``[n]``.
+
+        Returns:
+            ``[..., n]`` float32.
         """
         ...
 
 
 def discounts(length: int, discount: float) -> Tensor:
-    """``discount ** t`` for each step ``t`` of a fragment, ``[length]`` float32."""
+    """Return ``discount ** t`` for each step ``t`` of a fragment, ``[length]`` float32."""
     return discount ** torch.arange(length, dtype=torch.float32)
 
 
 def log_likelihood_loss(return_difference: Tensor, preferences: Tensor, label_noise: float | Tensor = 0.0) -> Tensor:
     """Cross entropy of the Bradley-Terry model with label noise (Christiano et al. 2017, section 2.2.3).
 
-    The left fragment is preferred with probability ``noise / 2 + (1 - noise) * sigmoid(return_difference)``.
+    The model prefers the left fragment with probability ``noise / 2 + (1 - noise) * sigmoid(return_difference)``.
 
     Args:
-        return_difference: ``[..., n]``: return of the left fragment minus that of the right one.
-        preferences: ``[n]``: the answers; 0.5 is a tie and asks for equal returns.
-        label_noise: the share of answers assumed to be given at random (of which half are wrong), of all or ``[n]``.
+        return_difference: ``[..., n]`` float32: return of the left fragment minus return of the right one.
+        preferences: ``[n]`` float32: the answers; 0.5 is a tie, with its minimum at equal returns.
+        label_noise: share of answers assumed to be random (half of them wrong): one number, or ``[n]``. Default 0.
 
     Returns:
         The loss of each comparison, ``[..., n]``, in nats.
@@ -53,14 +56,14 @@ def log_likelihood_loss(return_difference: Tensor, preferences: Tensor, label_no
 
 
 LOSSES: Registry[Any] = Registry("reward_model.loss", Loss, {"bradley_terry": log_likelihood_loss})
-"""By name. The functions themselves: nothing is made."""
+"""Built-in losses by name: the functions themselves."""
 
 
 def make_loss(settings: RewardModelSettings) -> Loss:
-    """The loss that ``settings`` name.
+    """Return the loss that ``settings.loss`` names.
 
     Raises:
-        SettingError: there is none of this name, or it is no `Loss`.
+        SettingError: no loss has this name, or it doesn't behave like a `Loss`.
     """
     loss: Loss = LOSSES.find(settings.loss)
     if settings.loss in LOSSES.parts:
@@ -72,13 +75,13 @@ def make_loss(settings: RewardModelSettings) -> Loss:
         losses.sum().backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         raise SettingError(
-            f"reward_model.loss is {settings.loss!r}, and trying it raised {type(error).__name__}: {error}. It is called with "
-            "(return_difference, preferences, label_noise) and must give a loss with a gradient: see "
+            f"reward_model.loss is {settings.loss!r}, and a trial call raised {type(error).__name__}: {error}. It is called with "
+            "(return_difference, preferences, label_noise) and must return a loss with a gradient: see "
             "rlhf_ray.reward.likelihood.Loss."
         ) from error
     if shape != (2, 3):
         raise SettingError(
-            f"reward_model.loss is {settings.loss!r}, and for return differences of shape (2, 3) it gave {shape}: it must give the "
-            "loss of each, not their mean."
+            f"reward_model.loss is {settings.loss!r}, and for return differences of shape (2, 3) it returned shape {shape}: return "
+            "one loss per difference, not their mean."
         )
     return loss

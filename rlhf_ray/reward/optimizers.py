@@ -1,6 +1,7 @@
-"""Adam and AdamW without torch's compiler, which torch's own import to say that they are not compiled.
+"""Adam and AdamW without the import of torch's compiler.
 
-That import takes longer than importing torch itself does, in every process that takes a gradient step.
+torch's own versions import the compiler only to mark their methods as not compiled. That import takes longer than importing torch
+itself, in every process that takes a gradient step.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 
 
 def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method below what torch has wrapped it in."""
+    """Return the method without torch's wrapper."""
     below: Callable[..., Any] = getattr(method, "__wrapped__", method)
     return below
 

@@ -1,4 +1,4 @@
-"""One version of the reward, for the few steps of one call of ``step``: the ensemble's forward pass without torch's overhead."""
+"""One version of the reward for the few steps of one ``step`` call: the ensemble's forward pass without torch's overhead."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
 
 
 class Predictor:
-    """What `RewardEnsemble.predict` does, for a handful of steps at a time: by numpy, which takes a tenth of the time.
+    """Predicts like `RewardEnsemble.predict`, in numpy: ten times faster for a handful of steps.
 
-    Networks other than the mlp are left to torch.
+    Networks other than the MLP fall back to torch.
 
     Args:
-        ensemble: the version. Later changes of it do not count.
+        ensemble: the version to predict with. The MLP's weights are copied: later changes have no effect.
     """
 
     def __init__(self, ensemble: RewardEnsemble):
@@ -47,7 +47,7 @@ class Predictor:
         self._low, self._scale = encode.low.numpy().copy(), encode.scale.numpy().copy()
 
     def predict(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
-        """The reward of each of ``n`` steps, ``[n]`` float32 (arguments as of `RewardEnsemble.predict`)."""
+        """Compute the reward of ``n`` steps, ``[n]`` float32. Takes the arguments of `RewardEnsemble.predict`."""
         if self._ensemble is not None:
             return self._ensemble.predict(observations, actions, next_observations, terminated)
         parts = []

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as JSON: what a saved reward model says about its inputs."""
+"""Gymnasium spaces as JSON, for saved reward models."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
-    """``space`` (Box or Discrete) as JSON values. Bounds that are the same everywhere are written once."""
+    """Convert ``space`` (Box or Discrete) to JSON values. A bound that is the same everywhere is written once."""
     if isinstance(space, gym.spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, gym.spaces.Box):
@@ -18,11 +18,11 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
             "low": _bound(space.low),
             "high": _bound(space.high),
         }
-    raise ValueError(f"The space {space} cannot be written; only Box and Discrete can.")
+    raise ValueError(f"The space {space} can't be saved; only Box and Discrete can.")
 
 
 def space_from_json(value: dict[str, Any]) -> gym.Space[Any]:
-    """The inverse of `space_to_json`."""
+    """Convert what `space_to_json` returned back to a space."""
     if value["type"] == "Discrete":
         return gym.spaces.Discrete(value["n"], start=value["start"])
     shape, dtype = tuple(value["shape"]), np.dtype(value["dtype"])
@@ -31,5 +31,5 @@ def space_from_json(value: dict[str, Any]) -> gym.Space[Any]:
 
 
 def _bound(bound: np.ndarray[Any, Any]) -> float | list[Any]:
-    # Infinite bounds pass through JSON as Infinity, which Python's own reader and writer agree on.
+    # Python's json module writes and reads infinite bounds as Infinity.
     return float(bound.flat[0]) if bool(np.all(bound == bound.flat[0])) else bound.tolist()

@@ -1,4 +1,4 @@
-"""The reward trainer: fits the ensemble to the comparisons and makes versions of it."""
+"""The reward trainer: fits the ensemble to the comparisons and produces new versions of it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ from rlhf_ray.settings import RewardModelSettings
 logger = logging.getLogger(__name__)
 
 BACKWARD_STEPS = 8192
-"""Steps, times members, per backward pass of the fit (gradients add up): more outgrow a core's cache, fewer cost overhead."""
+"""Steps times members per backward pass (gradients accumulate): more exceeds a core's cache, fewer costs overhead."""
 
 RECENT_ANSWERS = 50
-"""The newest decided answers that `FitReport.left_share` is taken over: few enough to show somebody who has begun to always
-give the same one, and enough that chance alone does not look like it."""
+"""Number of newest non-tied answers behind `FitReport.left_share`: few enough to reveal an annotator who starts to always give
+the same answer, and enough that chance alone does not look like one."""
 
 _POISSON_CDF = np.cumsum([np.exp(-1.0) / float(np.prod(range(1, k + 1))) for k in range(8)])
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """What a fit came to. Accuracies are over comparisons that are no ties, of the mean over members; NaN where there are none.
+    """Report of one fit.
 
-    ``comparisons``, ``held_out`` and ``ties`` count all there are; everything else leaves out those of annotators of weight 0.
+    Accuracies use the mean over members and exclude ties; NaN where no comparison remains. ``comparisons``, ``held_out`` and
+    ``ties`` count everything; all other values exclude annotators of weight 0.
     """
 
     version: int
@@ -52,62 +53,69 @@ class FitReport:
     held_out_loss: float
     held_out_accuracy: float
     reward_mean: float
-    """Mean over members of the raw reward's mean, before normalisation."""
+    """The raw reward's mean before normalisation, averaged over members."""
     reward_std: float
-    """Mean over members of the raw reward's standard deviation, before normalisation: the scale of this version."""
+    """The raw reward's standard deviation before normalisation, averaged over members: the scale of this version."""
     disagreement: float
-    """Mean over comparisons of the standard deviation, over members, of the probability that left is preferred (label noise
-    left out); NaN for a single member."""
+    """Standard deviation over members of the probability that left is preferred (without label noise), averaged over
+    comparisons; NaN for a single member."""
     left_share: float
-    """Share of the newest decided answers (at most `RECENT_ANSWERS`) that prefer the left fragment; NaN where there are none."""
+    """Share of the newest non-tied answers (at most `RECENT_ANSWERS`) that prefer the left fragment; NaN without any."""
     gradient_steps: int
     seconds: float
     error_rates: dict[str, float]
-    """With `RewardModelSettings.annotator_errors`: the probability that each annotator answers the opposite; else empty."""
+    """The probability that each annotator answers the opposite; empty without `RewardModelSettings.annotator_errors`."""
 
 
 def bootstrap_weights(ids: Sequence[str], members: int) -> FloatArray:
-    """How often each member's bootstrap sample holds each comparison, ``[members, n]`` float32, Poisson(1) distributed.
+    """Draw how often each member's bootstrap sample contains each comparison, from Poisson(1).
 
-    Decided by a hash of the comparison's id, so that it stays as it is when comparisons are added or reordered.
+    A hash of the pair id decides, so the weights stay the same when comparisons are added or reordered.
+
+    Args:
+        ids: ``n`` pair ids.
+        members: ensemble size.
+
+    Returns:
+        ``[members, n]`` float32 counts.
     """
     draws = [stable_uniform(ids, f"bootstrap {member}") for member in range(members)]
     return np.searchsorted(_POISSON_CDF, np.stack(draws)).astype(np.float32)
 
 
 def device_for(settings: RewardModelSettings) -> torch.device:
-    """The device to fit on.
+    """Return the device to fit on.
 
     Raises:
-        SettingError: a GPU is asked for, and torch sees none.
+        SettingError: ``settings.gpus`` is above 0 and torch sees no GPU.
     """
     if settings.gpus and not torch.cuda.is_available():
         raise SettingError(
-            f"reward_model.gpus is {settings.gpus:g}, and torch {torch.__version__} sees no GPU on {platform.node()}: set it to 0 "
-            "to fit on the CPU, or install torch's CUDA build there and give the machine a GPU."
+            f"reward_model.gpus is {settings.gpus:g}, but torch {torch.__version__} sees no GPU on {platform.node()}: set it to 0 "
+            "to fit on the CPU, or install torch's CUDA build on a machine with a GPU."
         )
     return torch.device("cuda" if settings.gpus else "cpu")
 
 
 class NothingToFitError(ValueError):
-    """There is no comparison to fit to: none was added, all were withdrawn, or none of them counts."""
+    """No comparison to fit to: none was added, all were withdrawn, or all have weight 0."""
 
 
 class RewardTrainer:
     """Holds the comparisons as stacked tensors and fits a `RewardEnsemble` to them.
 
-    Two annotators' answers to one pair are two comparisons, held out and bootstrapped together.
+    Two annotators' answers to one pair are two comparisons; they are held out and bootstrapped together. Comparisons stay in CPU
+    memory. A fit on a GPU copies one batch at a time.
 
     Args:
-        settings: networks and optimiser.
-        observation_space, action_space: the environment's.
-        held_out_share: share of the comparisons never trained on.
-        seed: of initial weights and batch order.
-
-    Comparisons stay in the CPU's memory; where it fits on a GPU, batch after batch goes there.
+        settings: networks, optimiser and fitting settings.
+        observation_space: the environment's observation space.
+        action_space: the environment's action space.
+        held_out_share: share of the comparisons, in [0, 1), that is never trained on.
+        seed: seeds the initial weights and the batch order.
 
     Raises:
-        SettingError: there is no GPU to fit on.
+        SettingError: ``settings`` ask for a GPU and there is none, or name an unknown network or loss.
     """
 
     def __init__(
@@ -124,7 +132,7 @@ class RewardTrainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.ensemble = RewardEnsemble(observation_space, action_space, settings)
-        # The networks are drawn on the CPU, batches too: a fit begins alike wherever it runs.
+        # Weights and batches are drawn on the CPU: a fit starts the same way on every device.
         self.device = device_for(settings)
         self.loss = make_loss(settings)
         self.ensemble.networks.to(self.device)
@@ -140,17 +148,17 @@ class RewardTrainer:
         self.weights: dict[str, float] = {}
         """See `weigh`."""
         self.error_rates: dict[str, float] = {}
-        """With `RewardModelSettings.annotator_errors`: each annotator's, as the last fit found them."""
+        """Each annotator's error rate from the last fit, with `RewardModelSettings.annotator_errors`."""
         self._data: _Stacked | None = None
 
     def add(self, comparisons: Comparisons) -> None:
-        """Take in comparisons.
+        """Add comparisons.
 
-        One that is already there (the same pair and annotator) keeps its place and takes the new answer; where the answer is
-        the same, nothing changes. Of one that is there twice in ``comparisons`` the later answer is taken.
+        A comparison that is already present (same pair and annotator) keeps its position and takes the new answer. If
+        ``comparisons`` contains one twice, the later answer counts.
         """
         rows = {key: row for row, key in enumerate(self.keys)}
-        latest = {key: i for i, key in enumerate(comparisons.keys)}  # in the order of their first
+        latest = {key: i for i, key in enumerate(comparisons.keys)}  # ordered by first occurrence
         for key in latest.keys() & rows.keys():
             assert self._data is not None
             self._data.preferences[rows[key]] = float(comparisons.preferences[latest[key]])
@@ -162,7 +170,7 @@ class RewardTrainer:
         self.keys += new
 
     def withdraw(self, keys: Iterable[tuple[str, str]]) -> None:
-        """Drop the comparisons with these `keys`, as far as they are there."""
+        """Remove the comparisons with these `keys`. Ignores unknown keys."""
         gone = set(keys)
         kept = [row for row, key in enumerate(self.keys) if key not in gone]
         if self._data is None or len(kept) == len(self.keys):
@@ -171,33 +179,39 @@ class RewardTrainer:
         self.keys = [self.keys[row] for row in kept]
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Have the loss of each comparison multiplied by its annotator's weight: 1 unless named, 0 leaves them out.
+        """Multiply the loss of each comparison by its annotator's weight: 1 by default, 0 excludes the annotator.
 
-        Comparisons of weight 0 are kept, and count for the normalisers (their clips are as good as any), but for no loss,
-        accuracy or window.
+        Comparisons of weight 0 still count for the normalisers (their fragments are as good as any), but not for losses,
+        accuracies or the window.
         """
         self.weights = dict(weights)
 
     def apply(self, changes: Changes) -> None:
-        """Take in what has become of comparisons: what was withdrawn goes, and the weights become those of now."""
+        """Apply changes from the store: remove withdrawn comparisons, add new answers, replace the weights."""
         self.withdraw(changes.withdrawn)
         if changes.held is not None:
             self.add(changes.held)
         self.weigh(changes.weights)
 
     def fit(self, updates: int) -> FitReport:
-        """Take ``updates`` gradient steps on what is in the window and not held out, renew the normalisers, make a version.
+        """Fit to the training window, renew the normalisers and increment the version.
+
+        Args:
+            updates: gradient steps.
+
+        Returns:
+            The report of the fit.
 
         Raises:
-            NothingToFitError: there are no comparisons, or all are of annotators of weight 0.
-            SettingError: the rewards it came to are no numbers.
+            NothingToFitError: there are no comparisons, or all have weight 0.
+            SettingError: the fitted rewards are NaN or infinite.
         """
         started = time.perf_counter()
         weights = torch.tensor([self.weights.get(annotator, 1.0) for _, annotator in self.keys])
         counted = torch.nonzero(weights).squeeze(1)
         if self._data is None or len(counted) == 0:
             raise NothingToFitError(
-                f"all {len(self.keys)} comparisons are of annotators whose weight is 0: give one of them another weight."
+                f"All {len(self.keys)} comparisons are from annotators of weight 0; give one of them another weight."
                 if self.keys
                 else "There are no comparisons to fit the reward model to; add some first."
             )
@@ -207,7 +221,7 @@ class RewardTrainer:
         data = self._data.counting(weights, noise)
         window = counted if self.settings.window is None else counted[-self.settings.window :]
         train = window[~data.held_out[window]]
-        if len(train) == 0:  # so few that chance held all of them out
+        if len(train) == 0:  # so few that all of them are held out by chance
             train = window
         for batch in self._batches(train, updates):
             self.optimizer.zero_grad(set_to_none=True)
@@ -216,8 +230,8 @@ class RewardTrainer:
         rewards = self._all_rewards(data)
         if not bool(torch.isfinite(rewards).all()):
             raise SettingError(
-                f"reward_model.learning_rate is {self.settings.learning_rate:g}, and after {updates} gradient steps rewards are "
-                f"NaN or infinite: lower it, or mend reward_model.network ({self.settings.network}) or reward_model.loss "
+                f"reward_model.learning_rate is {self.settings.learning_rate:g}, and after {updates} gradient steps the rewards "
+                f"are NaN or infinite: lower it, or fix reward_model.network ({self.settings.network}) or reward_model.loss "
                 f"({self.settings.loss})."
             )
         self._normalise(rewards)
@@ -227,7 +241,7 @@ class RewardTrainer:
         return self._report(data, rewards, counted, train, updates, time.perf_counter() - started)
 
     def _estimate_errors(self, data: _Stacked, rewards: Tensor, counted: Tensor, train: Tensor) -> None:
-        """Renew `error_rates`. Ties tell nothing; of a comparison that a member's bootstrap left out, that member knows nothing."""
+        """Update `error_rates` from non-tied answers; a member judges only comparisons outside its bootstrap sample."""
         decided = counted[data.preferences[counted] != 0.5]
         of = [self.keys[row][1] for row in decided]
         names = {name: number for number, name in enumerate(dict.fromkeys(of))}
@@ -243,21 +257,21 @@ class RewardTrainer:
         self.error_rates = dict(zip(names, rates.tolist(), strict=True))
 
     def report_nothing(self) -> FitReport:
-        """The report where there is nothing to fit: of the current version, without gradient steps."""
+        """Return a report of the current version when there is nothing to fit: no gradient steps, metrics NaN."""
         whole = {"comparisons": len(self.keys), "held_out": 0, "ties": 0, "gradient_steps": 0, "error_rates": {}}
         unknown = {field.name: math.nan for field in fields(FitReport)}
         return FitReport(**unknown | whole | {"version": int(self.ensemble.version), "seconds": 0.0})  # type: ignore[arg-type]
 
     def _backward(self, data: _Stacked, batch: Tensor) -> None:
-        """Add to the gradients those of the weighted mean loss over ``batch``, part by part."""
+        """Accumulate the gradient of the weighted mean loss over ``batch``, chunk by chunk."""
         steps = self.settings.ensemble_size * len(batch) * 2 * data.length
         for part in batch.chunk(math.ceil(steps / BACKWARD_STEPS)):
             losses = self._losses(data, part)
-            # The gradient of the mean is handed to the losses themselves: no graph for weighing and averaging them.
+            # Passing the weights as the losses' gradient avoids building a graph for the weighted mean.
             losses.backward((data.weights.index_select(1, part) / len(batch)).to(self.device))  # type: ignore[no-untyped-call]
 
     def _batches(self, train: Tensor, updates: int) -> Iterator[Tensor]:
-        """``updates`` batches of positions, from passes over ``train`` in ever new random order."""
+        """Yield ``updates`` batches of positions from passes over ``train``, reshuffled for each pass."""
         taken = 0
         while taken < updates:
             order = train[torch.randperm(len(train), generator=self.generator)]
@@ -267,7 +281,7 @@ class RewardTrainer:
                 yield batch
 
     def state(self) -> dict[str, Any]:
-        """All a restarted trainer needs besides the comparisons (which it is given again by their keys), as numpy arrays."""
+        """Return the trainer's state as numpy arrays and plain values. Comparisons are stored by key only."""
         optimizer = self.optimizer.state_dict()
         return {
             "ensemble": self.ensemble.state(),
@@ -281,15 +295,15 @@ class RewardTrainer:
         }
 
     def load_state(self, state: dict[str, Any], changes: Changes) -> None:
-        """The inverse of `state`.
+        """Restore what `state` returned.
 
         Args:
-            state: as it was.
-            changes: all there are: the comparisons that the state names, or as many of them as are left; which were withdrawn
-                since, and are not missed; and the weights of now.
+            state: from `state`.
+            changes: everything in the store (`PreferenceStore.since` from 0): the comparisons that the state names, or those
+                of them that remain; the withdrawn ones; and the current weights.
 
         Raises:
-            ValueError: none of the comparisons that the state names is left, though not all were withdrawn.
+            ValueError: none of the comparisons that the state names remains, and not all of them were withdrawn.
         """
         self.ensemble.load_state(state["ensemble"])
         optimizer = self.optimizer.state_dict()
@@ -312,12 +326,12 @@ class RewardTrainer:
         missing = f"{lost} of the {len(wanted)} comparisons the reward model was fitted to are missing"
         if held is None or not left:
             raise ValueError(f"{missing}.")
-        if lost:  # retracted, or lost to damage
-            logger.warning("%s; it goes on with the others.", missing)
+        if lost:  # their fragments are damaged, or their files are gone
+            logger.warning("%s; continuing with the rest.", missing)
         self.add(held[np.array(left)])
 
     def _losses(self, data: _Stacked, batch: Tensor) -> Tensor:
-        """The loss of each comparison of ``batch`` for each member, ``[members, batch]``."""
+        """Compute the loss of each comparison of ``batch`` for each member, ``[members, batch]``."""
         differences = self._return_differences(self._rewards(data, batch))
         noise = data.noise
         if isinstance(noise, Tensor):
@@ -325,13 +339,13 @@ class RewardTrainer:
         return self.loss(differences, data.preferences.index_select(0, batch).to(self.device), noise)
 
     def _rewards(self, data: _Stacked, batch: Tensor) -> Tensor:
-        """Reward of each step of ``batch`` for each member, not normalised: ``[members, batch, 2, length]``, on the device."""
+        """Compute the raw reward of each step of ``batch`` for each member: ``[members, batch, 2, length]``, on the device."""
         inputs = {name: of.index_select(0, batch).to(self.device).flatten(0, 1) for name, of in data.inputs.items()}
         rewards: Tensor = self.ensemble.networks(inputs)
         return rewards.view(-1, len(batch), 2, data.length)
 
     def _return_differences(self, rewards: Tensor) -> Tensor:
-        """``[members, n, 2, length]`` to ``[members, n]``: the left fragment's return minus the right one's."""
+        """Map rewards ``[members, n, 2, length]`` to ``[members, n]``: left return minus right return."""
         discount = self.settings.discount
         returns = (
             rewards.sum(-1) if discount == 1.0 else rewards @ discounts(rewards.shape[-1], discount).to(rewards.device)
@@ -340,14 +354,14 @@ class RewardTrainer:
         return left - right
 
     def _all_rewards(self, data: _Stacked) -> Tensor:
-        """`_rewards` of all comparisons, without gradients, in chunks that bound memory; on the CPU."""
+        """Compute `_rewards` of all comparisons without gradients, in chunks that bound memory, and move them to the CPU."""
         pairs_per_chunk = max(1, CHUNK // (2 * data.length))
         with torch.no_grad():
             parts: tuple[Tensor, ...] = torch.split(torch.arange(len(data)), pairs_per_chunk)
             return torch.cat([self._rewards(data, part).cpu() for part in parts], 1)
 
     def _normalise(self, rewards: Tensor) -> None:
-        """Set the normalisers so that each member has mean 0 and standard deviation 1 over all stored steps."""
+        """Set the normalisers so that each member has mean 0 and standard deviation 1 over all steps of all comparisons."""
         rewards = rewards.flatten(1)
         self.ensemble.reward_mean.copy_(rewards.mean(1))
         self.ensemble.reward_std.copy_(rewards.std(1).clamp_min(1e-6))
@@ -392,9 +406,9 @@ class RewardTrainer:
 class _Stacked:
     """``n`` comparisons as tensors, left and right stacked on the second axis.
 
-    ``inputs``, what the networks take (`RewardNetwork.encode`), each [n, 2, …]; ``length`` of a fragment;
+    ``inputs``: the networks' inputs (`RewardNetwork.encode`), each [n, 2, …]; ``length`` of a fragment in steps;
     ``preferences`` [n] float32; ``weights`` [members, n] float32; ``held_out`` [n] bool;
-    ``noise`` (see `Loss`) of all or [n] float32, as `counting` sets it.
+    ``noise``: label noise (see `Loss`), one number or [n] float32, set by `counting`.
     """
 
     inputs: dict[str, Tensor]
@@ -432,13 +446,13 @@ class _Stacked:
         )
 
     def counting(self, weights: Tensor, noise: float | Tensor) -> _Stacked:
-        """With each comparison's weights multiplied by ``weights`` ``[n]``, and this noise. All else is shared."""
+        """Return a copy with weights multiplied by ``weights`` ``[n]`` and this label noise. It shares all other tensors."""
         return replace(self, weights=self.weights * weights, noise=noise)
 
     def keep(self, rows: Sequence[int]) -> _Stacked:
-        """These rows, in this (their) order. Nothing else is valid any more.
+        """Keep only these rows, in ascending order. Invalidates this object.
 
-        They move up in place: clips of pixels are large, and what is withdrawn is mostly of the newest.
+        Rows move up in place: images are large, and most withdrawn comparisons are among the newest.
         """
         for to, row in enumerate(rows):
             if to != row:

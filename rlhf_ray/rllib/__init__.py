@@ -1,4 +1,4 @@
-"""RLlib's side of the ring: the only package that imports RLlib."""
+"""RLlib integration: the algorithm, its configuration, connectors and env runners. Only this package imports RLlib."""
 
 from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
 

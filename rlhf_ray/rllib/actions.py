@@ -1,7 +1,7 @@
-"""Actions: from what RLlib's policies emit to what the environment is given.
+"""Conversion between policy actions and environment actions.
 
-RLlib's policies act in [-1, 1] where the action space is bounded; its env runners scale and clip actions on the way to the
-environment and keep the unscaled ones in episodes and batches. Fragments and reward models hold the environment's own.
+RLlib's policies act in [-1, 1] if the action space is bounded. Its env runners scale and clip actions for the environment and keep
+the unscaled ones in episodes and batches. Fragments and reward models use the environment's actions.
 """
 
 from typing import Any
@@ -14,10 +14,10 @@ from rlhf_ray.data.arrays import Array
 
 
 def to_env_actions(actions: Array, space: gym.Space[Any]) -> Array:
-    """A policy's actions ``[..., *action_shape]`` as the environment got them.
+    """Convert a policy's actions ``[..., *action_shape]`` to those the environment received.
 
-    Where every bound is finite they are scaled to the bounds and clipped; otherwise they are unchanged (as RLlib's
-    ``normalize_actions`` has it).
+    If all bounds are finite, actions are scaled to the bounds and clipped; otherwise they are unchanged (RLlib's
+    ``normalize_actions``).
     """
     if not isinstance(space, gym.spaces.Box):
         return np.asarray(actions, dtype=np.int64)
@@ -29,7 +29,7 @@ def to_env_actions(actions: Array, space: gym.Space[Any]) -> Array:
 
 
 def to_policy_actions(actions: Array, space: gym.Space[Any]) -> Array:
-    """The inverse of `to_env_actions`: the environment's actions ``[..., *action_shape]`` as a policy emits them."""
+    """Convert the environment's actions ``[..., *action_shape]`` to policy actions: the inverse of `to_env_actions`."""
     if not isinstance(space, gym.spaces.Box) or not _bounded(space):
         return to_env_actions(actions, space)
     clipped = np.clip(np.asarray(actions, dtype=np.float32), space.low, space.high)
@@ -38,7 +38,7 @@ def to_policy_actions(actions: Array, space: gym.Space[Any]) -> Array:
 
 
 def to_env_actions_tensor(actions: torch.Tensor, space: gym.Space[Any]) -> torch.Tensor:
-    """`to_env_actions` for tensors."""
+    """Convert actions like `to_env_actions`, for tensors."""
     if not isinstance(space, gym.spaces.Box) or not _bounded(space):
         return actions
     low, high = (torch.as_tensor(bound, device=actions.device) for bound in (space.low, space.high))

@@ -1,4 +1,4 @@
-"""LearnsFromPreferences: what turns an RLlib algorithm into one whose reward is learned. PPO's is in `rlhf_ray.rllib.ppo`."""
+"""LearnsFromPreferences: a mixin that gives an RLlib algorithm a learned reward. `rlhf_ray.rllib.ppo` applies it to PPO."""
 
 from __future__ import annotations
 
@@ -49,25 +49,25 @@ from rlhf_ray.rllib.seeding import begin_anew
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
 
 ORIGIN = "origin.json"
-"""File in a checkpoint that says which of Tune's trials it is from."""
+"""File in a checkpoint with the Tune trial it came from."""
 
 ATTEMPTS = 30
-"""Iterations without a single step before a run gives up: env runners restart within a few, unless the environment is at fault."""
+"""Iterations without any steps before a run gives up. Env runners restart within a few, unless the environment has a fault."""
 
 
 class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
-    """A mixin before an RLlib `Algorithm`, whose config has `PreferenceConfig` mixed in: its learner sees a learned reward.
+    """A mixin to put before an RLlib `Algorithm`, with `PreferenceConfig` in its config: the learner sees a learned reward.
 
-    Each `train()` is one iteration of the algorithm. Before it the ring turns as far as is due, and the learner is given the
-    newest version of the reward. ``env_runners/episode_return_mean`` in the results is the true return; the ring's metrics are
-    under ``preferences``.
+    Each `train()` is one iteration of the algorithm. Before it, the ring does what is due (ask, label, fit) and the learner gets
+    the newest reward version. In the results, ``env_runners/episode_return_mean`` is the true return, and ``preferences`` holds
+    the ring's metrics.
     """
 
     config: Any
 
     @classmethod
     def default_resource_request(cls, config: Any) -> PlacementGroupFactory:
-        """RLlib's bundles and those for the ring's actors, where it has any."""
+        """Return RLlib's resource bundles plus those of the ring's actors."""
         request = super().default_resource_request(config)
         ours: PreferenceConfig = cls.get_default_config().update_from_dict(config)
         of = ours.settings()
@@ -76,12 +76,12 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         return PlacementGroupFactory([*request.bundles, *ring_bundles(of.reward_model.gpus)], strategy=request.strategy)
 
     def setup(self, config: Any) -> None:
-        """Check the environment, start the ring, build the algorithm (called by Ray)."""
+        """Check the environment, start the ring and build the algorithm (called by Ray)."""
         settings: PreferenceConfig = self.config
         checked = settings.check_environment()
         self._check_gpu()
-        if ray.util.get_current_placement_group() is None:  # or it has one, made for its resource request
-            _, *bundles = self.default_resource_request(self.config.to_dict()).bundles  # all but this process
+        if ray.util.get_current_placement_group() is None:  # else Tune reserved the requested resources
+            _, *bundles = self.default_resource_request(self.config.to_dict()).bundles  # without this process's bundle
             await_room(bundles, nodes_within=NODES_WITHIN if os.environ.get("RAY_ADDRESS") else 0.0)
         name = f"ring-{uuid.uuid4().hex[:12]}"
         self.config = settings.for_one_algorithm(checked, name)
@@ -90,7 +90,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         ring: Any = self._fixed_reward() if of.preferences.comparisons == 0 else self._build_ring(name)
         self.loop = PreferenceLoop(ring, of, checked.fragments, self.config.most_iteration_env_steps)
         self.iterating: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-        """Each iteration is made within it. It may be left in the midst of one: what `save_to_path` saves then is as before it."""
+        """Context manager around each iteration. It may abort one: `save_to_path` then saves the state before it."""
         self._gauges = Gauges(self._run_name())
         with spread_env_runners(), seeded_without_compiler():
             super().setup(config)
@@ -105,15 +105,15 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
 
     @property
     def ring(self) -> Any:
-        """The ring."""
+        """The ring: the actors that ask, label and fit."""
         return self.loop.ring
 
     def _check_gpu(self) -> None:
         gpus = 0.0 if self.config.num_learners else self.config.num_gpus_per_learner
         if gpus and not torch.cuda.is_available():
             raise SettingError(
-                f"ppo.gpus_per_learner is {gpus:g}, and with ppo.num_learners 0 this process learns, but torch sees no GPU on "
-                f"{platform.node()}: set ppo.num_learners to 1, so that a learner goes where a GPU is."
+                f"ppo.gpus_per_learner is {gpus:g}, and with ppo.num_learners 0 this process is the learner, but torch sees no GPU "
+                f"on {platform.node()}: set ppo.num_learners to 1 to place the learner on a node with a GPU."
             )
 
     def _fixed_reward(self) -> FixedReward:
@@ -139,12 +139,12 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             try:
                 ring.adopt(config.labels_from)
             except Exception:
-                ring.close()  # nobody else would: there is no algorithm yet
+                ring.close()  # there is no algorithm yet that would close it
                 raise
         return ring
 
     def _store_path(self) -> Path | str:
-        """What the settings name; else a folder beside Tune's checkpoints of the trial, which a restored trial finds again."""
+        """Return the configured store, or a folder next to Tune's checkpoints of the trial, which a restored trial finds again."""
         if self.config.store:
             return str(self.config.store)
         storage = self._storage
@@ -153,33 +153,33 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         return Path(self.logdir).absolute() / PREFERENCES
 
     def _run_name(self) -> str:
-        """The name of the run's or trial's folder."""
+        """Return the name of the run's or trial's folder."""
         return str(self._store_path()).rstrip("/").split("/")[-2:][0]
 
     @property
     def _trial(self) -> str | None:
-        """The name of the folder of the Tune trial that this is (RLlib's `trial_id` is always the same); None outside of Tune."""
+        """Folder name of this Tune trial (RLlib's `trial_id` is always the same); None outside of Tune."""
         storage = self._storage
         return None if storage is None else str(storage.trial_dir_name)
 
     @property
     def _sampled(self) -> int:
-        """Environment steps of the algorithm's own rollouts so far."""
+        """Environment steps sampled by the algorithm's own rollouts so far."""
         return int(self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0))
 
     @property
     def env_steps(self) -> int:
-        """Environment steps so far, those of the algorithm's rollouts and those of the rollout collector."""
+        """Environment steps so far: the algorithm's rollouts and the rollout collector's."""
         return self.loop.env_steps(self._sampled)
 
     @property
     def finished(self) -> bool:
-        """Whether another iteration could take more than ``total_env_steps``."""
+        """Whether another iteration could exceed ``total_env_steps``."""
         return self.loop.finished(self._sampled)
 
     def reward_model(self) -> RewardEnsemble:
-        """The newest version of the reward model."""
-        with torch.random.fork_rng(devices=[]):  # making one must not change what the policy draws next
+        """Return a copy of the newest version of the reward model."""
+        with torch.random.fork_rng(devices=[]):  # keep the policy's random stream unchanged
             ensemble = RewardEnsemble(*self._spaces, self._checked.experiment.reward_model)
         ensemble.load_state(self.ring.newest_reward())
         return ensemble
@@ -187,13 +187,13 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
     # An iteration.
 
     def begin(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Gather the first clips and have the first labelling round held; `train` does it where it was not.
+        """Collect the initial fragments and hold the first labelling round. `train` calls this if needed.
 
         Args:
-            stop: says whether to wait no longer, where a slow teacher has to be waited for, here or later.
+            stop: polled while waiting for slow annotators, here and later; True ends the wait.
 
         Returns:
-            Whether it was done; not so when it was stopped.
+            Whether it completed; False if stopped.
         """
         self.loop.stop = stop
         if not self.loop.begun and (report := self.loop.begin(stop)) is not None:
@@ -201,13 +201,13 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         return self.loop.begun
 
     def step(self) -> dict[str, Any]:
-        """An iteration (called by `train`). Its result is the trial's last to Tune (``done``) where the budget is spent."""
+        """Run one iteration (called by `train`). Sets ``done`` for Tune when the step budget is spent."""
         result: dict[str, Any] = super().step()
         result["done"] = self.finished
         return result
 
     def training_step(self) -> None:
-        """Turn the ring as far as it is due, then take one iteration of the algorithm."""
+        """Let the ring do what is due, then run one iteration of the algorithm."""
         with self.iterating():
             self._train_once()
 
@@ -227,16 +227,16 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             self.metrics.log_dict(stages, key=(PREFERENCES, "stages"), window=1)
 
     def log_result(self, result: dict[str, Any]) -> None:
-        """Log what an iteration came to, to Prometheus too (called by Ray)."""
+        """Log an iteration's result, to Prometheus too (called by Ray)."""
         super().log_result(result)
         self._gauges.set(result)
 
     def _iterate(self) -> None:
-        """One iteration of the algorithm; again, where all env runners were lost before they had sampled anything.
+        """Run one iteration of the algorithm. Retry if all env runners were lost before sampling anything.
 
         Raises:
-            RuntimeError: they sample nothing, however often they are restarted.
-            FaultyEnvironmentError: the environment raised, or gave what cannot be trained on.
+            RuntimeError: env runners sample nothing despite restarts.
+            FaultyEnvironmentError: the environment raised, or returned invalid data.
         """
         sampled = self._sampled
         for _ in range(ATTEMPTS):
@@ -249,8 +249,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             self.restore_env_runners(group)
             time.sleep(1.0)
         raise RuntimeError(
-            f"The env runners sampled nothing in {ATTEMPTS} attempts. Look into the logs of their processes for why (an "
-            "environment that raises, say), or sample in the learner's process, with num_env_runners=0, to see the error here."
+            f"Env runners sampled nothing in {ATTEMPTS} attempts. Check their processes' logs (the environment may raise), or set "
+            "num_env_runners=0 to sample in the learner's process and see the error here."
         )
 
     def _iterate_once(self) -> None:
@@ -264,11 +264,11 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             super().training_step()
         else:
             left = (of.total_env_steps - self.env_steps) // self.config.most_iteration_env_steps
-            iterations = max(1, left)  # whoever calls `train` beyond the budget gets the iteration all the same
+            iterations = max(1, left)  # calling `train` beyond the budget still runs an iteration
             learn_while_sampling(self, self._ahead, most=iterations * self.config.num_env_runners)
 
     def _take(self, report: RoundReport) -> None:
-        """Give the learner the version that a fit made, or the one there is, and log what the round came to."""
+        """Pass the newest reward version to the learner if there is a new one, and log the round."""
         if report.new_reward:
             self._publish()
         values: dict[str, Any] = {
@@ -285,26 +285,26 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)
 
     def _publish(self) -> None:
-        """Give the learner the ring's newest version of the reward model."""
+        """Pass the ring's newest reward version to the learner."""
         self.learner_group.set_weights({REWARD_MODULE_ID: module_state(self.ring.newest_reward())})
 
     def _policy(self) -> PolicyMaker:
-        """The policy as it is now."""
+        """Return a factory for the current policy."""
         weights = self.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]
         spec = self.config.rl_module_spec.rl_module_specs[DEFAULT_MODULE_ID]
         return PolicyMaker(spec, *self._spaces, weights)
 
     def _episode_lengths(self) -> list[int]:
-        """The shortest and the longest episode of late, where there were any; one number where they are the same."""
+        """Return the shortest and longest recent episode lengths, without duplicates; empty if no episode has ended."""
         peek = self.metrics.peek
-        # Not None, with which RLlib raises where no episode has ended yet.
+        # NaN, because RLlib raises for a default of None.
         ends = [peek((ENV_RUNNER_RESULTS, f"episode_len_{end}"), default=math.nan) for end in ("min", "max")]
         return sorted({int(length) for length in ends if not math.isnan(length)})
 
     # Checkpoints.
 
     def save_to_path(self, path: Any = None, **arguments: Any) -> str:
-        """RLlib's checkpoint, and in it the ring (``ring``), the labels (``preferences``) and the reward (``reward_model``)."""
+        """Save RLlib's checkpoint, with the ring (``ring``), the labels (``preferences``) and the reward (``reward_model``)."""
         saved: str = super().save_to_path(path, **arguments)
         folder = Path(saved).absolute()
         for part in (STATE, LABELS):
@@ -318,8 +318,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
     def restore_from_path(self, path: Any, *arguments: Any, **keywords: Any) -> None:
         """Restore a checkpoint.
 
-        Its comparisons are added to this algorithm's own store, which may hold more, of after it. Where the checkpoint is that of
-        another of Tune's trials, which population-based training has this one go on from, they take the place of its own.
+        Its comparisons are added to this algorithm's own store, which may hold newer ones. If the checkpoint is another Tune
+        trial's (population-based training), its comparisons replace this store's.
         """
         super().restore_from_path(path, *arguments, **keywords)
         folder = Path(path).absolute()
@@ -331,7 +331,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
                 self.loop.load(Path(converted), self._loop_state, replace=replace)
         else:
             self.loop.load(folder, self._loop_state, replace=replace)
-        if self.loop.begun and self.ring.version:  # the ring may have been ahead of the learner
+        if self.loop.begun and self.ring.version:  # the ring may be ahead of the learner
             self._publish()
         self._keep_own_learning_rate()
 
@@ -342,7 +342,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         return origin is not None and origin != self._trial
 
     def _keep_own_learning_rate(self) -> None:
-        """Have the next update use this algorithm's learning rate: a checkpoint's optimizer brings that of whoever wrote it."""
+        """Use this algorithm's learning rate in the next update: the checkpoint's optimiser has that of its own algorithm."""
         steps = self._sampled
 
         def keep(learner: Any) -> None:
@@ -351,32 +351,32 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         self.learner_group.foreach_learner(keep)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **keywords: Any) -> dict[str, Any]:
-        """RLlib's state, and the counters of the loop. What the ring keeps is in `save_to_path`'s folder."""
+        """Return RLlib's state with the loop's counters. The ring's state is in the folder of `save_to_path`."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **keywords)
         if self._check_component(PREFERENCES, components, not_components):
             state[PREFERENCES] = self.loop.state()
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `get_state`."""
+        """Restore what `get_state` returned."""
         super().set_state(state)
         if PREFERENCES in state:
             kept = state[PREFERENCES]
             self._loop_state = {"initial_env_steps": self.loop.initial_env_steps} | kept
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What a checkpoint rebuilds the algorithm with: the configuration, without the folders of what the checkpoint holds."""
+        """Return the configuration to rebuild the algorithm from a checkpoint, without paths to what the checkpoint contains."""
         config = self.config.copy(copy_frozen=False)
         config.store = config.reward_from = config.policy_from = config.labels_from = None
         return (config.get_state(),), {}
 
     def leave_off(self) -> None:
-        """End the env runners and what the ring has under way, at once. It can still be saved, and is to be stopped then."""
+        """Stop env runners and pending work of the ring at once. Afterwards, only save and stop the algorithm."""
         forget_env_runners(self.env_runner_group)
         self.ring.abandon()
 
     def cleanup(self) -> None:
-        """End everything this algorithm started (called by Ray)."""
+        """Stop everything this algorithm started (called by Ray)."""
         super().cleanup()
         if hasattr(self, "loop"):
             self.ring.close()

@@ -1,4 +1,4 @@
-"""Clip cutting in RLlib's env runners: fragments are copied out of the rollout where it is made."""
+"""Fragment cutting in RLlib's env runners: fragments are copied out of a rollout where it is made."""
 
 from __future__ import annotations
 
@@ -25,28 +25,27 @@ logger = logging.getLogger(__name__)
 class ClipCutter(RLlibCallback):  # type: ignore[misc]
     """Sends fragments of each rollout to the ring's pool.
 
-    In the synchronous ring it waits until they have arrived, however long that takes: a rollout without its clips would make
-    another run of it, so that it fails instead. In the asynchronous one it does not wait, and while the pool has not taken those
-    of an earlier rollout it drops them, counted in the metric ``clips_dropped``; what goes wrong is logged and counted in
-    ``clips_failed``.
+    In the synchronous mode, it waits until the pool has them: losing a rollout's fragments would change the run, so it fails
+    instead. In the asynchronous mode, it doesn't wait: while the pool is still busy with an earlier rollout's fragments, new ones
+    are dropped (metric ``clips_dropped``); errors are logged and counted (``clips_failed``).
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._sent: Any = None
-        """What is ready when the pool has taken the clips sent last."""
+        """Reference of the pending call; ready when the pool has the fragments sent last."""
         self._ring: Executor | None = None
         self._pool: Any = None
-        """Looked up once; it stays the same when Ray restarts it."""
+        """The pool's actor handle, looked up once; stays valid when Ray restarts it."""
 
     def on_sample_end(self, *, env_runner: Any, metrics_logger: Any, samples: Any, **kwargs: Any) -> None:
-        """Cut and send (called by RLlib in the env runner's process)."""
+        """Cut and send fragments (called by RLlib in the env runner's process)."""
         config = env_runner.config
         preferences = config.checked.experiment.preferences
-        if config.in_evaluation or not preferences.comparisons:  # nothing is asked about
+        if config.in_evaluation or not preferences.comparisons:  # no questions to ask
             return
         if preferences.asks_people and not is_image(env_runner.env.single_observation_space):
-            return  # people see what the collector films
+            return  # people compare videos that the rollout collector renders
         failed = dropped = 0
         ring = self._ring = self._ring or RayExecutor(config.ring_name)
         if preferences.mode == "synchronous":
@@ -61,7 +60,9 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
                 else:
                     self._sent = self._send(ring, env_runner, samples)
             except Exception:
-                logger.warning("No clips were taken from this rollout.", exc_info=True)
+                logger.warning(
+                    "Can't send this rollout's fragments to the pool; continuing without them.", exc_info=True
+                )
                 failed = 1
         metrics_logger.log_dict({"clips_failed": failed, "clips_dropped": dropped}, reduce="sum")
 
@@ -89,7 +90,7 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
         count, rollout = -(-settings.pool // max(1, config.num_env_runners)), config.get_rollout_fragment_length()
         horizon = config.checked.horizon
         if settings.varied and horizon:
-            # So few that the pool spans an episode: rollouts of its end alone, say, may hold nothing that differs.
+            # Take few enough per rollout that the pool spans an episode: the end of an episode alone may not vary.
             count = -(-count * rollout // max(rollout, horizon))
         fragments: Fragments | None = cut_fragments(
             trajectories,
@@ -105,6 +106,6 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
 
 
 def _weights_version(episode: Any) -> int:
-    """The number of the weights that acted last in ``episode``: RLlib writes it with every step."""
+    """Return the version of the weights that acted last in ``episode``, which RLlib stores with every step."""
     versions = episode.get_extra_model_outputs("weights_seq_no")
     return int(versions[-1]) if len(versions) else 0

@@ -1,4 +1,4 @@
-"""Behavioural cloning: a policy learns to do what demonstrations show, before anything else teaches it."""
+"""Behaviour cloning: fits a policy to demonstrations, before other training."""
 
 from __future__ import annotations
 
@@ -15,20 +15,27 @@ from rlhf_ray.reward.optimizers import Adam
 from rlhf_ray.rllib.actions import to_policy_actions
 
 LEAST_LOG_STD = math.log(0.2)
-"""For continuous actions: the spread (of actions scaled to [-1, 1]) does not fall below this. Demonstrations that never vary are
-likeliest without any, and would leave PPO nothing to try out."""
+"""Lower bound of a continuous policy's log standard deviation, for actions scaled to [-1, 1]. Demonstrations that never vary would
+drive it to zero and leave PPO no exploration."""
 
 EPOCHS, LEAST_STEPS = 50, 1500
-"""Passes unless told otherwise, and gradient steps that they come to at least. On Pendulum 50 passes over 20 episodes (1,600 steps)
-made a policy as good as the one that was recorded; over 5 episodes (400 steps) they were too few."""
+"""Default passes, and the minimum number of gradient steps. On Pendulum, 50 passes over 20 episodes (1,600 steps) gave a policy as
+good as the recorded one; over 5 episodes (400 steps) they were too few."""
 
 CHUNK = 4096
-"""Steps per forward pass where gradients are not needed."""
+"""Steps per forward pass without gradients."""
 
 
 @dataclass(frozen=True)
 class CloningReport:
-    """What cloning came to: the mean log-likelihood of a demonstrated action before and after, and gradient steps."""
+    """Report of a cloning run.
+
+    Attributes:
+        steps: number of demonstrated steps.
+        before: mean log-likelihood of a demonstrated action before the fit.
+        after: the same after the fit.
+        gradient_steps: number of gradient steps.
+    """
 
     steps: int
     before: float
@@ -45,15 +52,18 @@ def clone(
     learning_rate: float = 1e-3,
     seed: int = 0,
 ) -> CloningReport:
-    """Fit a policy to demonstrations, by the likelihood of their actions (with Adam). Its value function stays as it is.
+    """Fit a policy to demonstrations by maximum likelihood of their actions (with Adam). Doesn't train the value function.
 
     Args:
-        module: the policy, an `ActorCritic` or another RLModule for torch; changed in place.
-        demonstrations: of its environment (`Demonstrations.check`).
-        epochs: passes over all steps; unless given `EPOCHS`, or as many as come to `LEAST_STEPS`.
+        module: the policy, an `ActorCritic` or another torch RLModule; modified in place.
+        demonstrations: from the module's environment (`Demonstrations.check`).
+        epochs: passes over all steps; by default `EPOCHS`, or more to reach `LEAST_STEPS`.
         minibatch_size: steps per gradient step.
-        learning_rate: of Adam.
-        seed: of the order.
+        learning_rate: Adam's learning rate.
+        seed: seeds the order of steps.
+
+    Returns:
+        The report.
     """
     observations = torch.as_tensor(demonstrations.observations.astype(module.observation_space.dtype, copy=False))
     actions = torch.as_tensor(to_policy_actions(demonstrations.actions, module.action_space))

@@ -1,4 +1,4 @@
-"""PreferenceConfig: what an RLlib configuration carries besides, so that its algorithm learns from preferences: one experiment."""
+"""PreferenceConfig: adds an experiment to an RLlib configuration, so that its algorithm learns from preferences."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from rlhf_ray.store.files import store_of
 
 @dataclass(frozen=True)
 class Checked:
-    """An experiment that was tried on its environment.
+    """An experiment that was validated against its environment.
 
     Attributes:
         experiment: the settings.
-        observation_space, action_space: the environment's.
-        horizon: steps of its episodes, at most; None where there is no limit.
-        fragments: the settings with numbers in place of auto.
+        observation_space, action_space: the environment's spaces.
+        horizon: maximum number of steps per episode; None if there is no limit.
+        fragments: fragment settings with numbers in place of auto.
     """
 
     experiment: Experiment
@@ -64,14 +64,15 @@ class Checked:
 
 
 class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
-    """A mixin before an RLlib `AlgorithmConfig`.
+    """A mixin to put before an RLlib `AlgorithmConfig`.
 
-    The settings are one `Experiment`, kept as plain values in ``experiment`` until they are used, because each may be one of Tune's
-    samplers. Everything else is RLlib's; what of it a learned reward can't honour is refused (`rlhf_ray.rllib.inherited`).
+    The settings form one `Experiment`. ``experiment`` holds them as plain values until they are used, because each may be one of
+    Tune's samplers. All other settings are RLlib's; those that don't work with a learned reward are refused
+    (`rlhf_ray.rllib.inherited`).
     """
 
     agent: str
-    """The group of settings of the agent: "ppo"."""
+    """The agent's group of settings: "ppo"."""
 
     def __init__(self, algo_class: type | None = None):
         super().__init__(algo_class=algo_class)
@@ -82,28 +83,28 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         self.policy_from: str | None = None
         self.labels_from: str | None = None
         self.checked: Checked | None = None
-        """Set by each algorithm."""
+        """Set in the copy for one algorithm."""
         self.ring_name: str | None = None
-        """Set by each algorithm for its own actors."""
+        """Set in the copy for one algorithm: the name of its actors."""
         self.env_runner_cls = EnvRunner
         self.apply_agent(Experiment())
 
     def apply_agent(self, experiment: Experiment, total_env_steps: int | None = None) -> None:
-        """Set RLlib's own settings as those of the agent say. What changes with the steps does so given ``total_env_steps``."""
+        """Apply the agent's settings to RLlib's. Settings that change over the training need ``total_env_steps``."""
         raise NotImplementedError
 
     def agent_settings(self) -> dict[str, Any]:
-        """The agent's settings as RLlib's own now are, which may have been changed: as the experiment has them."""
+        """Return the agent's settings from RLlib's current ones, which the user may have changed."""
         raise NotImplementedError
 
     @property
     def most_iteration_env_steps(self) -> int:
-        """The most environment steps that an iteration takes."""
+        """Maximum number of environment steps per iteration."""
         raise NotImplementedError
 
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> Self:
-        """The configuration of ``experiment``."""
+        """Build the configuration for ``experiment``."""
         config: Any = cls()
         config.experiment = to_json(experiment)
         config.apply_agent(experiment, experiment.total_env_steps)
@@ -112,10 +113,10 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         return cast(Self, config)
 
     def settings(self) -> Experiment:
-        """The experiment, checked: parsed once for each state of the configuration.
+        """Return the validated experiment. Parses it once per state of the configuration.
 
         Raises:
-            SettingError: with the setting, its value and the remedy.
+            SettingError: a setting is invalid. The message names the setting, the value and the remedy.
         """
         agent = {**self.experiment[self.agent], **self.agent_settings()}
         seed = getattr(self, "seed", None) or 0
@@ -125,7 +126,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         return _parsed(json.dumps(values))
 
     def environment(self, env: Any = None, **arguments: Any) -> Self:
-        """RLlib's, which besides takes the names that `rlhf_ray.envs.make_env` takes (``procgen/coinrun-easy``, …)."""
+        """Set the environment. Takes RLlib's arguments; ``env`` may also be a name that `rlhf_ray.envs.make_env` accepts."""
         if isinstance(env, str):
             register_environment(self, env)
         if env is not None:
@@ -134,7 +135,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         return self
 
     def fragments(self, **settings: Any) -> Self:
-        """Set fields of `FragmentSettings`: how clips are cut."""
+        """Set fields of `FragmentSettings`: how fragments are cut from rollouts."""
         self._set("fragments", settings)
         return self
 
@@ -146,15 +147,18 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         store: Path | str | None = None,
         **settings: Any,
     ) -> Self:
-        """Set fields of `PreferenceSettings`: how many comparisons, when, which, and who answers.
+        """Set fields of `PreferenceSettings`: the number of comparisons, the schedule, pair selection and the annotator.
 
         Args:
             total_env_steps: environment steps of the whole training, over which the comparisons are spread.
-            checkpoint_every: iterations between those after which a checkpoint can be continued from bit for bit (see
-                `Experiment.checkpoint_every`). Take checkpoints at multiples of it.
-            store: folder or URL of the preference store; ``preferences`` in the algorithm's ``logdir`` or a Tune trial's folder,
-                unless given. Two algorithms must not share one.
+            checkpoint_every: interval in iterations of checkpoints that resume bit for bit (see `Experiment.checkpoint_every`).
+                Save checkpoints at multiples of it.
+            store: folder or URL of the preference store. Defaults to ``preferences`` in the algorithm's ``logdir`` or the Tune
+                trial's folder. Two algorithms must not share one.
             settings: fields of `PreferenceSettings`.
+
+        Raises:
+            SettingError: there is no such setting.
         """
         if total_env_steps is not None:
             self._set(None, {"total_env_steps": total_env_steps})
@@ -166,17 +170,20 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         return self
 
     def reward_model(self, **settings: Any) -> Self:
-        """Set fields of `RewardModelSettings`: the reward networks and how they are fitted."""
+        """Set fields of `RewardModelSettings`: the reward networks and their fitting."""
         self._set("reward_model", settings)
         return self
 
     def labelling(self, *, sessions: Path | str | None = None, **settings: Any) -> Self:
-        """Set fields of `LabellingSettings`: the page where people compare clips, where ``preferences.teacher`` is human.
+        """Set fields of `LabellingSettings`: the page for human annotators, used if ``preferences.teacher`` is human.
 
         Args:
-            sessions: file with the people's links, so that they stay the same when training is continued; made where it is not
-                there. Unless given, ``labelling.json`` in the algorithm's ``logdir``.
+            sessions: file with the annotators' links, so that they survive a restart; created if missing. Defaults to
+                ``labelling.json`` in the algorithm's ``logdir``.
             settings: fields of `LabellingSettings`.
+
+        Raises:
+            SettingError: there is no such setting.
         """
         if sessions is not None:
             self.sessions = str(Path(sessions).absolute())
@@ -190,15 +197,15 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         policy: Path | str | None = None,
         labels: Path | str | None = None,
     ) -> Self:
-        """Set where training starts, other than from nothing.
+        """Start training from existing parts.
 
         Args:
-            reward_model: folder of a reward model that is fitted already, or a run's. Training is on that alone: nothing is
-                asked, labelled or fitted, no clips are gathered, and `PreferenceSettings.without_questions` is set.
-            policy: weights that the policy begins with: a run's folder, an RLlib checkpoint of `PreferencePPO` or a
-                ``.safetensors`` file of them. Optimiser and counters begin anew.
-            labels: folder or URL of a preference store, or a run's folder. Its labels are copied, count as answered, and the
-                first fit is to them too.
+            reward_model: folder of a fitted reward model, or of a run. Training uses it unchanged: no fragments are collected, no
+                questions asked, no model fitted. Sets `PreferenceSettings.without_questions`.
+            policy: initial policy weights: a run's folder, an RLlib checkpoint of `PreferencePPO` or a ``.safetensors`` file. The
+                optimiser and counters start from scratch.
+            labels: folder or URL of a preference store, or a run's folder. Its labels are copied, count as answered, and
+                contribute to the first fit.
         """
         if reward_model is not None:
             self.reward_from = _absolute(reward_model)
@@ -211,7 +218,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         return self
 
     def _set(self, group: str | None, changes: dict[str, Any]) -> None:
-        """Set settings of a group, or of the experiment itself."""
+        """Set settings of a group, or of the experiment itself if ``group`` is None."""
         if group is None:
             self.experiment = {**self.experiment, **changes}
             return
@@ -223,15 +230,15 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
 
     @property
     def faults(self) -> str:
-        """Under which env runners report what is wrong with their environment."""
+        """Key under which env runners report faults of their environment."""
         return str(self.ring_name)
 
     def make_env(self, *, film: bool = False) -> Callable[[], gym.Env[Any, Any]]:
-        """A function that makes one copy of the environment, for the rollout collector; with ``film``, one that can be filmed."""
+        """Return a function that makes one environment for the rollout collector; with ``film``, one that renders images."""
         env = self.env
         creator = env_creator(env) if isinstance(env, str) else env
         env_config = dict(self.env_config)
-        if not isinstance(creator, envs.EnvCreator):  # somebody's own, which may ask for what RLlib tells besides
+        if not isinstance(creator, envs.EnvCreator):  # a user's own creator may need RLlib's EnvContext
             env_config = EnvContext(env_config, worker_index=0, num_workers=self.num_env_runners)
         if not film:
             return functools.partial(creator, env_config)
@@ -241,7 +248,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         return functools.partial(without_a_screen, creator, env_config)
 
     def check_settings(self) -> None:
-        """Check what the settings say together with where training starts; to be called by ``validate``.
+        """Check the settings against the starting point of the training. `validate` must call this.
 
         Raises:
             SettingError: with the setting, its value and the remedy.
@@ -249,22 +256,22 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         of = self.settings()
         if self.reward_from is not None and of.preferences.comparisons:
             raise SettingError(
-                f"preferences.comparisons is {of.preferences.comparisons}, and training is on the reward model in "
-                f"{self.reward_from}, which is fitted already: leave one of them out."
+                f"preferences.comparisons is {of.preferences.comparisons}, but training uses the fitted reward model in "
+                f"{self.reward_from}: remove one of the two."
             )
         if self.labels_from is not None and not of.preferences.comparisons:
             raise SettingError(
-                f"Training is to start from the labels in {self.labels_from}, and to ask for and fit to none "
-                "(preferences.comparisons is 0): leave the labels out, or fit a reward model to them first (`rlhf-ray fit`)."
+                f"Training starts from the labels in {self.labels_from}, but preferences.comparisons is 0, so nothing would be "
+                "fitted to them: remove the labels, or fit a reward model to them first (`rlhf-ray fit`)."
             )
 
     def check_environment(self) -> Checked:
-        """Make the environment once and check that everything fits it.
+        """Make the environment once and check that all settings fit it.
 
         Raises:
-            SettingError: the environment is unknown or has unsupported spaces or episodes shorter than a fragment, or a network
-            does not fit its observations, or what training starts from does not fit all that.
-            FaultyEnvironmentError: the environment raises, or gives what cannot be trained on.
+            SettingError: the environment is unknown, has unsupported spaces, or has episodes shorter than a fragment; or a network,
+                reward model or policy doesn't fit it.
+            FaultyEnvironmentError: the environment raises, or returns invalid data.
         """
         if self.env is None:
             raise SettingError("No environment is set; name one with environment('Pendulum-v1').")
@@ -282,8 +289,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         fragments = of.resolved_fragments(limit)
         if limit is not None and limit < fragments.length:
             raise SettingError(
-                f"fragments.length is {fragments.length}, and episodes of {self.env} have at most {limit} steps: "
-                "fragments never cross an episode, so make them shorter."
+                f"fragments.length is {fragments.length}, but episodes of {self.env} have at most {limit} steps, and fragments "
+                "never cross episodes: reduce it."
             )
         RewardEnsemble(observation_space, action_space, of.reward_model)
         if self.reward_from is not None:
@@ -302,7 +309,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         return Checked(of, observation_space, action_space, limit, fragments)
 
     def _check_connectors(self, of: Experiment) -> None:
-        """Check that nobody acts without the connectors that change what the policy sees or does."""
+        """Refuse the rollout collector with custom connectors, because it acts without them."""
         if self._env_to_module_connector is None and self._module_to_env_connector is None:
             return
         exploration = of.fragments.exploration_env_steps
@@ -311,12 +318,12 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
                 f"fragments.exploration_env_steps is {exploration}" if exploration else "preferences.teacher is human"
             )
             raise SettingError(
-                f"{what}, and the rollout collector acts without connectors: wrap the environment (gymnasium.wrappers) instead of "
-                "env_runners(env_to_module_connector, module_to_env_connector)."
+                f"{what}, but the rollout collector acts without connectors: wrap the environment (gymnasium.wrappers) instead of "
+                "using env_runners(env_to_module_connector, module_to_env_connector)."
             )
 
     def _seen_by_policy(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> gym.Space[Any]:
-        """The space of the observations that the user's connectors make of the environment's."""
+        """Return the observation space after the user's env-to-module connectors."""
         if self._env_to_module_connector is None:
             return observation_space
         spaces = (observation_space, action_space)
@@ -326,20 +333,20 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             )
         except Exception as error:
             raise SettingError(
-                f"env_runners(env_to_module_connector) does not take the observations {observation_space} and actions "
+                f"env_runners(env_to_module_connector) doesn't accept the observations {observation_space} and actions "
                 f"{action_space}: {type(error).__name__}: {error}"
             ) from error
         return cast("gym.Space[Any]", pipeline.observation_space)
 
     def make_page(self, run_id: str, folder: Path | str) -> PageSettings | None:
-        """What the labelling page is made from; None where no people are asked.
+        """Return the settings of the labelling page; None without human annotators.
 
         Args:
-            run_id: for the events.
-            folder: where people's links are kept, unless `labelling` has said where.
+            run_id: the run's id, stored with each event.
+            folder: where to keep annotators' links, unless `labelling` set it.
 
         Raises:
-            SettingError: the environment cannot be shown.
+            SettingError: the environment can't be rendered.
         """
         of = self.settings()
         if not of.preferences.asks_people:
@@ -352,21 +359,21 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         try:
             fps = Camera(env).fps
         except ValueError as error:
-            raise SettingError(f"preferences.teacher is human, and {error}") from error
+            raise SettingError(f"preferences.teacher is human, but {error}") from error
         finally:
             env.close()  # type: ignore[no-untyped-call]
         port_file = None if self.sessions is None else Path(self.sessions).with_suffix(".port")
         return PageSettings(labelling, sessions, str(self.env), fps, run_id, of.seed, port_file)
 
     def build_env_to_module_connector(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
-        """RLlib's pipeline with the user's connectors, before which the environment's own observations are kept."""
+        """Build RLlib's pipeline with the user's connectors, preceded by one that keeps the environment's own observations."""
         pipeline = super().build_env_to_module_connector(env, spaces, device)
         if self._env_to_module_connector is not None:
             pipeline.prepend(KeepObservations())
         return pipeline
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
-        """RLlib's pipeline, and the learned reward: after it, or before the user's connectors (PPO's learner adds advantages)."""
+        """Build RLlib's pipeline with the learned reward: at the end (before PPO's advantages), or before custom connectors."""
         pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
         if self._env_to_module_connector is not None or self._learner_connector is not None:
             pipeline.prepend(RewardFirst())
@@ -376,10 +383,10 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         return pipeline
 
     def for_one_algorithm(self, checked: Checked, ring_name: str) -> Self:
-        """A frozen copy for one algorithm: the reward module beside the policy, and the name of its ring."""
+        """Return a frozen copy for one algorithm, with its ring's name and the reward module next to the policy."""
         config: Any = self.copy(copy_frozen=False)
         config.ring_name, config.checked = ring_name, checked
-        # Beside whatever else is to be called, by its class, its classes or single functions; once.
+        # Keep the user's callbacks (a class, classes or functions); add ours once.
         others = [kind for kind in force_list(config.callbacks_class) if kind not in (ClipCutter, RLlibCallback)]
         config.callbacks_class = [ClipCutter, *others]
         policy = config.policy_module_spec()
@@ -389,14 +396,14 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         )
         config.multi_agent(policies_to_train=[DEFAULT_MODULE_ID])
         if config._env_to_module_connector is None and config._module_to_env_connector is None:
-            # RLlib's own connectors have no state. Asking every env runner for it each iteration would be two calls more for
-            # each, of which one waits until it has done sampling.
+            # RLlib's own connectors have no state. Merging env runner states each iteration would cost two more calls per env
+            # runner, one of which waits until sampling is done.
             config.env_runners(merge_env_runner_states=False, broadcast_env_runner_states=False)
         config.freeze()
         return cast(Self, config)
 
     def policy_module_spec(self) -> RLModuleSpec:
-        """How the policy is built, with all of its ``model_config``; without spaces, unless some are set."""
+        """Return the policy's spec with its complete ``model_config``; without spaces, unless some are set."""
         spec = self.rl_module_spec
         spec = copy.copy(spec.rl_module_specs[DEFAULT_MODULE_ID] if isinstance(spec, MultiRLModuleSpec) else spec)
         spec.model_config = self.model_config | model_config_of(spec)
@@ -404,7 +411,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
 
 
 def register_environment(config: Any, name: str) -> None:
-    """Make a name that `rlhf_ray.envs.make_env` takes known to RLlib, unless it knows one of that name."""
+    """Register a name that `rlhf_ray.envs.make_env` accepts with RLlib, unless it is registered already."""
     if env_creator(name) is None:
         tune.register_env(name, envs.EnvCreator(name))
     if envs.is_natively_vectorised(name):
@@ -412,7 +419,7 @@ def register_environment(config: Any, name: str) -> None:
 
 
 def _absolute(path: Path | str) -> str:
-    """The folder by its whole name; a URL as it is."""
+    """Return the absolute path of a folder; a URL unchanged."""
     return str(path) if "://" in str(path) else str(Path(path).absolute())
 
 

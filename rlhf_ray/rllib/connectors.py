@@ -1,9 +1,8 @@
-"""Beside users' own connectors: the reward model sees what the environment showed, whatever they make of it.
+"""Connectors for use with custom ones: the reward model sees the environment's own observations and actions.
 
-An env-to-module connector may change observations, and a learner connector rewards. So where such connectors are set, episodes keep
-the environment's own observations, and the learned reward is in the learner's episodes before a user's connector sees them: it
-stands there for the environment's, as in any RLlib algorithm. Of actions nothing has to be kept: RLlib scales those in the episodes
-after a module-to-env connector has changed them.
+Env-to-module connectors may change observations, and learner connectors may change rewards. If a user sets such connectors,
+episodes keep the environment's own observations, and the learned reward replaces the environment's in the learner's episodes before
+any custom connector runs. Actions need no copy: RLlib scales those in episodes after the module-to-env connectors.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ OBSERVATION = "environment_observation"
 
 
 def environment_observations(episode: Any) -> Array:
-    """The observations ``[n + 1, …]`` of an episode of ``n`` steps as the environment gave them."""
+    """Return the environment's own observations ``[n + 1, …]`` of an episode of ``n`` steps."""
     infos = episode.get_infos()
     if len(infos) and OBSERVATION in infos[0]:
         return np.stack([info[OBSERVATION] for info in infos])
@@ -35,35 +34,35 @@ def environment_observations(episode: Any) -> Array:
 
 
 class KeepObservations(ConnectorV2):  # type: ignore[misc]
-    """Keeps each observation in its infos, before an env-to-module pipeline changes it."""
+    """Stores each observation in its infos, before an env-to-module pipeline changes it."""
 
     def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, **kwargs: Any) -> Any:
-        """Keep the newest observation of each episode."""
+        """Store the newest observation of each episode."""
         for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
             info = episode.infos[-1]
             if OBSERVATION not in info:
-                # In a copy: the environment may use its own dict again.
+                # Copy the dict: the environment may reuse it.
                 episode.infos.data[-1] = {**info, OBSERVATION: np.array(episode.observations[-1])}
         return batch
 
     def get_state(self, *arguments: Any, **keywords: Any) -> dict[str, Any]:
-        """Something: RLlib merges the i-th state of a pipeline by its i-th connector, and leaves empty states out."""
+        """Return a non-empty state: RLlib matches states to connectors by position and skips empty ones."""
         return {"keeps": OBSERVATION}
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """The same."""
+        """Return the constant state."""
         return self.get_state()
 
 
 class RewardFirst(ConnectorV2):  # type: ignore[misc]
-    """Puts the learned reward into copies of the learner's episodes, before the user's own connectors.
+    """Puts the learned reward into copies of the learner's episodes, before custom connectors.
 
-    The env runner counts the true return from the originals. `LearnedReward` does the same for a whole batch at the end of the
-    pipeline, which is faster, where there are no such connectors.
+    The originals keep the true return. Without custom connectors, `LearnedReward` does the same for a whole batch at the end of
+    the pipeline, which is faster.
     """
 
     def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, metrics: Any = None, **kwargs: Any) -> Any:
-        """Replace the rewards; the step that RLlib appends to each episode has none."""
+        """Replace the rewards; the step that RLlib appends to each episode gets 0."""
         module = rl_module[REWARD_MODULE_ID].unwrapped()
         appended = int(Columns.LOSS_MASK in batch)
         copies, rewards = [], []

@@ -1,4 +1,4 @@
-"""Checkpoints of versions before 0.2, whose ring kept its state in RLlib's pickle: made into what the ring reads now."""
+"""Conversion of checkpoints from before version 0.2, whose ring stored its state in RLlib's pickle."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ logger = logging.getLogger(__name__)
 
 
 def convert(old: Mapping[str, Any], checkpoint: Path, folder: Path) -> None:
-    """Write what `Ring.load` reads into ``folder``.
+    """Convert an old ring state to the files that `Ring.load` reads.
 
-    Labels, reward model, optimiser and clips are the same. What is drawn from here on is not: fragments have other ids, since
-    these no longer depend on rewards, so that the run does not repeat bit for bit what the earlier version would have done.
+    Labels, reward model, optimiser and fragments are preserved. Random draws are not: fragment ids no longer depend on rewards,
+    so the run doesn't continue bit for bit as in the earlier version.
 
     Args:
         old: the ring's state in the checkpoint.
-        checkpoint: its folder, with the labels.
-        folder: a new one.
+        checkpoint: the checkpoint's folder, with the labels.
+        folder: a new folder to write to.
     """
-    logger.warning(
-        "%s is of an earlier version. Training goes on from it, and does not repeat it bit for bit.", checkpoint
-    )
+    logger.warning("%s is from an earlier version. Training continues from it, but not bit for bit.", checkpoint)
     (folder / STATE).mkdir(parents=True)
-    if "reward" in old:  # a fixed reward, which has no labels
+    if "reward" in old:  # a fixed reward has no labels
         write_nested({"reward": old["reward"]}, folder / STATE)
         return
     labels = PreferenceStore(checkpoint / LABELS, create=False)
@@ -56,11 +54,11 @@ def convert(old: Mapping[str, Any], checkpoint: Path, folder: Path) -> None:
             "granted": tally.held if held else None,
             "granted_in": None,
         },
-        # Of the synchronous ring.
+        # Synchronous mode.
         "answered": old["answered"],
         "round_number": old.get("round_number", -1),
         "adopted": 0,
-        # Of the asynchronous one.
+        # Asynchronous mode.
         "fits": old.get("fits", 0),
         "published_at": old.get("published_at", 0),
         "reported": list(old.get("reported", (0, 0))),
@@ -71,7 +69,7 @@ def convert(old: Mapping[str, Any], checkpoint: Path, folder: Path) -> None:
 
 
 def _fitted(labels: PreferenceStore, trainer: Mapping[str, Any] | None, last: int) -> int:
-    """The number of the last event before the first one that the reward model was not fitted to."""
+    """Return the sequence number of the last event before the first one that the reward model was not fitted to."""
     if trainer is None:
         return 0
     fitted = {tuple(key) for key in trainer["keys"]}
@@ -85,7 +83,7 @@ def _fitted(labels: PreferenceStore, trainer: Mapping[str, Any] | None, last: in
 
 
 def _open(old: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
-    """The open questions, of a scripted gatherer and of the page where there are both."""
+    """Return the open questions: the scripted gatherer's, and the page's if both exist."""
     by_people: dict[bool, list[dict[str, Any]]] = {}
     for asking in old.get("questions", ()):
         pairs = {name: value for name, value in asking["pairs"].items() if name != "films"}
@@ -96,7 +94,7 @@ def _open(old: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def _write_pool(old: Mapping[str, Any], folder: Path) -> None:
-    """The pool of fragments, as `ClipPool.save` writes it."""
+    """Write the fragment pool in the format of `ClipPool.save`."""
     clips = {key: Fragments(**arrays) for key, arrays in sorted(old["clips"].items())}
     about: dict[str, Any] = {
         "clips": [[*key, len(fragments)] for key, fragments in clips.items()],

@@ -1,4 +1,4 @@
-"""EnvRunner: RLlib's, which says at once when an environment is at fault, where RLlib would restart it again and again."""
+"""EnvRunner: RLlib's env runner, plus a report of environment faults, for which RLlib would only restart it repeatedly."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rlhf_ray.data.failures import cause, debugging
 from rlhf_ray.rllib.rllib_internals import seeded_without_compiler, tell_cluster, told_cluster
 
 FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostClipsError)}
-"""What env runners report, by name."""
+"""Faults that env runners report, by name."""
 
 
 class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
-    """RLlib's env runner. Its config has a ``faults`` under which it reports (see `raise_fault`)."""
+    """RLlib's env runner. Reports faults under its config's ``faults`` (see `raise_fault`)."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
         with seeded_without_compiler():
             super().__init__(*arguments, **keywords)
 
     def apply(self, func: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """See RLlib, which after any exception sleeps for a minute and has this process begin anew."""
+        """See RLlib. After an exception, RLlib sleeps for a minute and restarts this process; hence faults are reported first."""
         fault: Fault | None = None
 
         def watched(*arguments: Any, **keywords: Any) -> Any:
@@ -45,11 +45,11 @@ class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
 
 def raise_fault(faults: str) -> None:
-    """Raise what an env runner has reported under ``faults``, if one has.
+    """Raise the fault that an env runner reported under ``faults``, if any.
 
     Raises:
-        FaultyEnvironmentError: its environment is at fault.
-        LostClipsError: what it sampled could not be used.
+        FaultyEnvironmentError: the environment has a fault.
+        LostClipsError: fragments were lost.
     """
     if (said := told_cluster(faults)) is not None:
         kind, text = json.loads(said)
@@ -57,10 +57,10 @@ def raise_fault(faults: str) -> None:
 
 
 class NoFaults(logging.Filter):
-    """Drops the traces that RLlib logs of an environment's fault, which is raised as well and said once, in one line."""
+    """Drops the tracebacks that RLlib logs for an environment's fault. The fault is raised as a one-line error anyway."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is logged."""
+        """Return whether to log the record."""
         error = (record.exc_info and record.exc_info[1]) or record.msg
         of_fault = isinstance(error, BaseException) and isinstance(cause(error), Fault)
         return debugging() or not (of_fault or any(name in record.getMessage() for name in FAULTS))

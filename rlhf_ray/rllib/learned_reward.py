@@ -1,7 +1,7 @@
-"""The learned reward inside RLlib's learner: a module that holds the ensemble, and a connector that applies it.
+"""The learned reward in RLlib's learner: a module that holds the ensemble, and a connector that applies it.
 
-The environment's own reward stays in the episodes, so that RLlib's ``episode_return_mean`` is the true return; the learner's
-train batch gets the learned reward instead, in one batched forward pass with the newest version.
+Episodes keep the environment's reward, so RLlib's ``episode_return_mean`` is the true return. The learner's train batch gets the
+learned reward instead, in one batched forward pass with the newest version.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ REWARD_MODULE_ID = "reward_model"
 
 
 class RewardModule(TorchRLModule):  # type: ignore[misc]
-    """The reward ensemble as an RLModule that only learners have. RLlib places it, broadcasts it and checkpoints it.
+    """The reward ensemble as a learner-only RLModule, which RLlib places, broadcasts and checkpoints.
 
-    Its parameters keep ``requires_grad``: with several learners torch refuses to distribute a module without any. Nothing
-    trains them here; new versions come from the reward trainer.
+    Its parameters keep ``requires_grad``: with several learners, torch refuses to distribute a module without trainable ones.
+    Learners don't train them; new versions come from the reward trainer.
     """
 
     def setup(self) -> None:
@@ -39,11 +39,11 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
         return {}
 
     def get_state(self, *args: Any, inference_only: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """The weights; nothing where RLlib asks for what the env runners need, since they have no use for the reward."""
+        """Return the weights; nothing for env runners (``inference_only``), which don't use the reward."""
         return {} if inference_only else super().get_state(*args, inference_only=inference_only, **kwargs)
 
     def reward(self, batch: dict[str, Tensor]) -> Tensor:
-        """The learned reward of each step of RLlib's train batch, in the shape of its rewards."""
+        """Compute the learned reward of each step of RLlib's train batch, in the shape of its rewards."""
         shape = batch[Columns.REWARDS].shape
 
         def steps(column: str) -> Tensor:
@@ -59,27 +59,27 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
 
 
 def reward_spec(settings: RewardModelSettings, observation_space: Any, action_space: Any) -> RLModuleSpec:
-    """How RLlib is told to build the `RewardModule`."""
+    """Return the RLlib spec of the `RewardModule`."""
     return RLModuleSpec(
         module_class=RewardModule,
         observation_space=observation_space,
         action_space=action_space,
-        # The network's name once more: it takes along a network that was given as an object.
+        # The names again: a part given as an object travels with its name.
         model_config={"settings": to_json(settings) | {"network": settings.network, "loss": settings.loss}},
         learner_only=True,
     )
 
 
 def module_state(version: dict[str, Array]) -> dict[str, Array]:
-    """A published version (`RewardEnsemble.state`) as the state of a `RewardModule`."""
+    """Convert a published version (`RewardEnsemble.state`) to the state of a `RewardModule`."""
     return {f"ensemble.{name}": value for name, value in version.items()}
 
 
 class LearnedReward(ConnectorV2):  # type: ignore[misc]
-    """Puts the learned reward into the train batch. Comes after the batch has become tensors and before advantages.
+    """Puts the learned reward into the train batch. Must come after the conversion to tensors and before advantages.
 
     Args:
-        keep_next_observations: whether the agent's losses need them too.
+        keep_next_observations: whether the agent's losses need next observations.
     """
 
     def __init__(self, *arguments: Any, keep_next_observations: bool = False, **keywords: Any):
@@ -89,7 +89,7 @@ class LearnedReward(ConnectorV2):  # type: ignore[misc]
     def __call__(
         self, *, rl_module: Any, batch: dict[str, Any], episodes: Any, metrics: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Replace the rewards of the policy's steps; rows that are no real steps get none."""
+        """Replace the rewards of the policy's steps; masked rows get 0."""
         columns = batch[DEFAULT_MODULE_ID]
         module = rl_module[REWARD_MODULE_ID].unwrapped()
         real = columns[Columns.LOSS_MASK]
@@ -108,5 +108,5 @@ class LearnedReward(ConnectorV2):  # type: ignore[misc]
             )
         columns[Columns.REWARDS] = learned
         if not self.keep_next_observations:
-            del columns[Columns.NEXT_OBS]  # nothing else reads them, and each minibatch would carry them
+            del columns[Columns.NEXT_OBS]  # no longer needed; minibatches would carry them along
         return batch

@@ -1,4 +1,4 @@
-"""A run's metrics: flat, as its folder keeps them, and as gauges, which Ray serves to Prometheus on every node."""
+"""A run's metrics: flat, as its folder stores them, and as gauges that Ray serves to Prometheus on every node."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from rlhf_ray.data.metrics import METRICS, described, metric_of
 from rlhf_ray.data.plain import plain
 
 PREFERENCES = "preferences"
-"""Key of the ring's metrics in results, of its state in checkpoints, and name of the store's folder."""
+"""Key of the ring's metrics in results and of its state in checkpoints; also the name of the store's folder."""
 
 _OF_ROUND = ("round", "wanted", "answered")
-"""What a round tells that no fit followed."""
+"""Metrics of a round without a fit."""
 
 
 def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
-    """The metrics of one iteration, from RLlib's nested result, as plain numbers with one name each.
+    """Flatten RLlib's nested result of one iteration to declared metrics: plain numbers by name.
 
-    These are all declared metrics that env runners, learner or ring have logged by their names, and those made here from RLlib's.
+    Includes all declared metrics that env runners, learner and ring logged by name, and those derived from RLlib's.
     """
     runners, learner = result[ENV_RUNNER_RESULTS], result[LEARNER_RESULTS][DEFAULT_MODULE_ID]
     ring = dict(result[PREFERENCES])
     held, stages = ring.pop("round", {}), ring.pop("stages", {})
-    if held.get("iteration") != result["training_iteration"]:  # no round was held before this iteration
+    if held.get("iteration") != result["training_iteration"]:  # no round before this iteration
         held = {}
     elif not held["gradient_steps"]:
         held = {name: held[name] for name in _OF_ROUND}
@@ -49,23 +49,23 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
         "learner_reward_version": learner["reward_version"],
         "clips_failed": runners.get("clips_failed", 0),
         "clips_dropped": runners.get("clips_dropped", 0),
-        "sampling_seconds": result[TIMERS][ENV_RUNNER_SAMPLING_TIMER],  # of this and, ever less, of earlier iterations
+        "sampling_seconds": result[TIMERS][ENV_RUNNER_SAMPLING_TIMER],  # a moving average over iterations
         "learning_seconds": result[TIMERS][LEARNER_UPDATE_TIMER],
     }
     return {name: _whole(name, value) for name, value in plain(told | logged | made).items()}
 
 
 def _whole(name: str, value: Any) -> Any:
-    """The value, as an int where the metric is one."""
+    """Convert the value to int if the metric is a whole number."""
     found = metric_of(name)
     return int(value) if found is not None and found[0].kind is int and value is not None else value
 
 
 class Gauges:
-    """The newest metrics of a run, as gauges named ``rlhf_NAME`` (Prometheus sees ``ray_rlhf_NAME``) with the tag ``run``.
+    """Exports the newest metrics of a run as gauges ``rlhf_NAME`` (in Prometheus ``ray_rlhf_NAME``) with the tag ``run``.
 
-    What is told of each stage of the asynchronous ring is one gauge, ``rlhf_stage_rate`` and the like, with the tag ``stage``.
-    Each algorithm has its own, a trial of Tune's too, so that a sweep is seen as a run is.
+    Metrics of the asynchronous ring's stages share one gauge each, such as ``rlhf_stage_rate``, with the tag ``stage``. Each
+    algorithm has its own gauges, each Tune trial too, so that a sweep is visible like a run.
 
     Args:
         run: the run's name.
@@ -76,7 +76,7 @@ class Gauges:
         self._gauges: dict[str, Gauge] = {}
 
     def set(self, result: dict[str, Any]) -> None:
-        """Show RLlib's ``result`` of an iteration."""
+        """Update the gauges from RLlib's ``result`` of an iteration."""
         for name, value in flat_metrics(result).items():
             found = metric_of(name)
             if value is None or found is None or not found[0].gauge:

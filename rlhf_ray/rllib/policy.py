@@ -1,4 +1,4 @@
-"""Policy networks: actor and critic in one RLModule, for vectors and for uint8 images."""
+"""Policy networks: actor and critic in one RLModule, for vectors and uint8 images."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from rlhf_ray.settings import PolicyNetwork, PPOSettings
 
 
 class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
-    """The policy and its value function.
+    """Actor and critic.
 
-    Vectors: two separate tanh networks; observations with finite bounds are scaled to [-1, 1]. Images: one convolutional
-    encoder for both, which takes uint8 and divides by 255 itself, so that images stay uint8 until here. Weights are
-    orthogonal, the policy's last layer small (Andrychowicz et al. 2021, "What matters in on-policy RL").
+    Vectors: two separate tanh networks; observations with finite bounds are scaled to [-1, 1]. Images: one shared
+    convolutional encoder, which divides by 255 itself, so that images stay uint8 up to here. Weights are orthogonal, with a
+    small last layer of the policy (Andrychowicz et al. 2021, "What matters in on-policy RL").
 
     ``model_config`` holds ``network``, ``hidden`` and ``initial_log_std`` of `PPOSettings`.
     """
@@ -46,7 +46,7 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
             network = "nature" if self.image else "mlp"
         if (network == "mlp") == self.image:
             raise SettingError(
-                f"ppo.network is {network!r}, and the observations are {self.observation_space}: use 'mlp' for vectors, "
+                f"ppo.network is {network!r}, but the observations are {self.observation_space}: use 'mlp' for vectors, "
                 "'nature' or 'impala' for uint8 images, or 'auto'."
             )
         self.discrete = isinstance(self.action_space, gym.spaces.Discrete)
@@ -77,13 +77,13 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
         return {Columns.ACTION_DIST_INPUTS: self._distribution(embeddings), Columns.EMBEDDINGS: embeddings}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
-        """The value of each observation, ``[batch]``."""
+        """Compute the value of each observation, ``[batch]``."""
         embeddings = self._embed(batch[Columns.OBS]) if embeddings is None else embeddings
         return torch.squeeze(self.critic(embeddings), -1)
 
     def _embed(self, observations: Tensor) -> Tensor:
         if self.image:
-            # Permuting channels-last images gives channels-last memory, in which convolutions are fastest on a CPU.
+            # The permuted images are channels-last in memory, the fastest layout for convolutions on a CPU.
             embedded: Tensor = self.encoder(observations.permute(0, 3, 1, 2).float().mul_(1.0 / 255.0))
             return embedded
         scaled: Tensor = (observations.float() - self.middle) / self.scale
@@ -97,7 +97,7 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
 
 
 def policy_spec(settings: PPOSettings) -> RLModuleSpec:
-    """How RLlib is told to build an `ActorCritic`; spaces are filled in by RLlib."""
+    """Return the RLlib spec of an `ActorCritic`; RLlib fills in the spaces."""
     return RLModuleSpec(
         module_class=ActorCritic,
         model_config={
@@ -109,21 +109,21 @@ def policy_spec(settings: PPOSettings) -> RLModuleSpec:
 
 
 def built(spec: RLModuleSpec, observation_space: Any, action_space: Any) -> Any:
-    """The module that ``spec`` describes, for these spaces."""
+    """Build the module that ``spec`` describes, with these spaces."""
     spec = copy.copy(spec)
     spec.observation_space, spec.action_space = observation_space, action_space
     return spec.build()
 
 
 def checked_network(spec: RLModuleSpec, observation_space: Any, action_space: Any) -> Any:
-    """The module that ``spec`` describes, built once to see that it can be.
+    """Build the module that ``spec`` describes, to check it.
 
     Raises:
-        SettingError: it cannot, or takes other observations, or is recurrent.
+        SettingError: building fails, or the module doesn't accept the observations, or it is recurrent.
     """
     if spec.module_class is ActorCritic:
         return built(spec, observation_space, action_space)
-    name = f"The policy network that rl_module() sets ({spec.module_class.__name__})"
+    name = f"The policy network of rl_module() ({spec.module_class.__name__})"
     if spec.module_class is DefaultPPOTorchRLModule and spec.catalog_class is None:
         known = {field.name for field in fields(DefaultModelConfig)}
         if unknown := sorted(set(spec.model_config) - known):
@@ -135,28 +135,28 @@ def checked_network(spec: RLModuleSpec, observation_space: Any, action_space: An
         outputs = {} if stateful else module.forward_inference({Columns.OBS: observations})
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise SettingError(f"{name} does not take the observations {observation_space}: {first}") from error
+        raise SettingError(f"{name} doesn't accept the observations {observation_space}: {first}") from error
     if stateful:
         raise SettingError(
-            f"{name} is recurrent, and clips and rewards are of single observations: leave use_lstm out and stack "
+            f"{name} is recurrent, but rewards are learned for single observations: disable use_lstm and stack "
             "observations in the environment (gymnasium.wrappers.FrameStackObservation)."
         )
     if Columns.ACTION_DIST_INPUTS not in outputs:
-        raise SettingError(f"{name} gives no {Columns.ACTION_DIST_INPUTS!r}: have its forward pass return it.")
+        raise SettingError(f"{name} doesn't return {Columns.ACTION_DIST_INPUTS!r}: return it from its forward pass.")
     return module
 
 
 class CollectorPolicy:
-    """An RLModule as the rollout collector wants it: observation in, environment's action out."""
+    """Adapts an RLModule to the rollout collector: observation in, environment action out."""
 
     def __init__(self, module: Any):
         self.module = module
         self.distribution = module.get_exploration_action_dist_cls()
 
     def act(self, observation: Array, rng: np.random.Generator) -> Any:
-        """An action drawn from the policy for one observation."""
+        """Sample an action from the policy for one observation."""
         inputs = self.module.forward_exploration({Columns.OBS: torch.as_tensor(np.asarray(observation)[None])})
-        if self.distribution not in (TorchCategorical, TorchDiagGaussian):  # somebody's own
+        if self.distribution not in (TorchCategorical, TorchDiagGaussian):  # a custom distribution
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(int(rng.integers(2**63)))
                 action = self.distribution.from_logits(inputs[Columns.ACTION_DIST_INPUTS]).sample()[0]
@@ -169,7 +169,7 @@ class CollectorPolicy:
         return to_env_actions(mean + np.exp(log_std) * rng.standard_normal(mean.shape), self.module.action_space)
 
     def best(self, observations: Array) -> Array:
-        """The most likely action for each of ``n`` observations, as the environment takes it: the deterministic policy."""
+        """Return the deterministic policy's action for each of ``n`` observations, as the environment takes it."""
         inputs = self.module.forward_inference({Columns.OBS: torch.as_tensor(np.asarray(observations))})
         distribution = self.module.get_inference_action_dist_cls().from_logits(inputs[Columns.ACTION_DIST_INPUTS])
         return to_env_actions(distribution.to_deterministic().sample().numpy(), self.module.action_space)
@@ -177,12 +177,12 @@ class CollectorPolicy:
 
 @dataclass(frozen=True)
 class PolicyMaker:
-    """Makes a `CollectorPolicy` where it is called, in the collector's process.
+    """Makes a `CollectorPolicy` in the process that calls it.
 
     Attributes:
-        spec: how to build the policy's module.
-        observation_space, action_space: the environment's.
-        weights: of the module, as numpy arrays.
+        spec: the policy module's spec.
+        observation_space, action_space: the environment's spaces.
+        weights: the module's weights, as numpy arrays.
     """
 
     spec: RLModuleSpec
@@ -191,7 +191,7 @@ class PolicyMaker:
     weights: dict[str, Any]
 
     def __call__(self) -> CollectorPolicy:
-        """The policy."""
+        """Build the policy."""
         module = built(self.spec, self.observation_space, self.action_space)
         module.set_state(self.weights)
         return CollectorPolicy(module)
@@ -234,13 +234,13 @@ def _image_encoder(network: PolicyNetwork, shape: tuple[int, ...]) -> tuple[nn.M
             flat = body(torch.zeros(1, shape[2], height, width)).shape[1]
     except RuntimeError as error:
         raise SettingError(
-            f"ppo.network is {network!r}, and images of {height}x{width} pixels are too small for it; use images of 36x36 or more."
+            f"ppo.network is {network!r}, but images of {height}x{width} pixels are too small for it; use images of 36x36 or more."
         ) from error
     return nn.Sequential(body, _linear(flat, features, math.sqrt(2.0)), nn.ReLU()), features
 
 
 class _ImpalaBlock(nn.Module):
-    """Convolution, pooling and two residual blocks (Espeholt et al. 2018, the network of procgen's paper)."""
+    """Convolution, pooling and two residual blocks (IMPALA, Espeholt et al. 2018; the network of the Procgen paper)."""
 
     def __init__(self, channels: int, filters: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""PreferencePPO: PPO on a reward that is learned, while it trains, from comparisons."""
+"""PreferencePPO: PPO on a reward that is learned from comparisons during training."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         )
         algorithm = config.build_algo()
 
-    Everything else is `PPOConfig`; what of it a learned reward cannot honour is refused (`rlhf_ray.rllib.inherited`). The
-    settings of the groups are the fields of `FragmentSettings`, `PreferenceSettings`, `RewardModelSettings` and
-    `LabellingSettings`, where each is explained; values may be Tune's samplers.
+    Everything else is `PPOConfig`; settings that don't work with a learned reward are refused (`rlhf_ray.rllib.inherited`). The
+    groups' settings are the fields of `FragmentSettings`, `PreferenceSettings`, `RewardModelSettings` and `LabellingSettings`,
+    which document them. Values may be Tune's samplers.
     """
 
     agent = "ppo"
@@ -50,8 +50,8 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         apply_ppo(self, experiment.ppo, total_env_steps)
 
     def agent_settings(self) -> dict[str, Any]:
-        """See `PreferenceConfig.agent_settings`: those that the rest of the experiment has to fit to."""
-        if not isinstance(self.total_train_batch_size, int):  # one of Tune's samplers
+        """See `PreferenceConfig.agent_settings`. Returns the settings that the rest of the experiment depends on."""
+        if not isinstance(self.total_train_batch_size, int):  # a Tune sampler
             return {}
         return {
             "num_envs": self.num_envs_per_env_runner,
@@ -68,19 +68,19 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
 
     @property
     def most_iteration_env_steps(self) -> int:
-        """The most environment steps that an iteration takes.
+        """Maximum number of environment steps per iteration.
 
-        RLlib steps all copies of the environment together, and steps in which a copy begins a new episode do not count. Where
-        episodes end at different times a rollout may so have some steps more than asked for, fewer than there are copies.
+        RLlib steps all copies of the environment together and doesn't count the steps in which a copy resets. If episodes end at
+        different times, a rollout can exceed the requested steps by less than the number of copies.
         """
         copies = self.num_envs_per_env_runner * max(1, self.num_env_runners)
         return self.iteration_env_steps + (copies if self.settings().preferences.allow_variable_horizon else 0)
 
     def validate(self) -> None:
-        """Check every setting.
+        """Check all settings.
 
         Raises:
-            SettingError: with the setting, its value and the remedy.
+            SettingError: a setting is invalid. The message names the setting, the value and the remedy.
         """
         if self.in_evaluation:
             super().validate()
@@ -89,7 +89,7 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         super().validate()
         if self.batch_mode != "truncate_episodes":
             raise SettingError(
-                f"batch_mode is {self.batch_mode!r}; only 'truncate_episodes' takes a known number of steps."
+                f"batch_mode is {self.batch_mode!r}; use 'truncate_episodes', the only one with a known number of steps."
             )
         self.check_settings()
 
@@ -98,7 +98,7 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         return PPOLearner
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """The policy of `rlhf_ray.rllib.policy`; RLlib's own where that is what `rl_module` configures, or the class it names."""
+        """Return `rlhf_ray.rllib.policy`'s network, or the one that `rl_module` configures."""
         given = module_spec(self)
         if isinstance(given, MultiRLModuleSpec):
             given = given.rl_module_specs.get(DEFAULT_MODULE_ID)
@@ -110,7 +110,7 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
 
 
 class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
-    """RLlib's PPO learner, whose optimiser does not import torch's compiler."""
+    """RLlib's PPO learner with an optimiser that doesn't import torch's compiler."""
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """Register the optimiser (called by RLlib)."""
@@ -119,18 +119,18 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
 
 
 class PreferencePPO(LearnsFromPreferences, PPO):  # type: ignore[misc]
-    """PPO whose learner sees a learned reward. An RLlib `Algorithm`: build it with `PreferencePPOConfig`."""
+    """PPO whose learner sees a learned reward. An RLlib `Algorithm`: build it from a `PreferencePPOConfig`."""
 
     config: PreferencePPOConfig
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
-        """A `PreferencePPOConfig` with the defaults."""
+        """Return a default `PreferencePPOConfig`."""
         return PreferencePPOConfig()
 
 
 def apply_ppo(config: PPOConfig, settings: PPOSettings, total_env_steps: int | None = None) -> None:
-    """Set RLlib's PPO up as ``settings`` say. The learning rate falls only where ``total_env_steps`` is given."""
+    """Apply ``settings`` to RLlib's PPO. The learning rate decays only if ``total_env_steps`` is given."""
     rate: Any = settings.learning_rate
     if settings.final_learning_rate is not None and total_env_steps is not None:
         rate = [[0, rate], [total_env_steps, settings.final_learning_rate]]
@@ -145,8 +145,8 @@ def apply_ppo(config: PPOConfig, settings: PPOSettings, total_env_steps: int | N
         lr=rate,
         gamma=settings.gamma,
         lambda_=settings.gae_lambda,
-        train_batch_size=settings.iteration_env_steps,  # RLlib lets train_batch_size_per_learner win over it
-        minibatch_size=settings.minibatch_size // learners,  # of each learner
+        train_batch_size=settings.iteration_env_steps,  # in RLlib, train_batch_size_per_learner would override it
+        minibatch_size=settings.minibatch_size // learners,  # per learner
         num_epochs=settings.epochs,
         clip_param=settings.clip,
         entropy_coeff=settings.entropy_coefficient,

@@ -1,4 +1,4 @@
-"""The reference: PPO with an experiment's settings and as many environment steps, on the true reward."""
+"""The reference: PPO on the true reward, with an experiment's settings and number of environment steps."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from rlhf_ray.settings import Experiment
 
 
 class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
-    """RLlib's PPO on the true reward, otherwise as `PreferencePPOConfig` sets it up.
+    """RLlib's PPO on the true reward, otherwise set up like `PreferencePPOConfig`.
 
-    The true reward is brought to mean 0 and standard deviation 1, as the learned one is: the same learning rates and gradient
-    limits would not fit it otherwise.
+    The true reward is normalised to mean 0 and standard deviation 1, like the learned one: otherwise the same learning rates and
+    gradient limits would not suit it.
     """
 
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> ReferencePPOConfig:
-        """The reference of ``experiment``."""
+        """Build the reference configuration of ``experiment``."""
         config = cls()
         config.env_runner_cls, config.faults = EnvRunner, f"reference-{uuid.uuid4().hex[:12]}"
         register_environment(config, experiment.environment)
@@ -43,21 +43,21 @@ class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
         return config
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
-        """RLlib's pipeline, and the normaliser after it."""
+        """Build RLlib's pipeline, followed by the reward normaliser."""
         pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
         pipeline.append(NormalisedReward())
         return pipeline
 
 
 class NormalisedReward(ConnectorV2):  # type: ignore[misc]
-    """Brings the true rewards to mean 0 and standard deviation 1 over all steps so far."""
+    """Normalises the true rewards to mean 0 and standard deviation 1 over all steps so far."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self._count, self._sum, self._squares = 0.0, 0.0, 0.0
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Replace the rewards of the policy's steps; rows that are no real steps get none."""
+        """Replace the rewards of the policy's steps; masked rows get 0."""
         columns = batch[DEFAULT_MODULE_ID]
         rewards, real = columns[Columns.REWARDS], columns[Columns.LOSS_MASK]
         steps = rewards[real].double()
@@ -71,9 +71,9 @@ class NormalisedReward(ConnectorV2):  # type: ignore[misc]
 
 
 def train_reference(experiment: Experiment) -> CollectorPolicy:
-    """Train the reference of ``experiment``; its policy.
+    """Train the reference of ``experiment`` and return its policy.
 
-    It takes at most one iteration less than the budget, and learns in this process.
+    It trains in this process, for whole iterations, and so may use up to one iteration less than the step budget.
     """
     alone = dataclasses.replace(experiment, ppo=dataclasses.replace(experiment.ppo, num_learners=0))
     algorithm = ReferencePPOConfig.from_experiment(alone).build_algo()
@@ -85,7 +85,7 @@ def train_reference(experiment: Experiment) -> CollectorPolicy:
         return CollectorPolicy(module)
     except KeyboardInterrupt:
         hush_ray()
-        forget_env_runners(algorithm.env_runner_group)  # else `stop` waits for what they sample
+        forget_env_runners(algorithm.env_runner_group)  # otherwise `stop` waits for their rollouts
         raise
     finally:
         algorithm.stop()

@@ -1,4 +1,4 @@
-"""All that is used of RLlib beyond its interface. tests/rllib/test_rllib_internals.py holds it to the installed RLlib."""
+"""All uses of RLlib beyond its public interface. tests/rllib/test_rllib_internals.py checks them against the installed RLlib."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
 NAMESPACE = b"rlhf_ray"
-"""Of the cluster's key-value store."""
+"""Namespace in the cluster's key-value store."""
 
 
 def env_creator(name: str) -> Any:
-    """What `ray.tune.register_env` was given for this name; None where nothing was."""
+    """Return the creator registered with `ray.tune.register_env` under this name; None if there is none."""
     return _global_registry.get(ENV_CREATOR, name) if _global_registry.contains(ENV_CREATOR, name) else None
 
 
 def tell_cluster(key: str, said: str) -> None:
-    """Leave a line under ``key`` in the cluster's key-value store."""
+    """Store a line under ``key`` in the cluster's key-value store."""
     _internal_kv_put(key.encode(), said.encode(), namespace=NAMESPACE)
 
 
 def told_cluster(key: str) -> str | None:
-    """The line that was left under ``key``, which is gone with this; None where there is none."""
+    """Remove and return the line under ``key``; None if there is none."""
     said = _internal_kv_get(key.encode(), namespace=NAMESPACE)
     if said is not None:
         _internal_kv_del(key.encode(), namespace=NAMESPACE)
@@ -36,54 +36,54 @@ def told_cluster(key: str) -> str | None:
 
 
 def env_runner_calls(group: EnvRunnerGroup, tag: str) -> dict[Any, int]:
-    """The calls of `foreach_env_runner_async` with this tag that are under way, with their env runners.
+    """Return the pending calls of `foreach_env_runner_async` with this tag, with their env runners.
 
-    RLlib's own way to wait for them waits for all.
+    RLlib's public interface can only wait for all of them.
     """
     calls: dict[Any, tuple[str, int]] = group._worker_manager._in_flight_req_to_actor_id
     return {call: runner for call, (of, runner) in calls.items() if of == tag}
 
 
 def forget_env_runners(group: EnvRunnerGroup) -> None:
-    """End all remote env runners at once, whatever they are doing."""
+    """Stop all remote env runners at once, even if busy."""
     group._worker_manager.clear()
 
 
 def begin_episodes(runner: Any, seed: int) -> None:
-    """Have an env runner begin new episodes, from ``seed``."""
+    """Make an env runner start new episodes from ``seed``."""
     runner._seed = seed
     runner._needs_initial_reset = True
 
 
 def local_learner(group: Any) -> Any:
-    """The learner of a group that learns in this process."""
+    """Return the learner of a group without remote learners."""
     return group._learner
 
 
 def use_own_learning_rates(learner: Any, timestep: int) -> None:
-    """Have the learner's optimisers use the rates that its own configuration has at ``timestep``."""
+    """Set the learner's optimisers to the learning rates of its own configuration at ``timestep``."""
     for optimizer, schedule in learner._optimizer_lr_schedules.items():
         learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=timestep))
 
 
 def module_spec(config: Any) -> Any:
-    """What `AlgorithmConfig.rl_module` was given as ``rl_module_spec``; None where nothing was."""
+    """Return the ``rl_module_spec`` passed to `AlgorithmConfig.rl_module`; None if there is none."""
     return config._rl_module_spec
 
 
 def model_config(config: Any) -> Any:
-    """What `AlgorithmConfig.rl_module` was given as ``model_config``."""
+    """Return the ``model_config`` passed to `AlgorithmConfig.rl_module`."""
     return config._model_config
 
 
 def model_config_of(spec: Any) -> dict[str, Any]:
-    """The ``model_config`` of an `RLModuleSpec`, as a dict."""
+    """Return the ``model_config`` of an `RLModuleSpec` as a dict."""
     config: dict[str, Any] = spec._get_model_config()
     return config
 
 
 class _SpreadGroup(EnvRunnerGroup):  # type: ignore[misc]
-    """An `EnvRunnerGroup` that asks Ray to spread its actors. RLlib has no setting for it outside of placement groups."""
+    """An `EnvRunnerGroup` that spreads its actors over nodes. RLlib has no setting for that without placement groups."""
 
     @property
     def _remote_args(self) -> dict[str, Any]:
@@ -96,10 +96,10 @@ class _SpreadGroup(EnvRunnerGroup):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def spread_env_runners() -> Iterator[None]:
-    """Within it, algorithms that are set up spread their env runners over the cluster.
+    """Context manager: algorithms that are set up inside spread their env runners over the cluster.
 
-    By itself Ray fills the node of the caller to half first, which is where the learner and the ring's actors are. In a trial of
-    Tune's nothing changes: its placement group has a place for each.
+    By default, Ray first fills half of the caller's node, which also runs the learner and the ring's actors. Has no effect in a
+    Tune trial, whose placement group has a bundle for each actor.
     """
     if ray.util.get_current_placement_group() is not None:
         yield
@@ -114,7 +114,7 @@ def spread_env_runners() -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded_without_compiler() -> Iterator[None]:
-    """Within it, RLlib that seeds torch does not import torch's compiler, to set the same for what is compiled."""
+    """Context manager: seeding torch by RLlib skips the import of torch's compiler, whose settings RLlib would also seed."""
 
     def only_eager(mode: bool, warn_only: bool = False) -> None:
         torch.set_deterministic_debug_mode(("warn" if warn_only else "error") if mode else "default")

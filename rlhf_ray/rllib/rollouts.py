@@ -1,7 +1,7 @@
-"""Rollouts ahead: env runners that sample while the learner learns, and wait neither for it nor for each other.
+"""Rollouts ahead: env runners sample while the learner learns, and wait neither for it nor for each other.
 
-What moves between processes is references: an env runner keeps its rollout in its node's object store, and the learner that learns
-from it fetches it from there, once. This process sees frames only where it is the learner.
+Processes exchange references: an env runner keeps its rollout in its node's object store, and the learner fetches it from there,
+once. This process sees observations only if it is the learner.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ TAG = "rollouts"
 
 
 class RolloutsAhead:
-    """The rollouts of a run's env runners: each begins its next as soon as its last is there.
+    """The rollouts of a run's env runners. Each env runner starts its next one as soon as the last is done.
 
-    An iteration takes as many as there are env runners, the first that come, so that one that is slow or lost holds up nobody;
-    those that are faster sample more of them.
+    An iteration takes as many rollouts as there are env runners, in order of arrival: a slow or lost env runner delays nobody, and
+    faster ones contribute more.
     """
 
     def __init__(self, algorithm: PPO):
         self.runners: Any = algorithm.env_runner_group
         self.config: Any = algorithm.config
         self.ready: deque[tuple[Any, Any]] = deque()
-        """References of rollouts that came, and their metrics."""
+        """References of finished rollouts and their metrics."""
 
     def take(self, most: int) -> list[tuple[Any, Any]]:
-        """The next rollouts, of which there are fewer only where env runners are lost, or too slow for ``sample_timeout_s``.
+        """Return the next rollouts: one per env runner, fewer if env runners are lost or exceed ``sample_timeout_s``.
 
         Args:
-            most: rollouts that may still be taken in the whole run, these included: no more are begun.
+            most: maximum number of rollouts for the rest of the run, including these. No more are started.
         """
         wanted = min(most, self.config.num_env_runners)
         deadline = time.monotonic() + self.config.sample_timeout_s
@@ -60,7 +60,7 @@ class RolloutsAhead:
             ray.wait(list(under_way), num_returns=1, timeout=left, fetch_local=False)
 
     def _begin(self, most: int) -> None:
-        """Have those sample who do not, as far as what they make is wanted."""
+        """Start rollouts on idle env runners, as many as are still needed."""
         busy = set(self._under_way().values())
         idle = [runner for runner in self.runners.healthy_env_runner_ids() if runner not in busy]
         idle = idle[: max(0, most - len(self.ready) - len(busy))]
@@ -68,20 +68,20 @@ class RolloutsAhead:
             self.runners.foreach_env_runner_async(_sample, tag=TAG, remote_worker_ids=idle)
 
     def _under_way(self) -> dict[Any, int]:
-        """The calls that sample, with their env runners."""
+        """Return the pending rollout calls, with their env runners."""
         return env_runner_calls(self.runners, TAG)
 
 
 def learn_while_sampling(algorithm: PPO, ahead: RolloutsAhead, most: int) -> None:
-    """One iteration of RLlib's PPO (its `training_step`) on rollouts that were begun during the one before.
+    """Run one iteration of RLlib's PPO (its `training_step`) on rollouts that started during the previous one.
 
-    The policy that sampled is mostly one update old, older the slower an env runner is compared with the others. PPO's probability
-    ratios are against the policy that sampled, as always.
+    The policy that sampled is usually one update old, and older for slow env runners. As always, PPO's probability ratios are
+    relative to the policy that sampled.
 
     Args:
-        algorithm: with env runners of their own processes.
+        algorithm: an algorithm with remote env runners.
         ahead: its rollouts.
-        most: rollouts that may be taken until the end of training.
+        most: maximum number of rollouts until the end of training.
     """
     metrics, runners, learners = algorithm.metrics, algorithm.env_runner_group, algorithm.learner_group
     with metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
@@ -114,22 +114,22 @@ def learn_while_sampling(algorithm: PPO, ahead: RolloutsAhead, most: int) -> Non
 
 
 def _sample(runner: Any) -> tuple[Any, Any]:
-    """A rollout's reference, and the metrics of it (called in the env runner)."""
+    """Sample a rollout; return its reference and metrics (called in the env runner)."""
     return ray.put(runner.sample()), runner.get_metrics()
 
 
 def _data(algorithm: PPO, references: list[Any]) -> dict[str, Any] | None:
-    """The rollouts as the learners take them, by reference where there are enough for all learners; None where none are left."""
+    """Return the rollouts as learner arguments: by reference if there are enough for all learners; None if all were lost."""
     config = algorithm.config
     if config.num_learners == 0 or len(references) < config.num_learners:
         episodes = []
         for reference in references:
-            with contextlib.suppress(ray.exceptions.ObjectLostError):  # its node, or its env runner, is gone
+            with contextlib.suppress(ray.exceptions.ObjectLostError):  # its node or env runner is gone
                 episodes += ray.get(reference)
         return {"episodes": episodes} if episodes else None
     if config.num_learners == 1:
         return {"episodes_refs": references}
-    # As many minibatches for each learner, whatever its share: they wait for each other at every one.
+    # The same number of minibatches for each learner, whatever its share: they synchronise at every minibatch.
     steps = config.total_train_batch_size * len(references) // config.num_env_runners // config.num_learners
     minibatches = max(1, config.num_epochs * steps // config.minibatch_size)
     return {"episodes_refs": references, "num_total_minibatches": minibatches}

@@ -1,4 +1,4 @@
-"""A policy out of an algorithm's checkpoint, without the algorithm."""
+"""Loads a policy from an algorithm's checkpoint, without the algorithm."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from rlhf_ray.rllib.policy import CollectorPolicy
 
 
 def load_policy(checkpoint: Path) -> CollectorPolicy:
-    """The policy in an algorithm's checkpoint, without building the algorithm. Needs no running Ray."""
+    """Load the policy from an algorithm's checkpoint. Needs no running Ray.
+
+    Raises:
+        ValueError: the folder is not a checkpoint with a policy.
+    """
     path = checkpoint / COMPONENT_LEARNER_GROUP / COMPONENT_LEARNER / COMPONENT_RL_MODULE / DEFAULT_MODULE_ID
     if not path.is_dir():
-        raise ValueError(f"{checkpoint} is no checkpoint with a policy.")
+        raise ValueError(f"{checkpoint} is not a checkpoint with a policy.")
     return CollectorPolicy(RLModule.from_checkpoint(path))

@@ -1,4 +1,4 @@
-"""Seeding: makes what follows depend on nothing but the weights and a seed, in every process of an algorithm."""
+"""Seeding: resets all processes of an algorithm so that the future depends only on the weights and a seed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rlhf_ray.rllib.rllib_internals import begin_episodes
 
 
 def begin_anew(algorithm: Algorithm, seed: Sequence[int]) -> None:
-    """Have all environments begin new episodes and all generators start from ``seed``.
+    """Start new episodes in all environments and reseed all random generators from ``seed``.
 
-    RLlib keeps neither environments nor generators in its checkpoints. An algorithm that begins anew now and then can be
-    continued from there: one that was restored and one that never stopped come to the same.
+    RLlib's checkpoints contain neither environments nor generators. An algorithm that does this at regular iterations can resume
+    there: a restored run and an uninterrupted one give the same result.
     """
 
     def begin_runner(runner: Any) -> None:
@@ -31,7 +31,7 @@ def begin_anew(algorithm: Algorithm, seed: Sequence[int]) -> None:
 
 
 def _seed_process(seed: Sequence[int]) -> int:
-    """Seed every global generator of this process; the number it is done with."""
+    """Seed all global generators of this process; return the derived seed."""
     number = int(np.random.SeedSequence(list(seed)).generate_state(1)[0] >> 1)
     random.seed(number)
     np.random.seed(number)

@@ -1,4 +1,4 @@
-"""What a training may start from: fitted reward models and policies, read and compared with the environment."""
+"""Starting points of a training: loads fitted reward models and policies, and checks them against the environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlhf_ray.settings import RewardModelSettings
 
 
 def fitted_reward(path: Path | str) -> RewardEnsemble:
-    """The reward model in the folder ``path``, or in that of a run or a checkpoint.
+    """Load the reward model from a folder: its own, a run's or a checkpoint's.
 
     Raises:
         SettingError: there is none.
@@ -39,32 +39,32 @@ def check_reward(
     settings: RewardModelSettings,
     where: str,
 ) -> None:
-    """Check that a reward model fits an environment with these spaces, and the settings.
+    """Check that a reward model fits the environment's spaces and the settings.
 
     Raises:
-        SettingError: it does not; names both.
+        SettingError: it doesn't.
     """
     if (reward.observation_space, reward.action_space) != (observation_space, action_space):
         raise SettingError(
             f"The reward model in {where} is for observations {reward.observation_space} and actions {reward.action_space}; the "
-            f"environment has {observation_space} and {action_space}. Use the environment that it was fitted for."
+            f"environment has {observation_space} and {action_space}. Use the environment it was fitted for."
         )
     if reward.settings != settings:
         raise SettingError(
-            f"The reward model in {where} is fitted already, and reward_model has settings other than it was fitted with: set none."
+            f"The reward model in {where} is already fitted, but reward_model has other settings than it was fitted with: set none."
         )
 
 
 def policy_weights(path: Path | str) -> dict[str, Array]:
-    """The weights of a policy: of a run's newest checkpoint, of an RLlib checkpoint, or of a ``.safetensors`` file.
+    """Load a policy's weights from a run's newest checkpoint, an RLlib checkpoint or a ``.safetensors`` file.
 
     Raises:
-        SettingError: there is no policy.
+        SettingError: there is no policy at ``path``.
     """
     path = Path(path)
     if path.is_file() and path.suffix == ".safetensors":
         return load_file(path)
-    checkpoint = last_checkpoint(path / "checkpoints") or path  # of a run's folder, or itself one
+    checkpoint = last_checkpoint(path / "checkpoints") or path  # a run's folder, or a checkpoint itself
     try:
         state: Mapping[str, Any] = load_policy(checkpoint).module.get_state()
     except ValueError as error:
@@ -73,17 +73,17 @@ def policy_weights(path: Path | str) -> dict[str, Array]:
 
 
 def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], where: str) -> None:
-    """Check that ``weights`` are those of a policy whose weights look like ``expected``.
+    """Check that ``weights`` have the names and shapes of ``expected``.
 
     Raises:
-        SettingError: names the first that is missing, too much or of another shape.
+        SettingError: a weight is missing, unknown or of another shape. The message names the first one.
     """
     given, wanted = ({name: np.shape(value) for name, value in of.items()} for of in (weights, expected))
     for name in [*wanted, *given]:
         if given.get(name) != wanted.get(name):
             has, needs = (_shape(of.get(name)) for of in (given, wanted))
             raise SettingError(
-                f"The policy in {where} does not fit: its {name} {has}, and with this environment, ppo.network and ppo.hidden it "
+                f"The policy in {where} doesn't fit: its {name} {has}, but with this environment, ppo.network and ppo.hidden it "
                 f"{needs}. Use the environment and the ppo settings that it was trained with."
             )
 

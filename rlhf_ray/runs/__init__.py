@@ -1,1 +1,1 @@
-"""Runs: from an experiment to a folder with a trained agent, and a report of it."""
+"""Runs: train an experiment into a run folder with an agent and a report."""

@@ -1,4 +1,4 @@
-"""Callbacks: what a run tells, and to whom. Each listener (progress bars, metrics files, trackers, yours) is one `Callback`.
+"""Callbacks: hooks into a run. Progress bars, metrics files, trackers and your own code are each a `Callback`.
 
 ::
 
@@ -26,7 +26,7 @@ from rlhf_ray.data.failures import explain
 from rlhf_ray.data.plain import plain
 from rlhf_ray.data.registry import Registry
 
-if TYPE_CHECKING:  # RLlib takes seconds to import, which the terminal's progress does without
+if TYPE_CHECKING:  # RLlib takes seconds to import, and the terminal's progress does not need it
     from rlhf_ray.rllib.algorithm import LearnsFromPreferences
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.outcome import Outcome
@@ -35,12 +35,12 @@ if TYPE_CHECKING:  # RLlib takes seconds to import, which the terminal's progres
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """The run that callbacks listen to.
+    """The run passed to callbacks.
 
     Attributes:
-        experiment: its settings.
-        folder: its folder.
-        algorithm: the RLlib `Algorithm` that trains, with ``reward_model()``, ``env_steps`` and all that RLlib has.
+        experiment: the run's settings.
+        folder: the run folder.
+        algorithm: the RLlib `Algorithm`, with additional ``reward_model()`` and ``env_steps``.
     """
 
     experiment: Experiment
@@ -49,39 +49,39 @@ class TrainingRun:
 
 
 class Callback:
-    """Listens to a run. Override the hooks you need; each does nothing by itself.
+    """Base class of callbacks. Override the hooks you need; each does nothing by default.
 
-    The hooks run in the process that trains, which waits for them. All callbacks hear a hook in the order of the list, and
-    `on_end` in the reverse, as nested ``with`` blocks end. `on_metrics` hands the same dict to each: what one adds to it, those
-    after it see. The run puts its alarms before your callbacks, and the files it writes after them, so that your callbacks see
-    the alarms and the files hold what you add.
+    Hooks run synchronously in the training process. They are called in list order, `on_end` in reverse order, like nested
+    ``with`` blocks. `on_metrics` passes the same dict to every callback, so later callbacks see the entries that earlier ones
+    add. Alarms run before your callbacks and file writers after them: your callbacks see the alarms, and the files contain your
+    metrics.
 
-    Where a hook raises, the other callbacks still hear it. Then the run stops as by Ctrl-C, with a checkpoint, and raises a
-    `CallbackError` that names the callback and the hook; `rlhf-ray train --resume RUN` continues.
+    If a hook raises, the other callbacks are still called. The run then stops with a checkpoint, like on Ctrl-C, and raises a
+    `CallbackError` that names the callback and the hook; `rlhf-ray train --resume RUN` resumes it.
     """
 
     def on_start(self, run: TrainingRun) -> None:
-        """Training is about to begin, or to continue: a resumed run is back at its checkpoint."""
+        """Called before training starts, or continues from a restored checkpoint."""
 
     def on_stage(self, stage: str) -> None:
-        """The run does something else now: "training", "evaluating", "stopping", "fitting …". May come before `on_start`."""
+        """Called when the run enters a stage: "training", "evaluating", "stopping", "fitting …". May precede `on_start`."""
 
     def on_links(self, links: dict[str, str]) -> None:
-        """People label at these links, by name; again when they have changed. A link lets its owner in: show it to nobody else."""
+        """Called with the annotators' labelling links, by name, and again when they change. A link is a login: keep it private."""
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
-        """An iteration ended. `rlhf_ray.data.metrics` declares what ``metrics`` holds; numbers may be None."""
+        """Called after each iteration. `rlhf_ray.data.metrics` declares the keys of ``metrics``; values may be None."""
 
     def on_end(self, outcome: Outcome | None) -> None:
-        """The run is over. ``outcome`` is None where it failed. Comes once, wherever `on_start` came."""
+        """Called once at the end if `on_start` was called. ``outcome`` is None if the run failed."""
 
 
 CALLBACKS: Registry[Callback] = Registry("callback", Callback, {})
-"""Finds users' callbacks by ``module:Name``."""
+"""Loads user callbacks by ``module:Name``."""
 
 
 class Callbacks:
-    """Several callbacks as one. A hook that raises is remembered in ``failure`` and stops nobody at once; see `check`."""
+    """Calls several callbacks. Stores the first exception of a hook in ``failure`` and continues; see `check`."""
 
     def __init__(self, callbacks: Sequence[Callback]):
         self.callbacks = list(callbacks)
@@ -92,7 +92,7 @@ class Callbacks:
         """Raise the first failure.
 
         Raises:
-            CallbackError: a hook raised. Its message ends with the ``consequence``.
+            CallbackError: a hook raised. The message ends with ``consequence``.
         """
         if self.failure is not None:
             raise CallbackError(f"{self.failure}{consequence}") from self.failure.__cause__
@@ -111,7 +111,7 @@ class Callbacks:
         self._tell("on_links", links)
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
-        """See `Callback.on_metrics`. A value that can't be written is taken out again, and a failure of who added it."""
+        """See `Callback.on_metrics`. Removes values that can't be written as JSON and blames the callback that added them."""
         for callback in self.callbacks:
             before = dict(metrics)
             self._tell_one(callback, "on_metrics", metrics)
@@ -123,7 +123,7 @@ class Callbacks:
                     self._failed(
                         callback,
                         "on_metrics",
-                        f"set the metric {name!r} to {value!r}, which is no number, text or list",
+                        f"set the metric {name!r} to {value!r}, which is not a number, string or list",
                     )
 
     def on_end(self, outcome: Outcome | None) -> None:
@@ -148,23 +148,23 @@ class Callbacks:
 
 
 class Latest(Callback):
-    """Knows the last value of each metric that is a number, those of a resumed run's earlier iterations too."""
+    """Keeps the last non-null value of each metric, including iterations before a resume."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
 
     def on_start(self, run: TrainingRun) -> None:
-        """Look up what the iterations before came to."""
+        """Read the earlier iterations."""
         for row in run.folder.rows():
             self.on_metrics(row)
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
-        """Remember them."""
+        """Update the values."""
         self.values |= {name: value for name, value in metrics.items() if value is not None}
 
 
 def _said(error: Exception) -> str:
-    """The first line of what it says."""
+    """The first non-empty line of the error message."""
     text = explain(error) if isinstance(error, OSError) else str(error)
     return next((line.strip() for line in text.splitlines() if line.strip()), "nothing").rstrip(".")
 

@@ -1,4 +1,4 @@
-"""Events: numbers as TensorBoard reads them, each write whole or not there at all."""
+"""TensorBoard event files with atomic writes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from rlhf_ray.data.metrics import described
 
 
 class EventFile:
-    """An event file of TensorBoard's.
+    """A TensorBoard event file.
 
-    tensorboardX has a writer too, a thread that ends at the first full disk: from then on its queue fills up, and who writes waits
-    for ever.
+    Replaces tensorboardX's writer, whose thread dies on the first full disk; after that, writes block forever on a full queue.
 
     Args:
-        folder: of the event files; made where it is not there.
-        purge_step: TensorBoard forgets what it has read of this step and later ones, in other files of the folder.
+        folder: folder of the event files; created if it does not exist.
+        purge_step: TensorBoard drops events of this step and later from other files in the folder.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file can't be written.
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None):
-        from tensorboardX.proto import event_pb2  # imports torch: seconds, for commands that write nothing
+        from tensorboardX.proto import event_pb2  # imports torch, which takes seconds; some commands write nothing
 
         self._protocol: Any = event_pb2
         self._described: set[str] = set()
@@ -41,15 +40,15 @@ class EventFile:
             self._write(step=purge_step, session_log=log)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Add the ``values`` of ``step``. TensorBoard shows beside each what the metric is.
+        """Add the ``values`` of ``step``, with the metrics' descriptions for TensorBoard.
 
         Raises:
-            OSError: they cannot be written; the file is as before.
+            OSError: the values can't be written; the file is unchanged.
         """
         summary = self._protocol.Event().summary
         for name, value in values.items():
             added = summary.value.add(tag=name, simple_value=value)
-            if name not in self._described:  # TensorBoard reads it with the first value
+            if name not in self._described:  # TensorBoard reads the description from the first value
                 added.metadata.summary_description = described(name)
         self._write(step=step, summary=summary)
         self._described |= set(values)

@@ -1,15 +1,15 @@
-"""The run folder: where everything that a run leaves behind lies.
+"""The run folder: all files of a run.
 
 ::
 
-    config.json       the resolved settings                  metrics.jsonl   one line per iteration
+    config.json       the resolved settings                  metrics.jsonl   one row per iteration
     run.json          versions, machine, command, times      tensorboard/    the same metrics
     preferences/      the preference store                   result.json     the outcome
-    reward_model/     safetensors and JSON                   report.html     one page about all of it
+    reward_model/     safetensors and JSON                   report.html     the run report
     checkpoints/      RLlib's checkpoints of the algorithm, the newest two
-    start/            copies of what the run started from: reward_model/, labels/ (a store), policy.safetensors
-    labelling.json    where people label: their names and tokens, for the owner of the folder alone
-    labelling.port    the port of the labelling page, which a resumed run serves it at again
+    start/            copies of the parts the run started from: reward_model/, labels/ (a store), policy.safetensors
+    labelling.json    the annotators' names and tokens; readable by the folder's owner only
+    labelling.port    the port of the labelling page, reused by a resumed run
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FORMAT = "rlhf_ray.run/1"
 
 
 class RunFolder:
-    """The folder of one run. Makes nothing by itself: see `create`."""
+    """The folder of one run. The constructor creates nothing; see `create`."""
 
     def __init__(self, path: Path | str):
         self.path = run_path(path).absolute()
@@ -57,28 +57,26 @@ class RunFolder:
 
     @staticmethod
     def create(path: Path | str, experiment: Experiment, options: dict[str, Any] | None = None) -> RunFolder:
-        """Make the folder and write the settings, versions and command into it.
+        """Create the folder with the settings, versions and command.
 
         Args:
-            path: where.
+            path: path of the new folder.
             experiment: the settings.
-            options: what else the run was asked to do, for when it is resumed.
+            options: other options of the run, needed to resume it.
 
         Raises:
-            SettingError: something is in the folder already.
+            SettingError: the folder exists and is not empty.
         """
         folder = RunFolder(path)
         try:
             folder.path.mkdir(parents=True)
         except (FileExistsError, NotADirectoryError):
             if not folder.path.is_dir() or any(folder.path.iterdir()):
-                raise SettingError(
-                    f"run_dir is {folder.path}, and there is something there already: name another folder."
-                ) from None
+                raise SettingError(f"run_dir is {folder.path}, which already exists; give another folder.") from None
         try:
             folder._begin(experiment, options or {})
         except BaseException:
-            shutil.rmtree(folder.path, ignore_errors=True)  # or the next attempt would find something there
+            shutil.rmtree(folder.path, ignore_errors=True)  # or the next attempt would fail because the folder exists
             raise
         for name in experiment.own_names():
             consent.allow(consent.module_of(name))
@@ -108,28 +106,28 @@ class RunFolder:
 
     @staticmethod
     def open(path: Path | str) -> RunFolder:
-        """An existing run folder.
+        """Open an existing run folder.
 
         Raises:
-            SettingError: there is none.
+            SettingError: the path is not a run folder.
         """
         folder = RunFolder(path)
         if not folder.config.exists():
-            raise SettingError(f"{folder.path} is no run folder (it has no config.json).")
+            raise SettingError(f"{folder.path} is not a run folder (no config.json); give the folder of a run.")
         return folder
 
     @staticmethod
     def around(path: Path | str) -> RunFolder | None:
-        """The run folder that ``path`` is or lies in directly, as its store does; None where there is none."""
+        """The run folder at ``path`` or at its parent, as for a run's store; None if neither is one."""
         folders = (RunFolder(path), RunFolder(run_path(path).absolute().parent))
         return next((folder for folder in folders if folder.config.exists()), None)
 
     def experiment(self) -> Experiment:
-        """The settings of the run. The modules that it names are looked for where the run found them, too.
+        """The settings of the run. Also adds the folders where the run found its user modules to the search path.
 
         Raises:
-            SettingError: its config.json is missing, damaged or something else's; or nobody has allowed a module that it names
-                to be imported (`rlhf_ray.data.consent`).
+            SettingError: config.json is missing, damaged or not an experiment; or it names a module whose import was not allowed
+                (`rlhf_ray.data.consent`).
         """
         experiment = load_experiment(self.config)
         if experiment.own_names() and self.run.exists():
@@ -141,76 +139,76 @@ class RunFolder:
         """The newest whole checkpoint.
 
         Raises:
-            SettingError: there is none yet, or each is damaged.
+            SettingError: there is none yet, or all are damaged.
         """
         checkpoint = last_checkpoint(self.checkpoints)
         there = all_checkpoints(self.checkpoints)
         if checkpoint is None and there:
             damage = "; ".join(f"{each.name}: {', '.join(damaged_files(each)[:3])}" for each in there)
             raise SettingError(
-                f"Every checkpoint in {self.checkpoints} is damaged; these files are missing or changed ({damage}). Bring one back "
-                "from a copy, or remove that folder: `rlhf-ray train --resume` then begins anew, with the labels there are."
+                f"All checkpoints in {self.checkpoints} are damaged; files are missing or changed ({damage}). Restore one from a "
+                "backup, or delete that folder: `rlhf-ray train --resume` then restarts training with the stored labels."
             )
         if checkpoint is None:
             every = self.experiment().checkpoint_every
             raise SettingError(
-                f"{self.path} holds no policy yet: a run writes its first checkpoint after checkpoint_every={every} iterations, or "
-                "when it ends."
+                f"{self.path} has no policy yet: a run writes its first checkpoint after checkpoint_every={every} iterations or at "
+                "its end; try again then."
             )
         return checkpoint
 
     def about(self) -> dict[str, Any]:
-        """What `create` and `finish` wrote: versions, machine, command, times.
+        """Read run.json: versions, machine, command, times.
 
         Raises:
-            SettingError: run.json is missing, damaged or something else's.
+            SettingError: run.json is missing, damaged or not a run's.
         """
         try:
             values: dict[str, Any] = json.loads(self.run.read_text())
             if values["format"] != FORMAT:
                 raise ValueError(f"its format is {values['format']!r}")
         except (OSError, ValueError, TypeError, KeyError) as error:
-            why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({_said(error)})"
+            why = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read ({_said(error)})"
             raise SettingError(
-                f"{self.run} {why}: bring it back from a copy. Without it the run cannot be continued, only evaluated."
+                f"{self.run} {why}: restore it from a backup. Without it the run can be evaluated but not resumed."
             ) from error
         return values
 
     def metrics_at(self, iteration: int) -> dict[str, Any]:
-        """The metrics of one iteration; empty where there are none."""
+        """The metrics of one iteration; empty if there are none."""
         return next((row for row in reversed(read_metrics(self.metrics)) if row["iteration"] == iteration), {})
 
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run is complete."""
         about = self.about()
         return about["finished"] is not None and not about["interrupted"]
 
     def go_back_to(self, iteration: int) -> None:
-        """Forget the metrics of the iterations after ``iteration``, which are about to be done again."""
+        """Delete the metrics of the iterations after ``iteration``, which will be repeated."""
         rows = [row for row in read_metrics(self.metrics) if row["iteration"] <= iteration]
         write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def note_labels(self, last: int) -> None:
-        """Note the number of the store's last event before the run began."""
+        """Record the number of the store's last event before training starts."""
         self._write(self.run, self.about() | {"labels_until": last})
 
     def labels_before(self) -> int | None:
-        """What `note_labels` noted; None where the run did not come that far, or is of an earlier version."""
+        """The number from `note_labels`; None if the run did not get that far or is from an older version."""
         last: int | None = self.about().get("labels_until")
         return last
 
     def finish(self, result: dict[str, Any], *, interrupted: bool) -> None:
-        """Write the outcome and the time it was reached."""
+        """Write the outcome and the end time."""
         self._write(self.result, result)
         about = self.about() | {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted}
         self._write(self.run, about)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The metrics of all whole iterations."""
+        """The metrics of all complete iterations."""
         return read_metrics(self.metrics)
 
     def last_metrics(self) -> dict[str, Any]:
-        """The metrics of the last whole iteration; empty before the first."""
+        """The metrics of the last complete iteration; empty before the first."""
         rows = self.rows()
         return rows[-1] if rows else {}
 
@@ -224,7 +222,7 @@ def _said(error: Exception) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ``metrics.jsonl``; a last line that was cut off is left out."""
+    """The rows of a ``metrics.jsonl`` file, without a truncated last line."""
     rows: list[dict[str, Any]] = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:

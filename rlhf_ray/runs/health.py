@@ -1,7 +1,7 @@
-"""Health: alarms for training that goes wrong without an error.
+"""Health: alarms for training that fails without an error.
 
-Each alarm is one function of the metrics so far (the rows of ``metrics.jsonl``): what is wrong, in numbers, and what to do about
-it, or None. `Health` asks them all after each iteration. Thresholds lie outside of what runs that learned well have shown.
+Each alarm is a function of the metrics so far (the rows of ``metrics.jsonl``); it returns the problem, with numbers, and a remedy,
+or None. `Health` calls all of them after each iteration. Thresholds lie outside the range of runs that learned well.
 """
 
 from __future__ import annotations
@@ -23,56 +23,55 @@ Row = dict[str, Any]
 Rows = Sequence[Row]
 
 QUIET = 10
-"""Iterations in which nothing is seen of an alarm before it goes away, so that a number that crosses its threshold back and forth
-is told of once."""
+"""Iterations without a finding after which an alarm is cleared, so that a value oscillating around its threshold alarms once."""
 
 WINDOW = 10
-"""Iterations that returns are averaged over: the last so many are compared with as many at every earlier time."""
+"""Iterations per average of a return: compares the last window with every earlier window."""
 SURE = 3.0
-"""Standard errors two such averages must differ by: very many are compared, and neighbours are not independent."""
+"""Standard errors by which two averages must differ; high, because many windows are compared and neighbours are dependent."""
 SHARE_OF_SPAN = 0.2
-"""And the share of all the ground a return has covered so far. A smaller move is the to and fro of a policy that has settled."""
+"""Minimum change as a fraction of the return's range so far. Smaller changes are fluctuations of a converged policy."""
 SURE_OF_ACCURACY = 2.5
-"""Standard errors the held-out accuracy must fall by: fewer, since the learned return has to rise besides, and the true one not."""
+"""Standard errors by which held-out accuracy must fall; lower, because the learned return must rise too and the true one not."""
 
 SCALE_JUMP = 3.0
-"""Factor between the reward's scales of two versions in a row; up to 1.8 was seen between the first fits of runs that learned."""
+"""Factor between the reward scales of consecutive versions. Runs that learned had up to 1.8, between their first fits."""
 
 COLLAPSED_DISAGREEMENT = 1e-3
-"""Standard deviation, over members, of the predicted probability: below it they are one model. Runs that learned had 0.02 up."""
+"""Standard deviation of the predicted probability over members; below it, they are copies. Runs that learned had at least 0.02."""
 
 ENTROPY_LEFT = 0.005
-"""Share of the largest entropy, log(actions): of two actions, one taken 1 time in 2,500. Solved tasks went down to 0.012."""
+"""Fraction of the maximum entropy, log(actions); with two actions, one is taken 1 time in 2,500. Solved tasks reached 0.012."""
 SPREAD_LEFT = 0.02
-"""For continuous actions: the standard deviation (its geometric mean over action dimensions) as a share of that at the start.
-Entropy itself can be negative there and depends on the actions' unit; its change tells this share. A solved task went to 0.2."""
+"""For continuous actions: standard deviation (geometric mean over action dimensions) relative to the start, computed from the
+change in entropy; the entropy itself can be negative and depends on the action scale. A solved task reached 0.2."""
 SETTLED_FOR = 5
-"""Iterations on end that an entropy must be this low."""
+"""Consecutive iterations for which the entropy must be this low."""
 
 ONE_SIDED = 4.0
-"""Standard errors of a fair coin that the answers may lie from one half: all of 16 answers for one side, or 40 of 50."""
+"""Standard errors from one half, for a fair coin: reached by 16 of 16 answers for one side, or 40 of 50."""
 
 DISTINCT_CLIPS = 0.5
-"""Share of the clips in the pool that are not copies of others; below it most labels would go to copies."""
+"""Minimum fraction of distinct fragments in the pool; below it, most labels would compare duplicates."""
 FEW_ANSWERS = 20
-"""Answers below which a share of ties says nothing."""
+"""Minimum number of answers for a meaningful fraction of ties."""
 
 STARVING = 0.1
-"""Share of the labels due so far that are missing."""
+"""Fraction of the labels due that is missing."""
 STARVING_ROUNDS = 3
-"""Labelling rounds on end with so many missing; a single one happens when the clips are too few for all the pairs."""
+"""Consecutive labelling rounds with missing labels; a single one is normal when there are too few fragments for all pairs."""
 STARVING_ITERATIONS = 20
-"""Iterations on end, where labels come in while PPO goes on: more, since people answer in their own time."""
+"""Consecutive iterations in asynchronous mode; more, because people take their time to answer."""
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something that goes wrong.
+    """A problem in training.
 
     Attributes:
-        name: which alarm, always the same.
-        message: what was seen, with numbers.
-        remedy: what to do.
+        name: fixed name of the alarm.
+        message: the finding, with numbers.
+        remedy: how to fix it.
     """
 
     name: str
@@ -84,25 +83,25 @@ Check = Callable[[Rows], Alarm | None]
 
 
 class Alarms(Callback):
-    """Adds to the metrics of each iteration ``alarms``, the names of those that are on, and ``raised``, those that it raises."""
+    """Adds to each iteration's metrics ``alarms``, the names of active alarms, and ``raised``, the new ones."""
 
     def on_start(self, run: TrainingRun) -> None:
-        """Look at the iterations before, where a run is resumed."""
+        """Process the earlier iterations of a resumed run."""
         self._health = Health(run.algorithm.config.checked.action_space)
         for row in run.folder.rows():
             self._health.watch(row)
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
-        """Watch one iteration."""
+        """Check one iteration."""
         raised = [asdict(alarm) for alarm in self._health.watch(dict(metrics))]
         metrics |= {"alarms": self._health.active, "raised": raised}
 
 
 class Health:
-    """Watches a run through its metrics.
+    """Watches a run's metrics.
 
     Args:
-        action_space: the environment's, which tells what the policy's entropy means.
+        action_space: the environment's action space, to interpret the policy's entropy.
     """
 
     def __init__(self, action_space: gym.Space[Any]):
@@ -121,13 +120,13 @@ class Health:
 
     @property
     def active(self) -> list[str]:
-        """The names of the alarms that are on."""
+        """The names of the active alarms."""
         return sorted(self._last_seen)
 
     def watch(self, row: Row) -> list[Alarm]:
-        """Take in the metrics of one iteration, and tell which alarms it raises.
+        """Process the metrics of one iteration; returns the alarms it raises.
 
-        An alarm that is on is not raised again. It goes away when nothing is seen of it for `QUIET` iterations.
+        Active alarms are not raised again. An alarm is cleared after `QUIET` iterations without a finding.
         """
         self._rows.append(row)
         now = len(self._rows)
@@ -139,9 +138,9 @@ class Health:
 
 
 def reward_hacking(rows: Rows) -> Alarm | None:
-    """Since some earlier time the learned return has risen while the true return has fallen.
+    """The learned return has risen while the true return has fallen.
 
-    Or while the accuracy on held-out comparisons has fallen and the true return has not risen: it may not be known.
+    Or the held-out accuracy has fallen and the true return has not risen.
     """
     known = [i for i, row in enumerate(rows) if _has(row, "learned_return_mean", "true_return_mean")]
     if len(known) < 2 * WINDOW:
@@ -153,21 +152,21 @@ def reward_hacking(rows: Rows) -> Alarm | None:
         if true.direction[start] < 0:
             fallen = f"the true return fell from {true.means[start]:.4g} to {true.means[-1]:.4g}"
         elif accuracies := _accuracy_fell(rows[: known[start + WINDOW - 1] + 1], rows):
-            fallen = "the accuracy on held-out comparisons fell from {:.2f} to {:.2f}".format(*accuracies)
+            fallen = "held-out accuracy fell from {:.2f} to {:.2f}".format(*accuracies)
         else:
             continue
         return Alarm(
             "reward_hacking",
             f"Over the last {len(rows) - first} iterations the learned return rose from {learned.means[start]:.4g} to "
             f"{learned.means[-1]:.4g} while {fallen}.",
-            "The policy may have found what the reward model overrates. Ask about newer clips: more preferences.comparisons or "
-            "preferences.rounds, or a flatter preferences.schedule.",
+            "The policy may exploit errors of the reward model. Label newer behaviour: raise preferences.comparisons or "
+            "preferences.rounds, or choose a flatter preferences.schedule.",
         )
     return None
 
 
 def reward_scale(rows: Rows) -> Alarm | None:
-    """The scale of the raw reward jumps from one version to the next."""
+    """The scale of the raw reward jumps between consecutive versions."""
     fits = _newest(rows, 2, "reward_std", "reward_version")
     if len(fits) < 2:
         return None
@@ -176,51 +175,51 @@ def reward_scale(rows: Rows) -> Alarm | None:
         return None
     return Alarm(
         "reward_scale",
-        f"From reward version {before['reward_version']} to {now['reward_version']} the standard deviation of the raw reward went "
-        f"from {before['reward_std']:.3g} to {now['reward_std']:.3g}.",
-        "One fit changed the reward more than a few answers should. Make it gentler: fewer reward_model.updates, a smaller "
-        "reward_model.learning_rate or a larger reward_model.weight_decay.",
+        f"From reward version {before['reward_version']} to {now['reward_version']}, the standard deviation of the raw reward "
+        f"changed from {before['reward_std']:.3g} to {now['reward_std']:.3g}.",
+        "One fit should not change the reward this much. Lower reward_model.updates or reward_model.learning_rate, or raise "
+        "reward_model.weight_decay.",
     )
 
 
 def ensemble_collapse(rows: Rows) -> Alarm | None:
-    """The members of the ensemble agree so well that they are one model."""
+    """The ensemble members are practically identical."""
     fits = _newest(rows, 1, "disagreement")
     if not fits or fits[0]["disagreement"] >= COLLAPSED_DISAGREEMENT:
         return None
     return Alarm(
         "ensemble_collapse",
-        f"The members of the reward ensemble differ by {fits[0]['disagreement']:.1e} in the probabilities they predict.",
-        "They are one model: selection by disagreement is chance, and the ensemble is no better than one of them. Ask for more "
-        "comparisons for each fit, take fewer reward_model.initial_updates or updates, or set reward_model.bootstrap to True.",
+        f"The predicted probabilities of the ensemble members differ by only {fits[0]['disagreement']:.1e}.",
+        "The members act as one model, so selection by disagreement is random. Collect more comparisons per fit, lower "
+        "reward_model.initial_updates or reward_model.updates, or set reward_model.bootstrap to True.",
     )
 
 
 def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Alarm | None:
-    """The policy has all but stopped trying anything but one action."""
+    """The policy has practically stopped exploring."""
     seen = _newest(rows, SETTLED_FOR, "policy_entropy")
     if len(seen) < SETTLED_FOR:
         return None
     entropy = max(row["policy_entropy"] for row in seen)
     if isinstance(action_space, gym.spaces.Discrete):
         left, threshold = entropy / math.log(max(2, int(action_space.n))), ENTROPY_LEFT
-        what = f"entropy is {100 * left:.2g} % of the largest there is"
+        what = f"entropy is {100 * left:.2g} % of the maximum"
     else:
         start = next(row["policy_entropy"] for row in rows if _has(row, "policy_entropy"))
         left, threshold = math.exp((entropy - start) / math.prod(action_space.shape or (1,))), SPREAD_LEFT
-        what = f"actions spread {100 * left:.2g} % as wide as at the start"
+        what = f"action standard deviation is {100 * left:.2g} % of its initial value"
     if left >= threshold:
         return None
     return Alarm(
         "entropy_collapse",
-        f"For {SETTLED_FOR} iterations the policy's {what}.",
-        "It explores no more, and what it does now is what it will do. If that is not yet good: a larger "
-        "ppo.entropy_coefficient, a smaller ppo.learning_rate, or fewer ppo.epochs.",
+        f"For {SETTLED_FOR} iterations, the policy's {what}.",
+        "The policy no longer explores and will hardly change. If it is not good yet, raise ppo.entropy_coefficient, or lower "
+        "ppo.learning_rate or ppo.epochs.",
     )
 
 
 def one_sided_answers(rows: Rows) -> Alarm | None:
-    """The newest answers nearly all prefer the clip on one side, although sides are drawn by lot."""
+    """Nearly all recent answers prefer the same side, although sides are random."""
     fits = _newest(rows, 1, "left_share", "comparisons", "ties")
     if not fits:
         return None
@@ -230,19 +229,19 @@ def one_sided_answers(rows: Rows) -> Alarm | None:
     side, times = ("left", share) if share > 0.5 else ("right", 1 - share)
     return Alarm(
         "one_sided_answers",
-        f"{round(times * answers)} of the last {answers:.0f} decided answers prefer the {side} clip.",
-        "Sides are drawn by lot, so that about half should. Whoever answers may press one button whatever they see: talk to them, "
-        "and check that both clips are shown.",
+        f"{round(times * answers)} of the last {answers:.0f} answers (ties excluded) prefer the {side} fragment.",
+        "Sides are random, so about half should. An annotator may press the same button every time: talk to them, and check that "
+        "the page shows both clips.",
     )
 
 
 def clips_alike(rows: Rows) -> Alarm | None:
-    """The clips are copies of each other, or the teacher sees no difference between them."""
+    """The fragments are duplicates, or the teacher sees no difference between them."""
     pools, fits = _newest(rows, 1, "distinct_clips"), _newest(rows, 1, "ties", "comparisons")
     if pools and pools[0]["distinct_clips"] < DISTINCT_CLIPS:
-        what = f"Only {100 * pools[0]['distinct_clips']:.0f} % of the clips to choose pairs from are different."
+        what = f"Only {100 * pools[0]['distinct_clips']:.0f} % of the fragments in the pool are distinct."
     elif held_back(rows[-1]) is not None:
-        return None  # which `labels_held_back` tells of
+        return None  # `labels_held_back` reports it
     elif fits and fits[0]["comparisons"] >= FEW_ANSWERS and fits[0]["ties"] > TIES * fits[0]["comparisons"]:
         what = f"{fits[0]['ties']:.0f} of {fits[0]['comparisons']} answers are ties."
     else:
@@ -250,50 +249,50 @@ def clips_alike(rows: Rows) -> Alarm | None:
     return Alarm(
         "clips_alike",
         what,
-        "Comparisons of clips that are alike teach nothing. Take longer clips (fragments.length), more of what the policy does not "
-        "do by itself (fragments.exploration_env_steps), or a larger ppo.entropy_coefficient.",
+        "Comparing similar fragments teaches nothing. Raise fragments.length, fragments.exploration_env_steps or "
+        "ppo.entropy_coefficient.",
     )
 
 
 def labels_held_back(rows: Rows) -> Alarm | None:
-    """Labels that are due are not asked for, since they would go to ties."""
+    """Due labels are held back, because the answers would be ties."""
     said = held_back(rows[-1])
     if said is None:
         return None
     return Alarm(
         "labels_held_back",
         said,
-        "What is to be learned hardly happens in the clips. Show it (--demonstrations or --policy-from), take longer clips "
-        "(fragments.length) or more of what the policy does not do by itself (fragments.exploration_env_steps).",
+        "The fragments hardly show the behaviour to learn. Start from --demonstrations or --policy-from, or raise "
+        "fragments.length or fragments.exploration_env_steps.",
     )
 
 
 def labels_starving(rows: Rows) -> Alarm | None:
-    """Answers stay behind what the schedule asks for."""
+    """Labels fall behind the schedule."""
     waiting = _newest(rows, STARVING_ITERATIONS, "labels_due", "comparisons")
     rounds = _newest(rows, STARVING_ROUNDS, "wanted", "answered", "comparisons")
     enough, unit = (STARVING_ITERATIONS, "iterations") if waiting else (STARVING_ROUNDS, "labelling rounds")
     due = [(row["labels_due"], row["comparisons"]) for row in waiting]
-    # What a round wants includes what the rounds before it missed.
+    # The number wanted in a round includes those missed in earlier rounds.
     due = due or [(row["comparisons"] + row["wanted"] - row["answered"], row["comparisons"]) for row in rounds]
     if len(due) < enough or any(answered >= (1 - STARVING) * wanted for wanted, answered in due):
         return None
     wanted, answered = due[-1]
     return Alarm(
         "labels_starving",
-        f"{answered:.0f} of the {wanted:.0f} labels due are answered, and it has been too few for {len(due)} {unit}.",
-        "The reward model learns from less than was planned. Let more people answer, plan for fewer preferences.comparisons, or, "
-        "where clips are too few to make pairs of, gather more (fragments.pool, fragments.initial_env_steps).",
+        f"Only {answered:.0f} of {wanted:.0f} due labels are answered, and too few for {len(due)} {unit}.",
+        "The reward model has fewer labels than planned. Add annotators, lower preferences.comparisons, or, if there are too few "
+        "fragments to pair, raise fragments.pool or fragments.initial_env_steps.",
     )
 
 
 def _has(row: Row, *names: str) -> bool:
-    """Whether the row has all these metrics, as finite numbers."""
+    """Whether the row has finite values for all these metrics."""
     return all(isinstance(row.get(name), int | float) and math.isfinite(row[name]) for name in names)
 
 
 def _newest(rows: Rows, count: int, *names: str) -> list[Row]:
-    """The newest ``count`` rows that have all these metrics, oldest first; fewer where there are fewer."""
+    """The newest ``count`` rows (or fewer) that have all these metrics, oldest first."""
     found: list[Row] = []
     for row in reversed(rows):
         if _has(row, *names):
@@ -304,10 +303,10 @@ def _newest(rows: Rows, count: int, *names: str) -> list[Row]:
 
 
 class _Moves:
-    """How a return's average over the last window differs from those over each window before it that it does not overlap.
+    """Compares a return's average over the last window with each earlier, non-overlapping window.
 
-    ``means`` are the averages, by the window's first value; ``direction`` is, for each of the earlier windows, 1 if the return
-    has risen since, -1 if it has fallen, and 0 if that is not certain or not by much.
+    ``means`` are the averages, indexed by the window's first value. ``direction`` is, per earlier window, 1 if the return has
+    risen since, -1 if it has fallen, and 0 if the change is small or not significant.
     """
 
     def __init__(self, values: Sequence[float]):
@@ -320,13 +319,13 @@ class _Moves:
 
 
 def _accuracy_fell(earlier: Rows, rows: Rows) -> tuple[float, float] | None:
-    """The held-out accuracies before and now, if it fell by more than the few comparisons it is measured on explain."""
+    """The earlier and the current held-out accuracy if it fell significantly, given the number of held-out comparisons."""
     fits = [_newest(part, 1, "held_out_accuracy", "held_out") for part in (earlier, rows)]
     if not all(fits):
         return None
     before, now = (found[0] for found in fits)
     right = sum(row["held_out_accuracy"] * row["held_out"] + 1 for row in (before, now))
-    share = right / sum(row["held_out"] + 2 for row in (before, now))  # Laplace's rule: no certainty from a few
+    share = right / sum(row["held_out"] + 2 for row in (before, now))  # Laplace's rule: avoids certainty from a few
     error = math.sqrt(share * (1 - share) * sum(1 / max(1, row["held_out"]) for row in (before, now)))
     if before["held_out_accuracy"] - now["held_out_accuracy"] <= SURE_OF_ACCURACY * error:
         return None

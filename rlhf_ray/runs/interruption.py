@@ -1,4 +1,4 @@
-"""Interruption: what Ctrl-C and SIGTERM do to a command that has something to save first."""
+"""Interruption: graceful handling of Ctrl-C and SIGTERM for commands that must save first."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from types import FrameType
 from typing import NoReturn
 
 SAME_SIGNAL = 1.0
-"""Seconds in which signals count as one: `timeout` signals its child and then the child's whole group, so that it comes twice."""
+"""Signals within this many seconds count as one: `timeout` signals its child and then the child's group, so it arrives twice."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody asked to stop while nothing was under way that has to be completed first."""
+    """A stop was requested while nothing had to be completed first."""
 
 
 class Interruption:
-    """Whether somebody asked to stop: call it."""
+    """Callable that returns whether a stop was requested."""
 
     def __init__(self) -> None:
         self._asked_at: float | None = None
         self._at_once = self._twice = False
 
     def __call__(self) -> bool:
-        """Whether somebody asked to stop."""
+        """Whether a stop was requested."""
         return self._asked_at is not None
 
     @contextlib.contextmanager
     def at_once(self, within: float = 0.0) -> Iterator[None]:
-        """Within it, the first signal raises `Interrupted` wherever the main thread is, instead of being asked for.
+        """Inside this context, the first signal raises `Interrupted` in the main thread at once.
 
         Args:
-            within: seconds it may still take where somebody has asked already. It is left after them in the same way.
+            within: if a stop was already requested, the seconds after which `Interrupted` is raised.
         """
         self._at_once = True
         timed = self() and within > 0.0
@@ -51,7 +51,7 @@ class Interruption:
         except KeyboardInterrupt as error:
             if self._twice:
                 raise
-            raise Interrupted from error  # ray.get makes a plain KeyboardInterrupt of it
+            raise Interrupted from error  # ray.get turns it into a plain KeyboardInterrupt
         finally:
             self._at_once = False
             if timed:
@@ -74,9 +74,9 @@ class Interruption:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Within it, the first Ctrl-C or SIGTERM asks to stop; a second one raises KeyboardInterrupt, which stops at once.
+    """Inside this context, the first Ctrl-C or SIGTERM requests a stop; a second one raises KeyboardInterrupt.
 
-    Outside of the main thread, where Python delivers no signals, nobody ever asks.
+    Outside the main thread, where Python delivers no signals, a stop is never requested.
     """
     interruption = Interruption()
     with _handled_by(interruption._ask):
@@ -85,9 +85,9 @@ def interruptible() -> Iterator[Interruption]:
 
 @contextlib.contextmanager
 def nothing_to_save() -> Iterator[None]:
-    """Within it, the first signal ends the process, with a line.
+    """Inside this context, the first signal prints one line and ends the process.
 
-    A KeyboardInterrupt is no way to leave imports by: Python drops it in some places and prints its trace in others.
+    A KeyboardInterrupt does not reliably abort imports: Python drops it in some places and prints a traceback in others.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -100,7 +100,7 @@ def nothing_to_save() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Within it, ``handler`` takes Ctrl-C and SIGTERM; outside of the main thread nothing changes."""
+    """Inside this context, ``handler`` handles Ctrl-C and SIGTERM; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -113,18 +113,18 @@ def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with ``code``, without taking all modules apart, which takes torch's and Ray's a second of a core."""
+    """Exit with ``code``, skipping module teardown, which takes a second with torch and Ray."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+        with contextlib.suppress(OSError, ValueError):  # the reader has closed the pipe
             stream.flush()
     os._exit(code)
 
 
 def sigterm_as_ctrl_c() -> None:
-    """From now on SIGTERM does what Ctrl-C does, whoever handles that. Call it in the main thread.
+    """Make SIGTERM act like Ctrl-C. Call it in the main thread.
 
-    Ray's own handler of SIGTERM ends Ray under a run that still has a checkpoint to write.
+    Ray's own SIGTERM handler shuts Ray down while the run still has to write a checkpoint.
     """
     last = -SAME_SIGNAL
 

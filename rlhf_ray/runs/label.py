@@ -1,4 +1,4 @@
-"""Collecting labels without training, about clips of a policy, of random actions, or recorded ones."""
+"""Collect labels without training, for clips of a policy, of random actions, or recorded ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlhf_ray.settings import Experiment, LabellingSettings
 from rlhf_ray.store import PreferenceStore
 
 MORE_CLIPS = 30
-"""Clips that are made where few hold no pair. Of images, which need not be drawn, they are chosen from as many."""
+"""Number of clips to make if fewer gave no pair. Also the minimum for image observations, which need no rendering."""
 
 
 def label(
@@ -41,24 +41,24 @@ def label(
     invite: Callable[[dict[str, str]], None] = lambda links: print(*links.values(), sep="\n"),
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Have people compare clips from ``source`` until ``store`` holds ``comparisons`` comparisons.
+    """Collect comparisons of clips from ``source`` until ``store`` holds ``comparisons`` of them.
 
     Args:
-        source: a run's folder, an environment's name, a ``.npz`` of recorded steps, or a preference store.
-        store: folder or URL; a new store, or one to add to.
-        comparisons: that the store shall hold in the end.
-        experiment: the environment, the settings of fragments, and the instructions unless ``labelling`` has others.
-        length: steps per clip, other than the experiment's.
-        seed: of clips and pairs.
+        source: a run folder, an environment id, an ``.npz`` file of recorded steps, or a preference store.
+        store: folder or URL of the preference store, new or existing.
+        comparisons: number of comparisons in the store at which to stop.
+        experiment: the environment, the fragment settings, and the instructions unless ``labelling`` has its own.
+        length: environment steps per clip; None: the experiment's.
+        seed: random seed for clips and pairs.
         labelling: settings of the page.
-        invite: is told each person's link.
-        stop: says whether to stop earlier.
+        invite: called with each annotator's link, by name.
+        stop: polled; True stops earlier.
 
     Returns:
-        How many comparisons the store holds.
+        Number of comparisons in the store.
 
     Raises:
-        SettingError: there are no clips in ``source`` that people could be shown.
+        SettingError: ``source`` has no clips that can be shown to people.
     """
     config = PreferencePPOConfig.from_experiment(experiment)
     config.fragments(random_action_share=0.0)
@@ -82,7 +82,7 @@ def label(
 
 
 class _Clips:
-    """Where the clips come from, and pairs of them."""
+    """Source of clips, and of pairs of them."""
 
     def __init__(self, source: str, config: PreferencePPOConfig, seed: int):
         checked = config.check_environment()
@@ -92,7 +92,7 @@ class _Clips:
         of = checked.experiment
         self.pool = ClipPool(self.settings, of.preferences, of.reward_model, *self.spaces, seed)
         self.films: list[Film] = []
-        """Those that the page was not given yet."""
+        """Films not passed to the page yet."""
         env = config.make_env(film=True)
         try:
             self.fps = Camera(env()).fps
@@ -110,8 +110,8 @@ class _Clips:
         self.collector = RolloutCollector(env, self.settings, seed)
 
     def propose(self, count: int, number: int) -> tuple[Pairs, list[Film]] | None:
-        """At most ``count`` pairs for asking ``number``, and the films made since the last ones; None when there are no more."""
-        for wanted in (math.ceil(1.5 * count), MORE_CLIPS):  # episodes can end before a clip does
+        """At most ``count`` pairs for round ``number``, and the films made since the last call; None when there are no more."""
+        for wanted in (math.ceil(1.5 * count), MORE_CLIPS):  # an episode can end before a clip is complete
             self._make(wanted, number)
             if pairs := self.pool.propose(count, number, None)[1]:
                 films, self.films = self.films, []
@@ -119,7 +119,7 @@ class _Clips:
         return None
 
     def _make(self, wanted: int, number: int) -> None:
-        """Have about so many clips made for asking ``number``, where they are not recorded."""
+        """Make about ``wanted`` clips for round ``number``; does nothing for recorded clips."""
         if self.collector is None:
             return
         if self.images:
@@ -130,7 +130,7 @@ class _Clips:
         self.pool.add(dataclasses.replace(clips, source=number))
 
     def film_episode(self) -> Episode | None:
-        """A film of an episode; None of recorded clips."""
+        """A film of an episode; None for recorded clips."""
         return None if self.collector is None else self._film(0, 2)[1]
 
     def _film(self, number: int, clips: int) -> tuple[Clips, Episode | None]:
@@ -148,8 +148,8 @@ class _Clips:
     def _take_recorded(self, path: Path) -> None:
         if not self.images:
             raise SettingError(
-                f"{path} holds observations that are no images, and nothing to show of them. Label what a policy does instead "
-                "(rlhf-ray label RUN …), which is drawn."
+                f"{path} can't be shown to people, because its observations are not images. Label clips of a policy instead "
+                "(rlhf-ray label RUN …), which are rendered."
             )
         fragments: Fragments | None
         if path.is_file():
@@ -169,5 +169,7 @@ class _Clips:
             names = {name for side in ("left_id", "right_id") for name in kept.events()[side].to_pylist() if name}
             fragments = kept.clips(sorted(names))[1]
         if fragments is None or len(fragments) < 2:
-            raise SettingError(f"{path} holds no two clips of {self.settings.length} steps.")
+            raise SettingError(
+                f"{path} has fewer than two clips of {self.settings.length} steps; set a smaller --length."
+            )
         self.pool.add(Clips(-1, RANDOM_POLICY, fragments, 0, ()))

@@ -1,4 +1,4 @@
-"""The files that a run's metrics are written to, one iteration after the other."""
+"""Write a run's metrics to files after each iteration."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from rlhf_ray.runs.events import EventFile
 
 
 class MetricsFile(Callback):
-    """Appends each iteration to ``metrics.jsonl``. Numbers that are not finite become null."""
+    """Appends each iteration to ``metrics.jsonl``. Non-finite numbers become null."""
 
     def on_start(self, run: TrainingRun) -> None:
-        """Make the file where it is not there."""
+        """Create the file if it does not exist."""
         self._path = run.folder.metrics
         append(self._path, b"")
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
-        """Write one iteration, all of it or nothing."""
+        """Write one iteration atomically."""
         with carry_on("metrics"):
             append(self._path, (json.dumps(plain(metrics)) + "\n").encode())
 
 
 class TensorBoard(Callback):
-    """Writes the numbers of each iteration to TensorBoard's event files, at the step ``env_steps``.
+    """Writes each iteration's numbers to TensorBoard event files, at step ``env_steps``.
 
-    Where the run is continued, TensorBoard is told to forget what lies behind the last row.
+    On resume, TensorBoard drops events after the last row.
     """
 
     def on_start(self, run: TrainingRun) -> None:
-        """Begin a file."""
+        """Create an event file."""
         last = run.folder.last_metrics()
         self._events = EventFile(run.folder.tensorboard, purge_step=last["env_steps"] + 1 if last else None)
 
@@ -47,7 +47,7 @@ class TensorBoard(Callback):
 
 
 def numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    """The metrics that are finite numbers, and the count of the alarms that are on."""
+    """The metrics that are finite numbers, and the number of active alarms."""
     values = plain(metrics)
     if "alarms" in values:
         values["alarms"] = len(values["alarms"])
@@ -56,8 +56,8 @@ def numbers(metrics: dict[str, Any]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def carry_on(what: str) -> Iterator[None]:
-    """Within it, log OSErrors and keep training: the run may outlast a full disk."""
+    """Inside this context, log OSErrors and keep training: the run may outlast a full disk."""
     try:
         yield
     except OSError as error:
-        logging.getLogger(__name__).error("The %s could not be written: %s", what, error)
+        logging.getLogger(__name__).error("Can't write the %s: %s", what, error)

@@ -1,4 +1,4 @@
-"""New run folders, with copies of all that the run starts from."""
+"""Create run folders, with copies of everything the run starts from."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def new_run(
     options: dict[str, Any] | None = None,
     say: Callable[[str], None] = lambda what: None,
 ) -> RunFolder:
-    """Make the folder of a run that starts from what ``start`` names; `rlhf_ray.runs.train.train` runs it.
+    """Create the folder of a run that starts from ``start``; `rlhf_ray.runs.train.train` runs it.
 
-    The experiment in the folder is the one to train: with a fitted reward model, one that asks nothing.
+    The folder's experiment has all values resolved; with a given reward model, it asks no questions.
 
     Args:
-        path: of the folder, which must be empty or not there.
+        path: path of the folder, which must be empty or not exist.
         experiment: the settings.
-        start: what to start from; nothing unless given.
-        options: what else the run was asked to do, for when it is resumed.
-        say: is told what is being done.
+        start: what to start from; None: from scratch.
+        options: other options of the run, needed to resume it.
+        say: called with progress messages.
 
     Raises:
-        SettingError: something does not fit. Nothing has been made then.
+        SettingError: a setting is invalid or does not match the environment or ``start``. Nothing is created then.
     """
     start = start or Start()
     if start.reward_from is not None:
@@ -61,10 +61,10 @@ def new_run(
         )
     elif experiment.preferences.comparisons == 0:
         raise SettingError(
-            "preferences.comparisons is 0; set it to 1 or more, or name a fitted reward model (--reward-from)."
+            "preferences.comparisons is 0; set it to 1 or more, or give a reward model with --reward-from."
         )
     if start.labels is not None and experiment.fragments.length == "auto":
-        # Clips that are fitted to together have one length.
+        # All fragments of a fit must have the same length.
         length = _first_label(store_of(str(start.labels))).pairs.left.length
         experiment = dataclasses.replace(experiment, fragments=dataclasses.replace(experiment.fragments, length=length))
     experiment = dataclasses.replace(experiment, preferences=experiment.preferences.resolved())
@@ -91,22 +91,22 @@ def new_run(
                 weights = _first_weights(start, demonstrations, experiment, spaces, say)
                 save_file(weights, new / _POLICY)
     except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)  # a run without all that it starts from cannot be resumed
+        shutil.rmtree(folder.path, ignore_errors=True)  # an incomplete folder could not be resumed
         raise
     return folder
 
 
 def sources(folder: RunFolder) -> dict[str, Path]:
-    """What the run in ``folder`` starts from, as `PreferencePPOConfig.start_from` takes it.
+    """The paths of what the run in ``folder`` starts from, as arguments of `PreferencePPOConfig.start_from`.
 
     Raises:
-        SettingError: the folder lacks it.
+        SettingError: one of them is missing.
     """
     start = Start(**folder.about()["options"].get("start", {}))
     found = {name: folder.start / (_POLICY if name == "policy" else name) for name in start.parts}
     for path in found.values():
         if not path.exists():
-            raise SettingError(f"{path} is missing, which the run starts from: begin a new run.")
+            raise SettingError(f"{path} is missing, but the run starts from it: start a new run.")
     return found
 
 
@@ -120,12 +120,12 @@ def _first_weights(
     spaces: tuple[gym.spaces.Box, gym.Space[Any]],
     say: Callable[[str], None],
 ) -> dict[str, Array]:
-    """The policy that ``start`` names, made to imitate ``demonstrations``."""
+    """The weights of the policy in ``start``, pretrained on ``demonstrations``."""
     policy = _policy(experiment, spaces)
     if start.policy_from is not None:
         policy.set_state(policy_weights(start.policy_from))
     if demonstrations is not None:
-        say(f"imitating {len(demonstrations)} demonstrated steps")
+        say(f"pretraining the policy on {len(demonstrations)} demonstrated steps")
         report = clone(
             policy,
             demonstrations,
@@ -134,7 +134,7 @@ def _first_weights(
             learning_rate=experiment.ppo.learning_rate,
             seed=experiment.seed,
         )
-        say(f"log-likelihood of a demonstrated action: {report.before:.2f} before, {report.after:.2f} after")
+        say(f"mean log-likelihood of the demonstrated actions: {report.before:.2f} before, {report.after:.2f} after")
     return {name: np.ascontiguousarray(value) for name, value in policy.get_state().items()}
 
 
@@ -147,11 +147,11 @@ def _policy(experiment: Experiment, spaces: tuple[gym.spaces.Box, gym.Space[Any]
 
 
 def _first_label(store: str) -> Comparisons:
-    """The first of the labels in ``store``; all are looked at when they are fitted to."""
+    """The first label in ``store``. The fit checks all of them."""
     try:
         snapshot = PreferenceStore(store, create=False).snapshot()
     except ValueError as error:
         raise SettingError(str(error)) from error
     if not len(snapshot):
-        raise SettingError(f"--labels is {store}, and that holds no label.")
+        raise SettingError(f"--labels is {store}, which has no labels; give a store with labels.")
     return snapshot.gather(slice(1))

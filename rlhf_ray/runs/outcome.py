@@ -1,4 +1,4 @@
-"""Outcome: what a run came to."""
+"""The outcome of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlhf_ray.runs.report.verdict import Verdict
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to; see `rlhf_ray.runs.folder` for the file it is written to."""
+    """The outcome of a run, written to ``result.json`` (see `rlhf_ray.runs.folder`)."""
 
     environment: str
     seed: int
@@ -19,13 +19,13 @@ class Outcome:
     held_out_accuracy: float | None
     random: TrueReturn | None
     trained: TrueReturn | None
-    """None where the run was stopped and there was no time to evaluate, or nothing to."""
+    """None if the run was stopped without time or a policy to evaluate."""
     reference: TrueReturn | None
     normalised: float | None
-    """(trained - random) / (reference - random), the mean true returns; None where that would say nothing (see `verdicts`)."""
+    """(trained - random) / (reference - random), in mean true returns; None if not meaningful (see `verdicts`)."""
     train_seconds: float
     interrupted: bool
     training_return: float | None = None
-    """The last mean true return in training, where the policy acts at random around what it thinks best."""
+    """The last mean true return in training, with the stochastic policy."""
     verdicts: list[Verdict] = field(default_factory=list)
-    """What the numbers alone could hide."""
+    """Caveats about the numbers."""

@@ -1,4 +1,4 @@
-"""The policies of runs."""
+"""Load the policies of runs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from rlhf_ray.runs.folder import RunFolder
 
 
 def newest_policy(folder: RunFolder) -> tuple[CollectorPolicy, int]:
-    """The policy in a run's newest whole checkpoint, and the iteration it is from. The run may be going on.
+    """The policy in a run's newest complete checkpoint, and its iteration. The run may still be running.
 
     Raises:
-        SettingError: there is none yet.
+        SettingError: there is no checkpoint yet.
     """
     while True:
         checkpoint = folder.checkpoint()
         try:
             return load_policy(checkpoint), int(checkpoint.name)
         except (OSError, ValueError):
-            if checkpoint.exists():  # else the run has replaced it by a newer one meanwhile
+            if checkpoint.exists():  # otherwise the run has just replaced it with a newer one
                 raise

@@ -1,4 +1,4 @@
-"""What a run shows in the terminal: bars while it goes on, a table at the end."""
+"""A run's terminal output: progress bars during training, a table at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Console(Console):
-    """Says nothing any more once whoever read it has gone, as `head` does: the run is stopped as by Ctrl-C, and not lost."""
+    """Goes quiet when the reader closes the pipe (`| head`), and stops the run like Ctrl-C, with a checkpoint."""
 
     def on_broken_pipe(self) -> None:
         """Called by rich."""
@@ -36,13 +36,13 @@ class _Console(Console):
 
 
 class Progress(Callback):
-    """Bars for environment steps, labels and reward fits, with the true return beside the learned one.
+    """Progress bars for environment steps, labels and reward fits, with the true and the learned return.
 
-    Where the output is no terminal (a log file, say), a line every few seconds instead.
+    If the output is not a terminal (a log file, for example), prints a line every few seconds instead.
     """
 
     LINE_EVERY = 10.0
-    """Seconds between lines where there are no bars."""
+    """Seconds between lines when there are no bars."""
 
     def __init__(self, experiment: Experiment):
         self.experiment = experiment
@@ -51,7 +51,7 @@ class Progress(Callback):
         self._tasks: dict[str, TaskID] = {}
         self._chosen_told = False
         self._known: dict[str, str] = {}
-        """The last known value of what not every iteration tells, as it is shown."""
+        """Last known values of metrics that not every iteration has, formatted."""
         self._last_line = -self.LINE_EVERY
 
     def __enter__(self) -> Self:
@@ -86,14 +86,14 @@ class Progress(Callback):
         self._folder = run.folder
 
     def on_stage(self, stage: str) -> None:
-        """Show what the run does now."""
+        """Show the stage."""
         if self._bars is not None:
             self._bars.update(self._tasks["env steps"], note=stage)
         else:
             self.console.print(f"{stage} …", highlight=False)
 
     def on_links(self, links: dict[str, str]) -> None:
-        """Show where each person labels."""
+        """Show the annotators' links."""
         for line in invitation(links, self._folder.path):
             self.console.print(line, style="bold green", markup=False, highlight=False, soft_wrap=True)
 
@@ -112,7 +112,7 @@ class Progress(Callback):
             if metric.bar and value is not None and math.isfinite(value):
                 self._known[metric.name] = f"{metric.label} {metric.text(value)}"
         done = {"env steps": metrics["env_steps"]}
-        if self.experiment.preferences.comparisons:  # else the reward model is fitted already
+        if self.experiment.preferences.comparisons:  # otherwise the reward model is given
             done |= {"labels": metrics["comparisons"], "reward fits": metrics["reward_version"]}
         if self._bars is not None:
             for bar, completed in done.items():
@@ -128,21 +128,21 @@ class Progress(Callback):
         self.console.print(line, highlight=False, soft_wrap=True)
 
     def _notes(self, bar: str) -> list[str]:
-        """The newest known values of the metrics that this bar shows."""
+        """The last known values of this bar's metrics."""
         return [self._known[name] for name, metric in METRICS.items() if metric.bar == bar and name in self._known]
 
     def _tell_choices(self, metrics: dict[str, Any]) -> None:
-        """What was chosen where the settings are auto, and what was done about ties."""
+        """Print the values chosen for auto settings, and how ties were handled."""
         fragments = self.experiment.fragments
         if "auto" in (fragments.length, fragments.initial_env_steps) and "fragments_length" in metrics:
             self._say(
-                f"clips of {metrics['fragments_length']} steps, the first from {metrics['first_clips_env_steps']} random steps"
+                f"fragments of {metrics['fragments_length']} steps, the first from {metrics['first_clips_env_steps']} random steps"
             )
         if said := gathered(metrics):
             self._say(said)
 
     def on_end(self, outcome: Outcome | None) -> None:
-        """Take the bars away, and show the table of the outcome and where everything lies."""
+        """Remove the bars, and print the outcome and the path of the report."""
         if self._bars is not None:
             self._bars.stop()
         if outcome is not None:
@@ -164,13 +164,13 @@ class Progress(Callback):
         if table.row_count:
             self.console.print(table)
         if outcome.trained is None:
-            self.console.print(f"not evaluated; `rlhf-ray evaluate {self._folder.path}` does", soft_wrap=True)
+            self.console.print(f"not evaluated; run `rlhf-ray evaluate {self._folder.path}`", soft_wrap=True)
         for verdict in outcome.verdicts:
             self._say(f"[bold yellow]{verdict.message}[/]")
         budget = self.experiment.preferences.comparisons
         unspent = budget - outcome.comparisons if self.experiment.resolved_fragments().varied else 0
         if unspent > 0 and not outcome.interrupted:
-            self._say(f"{unspent} of {budget} labels were not spent: nearly all answers were ties.")
+            self._say(f"{unspent} of {budget} labels were not used, because nearly all answers were ties.")
         parts = [
             f"{outcome.comparisons} labels",
             f"{outcome.env_steps} environment steps",
@@ -179,7 +179,7 @@ class Progress(Callback):
         if outcome.held_out_accuracy is not None:
             parts.insert(1, f"held-out accuracy {outcome.held_out_accuracy:.2f}")
         if outcome.normalised is not None:
-            parts.insert(0, f"{outcome.normalised:.2f} of the way from random to the true reward's agent")
+            parts.insert(0, f"normalised return {outcome.normalised:.2f} (0 random, 1 trained on the true reward)")
         if outcome.interrupted:
             parts.append("stopped early")
         self._say(", ".join(parts))

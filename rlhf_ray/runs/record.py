@@ -1,4 +1,4 @@
-"""Writing down what a policy does, as demonstrations."""
+"""Record episodes of a policy as demonstrations."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rlhf_ray.measure.true_return import SEED_OFFSET, ActBest, with_an_end
 
 
 def record(environment: str, act: ActBest, *, episodes: int, seed: int) -> Demonstrations:
-    """Play whole episodes and write them down.
+    """Record full episodes.
 
     Args:
-        environment: a name that `rlhf_ray.envs.make_env` takes.
+        environment: a name for `rlhf_ray.envs.make_env`.
         act: the policy.
-        episodes: how many, at least one.
-        seed: of their beginnings, which no training meets.
+        episodes: number of episodes, at least 1.
+        seed: random seed for the initial states, which differ from those in training.
     """
     env = with_an_end(environment)
     steps: dict[str, list[Any]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Trackers: services that a run's metrics also go to, besides its own files and TensorBoard's."""
+"""Trackers: external services that receive a run's metrics, besides the run folder and TensorBoard."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
 TrackerName = Literal["none", "wandb"]
 
 PROJECT = "rlhf_ray"
-"""What the project is called there."""
+"""Name of the project on the tracker."""
 
 
 def check_tracker(name: TrackerName) -> None:
     """Check that the tracker's library is installed.
 
     Raises:
-        SettingError: it is not.
+        SettingError: it is not installed.
     """
     if name == "wandb" and importlib.util.find_spec("wandb") is None:
         raise SettingError("tracker is 'wandb', which is not installed: pip install 'rlhf-ray[wandb]'.")
 
 
 class WandB(Callback):
-    """Sends the numbers of each iteration to Weights & Biases. A run that is resumed continues there too.
+    """Sends each iteration's numbers to Weights & Biases. A resumed run continues the same W&B run.
 
-    Login and mode are those of its library: ``wandb login`` or ``WANDB_API_KEY``, and ``WANDB_MODE=offline`` for files in the run
-    folder, which ``wandb sync`` sends later.
+    Uses the login and mode of the wandb library: ``wandb login`` or ``WANDB_API_KEY``; with ``WANDB_MODE=offline`` it writes
+    files into the run folder, for ``wandb sync`` later.
     """
 
     _run: Any = None
 
     def on_start(self, run: TrainingRun) -> None:
-        """Log in."""
+        """Start the W&B run."""
         import wandb
 
         folder = run.folder
         self._run = wandb.init(
             project=PROJECT,
             name=folder.path.name,
-            # The same for the same run, wherever its folder lies.
+            # Stable for a run, wherever its folder is.
             id=hashlib.sha256((folder.path.name + folder.about()["started"]).encode()).hexdigest()[:16],
             resume="allow",
             config=to_json(run.experiment),
@@ -55,14 +55,14 @@ class WandB(Callback):
         )
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
-        """Send one iteration. Texts and lists stay in the run folder."""
+        """Send one iteration. Strings and lists stay in the run folder."""
         self._run.log(numbers(metrics), step=int(metrics["env_steps"]))
 
     def on_end(self, outcome: Outcome | None) -> None:
-        """Send what is left."""
+        """Send the remaining data and finish the W&B run."""
         if self._run is not None:
             self._run.finish(exit_code=1 if outcome is None else 0)
 
 
 TRACKERS: dict[TrackerName, list[type[Callback]]] = {"none": [], "wandb": [WandB]}
-"""The callbacks of each."""
+"""The callbacks of each tracker."""

@@ -1,4 +1,4 @@
-"""Training runs: from an experiment to a run folder."""
+"""Train an experiment into a run folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_ray.actors.announced import Announcement, announced
-from rlhf_ray.actors.cluster import start_ray as start_ray  # where callers look for it
+from rlhf_ray.actors.cluster import start_ray as start_ray  # re-exported for callers
 from rlhf_ray.actors.ray_internals import LOGGER, hush_ray
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
 from rlhf_ray.measure.true_return import TrueReturn, evaluate
@@ -34,11 +34,11 @@ from rlhf_ray.settings import Experiment
 from rlhf_ray.store import PreferenceStore
 
 EVALUATED_WITHIN = 2.0
-"""Seconds for the evaluation of a run that was stopped. Whoever stopped it waits, and may kill it after ten."""
+"""Seconds for the evaluation of a stopped run. The user is waiting, and a job runner may kill the process after ten."""
 
 
 def quiet() -> None:
-    """Silence what RLlib says of itself to everybody: notes on its own past interfaces. Errors still show."""
+    """Silence RLlib's deprecation and startup messages. Errors still show."""
     for name in ("ray.rllib", "ray._common.deprecation"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for name in ("ray.rllib", "ray.rllib.utils.actor_manager", "ray.rllib.env.env_runner_group", LOGGER):
@@ -47,23 +47,23 @@ def quiet() -> None:
 
 
 class Announcing(Callback):
-    """Tells the announcement what the run does, how far it is, and where its labelling page is."""
+    """Publishes the run's stage, progress and labelling page for `rlhf-ray ps`."""
 
     def __init__(self, announcement: Announcement):
         self._announcement = announcement
         self._stage = "starting"
 
     def on_stage(self, stage: str) -> None:
-        """Tell what the run does."""
+        """Publish the stage."""
         self._stage = stage
         self._announcement.tell(stage)
 
     def on_links(self, links: dict[str, str]) -> None:
-        """Tell where the page is, and no more: whoever has a link labels in its owner's name."""
+        """Publish the page's address without tokens: anyone who has a link labels in that annotator's name."""
         self._announcement.tell(self._stage, pages=sorted({link.partition("#")[0] for link in links.values()}))
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
-        """Tell how far the run is."""
+        """Publish the progress."""
         self._announcement.tell(env_steps=metrics["env_steps"], labels=metrics["comparisons"])
 
 
@@ -76,20 +76,23 @@ def train(
     evaluation_episodes: int = 20,
     callbacks: Sequence[Callback] = (),
 ) -> Outcome:
-    """Train on ``experiment`` and leave a whole run folder behind, also when interrupted by Ctrl-C.
+    """Train ``experiment`` and write a complete run folder, even if interrupted by Ctrl-C.
 
-    The iteration that is interrupted is left off: what it has sampled is lost, its labels are kept.
+    An interrupted iteration is discarded: its samples are lost, its labels are kept.
 
     Args:
         experiment: the settings.
-        folder: a new run folder, or with ``resume`` that of the run to go on with.
-        resume: go on from the folder's newest whole checkpoint; from the beginning where there is none.
-        reference: also train PPO with the same settings and as many steps on the true reward.
-        evaluation_episodes: episodes that each agent is evaluated on.
-        callbacks: are told how the run is; see `Callback`.
+        folder: a new run folder; with ``resume``, the folder of the run to resume.
+        resume: continue from the folder's newest complete checkpoint, or from the start if there is none.
+        reference: also train PPO on the true reward, with the same settings and number of steps.
+        evaluation_episodes: number of episodes to evaluate each agent on.
+        callbacks: callbacks to call; see `Callback`.
+
+    Returns:
+        The outcome, as written to ``result.json``.
 
     Raises:
-        CallbackError: a callback raised. The run stopped with a checkpoint, unless it was over.
+        CallbackError: a callback raised. The run has stopped with a checkpoint, unless it was complete.
     """
     totals = {"total_env_steps": experiment.total_env_steps, "total_labels": experiment.preferences.comparisons}
     with (
@@ -102,14 +105,16 @@ def train(
         outcome = None
         try:
             finished, seconds = _train(experiment, folder, resume, interrupted, told, latest)
-            told.check(f" The run stopped with a checkpoint; `rlhf-ray train --resume {folder.path}` continues.")
+            told.check(f" The run stopped with a checkpoint; resume it with `rlhf-ray train --resume {folder.path}`.")
             random, trained = _evaluate(experiment, folder, interrupted, told, evaluation_episodes)
             best = None
             if reference and not interrupted():
-                told.on_stage("training on the true reward, to compare with")
+                told.on_stage("training the reference on the true reward")
                 with contextlib.suppress(Interrupted), interrupted.at_once():
                     best = _true_return(experiment, train_reference(experiment).best, evaluation_episodes)
-            whole = finished and trained is not None and (best is not None or not reference)  # or it can be resumed
+            whole = (
+                finished and trained is not None and (best is not None or not reference)
+            )  # otherwise it can be resumed
             outcome = _outcome(experiment, folder, latest, seconds, random, trained, best, interrupted=not whole)
             folder.finish(asdict(outcome), interrupted=not whole)
         finally:
@@ -126,7 +131,7 @@ def _train(
     told: Callbacks,
     latest: Latest,
 ) -> tuple[bool, float]:
-    """Train until the budget is spent, ``interrupted``, or a callback fails. Whether the budget is spent, and seconds so far."""
+    """Train until the budget is spent, a stop is requested, or a callback fails; returns (budget is spent, seconds so far)."""
     config = PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences)
     config.labelling(sessions=folder.labelling).start_from(**sources(folder))
     with interrupted.at_once():
@@ -170,12 +175,12 @@ def _train(
     finally:
         algorithm.stop()
         with contextlib.suppress(OSError):
-            Path(algorithm.logdir).rmdir()  # RLlib's own folder under ~/ray_results, which stayed empty
+            Path(algorithm.logdir).rmdir()  # RLlib's folder under ~/ray_results, which is empty
     return finished, time.perf_counter() - started
 
 
 def _begin(algorithm: PreferencePPO, interrupted: Interruption, stopped: Callable[[], bool]) -> bool:
-    """Gather the first clips and fit to the first labels, which take their time: nothing is lost by leaving off."""
+    """Collect the first fragments and fit to the first labels. This takes a while; an interrupt loses nothing."""
     try:
         with interrupted.at_once():
             return algorithm.begin(stopped)
@@ -186,7 +191,7 @@ def _begin(algorithm: PreferencePPO, interrupted: Interruption, stopped: Callabl
 def _evaluate(
     experiment: Experiment, folder: RunFolder, interrupted: Interruption, told: Callbacks, episodes: int
 ) -> tuple[TrueReturn | None, TrueReturn | None]:
-    """The true returns of random actions and of the trained agent; None where there was no time, or nothing to evaluate."""
+    """The true returns of random actions and of the trained agent; None without time or a policy to evaluate."""
     told.on_stage("evaluating")
     if all_checkpoints(folder.checkpoints):
         with contextlib.suppress(Interrupted), interrupted.at_once(within=EVALUATED_WITHIN):
@@ -210,7 +215,7 @@ def _outcome(
     *,
     interrupted: bool,
 ) -> Outcome:
-    """What the run came to."""
+    """The outcome of the run."""
     outcome = Outcome(
         environment=experiment.environment,
         seed=experiment.seed,
@@ -230,17 +235,17 @@ def _outcome(
 
 
 def save(algorithm: PreferencePPO, folder: RunFolder) -> None:
-    """Save a checkpoint into the run folder. The preference store in it has checksums of its own."""
+    """Save a checkpoint into the run folder. Its manifest omits the preference store, which has its own checksums."""
     save_checkpoint(folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path, unlisted=PREFERENCES)
 
 
 def go_on(algorithm: PreferencePPO, folder: RunFolder) -> None:
-    """Bring ``algorithm`` to where the run in ``folder`` was at its newest whole checkpoint, and the folder with it."""
+    """Restore ``algorithm`` and ``folder`` to the run's newest complete checkpoint."""
     checkpoint = last_checkpoint(folder.checkpoints)
     if checkpoint is not None:
         algorithm.restore_from_path(str(checkpoint))
     elif any(folder.checkpoints.glob("[0-9]*")):
-        folder.checkpoint()  # says which files are damaged
+        folder.checkpoint()  # raises an error that names the damaged files
     else:
         algorithm.ring.begun_after = folder.labels_before()
     folder.go_back_to(algorithm.training_iteration)

@@ -1,6 +1,6 @@
-"""Every setting of an experiment, a file for each group: what it means, its unit, its default.
+"""All settings of an experiment, one file per group, with meaning, unit and default.
 
-The command line and its help are made from these classes, and so are `PreferencePPOConfig`'s setters.
+These classes define the command line, its help and `PreferencePPOConfig`'s setters.
 """
 
 from rlhf_ray.data.errors import SettingError

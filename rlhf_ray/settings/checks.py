@@ -1,4 +1,4 @@
-"""What a setting may be: checks whose message names the setting, the value and the remedy."""
+"""Checks of settings. Their messages name the setting, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def require(condition: bool, setting: str, value: object, rule: str) -> None:
 
 
 def require_layers(hidden: tuple[int, ...], setting: str) -> None:
-    """Check units of hidden layers."""
+    """Check the number of units of each hidden layer."""
     valid = len(hidden) >= 1 and all(units >= 1 for units in hidden)
-    require(valid, setting, hidden, "name at least one hidden layer, each of 1 or more units")
+    require(valid, setting, hidden, "give at least one hidden layer, each with 1 or more units")
 
 
 def require_choices(settings: object, group: str) -> None:
@@ -31,6 +31,6 @@ def require_choices(settings: object, group: str) -> None:
 
 
 def name_parts(settings: object, *names: str) -> None:
-    """Put the name of each of these parts in its place, where one was given as an object (`rlhf_ray.data.registry`)."""
+    """Replace parts given as objects by their names (`rlhf_ray.data.registry`)."""
     for name in names:
         object.__setattr__(settings, name, name_of(getattr(settings, name)))

@@ -1,4 +1,4 @@
-"""How clips are cut from what the agent does."""
+"""Settings for fragments: the short segments of behaviour that are compared."""
 
 from __future__ import annotations
 
@@ -13,46 +13,51 @@ Auto = Literal["auto"]
 
 @dataclass(frozen=True)
 class FragmentSettings:
-    """How clips are cut from what the agent does."""
+    """How fragments (short segments of behaviour) are cut from the agent's rollouts."""
 
     length: int | Auto = "auto"
-    """Steps per fragment. Must fit into an episode and into a rollout (ppo.rollout_length). auto: a twentieth of an episode, from
-    10 to 50 steps."""
+    """Environment steps per fragment. Must fit into an episode and into a rollout (ppo.rollout_length). auto: a twentieth of an
+    episode, between 10 and 50 steps."""
     start_share: float | Auto = "auto"
-    """Share of the fragments asked about (0 to 1) that are the beginnings of episodes; the rest begin anywhere. Beginnings are
-    few, so that each is asked about more often, against others. auto: a quarter where initial_env_steps is auto (what falls never
-    rises again, and two clips of what has fallen are a tie), else none."""
+    """Fraction (0 to 1) of the compared fragments that are episode starts; the others start anywhere. Episode starts are rare, so
+    each is compared more often. auto: 0.25 if initial_env_steps is auto (an agent that has fallen often stays down, and two such
+    fragments are a tie), otherwise 0."""
     pool: int = 400
-    """Fragments kept to choose pairs from: those of the newest rollouts replace the oldest."""
+    """Number of fragments from which pairs are drawn; new fragments replace the oldest."""
     initial_env_steps: int | Auto = "auto"
-    """Environment steps taken with random actions to make the first fragments. They count towards total_env_steps. auto: ten
-    episodes, from 2,000 steps to a tenth of all; random actions are held for 1 to 25 steps, so that the clips are of more than
-    trembling; and where nearly all answers are ties, more clips are gathered and labels held back until answers differ."""
+    """Environment steps with random actions for the first fragments; count towards total_env_steps. auto: ten episodes, at least
+    2,000 steps and at most a tenth of total_env_steps; repeats each random action for 1 to 25 steps, so that fragments show more
+    than jitter; and while nearly all answers are ties, collects more fragments and saves labels until answers differ."""
     exploration_env_steps: int = 0
-    """Environment steps taken before each later round by the policy with random actions mixed in, to have clips of what it does
-    not do by itself. They count towards total_env_steps."""
+    """Environment steps before each later round, taken by the policy mixed with random actions, to get fragments of behaviour that
+    the policy alone does not show. Count towards total_env_steps."""
     random_action_share: float = 0.3
-    """In those steps, the share (0 to 1) at which a random action replaces the policy's."""
+    """Probability (0 to 1) of a random action in the exploration steps."""
     film_env_steps: int = 200
-    """Where people are asked: environment steps that the newest policy takes before a later round to be filmed; in asynchronous
-    mode, before those rounds only when people have use for new films. What is not an image itself is rendered there and nowhere
-    else. They count towards total_env_steps."""
+    """With people as teachers: environment steps of the newest policy that are rendered before each later round; in asynchronous
+    mode, only before rounds for which annotators need new clips. Environments without image observations are rendered only in
+    these steps. Count towards total_env_steps."""
 
     def __post_init__(self) -> None:
         for name, value in (("length", self.length), ("initial_env_steps", self.initial_env_steps)):
             valid = isinstance(value, int) or value == "auto"
-            require(valid, f"fragments.{name}", value, "it is a number of steps, or auto")
+            require(valid, f"fragments.{name}", value, "it must be a number of steps, or auto")
         length = 1 if self.length == "auto" else self.length
-        require(length >= 1, "fragments.length", self.length, "a fragment has at least 1 step")
+        require(length >= 1, "fragments.length", self.length, "it must be 1 or more")
         share = self.start_share
         valid = share == "auto" or (isinstance(share, int | float) and 0 <= share <= 1)
-        require(valid, "fragments.start_share", share, "it is a share between 0 and 1, or auto")
-        require(self.pool >= 2, "fragments.pool", self.pool, "a pair needs at least 2 fragments")
+        require(valid, "fragments.start_share", share, "it must be between 0 and 1, or auto")
+        require(
+            self.pool >= 2,
+            "fragments.pool",
+            self.pool,
+            "it must be 2 or more, because a comparison needs two fragments",
+        )
         require(
             self.initial_env_steps == "auto" or self.initial_env_steps >= 2 * length,
             "fragments.initial_env_steps",
             self.initial_env_steps,
-            f"the first pair needs two fragments of fragments.length={self.length} steps, so set it to at least {2 * length}",
+            f"the first comparison needs two fragments of fragments.length={self.length} steps; set it to {2 * length} or more",
         )
         require(
             self.exploration_env_steps >= 0,
@@ -65,16 +70,16 @@ class FragmentSettings:
             0 <= self.random_action_share <= 1,
             "fragments.random_action_share",
             self.random_action_share,
-            "it is a share between 0 and 1",
+            "it must be between 0 and 1",
         )
 
     def resolved(self, *, horizon: int | None, total_env_steps: int, rollout: int | None = None) -> ResolvedFragments:
-        """The same with numbers in place of auto.
+        """These settings with numbers in place of auto.
 
         Args:
-            horizon: steps of the environment's episodes, at most; None where that is not known.
-            total_env_steps: of the whole training.
-            rollout: steps of each rollout that fragments are cut from.
+            horizon: maximum episode length, in steps; None if unknown.
+            total_env_steps: the run's total environment steps.
+            rollout: steps of each rollout that fragments are cut from; None if unknown.
         """
         if self.length == "auto":
             most = [steps for steps in (50, horizon, rollout) if steps is not None]
@@ -95,24 +100,24 @@ class FragmentSettings:
 
 
 STARTS = 0.25
-"""What `FragmentSettings.start_share` is where that and initial_env_steps are auto."""
+"""`FragmentSettings.start_share` if both it and initial_env_steps are auto."""
 
 
 @dataclass(frozen=True)
 class ResolvedFragments(FragmentSettings):
-    """`FragmentSettings` as the parts of a run know them: with numbers in place of auto."""
+    """`FragmentSettings` with numbers in place of auto."""
 
     length: int = 25
     initial_env_steps: int = 2_000
     start_share: float = 0.0
     varied: bool = False
-    """Whether the first clips are made and labels are spent as `initial_env_steps` says of auto."""
+    """Whether `initial_env_steps` was auto: random actions are repeated, and labels are saved while answers are ties."""
 
     def between_rounds_env_steps(self, people: bool) -> int:
-        """Environment steps before each later round that are not PPO's: exploration, and filming where ``people`` are asked."""
+        """Environment steps outside PPO before each later round: exploration, and rendering for ``people``."""
         return self.exploration_env_steps + (self.filmed_env_steps if people else 0)
 
     @property
     def filmed_env_steps(self) -> int:
-        """Environment steps before each later round that are filmed for people: two clips at least."""
+        """Environment steps rendered for people before each later round: at least two fragments."""
         return max(self.film_env_steps, 2 * self.length)

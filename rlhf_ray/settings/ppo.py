@@ -1,4 +1,4 @@
-"""The policy and how PPO trains it."""
+"""Settings of the policy and of PPO."""
 
 from __future__ import annotations
 
@@ -12,44 +12,45 @@ PolicyNetwork = Literal["auto", "mlp", "nature", "impala"]
 
 @dataclass(frozen=True)
 class PPOSettings:
-    """Proximal policy optimisation (RLlib's), on the learned reward."""
+    """The policy, and its training on the learned reward with RLlib's PPO."""
 
     network: PolicyNetwork = "auto"
-    """mlp, nature (the DQN paper's CNN), impala (the residual CNN), or auto: nature for images and mlp for vectors."""
+    """Policy network: mlp; nature (CNN of Mnih et al. 2015); impala (residual CNN of Espeholt et al. 2018); or auto (nature for
+    images, mlp for vectors)."""
     hidden: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer of the mlp."""
+    """Number of units in each hidden layer of the mlp."""
     num_envs: int = 16
-    """Environment copies each runner steps together."""
+    """Parallel environments per env runner."""
     num_env_runners: int = 0
-    """Ray actors that collect rollouts, spread over the cluster; 0 collects in the run's own process."""
+    """Number of Ray actors that collect rollouts, spread over the cluster. 0: collect in the run's own process."""
     num_learners: int = 0
-    """Ray actors that learn together, each from its share of every minibatch; 0 learns in the run's own process."""
+    """Number of learner Ray actors; each minibatch is split evenly among them. 0: learn in the run's own process."""
     gpus_per_learner: float = 0.0
-    """GPUs of each learner, or of the run's own process where that learns; a share below 1 leaves the rest to others."""
+    """GPUs per learner, or for the run's own process if num_learners is 0. A fraction below 1 shares the GPU with other actors."""
     rollout_length: int = 128
-    """Steps of each environment copy per iteration."""
+    """Steps per environment and iteration."""
     minibatch_size: int = 256
-    """Steps per gradient step."""
+    """Environment steps per minibatch, that is per gradient step."""
     epochs: int = 10
-    """Passes over each iteration's steps."""
+    """Passes over each iteration's data."""
     learning_rate: float = 1e-3
-    """Learning rate of Adam at the start."""
+    """Initial learning rate of Adam."""
     final_learning_rate: float | None = None
-    """Learning rate at total_env_steps, reached linearly; None keeps the first."""
+    """Final learning rate, reached linearly at total_env_steps. None: constant."""
     gamma: float = 0.99
-    """Discount of rewards, per step."""
+    """Discount factor per step."""
     gae_lambda: float = 0.95
     """λ of generalised advantage estimation."""
     clip: float = 0.2
-    """Clipping range of the probability ratio."""
+    """Clipping range ε of the probability ratio."""
     entropy_coefficient: float = 0.0
     """Weight of the entropy bonus."""
     value_coefficient: float = 0.5
     """Weight of the value loss."""
     max_grad_norm: float = 0.5
-    """Gradients are scaled down to this global norm."""
+    """Maximum global gradient norm; larger gradients are scaled down."""
     initial_log_std: float = 0.0
-    """For continuous actions: log standard deviation of the policy at the start (actions are scaled to [-1, 1])."""
+    """For continuous actions: initial log standard deviation of the policy, with actions scaled to [-1, 1]."""
 
     def __post_init__(self) -> None:
         require_choices(self, "ppo")
@@ -67,17 +68,17 @@ class PPOSettings:
                 value % max(1, self.num_learners) == 0,
                 f"ppo.{name}",
                 getattr(self, name),
-                f"ppo.num_learners={self.num_learners} learners cannot share {value} steps evenly: make it a multiple",
+                f"{value} steps can't be split evenly among ppo.num_learners={self.num_learners} learners: make it a multiple",
             )
         require(self.learning_rate > 0, "ppo.learning_rate", self.learning_rate, "it must be above 0")
         require(
             self.minibatch_size <= self.iteration_env_steps,
             "ppo.minibatch_size",
             self.minibatch_size,
-            f"an iteration has only {self.iteration_env_steps} steps (rollout_length * num_envs * runners)",
+            f"it must be at most {self.iteration_env_steps}, the steps of an iteration (rollout_length * num_envs * runners)",
         )
 
     @property
     def iteration_env_steps(self) -> int:
-        """Environment steps per iteration, over all runners and environment copies."""
+        """Environment steps per iteration, over all env runners and environments."""
         return self.rollout_length * self.num_envs * max(1, self.num_env_runners)

@@ -1,4 +1,4 @@
-"""How many comparisons are asked for, when, about which pairs, and who answers."""
+"""Settings of the comparisons: how many, when, which pairs, and who answers."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ ScheduleName = Literal["constant", "hyperbolic", "inverse_quadratic"]
 
 @dataclass(frozen=True)
 class PreferenceSettings:
-    """How many comparisons are asked for, when, about which pairs, and who answers."""
+    """Comparisons: how many, when, which pairs, and who answers."""
 
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
-    """synchronous: collect, ask, fit and learn one after the other; the same seed gives the same run. asynchronous: each goes at
-    its own pace, and PPO waits for none of them."""
+    """synchronous: collect, ask, fit and learn in turn; the same seed gives the same run. asynchronous: all run concurrently, and
+    PPO never waits for labels or fits (but see max_reward_age)."""
     comparisons: int = 200
-    """Comparisons in all: the label budget. Met exactly; in the asynchronous mode a slow teacher may leave some unanswered.
-    0 where the reward model is fitted already and nothing is asked (see `without_questions`)."""
+    """Total number of comparisons: the label budget. Used up exactly, except that in asynchronous mode a slow teacher may leave
+    some unanswered. 0: train on a given reward model without asking (see `without_questions`)."""
     initial_comparisons: int | Literal["auto"] = "auto"
-    """Comparisons among these that are asked about the random policy's fragments, before training. auto: a quarter of them, as in
+    """How many of the comparisons are asked before training, about fragments of the random policy. auto: a quarter, as in
     Christiano et al. 2017."""
     rounds: int = 24
-    """Labelling rounds after the first, spread evenly over the training; each ends with a fit of the reward model."""
+    """Number of labelling rounds after the first, spread evenly over training. Each ends with a reward model fit."""
     schedule: ScheduleName = "constant"
-    """How the comparisons are spread over the rounds: constant, hyperbolic (∝ 1/(1+t)) or inverse_quadratic (∝ 1/(1+t²))."""
+    """Distribution of the comparisons over the rounds: constant, hyperbolic (∝ 1/(1+t)) or inverse_quadratic (∝ 1/(1+t²))."""
     steepness: float = 1.0
-    """With the last two: s in 1/(1+st) and 1/(1+(st)²), t from 0 to 1. The larger, the more of the comparisons come early."""
+    """For hyperbolic and inverse_quadratic: s in 1/(1+st) and 1/(1+(st)²), with t from 0 to 1. Larger values ask earlier."""
     selection: str = "random"
-    """Which pairs to ask about: random ones; disagreement, those the ensemble disagrees about most; or module:Name for a selection
-    of your own (`rlhf_ray.queries.selection.Selection`)."""
+    """How to choose the pairs to compare: random; disagreement (pairs on which the ensemble disagrees most); or module:Name for
+    your own selection (`rlhf_ray.queries.selection.Selection`)."""
     oversampling: int = 10
-    """Unless selection=random: candidate pairs drawn for each pair asked about."""
+    """Candidate pairs drawn per selected pair. Not used with selection=random."""
     teacher: str = "oracle"
-    """Who answers: oracle (always right); stochastic (right with a probability that grows with the difference); human, people
-    at the labelling page; or module:Name for a teacher of your own (`rlhf_ray.teachers.Teacher`)."""
+    """Who answers: oracle (always prefers the higher true return); stochastic (Boltzmann-rational in the true return); human
+    (people at the labelling page); or module:Name for your own teacher (`rlhf_ray.teachers.Teacher`)."""
     gatherer: str = "scripted"
-    """How answers other than people's are got: scripted, by asking the teacher; or module:Name for a gatherer of your own
+    """How answers are gathered, except people's: scripted (asks the teacher), or module:Name for your own gatherer
     (`rlhf_ray.queries.gatherers.Gatherer`), such as a labelling service."""
     human_share: float = 0.0
-    """With a scripted teacher in the asynchronous mode: share of the questions (0 to 1) that people are asked instead."""
+    """Fraction (0 to 1) of questions put to people instead of the scripted teacher. Asynchronous mode only."""
     rationality: float = 1.0
-    """With teacher=stochastic: β, per unit of true return; 0 answers at random."""
+    """With teacher=stochastic: inverse temperature β, per unit of true return. 0 answers at random."""
     answer_seconds: float = 0.0
-    """Seconds the scripted teacher takes for each answer, to try out what a slow teacher does."""
+    """Seconds the scripted teacher takes per answer, to simulate a slow teacher."""
     held_out_share: float = 0.1
-    """Share of the comparisons (0 to below 1) kept out of the fits, to measure accuracy on. Decided by a hash of their ids."""
+    """Fraction (0 ≤ x < 1) of comparisons held out from fits to measure held-out accuracy. Chosen by a hash of their ids."""
     allow_variable_horizon: bool = False
-    """Allow episodes of varying length. When an episode ends tells about the reward, and so can leak it (see the `imitation`
-    documentation, "variable horizon"); with this you accept that."""
+    """Allow episodes of varying length. The end of an episode can leak information about the reward (see "variable horizon" in the
+    `imitation` documentation), so this is off by default."""
     minimum_comparisons: int | None = None
-    """Asynchronous: comparisons that are answered before the first fit and PPO's first step; initial_comparisons unless given."""
+    """Asynchronous: number of answers before the first fit and PPO's first step. None: initial_comparisons."""
     max_open_questions: int = 50
-    """Asynchronous: pairs asked about and not yet answered, at most. Where the teacher is slower than the schedule, pairs chosen
-    later are about what the agent does by then."""
+    """Asynchronous: maximum number of unanswered questions. If the teacher is slower than the schedule, this keeps questions about
+    recent behaviour."""
     max_reward_age: int | None = None
-    """Asynchronous: environment steps PPO takes on one version of the reward model, at most, while a newer one is to come
-    (a fit is due and there are labels for it); then it waits for that. None: it never waits."""
+    """Asynchronous: maximum environment steps PPO takes on one version of the reward model while a newer one is due (a fit is
+    scheduled and has labels); then PPO waits for it. None: PPO never waits."""
 
     def __post_init__(self) -> None:
         require_choices(self, "preferences")
@@ -68,7 +68,7 @@ class PreferenceSettings:
             self.comparisons >= 0,
             "preferences.comparisons",
             self.comparisons,
-            "set it to 1 or more, or to 0 with a reward model that is fitted already",
+            "it must be 1 or more, or 0 with a given reward model",
         )
         least = min(1, self.comparisons)
         first = self.first_comparisons
@@ -76,7 +76,7 @@ class PreferenceSettings:
             isinstance(first, int) and least <= first <= self.comparisons,
             "preferences.initial_comparisons",
             self.initial_comparisons,
-            f"it must be between {least} and preferences.comparisons={self.comparisons}, or auto for a quarter of them",
+            f"it must be between {least} and preferences.comparisons={self.comparisons}, or auto for a quarter",
         )
         require(self.rounds >= 0, "preferences.rounds", self.rounds, "it must be 0 or more")
         if self.rounds == 0:
@@ -84,16 +84,14 @@ class PreferenceSettings:
                 first == self.comparisons,
                 "preferences.rounds",
                 0,
-                f"only the first round asks then: set preferences.initial_comparisons to {self.comparisons}, or rounds to 1 up",
+                f"then only the first round asks: set preferences.initial_comparisons to {self.comparisons}, or raise rounds",
             )
-        require(
-            0 <= self.human_share <= 1, "preferences.human_share", self.human_share, "it is a share between 0 and 1"
-        )
+        require(0 <= self.human_share <= 1, "preferences.human_share", self.human_share, "it must be between 0 and 1")
         require(
             self.human_share == 0 or self.mode == "asynchronous",
             "preferences.human_share",
             self.human_share,
-            "people and a scripted teacher are asked side by side in preferences.mode=asynchronous only",
+            "mixing people and a scripted teacher needs preferences.mode=asynchronous",
         )
         require(self.steepness > 0, "preferences.steepness", self.steepness, "it must be above 0")
         require(self.oversampling >= 1, "preferences.oversampling", self.oversampling, "it must be 1 or more")
@@ -132,30 +130,30 @@ class PreferenceSettings:
         return self.comparisons if self.rounds == 0 else min(self.comparisons, max(1, round(self.comparisons / 4)))
 
     def resolved(self) -> PreferenceSettings:
-        """The same with numbers in place of auto."""
+        """These settings with numbers in place of auto."""
         return replace(self, initial_comparisons=self.first_comparisons)
 
     @property
     def asks_people(self) -> bool:
-        """Whether people are asked at all."""
+        """Whether people answer any questions."""
         return self.people_share > 0
 
     @property
     def people_share(self) -> float:
-        """The share of the questions that people are asked."""
+        """Fraction of questions put to people."""
         if self.comparisons == 0:
             return 0.0
         return 1.0 if self.teacher == "human" else self.human_share
 
     @property
     def first_fit_comparisons(self) -> int:
-        """Asynchronous: comparisons answered before the first fit."""
+        """Asynchronous: number of answers before the first fit."""
         return self.first_comparisons if self.minimum_comparisons is None else self.minimum_comparisons
 
     def without_questions(self) -> PreferenceSettings:
-        """These settings for a training on a reward model that is fitted already: nobody is asked anything."""
+        """These settings for training on a given reward model, without questions."""
         return dataclasses.replace(self, **NO_QUESTIONS)
 
 
 NO_QUESTIONS: dict[str, Any] = {"comparisons": 0, "initial_comparisons": 0, "rounds": 0, "minimum_comparisons": None}
-"""What `PreferenceSettings.without_questions` sets."""
+"""The values that `PreferenceSettings.without_questions` sets."""

@@ -1,4 +1,4 @@
-"""The reward networks and how they are fitted to the comparisons."""
+"""Settings of the reward model and its fits."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ Activation = Literal["relu", "leaky_relu", "tanh"]
 
 @dataclass(frozen=True)
 class RewardModelSettings:
-    """The reward networks and how they are fitted to the comparisons."""
+    """The reward model, an ensemble of networks, and how it is fitted to the comparisons."""
 
     network: str = "auto"
-    """mlp; cnn; auto: cnn for images and mlp for vectors; or module:Name for a network of your own
+    """Reward network: mlp; cnn; auto (cnn for images, mlp for vectors); or module:Name for your own network
     (`rlhf_ray.reward.networks`)."""
     loss: str = "bradley_terry"
-    """What is minimised: bradley_terry, the cross entropy of the Bradley-Terry model; or module:Name for a loss of your own
+    """Loss: bradley_terry (cross-entropy of the Bradley-Terry model), or module:Name for your own loss
     (`rlhf_ray.reward.likelihood.Loss`)."""
     hidden: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer (for a cnn: of those after the convolutions)."""
+    """Number of units in each hidden layer (for a cnn: in each layer after the convolutions)."""
     activation: Activation = "leaky_relu"
-    """Activation of the hidden layers."""
+    """Activation function of the hidden layers."""
     use_state: bool = True
-    """Whether the reward sees the observation before the step."""
+    """Whether the observation before the step is an input of the reward."""
     use_action: bool = True
-    """Whether it sees the action."""
+    """Whether the action is an input."""
     use_next_state: bool = False
-    """Whether it sees the observation after the step."""
+    """Whether the observation after the step is an input."""
     use_done: bool = False
-    """Whether it sees that the step ended the episode."""
+    """Whether the end of the episode is an input."""
     ensemble_size: int = 3
-    """Networks in the ensemble. The reward is the mean of their normalised outputs."""
+    """Number of ensemble members. The learned reward is the mean of their normalised outputs."""
     bootstrap: bool = True
-    """Whether each member weighs the comparisons by its own Poisson(1) draw (a bootstrap), so that they differ."""
+    """Whether each ensemble member weights the comparisons by its own Poisson(1) draws (a bootstrap), so that members differ."""
     learning_rate: float = 3e-3
     """Learning rate of AdamW."""
     weight_decay: float = 1e-2
@@ -45,20 +45,20 @@ class RewardModelSettings:
     initial_updates: int = 200
     """Gradient steps of the first fit."""
     updates: int = 30
-    """Gradient steps of each later fit, which starts from the fitted networks and sees all comparisons so far."""
+    """Gradient steps of each later fit, which starts from the previous weights and uses all comparisons so far."""
     window: int | None = None
-    """Newest comparisons that a fit sees (first in, first out; all stay in the store); None: all."""
+    """Number of newest comparisons used in a fit; older ones stay in the store. None: all."""
     label_noise: float | None = None
-    """Share of answers (0 to below 1) assumed to be given at random. None: 0.1 where people are asked while it trains
-    (Christiano et al. 2017, section 2.2.3), else 0."""
+    """Fraction (0 ≤ x < 1) of answers assumed to be random. None: 0.1 if people answer during training (Christiano et al. 2017,
+    section 2.2.3), otherwise 0."""
     annotator_errors: bool = False
-    """Whether to estimate how often each annotator answers the opposite, after each fit, and to use that in place of label_noise:
-    for several people of whom some are less careful. Needs some hundred answers to tell them apart."""
+    """Whether to estimate each annotator's error rate after each fit and use it instead of label_noise. For several annotators of
+    differing care; needs some hundred answers."""
     discount: float = 1.0
-    """Discount of rewards within a fragment, per step, in the likelihood (1: none)."""
+    """Discount factor per step within a fragment, in the likelihood. 1: no discount."""
     gpus: float = 0.0
-    """GPUs of the reward trainer: 1 for one of its own, a share (as 0.5, with ppo.gpus_per_learner 0.5) to use one with a learner,
-    0 to fit on the CPU, which is faster for small networks on vectors."""
+    """GPUs of the reward trainer. 1: one GPU for itself. A fraction such as 0.5 (with ppo.gpus_per_learner=0.5): share one with a
+    learner. 0: fit on the CPU, which is faster for small networks on vectors."""
 
     def __post_init__(self) -> None:
         require_choices(self, "reward_model")
@@ -68,7 +68,7 @@ class RewardModelSettings:
             self.use_state or self.use_action or self.use_next_state or self.use_done,
             "reward_model.use_state",
             False,
-            "the reward needs at least one input: set one of use_state, use_action, use_next_state, use_done",
+            "the reward needs at least one input: enable use_state, use_action, use_next_state or use_done",
         )
         for name in ("ensemble_size", "batch_size", "initial_updates", "updates"):
             value = getattr(self, name)
@@ -88,7 +88,7 @@ class RewardModelSettings:
             not (self.annotator_errors and self.label_noise),
             "reward_model.label_noise",
             self.label_noise,
-            "reward_model.annotator_errors takes its place: leave out one of them",
+            "reward_model.annotator_errors replaces it: set only one of them",
         )
         require(0 < self.discount <= 1, "reward_model.discount", self.discount, "it must be above 0 and at most 1")
         require(
@@ -96,11 +96,11 @@ class RewardModelSettings:
         )
 
     def for_people(self) -> RewardModelSettings:
-        """The same with the noise that answers of people are assumed to have, where none is set."""
+        """These settings with people's label noise, unless label_noise or annotator_errors is set."""
         if self.label_noise is not None or self.annotator_errors:
             return self
         return replace(self, label_noise=PEOPLES_NOISE)
 
 
 PEOPLES_NOISE = 0.1
-"""What `RewardModelSettings.label_noise` is for people unless it is set."""
+"""Default of `RewardModelSettings.label_noise` for people."""

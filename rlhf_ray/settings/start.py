@@ -1,4 +1,4 @@
-"""Where a run starts, other than from nothing: the options of `rlhf-ray train`."""
+"""What a run starts from, besides scratch: options of `rlhf-ray train`."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from rlhf_ray.data.errors import SettingError
 
 @dataclass(frozen=True)
 class Start:
-    """What a run starts from. All of it is copied into the run's folder, which from then on needs none of it any more."""
+    """What a run starts from. Everything is copied into the run folder, so the originals are not needed later."""
 
     reward_from: str | None = None
-    """Train on this reward model, which is fitted already and stays as it is; nobody is asked anything. A folder that
-    `rlhf-ray fit` wrote, or a run's."""
+    """Train on this reward model, keep it fixed, and ask nothing. A folder written by `rlhf-ray fit`, or a run folder."""
     labels: str | None = None
-    """Start from the labels in this preference store, or in this run's: they count as answered, so that fewer are asked for."""
+    """Start with the labels of this preference store or run folder. They count towards the budget, so fewer are asked."""
     policy_from: str | None = None
-    """Start from this policy's weights: a run's folder, or an RLlib checkpoint of one."""
+    """Start from this policy's weights. A run folder, or one of its RLlib checkpoints."""
     demonstrations: str | None = None
-    """Have the policy imitate these before it trains: a .npz with the arrays observations and actions (`rlhf-ray record` writes
-    such), or a folder that imitation saved trajectories to."""
+    """Pretrain the policy on these demonstrations by behavioural cloning. An .npz with arrays observations and actions (as
+    `rlhf-ray record` writes), or a folder of trajectories saved by imitation."""
     cloning_epochs: int | None = None
-    """Passes over the demonstrations; unless given, 50 or as many as make 1,500 gradient steps."""
+    """Passes over the demonstrations. None: 50, or as many as give 1,500 gradient steps."""
 
     def __post_init__(self) -> None:
         if self.cloning_epochs is not None and self.cloning_epochs < 1:
             raise SettingError(f"--cloning-epochs is {self.cloning_epochs}; it must be 1 or more.")
         if self.reward_from is not None and self.labels is not None:
             raise SettingError(
-                f"--reward-from is {self.reward_from}, which is fitted already, and --labels is {self.labels}: leave one of them "
-                "out, or fit a reward model to the labels first (`rlhf-ray fit`)."
+                f"--reward-from is {self.reward_from} and --labels is {self.labels}, but a given reward model is not refitted: "
+                "drop one of them, or fit a reward model to the labels first (`rlhf-ray fit`)."
             )
 
     @property
     def parts(self) -> set[str]:
-        """What of a run is given: ``reward_model``, ``labels``, ``policy``."""
+        """The parts that are given: ``reward_model``, ``labels``, ``policy``."""
         given = {
             "reward_model": self.reward_from,
             "labels": self.labels,

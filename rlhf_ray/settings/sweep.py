@@ -1,4 +1,4 @@
-"""What a sweep may be told by name, besides the settings of its trials."""
+"""Choices for a sweep's options."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ Search = Literal["random", "optuna"]
 Schedule = Literal["none", "asha", "pbt", "pb2"]
 
 Metric = Literal["return", "likelihood"]
-"""return: the mean true return of the policy, acting deterministically. likelihood: the mean log-likelihood, in nats, of held-out
+"""return: mean true return of the deterministic policy. likelihood: mean log-likelihood, in nats per comparison, of held-out
 comparisons under the reward model."""

@@ -1,4 +1,4 @@
-"""Packs: files of clips, memory-mapped, whose every row is checked the first time it is read."""
+"""Packs: memory-mapped files of fragments. Each row is checked the first time it is read."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ COLUMNS = {
     "starts": "start",
     "policy_versions": "policy_version",
 }
-"""The column of a pack that holds each array of `Fragments`."""
+"""The pack's column for each array of `Fragments`."""
 
 
 class DamagedClipError(OSError):
-    """A clip's bytes are not what was stored. Labels about it are left out from now on."""
+    """A fragment's bytes differ from what was stored. Labels about it are ignored from now on."""
 
 
 class Rows:
-    """Clips that are or will be rows of a pack.
+    """Fragments that are, or will be, rows of a pack.
 
     Attributes:
-        ids: `Fragments.ids`, ``n`` of them.
-        kind: shapes and dtypes; only rows that have them in common go into one pack.
+        ids: ``n`` ids (`Fragments.ids`).
+        kind: shapes and dtypes. A pack holds rows of one kind.
         checksums: ``[n]`` uint32: CRC-32 of the id and the bytes of all arrays.
-        fragments: the clips themselves.
-        arrays: theirs, by name.
+        fragments: the fragments.
+        arrays: their arrays, by name.
     """
 
     def __init__(self, ids: Sequence[str], fragments: Fragments, checksums: Array | None = None):
@@ -50,7 +50,7 @@ class Rows:
         self.checksums = self.computed(np.arange(len(self.ids))) if checksums is None else checksums
 
     def computed(self, rows: IntArray) -> Array:
-        """The checksums of ``rows``, from their bytes."""
+        """Compute the checksums of ``rows`` from their bytes."""
         arrays = [np.ascontiguousarray(array) for array in self.arrays.values()]
         found = np.empty(len(rows), dtype=np.uint32)
         for i, row in enumerate(rows):
@@ -65,7 +65,7 @@ class Rows:
 
     @staticmethod
     def concatenate(parts: Sequence[Rows]) -> Rows:
-        """All rows of ``parts``, which are of one `kind`."""
+        """Join the rows of ``parts``, which must share one `kind`."""
         return Rows(
             [name for part in parts for name in part.ids],
             Fragments.concatenate([part.fragments for part in parts]),
@@ -73,7 +73,7 @@ class Rows:
         )
 
     def content(self) -> str:
-        """What a pack of these rows has in its name: a hash of kind, ids and checksums, and so of all that matters in it."""
+        """Return the hash in the pack's name: of kind, ids and checksums, and hence of everything in it."""
         head = "|".join([self.kind, *self.ids])
         return hashlib.sha256(head.encode() + self.checksums.tobytes()).hexdigest()[:32]
 
@@ -83,18 +83,18 @@ class Rows:
         tensors = {name: _tensors(array) if array.ndim > 1 else array for name, array in arrays.items()}
         table = pa.table({"clip_id": self.ids, "checksum": self.checksums} | tensors)
         with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)  # one batch, so that each column is one piece of the file
+            writer.write_table(table)  # one batch, so that each column is contiguous in the file
 
 
 class Pack(Rows):
-    """The pack in a file; its large arrays are views of the memory-mapped file.
+    """A pack file. Its large arrays are views of the memory-mapped file.
 
     Args:
-        name: of the file.
-        file: the memory-mapped file. It is closed; the views keep the mapping.
+        name: the file's name.
+        file: the memory-mapped file. It gets closed; the views keep the mapping.
 
     Raises:
-        DamagedClipError: the file is torn, or its ids, checksums or shape are not those it was written with.
+        DamagedClipError: the file is incomplete, or its ids, checksums or shapes don't match the hash in its name.
     """
 
     def __init__(self, name: str, file: Any):
@@ -102,22 +102,22 @@ class Pack(Rows):
         with file:
             try:
                 table = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()
-                table.validate(full=True)  # or a damaged offset could be followed out of the file
+                table.validate(full=True)  # a damaged offset could point outside the file
                 fragments = Fragments(**{field: _array(table, column) for field, column in COLUMNS.items()})
                 super().__init__(table["clip_id"].to_pylist(), fragments, _array(table, "checksum"))
                 whole = self.content() in name
             except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise DamagedClipError(f"{name} cannot be read: {error}") from error
+                raise DamagedClipError(f"Can't read {name}: {error}") from error
         if not whole:
-            raise DamagedClipError(f"{name} is damaged: its ids and checksums are not those it was named after")
+            raise DamagedClipError(f"{name} is damaged: its ids and checksums don't match the hash in its name")
         self.sound = False
-        """Whether every row was found to be as it was written."""
-        self._sound = np.zeros(len(self.ids), dtype=bool)  # rows that were compared with their checksums
+        """Whether every row has been checked and is intact."""
+        self._sound = np.zeros(len(self.ids), dtype=bool)  # rows that match their checksums
         self.damaged = np.zeros(len(self.ids), dtype=bool)
-        """``[n]`` bool: the rows that were found to be damaged so far."""
+        """``[n]`` bool: the rows found damaged so far."""
 
     def check(self, rows: IntArray) -> None:
-        """Compare the bytes of ``rows`` with their checksums, unless that was done before.
+        """Compare the bytes of ``rows`` with their checksums, unless done before.
 
         Raises:
             DamagedClipError: some differ. They are marked in `damaged`.
@@ -129,10 +129,10 @@ class Pack(Rows):
         self.damaged[new] = ~self._sound[new]
         self.sound = bool(self._sound.all())
         if self.damaged[new].any():
-            raise DamagedClipError(f"{self.name}: clip {self.ids[new[self.damaged[new]][0]]} is damaged")
+            raise DamagedClipError(f"{self.name}: fragment {self.ids[new[self.damaged[new]][0]]} is damaged")
 
     def intact(self) -> IntArray:
-        """The rows that are as they were written, after a look at all of them."""
+        """Check all rows and return the intact ones."""
         rows = np.arange(len(self.ids))
         with contextlib.suppress(DamagedClipError):
             self.check(rows)
@@ -140,22 +140,22 @@ class Pack(Rows):
 
 
 def gather(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> Fragments:
-    """Row ``rows[i]`` of pack ``packs[which[i]]`` as clip ``i``, copied.
+    """Copy fragments from packs: row ``rows[i]`` of pack ``packs[which[i]]`` becomes fragment ``i``.
 
     Raises:
         DamagedClipError: one of them is damaged.
-        ValueError: they are not all of one shape.
+        ValueError: they differ in shape.
     """
     _check(packs, which, rows)
     return Fragments(**_one_by_one(packs, which, rows, COLUMNS))
 
 
 SMALL = 1024
-"""Bytes of a row up to which an array is kept in one piece in memory: finding such rows in many packs costs more than copying."""
+"""Arrays with at most this many bytes per row are joined in memory: finding small rows in many packs costs more than the copy."""
 
 
 class Joined:
-    """Packs that are gathered from again and again. Their small arrays are joined in memory; clips of images stay on disk."""
+    """Packs that are gathered from repeatedly. Small arrays are joined in memory; images stay on disk."""
 
     def __init__(self, packs: Sequence[Pack]):
         self._packs = packs
@@ -170,16 +170,16 @@ class Joined:
         self._large = [name for name in COLUMNS if name not in self._small]
 
     def positions(self, where: IntArray) -> IntArray:
-        """The positions of clips in the joined packs, from the number of a pack and the row in it (the last axis)."""
+        """Convert ``[…, 2]`` (position of the pack, row in it) to positions in the joined packs."""
         found: IntArray = self._first[where[..., 0]] + where[..., 1]
         return found
 
     def gather(self, positions: IntArray) -> Fragments:
-        """The clips at ``positions``, copied.
+        """Copy the fragments at ``positions``.
 
         Raises:
             DamagedClipError: one of them is damaged.
-            ValueError: they are not all of one shape.
+            ValueError: they differ in shape.
         """
         large: dict[str, Array] = {}
         if self._large or not self._sound:
@@ -197,8 +197,8 @@ def _check(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> None:
     kinds = {packs[number].kind for number in used}
     if len(kinds) != 1:
         raise ValueError(
-            f"The store holds clips of {len(kinds)} shapes (of several environments or fragment lengths), which cannot "
-            "be in one batch: keep them in stores of their own."
+            f"The store holds fragments of {len(kinds)} shapes (from several environments or fragment lengths), which can't share "
+            "a batch: keep them in separate stores."
         )
     for number in used:
         if not packs[number].sound:
@@ -213,21 +213,21 @@ def _one_by_one(packs: Sequence[Pack], which: IntArray, rows: IntArray, names: I
 
 
 def _tensors(values: Array) -> pa.Array:
-    """``[n, …]`` as ``n`` fixed-shape tensors."""
+    """Convert ``[n, …]`` to ``n`` fixed-shape tensors."""
     return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
 
 
 def _array(table: pa.Table, name: str) -> Array:
     column = table[name]
     if column.num_chunks != 1:
-        raise ValueError(f"column {name} is in {column.num_chunks} pieces")
+        raise ValueError(f"column {name} has {column.num_chunks} chunks instead of 1")
     chunk = column.chunk(0)
     if chunk.null_count:
         raise ValueError(f"column {name} has nulls")
     if isinstance(chunk.type, pa.FixedShapeTensorType):
         tensors: Array = chunk.to_numpy_ndarray()
         return tensors
-    # Its to_numpy() would import pandas, which takes longer than reading a store.
+    # The chunk's to_numpy() would import pandas, which takes longer than reading a store.
     content = np.frombuffer(chunk.buffers()[1], np.uint8)
     if pa.types.is_boolean(chunk.type):
         return np.unpackbits(content, count=len(chunk), bitorder="little").astype(bool)

@@ -1,4 +1,4 @@
-"""What is in a store's files, read once each: all that readers and the writer know of it."""
+"""The content of a store's files, each read once: the state shared by readers and the writer."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class Contents:
     """The segments and packs of the store in ``files``, as of the last `refresh`.
 
     Attributes:
-        segments, packs: by the name of their file.
-        unreadable: the files that are damaged, and how. They are left out.
-        last_number: the largest sequence number that was seen.
+        segments: the segments' tables, by file name.
+        packs: the packs, by file name.
+        unreadable: damaged files and a description of the damage. They are ignored.
+        last_number: the largest sequence number seen.
     """
 
     def __init__(self, files: Files):
@@ -44,33 +45,33 @@ class Contents:
         self._event_ids: set[str] | None = set()
 
     def refresh(self) -> None:
-        """Read what is new, forget what is gone."""
+        """Read new files and drop deleted ones."""
         vanished = False
         for attempt in range(100):
             labels, clips = self.listing()
             vanished |= _drop(self.segments, labels) | _drop(self.packs, clips)
             try:
-                # A clip is written before the labels that name it, and so read after them.
+                # Fragments are written before the labels that refer to them, so they are read after those.
                 self._read(self.segments, labels, self._segment)
                 self._read(self.packs, clips, self._pack)
                 break
-            except FileNotFoundError:  # compacted since it was listed; what took its place is in the next listing
+            except FileNotFoundError:  # compacted since the listing; the next listing has the replacement
                 if attempt == 99:
                     raise
-        # The names are sorted, and their numbers of one width.
+        # Names are sorted, and their numbers have a fixed width.
         self.last_number = max([self.last_number, *(number_of(names[-1]) for names in (labels, clips) if names)])
         self.unreadable = {name: why for name, why in self.unreadable.items() if name in {*labels, *clips}}
         if vanished:
             self._index()
 
     def rows(self) -> pa.Table:
-        """Everything that was recorded, in order, also what merges brought that were undone."""
+        """Return all rows in order, including those of merges that were undone."""
         if self._rows is None:
             self._rows = in_order(list(self.segments.values()))
         return self._rows
 
     def events(self) -> pa.Table:
-        """All events that count, in order, each once."""
+        """Return all events in order, each once, without those that were undone."""
         if self._events is None:
             self._events = counting(self.rows())
         return self._events
@@ -83,7 +84,7 @@ class Contents:
         return self._event_ids
 
     def snapshot(self, last: int | None = None, rows: IntArray | None = None) -> Snapshot:
-        """What holds now: all of it, or the ``last`` so many comparisons; or the labels that are these rows of `events`."""
+        """Return the active comparisons: all, the newest ``last``, or the labels at these ``rows`` of `events`."""
         packs = list(self.packs.values())
         labels = take(self.events(), rows_holding(self.events()) if rows is None else rows)
         left, right = (self.where(labels[side].to_pylist()) for side in ("left_id", "right_id"))
@@ -93,19 +94,19 @@ class Contents:
         return Snapshot(take(labels, kept), packs, left[kept], right[kept], lost, self.files.root)
 
     def where(self, names: Sequence[str | None]) -> IntArray:
-        """``[n, 2]`` int64: for each clip the number of its pack in `packs` and its row there; -1 where there is none."""
+        """Return ``[n, 2]`` int64: each fragment's pack (position in `packs`) and row there; -1 if it is not stored."""
         if self.damaged_packs():
-            self._index()  # without the clips that were found damaged since
+            self._index()  # drop fragments found damaged since the last time
         nowhere = (-1, -1)
         found = [nowhere if name is None else self._clips.get(name, nowhere) for name in names]
         return np.array(found, np.int64).reshape(-1, 2)
 
     def has_clip(self, name: str) -> bool:
-        """Whether the clip is stored and not known to be damaged."""
+        """Return whether the fragment is stored and not known to be damaged."""
         return name in self._clips
 
     def forget(self, names: Iterable[str]) -> None:
-        """Have the next `refresh` read these files anew, from their origin."""
+        """Drop these files, so that the next `refresh` reads them again from the origin."""
         for name in names:
             self.files.forget(name)
             self.unreadable.pop(name, None)
@@ -114,24 +115,24 @@ class Contents:
         self._index()
 
     def damaged_packs(self) -> list[Pack]:
-        """The packs with clips that are known to be damaged."""
+        """Return the packs with fragments known to be damaged."""
         return [pack for pack in self.packs.values() if pack.damaged.any()]
 
     def problems(self) -> list[str]:
-        """What is known to be wrong with files, one sentence each."""
+        """Return the known damage, one sentence per problem."""
         rows = [
-            f"{name}: clip {pack.ids[row]} is damaged"
+            f"{name}: fragment {pack.ids[row]} is damaged"
             for name, pack in self.packs.items()
             for row in np.flatnonzero(pack.damaged)
         ]
-        moved = [f"{name}: was damaged, and moved here" for name in self.files.list("quarantine")]
+        moved = [f"{name}: damaged, moved to quarantine" for name in self.files.list("quarantine")]
         return [*self.unreadable.values(), *rows, *moved]
 
     def listing(self) -> tuple[list[str], list[str]]:
-        """The segments and packs there are.
+        """Return the names of the current segments and packs.
 
-        A compaction that ends while a folder is being listed may hide both what it wrote and what it deleted. So this lists
-        until nothing has vanished since the time before.
+        A compaction that ends during the listing may hide both its output and its deleted input. Hence this lists until
+        nothing has vanished since the previous listing.
         """
         before: set[str] | None = None
         while True:
@@ -147,13 +148,13 @@ class Contents:
                     known[name] = read(name)
                 except (DamagedClipError, pa.ArrowException, ValueError) as error:
                     self.unreadable[name] = str(error)
-                    log.warning("left out: %s", error)
+                    log.warning("Ignoring a damaged file: %s", error)
 
     def _segment(self, name: str) -> pa.Table:
         content = self.files.read(name)
         if hash_of(content) not in name:
-            raise ValueError(f"{name} is damaged: its content is not what it was named after")
-        # Threads would cost more than these small files take.
+            raise ValueError(f"{name} is damaged: its content doesn't match the hash in its name")
+        # For files this small, threads cost more than they save.
         file = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True)
         table = with_columns(file.read(use_threads=False))
         if self._event_ids is not None:
@@ -182,7 +183,7 @@ class Contents:
 
 
 def _drop(known: dict[str, _T], names: list[str]) -> bool:
-    """Drop what is not among ``names``; whether there was any."""
+    """Drop entries that are not among ``names``. Return whether there were any."""
     gone = known.keys() - names
     for name in gone:
         del known[name]
@@ -190,5 +191,5 @@ def _drop(known: dict[str, _T], names: list[str]) -> bool:
 
 
 def hash_of(content: bytes) -> str:
-    """What a segment has in its name: a hash of the whole file."""
+    """Return the hash of a segment's bytes, as its name contains it."""
     return hashlib.sha256(content).hexdigest()[:32]

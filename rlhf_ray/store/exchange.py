@@ -1,4 +1,4 @@
-"""Export and import: one file that holds everything, for other programs and other stores."""
+"""Export and import: one file with all events, for other programs and other stores."""
 
 from __future__ import annotations
 
@@ -22,22 +22,26 @@ from rlhf_ray.store.schema import FORMAT, MAJOR, Event, rows_holding
 from rlhf_ray.store.store import PreferenceStore
 
 ROWS = 64
-"""Events in a row group, whose clips are in memory at a time."""
+"""Events per row group. Bounds the fragments in memory."""
 TENSORS = ("observations", "actions", "rewards")
 META = FORMAT.encode()
 
 
 def export(store: PreferenceStore, out: Path) -> int:
-    """Write all events, in order, into the file ``out``; ``holds`` tells which are the labels that hold.
+    """Write all events to the file ``out``, in order. The column ``holds`` marks active labels.
 
-    A name in ``.parquet`` gets the clips too: the arrays as bytes, with dtype and shape (without the first dimension, the clips)
-    as JSON in the file's metadata under ``rlhf_ray.preferences``. ``.csv`` and ``.jsonl`` get the events alone.
+    A ``.parquet`` file also gets the fragments: arrays as bytes, with dtype and shape (without the first dimension) as JSON in
+    the file's metadata under ``rlhf_ray.preferences``. ``.csv`` and ``.jsonl`` files get the events alone.
+
+    Args:
+        store: the store to export.
+        out: the file; its suffix selects the format.
 
     Returns:
-        How many events there are.
+        The number of events.
 
     Raises:
-        ValueError: the name ends in something else, or the clips have several shapes.
+        ValueError: the suffix is unknown, or the fragments have several shapes.
     """
     events = store.events()
     holds = np.isin(np.arange(len(events)), rows_holding(events))
@@ -48,22 +52,27 @@ def export(store: PreferenceStore, out: Path) -> int:
         ".jsonl": _write_jsonl,
     }
     if out.suffix not in writers:
-        raise ValueError(f"{out} should end in {', '.join(writers)}, which decides what is written.")
+        raise ValueError(f"{out} must end in {', '.join(writers)}, which selects the format.")
     out.parent.mkdir(parents=True, exist_ok=True)
     LocalFiles(out.parent).write(out.name, lambda sink: writers[out.suffix](store, events, sink))
     return len(events)
 
 
 def import_file(store: PreferenceStore, file: Path) -> int:
-    """Add what ``file`` holds: an exported Parquet file, or a pickle that `foreign` reads. `PreferenceStore.undo` takes it back.
+    """Add the content of ``file``: an exported Parquet file, or a pickle that `foreign` reads. `PreferenceStore.undo` reverts it.
+
+    Args:
+        store: the store to add to.
+        file: the file to import.
 
     Returns:
-        How many comparisons were new.
+        The number of new comparisons.
 
     Raises:
-        ValueError: the file is none of these, or its clips do not fit to those in the store. Nothing was added.
+        ValueError: the format is unknown.
+        SettingError: the fragments don't fit those in the store. Nothing was added.
     """
-    with tempfile.TemporaryDirectory() as folder:  # all of it or nothing
+    with tempfile.TemporaryDirectory() as folder:  # a store of its own first: import everything or nothing
         given = PreferenceStore(Path(folder) / "given")
         if file.read_bytes()[:4] == b"PAR1":
             for events, clips in _read_parquet(file):
@@ -112,7 +121,7 @@ def _clip_columns(store: PreferenceStore, names: Sequence[str | None]) -> list[p
 
 
 def _kind(name: str) -> pa.DataType:
-    """The type of the column that holds this array of `Fragments`."""
+    """Return the column type for this array of `Fragments`."""
     return pa.binary() if name in TENSORS else pa.bool_() if name == "terminated" else pa.int64()
 
 
@@ -121,7 +130,7 @@ def _read_parquet(file: Path) -> Iterator[tuple[list[Event], Fragments | None]]:
     about = json.loads((parquet.schema_arrow.metadata or {}).get(META, b"{}"))
     if about.get("major") != MAJOR:
         raise ValueError(
-            f"{file} was not exported by `rlhf-ray store export` of format {FORMAT} {MAJOR}; export it anew."
+            f"{file} was not exported by `rlhf-ray store export` in format {FORMAT} {MAJOR}; export it again."
         )
     named = {field.name for field in fields(Event)}
     for number in range(parquet.num_row_groups):
@@ -131,7 +140,7 @@ def _read_parquet(file: Path) -> Iterator[tuple[list[Event], Fragments | None]]:
         events = [
             Event(**{k: v for k, v in row.items() if k in named} | {"extra": json.loads(row["extra"] or "{}")})
             for row in rows
-            if {row["left_id"], row["right_id"]} <= there | {None}  # whose clips were not lost
+            if {row["left_id"], row["right_id"]} <= there | {None}  # skip events whose fragments were lost
         ]
         clips = None
         if sides:
@@ -143,7 +152,7 @@ def _read_parquet(file: Path) -> Iterator[tuple[list[Event], Fragments | None]]:
 
 
 def _array(values: list[Any], kind: list[Any] | None) -> Any:
-    """One of the arrays of `Fragments`: of plain values, or of the bytes of tensors of this dtype and shape."""
+    """Return one array of `Fragments`, from plain values or from tensors' bytes with this dtype and shape."""
     if kind is None:
         return np.array(values)
     dtype, shape = kind

@@ -1,4 +1,4 @@
-"""The file system below the store: whole files or none, on local disk or wherever pyarrow or fsspec reaches."""
+"""The store's file layer: atomic files on local disk, or on any file system that pyarrow or fsspec supports."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from rlhf_ray.data.errors import SettingError
 
 FOLDERS = ("labels", "clips")
 NUMBERED = re.compile(r"(\d+)-[0-9a-f]{32}\.(?:parquet|arrow)$")
-"""The name of a segment or a pack."""
+"""Matches the name of a segment or a pack."""
 
 Write = Callable[[BinaryIO], object]
 
 
 def open_files(path: Path | str) -> Files:
-    """The files below ``path``: a folder, or a URL that pyarrow (``s3://bucket/folder``) or fsspec knows.
+    """Open the files below ``path``: a folder, or a URL that pyarrow (``s3://bucket/folder``) or fsspec supports.
 
     Raises:
-        SettingError: neither knows the URL.
+        SettingError: neither supports the URL.
     """
     text = str(path)
     if "://" not in text:
@@ -42,8 +42,8 @@ def open_files(path: Path | str) -> Files:
             handler, root = fsspec.core.url_to_fs(text)
         except (ValueError, ImportError) as error:
             raise SettingError(
-                f"The preference store is {_without_keys(text)!r}, which can't be opened ({error}): name a folder, or a URL that "
-                "pyarrow knows (s3://, gs://, hdfs://) or for which a file system of fsspec is installed."
+                f"Can't open the preference store {_without_keys(text)!r} ({error}): name a folder, or a URL that pyarrow supports "
+                "(s3://, gs://, hdfs://) or for which an fsspec file system is installed."
             ) from error
         system = pa.fs.PyFileSystem(pa.fs.FSSpecHandler(handler))
     if isinstance(system, pa.fs.LocalFileSystem):
@@ -56,13 +56,13 @@ def _without_keys(url: str) -> str:
 
 
 def number_of(name: str) -> int:
-    """The number that a segment's or pack's name, quarantined or not, holds; 0 for any other name."""
+    """Return the sequence number in the name of a segment or pack, quarantined or not; 0 for other names."""
     found = NUMBERED.search(name)
     return int(found.group(1)) if found else 0
 
 
 class LocalFiles:
-    """A folder of this machine, or one that is mounted. Names are relative to the store, with slashes.
+    """A local or mounted folder. File names are relative to the store and use slashes.
 
     Attributes:
         root: the folder.
@@ -72,53 +72,53 @@ class LocalFiles:
         self.root = root
 
     def make(self) -> None:
-        """Make the store's folders where they are missing."""
+        """Create the store's folders if missing."""
         if not all((self.root / folder).is_dir() for folder in FOLDERS):
-            with _explained(f"making folders in {self.root}", "free space or mend the disk, then repeat"):
+            with _explained(f"creating folders in {self.root}", "free space or repair the disk, then repeat"):
                 for folder in FOLDERS:
                     (self.root / folder).mkdir(parents=True, exist_ok=True)
                 flush(self.root)
 
     def exists(self, name: str) -> bool:
-        """Whether the file is there."""
+        """Return whether the file exists."""
         return (self.root / name).exists()
 
     def list(self, folder: str) -> list[str]:
-        """The names of the files in ``folder``, sorted; nothing when it is not there."""
+        """Return the names of the files in ``folder``, sorted; an empty list if the folder is missing."""
         try:
             return sorted(f"{folder}/{name}" for name in os.listdir(self.root / folder) if not name.startswith(".tmp-"))
         except FileNotFoundError:
             return []
 
     def size(self, name: str) -> int:
-        """Bytes of the file."""
+        """Return the file's size in bytes."""
         return (self.root / name).stat().st_size
 
     def read(self, name: str) -> bytes:
-        """All of the file."""
+        """Return the file's content."""
         return (self.root / name).read_bytes()
 
     def map(self, name: str) -> Any:
-        """The file as a memory-mapped pyarrow file."""
+        """Open the file as a memory-mapped pyarrow file."""
         return pa.memory_map(str(self.root / name))
 
     def forget(self, name: str) -> None:
-        """Drop what is kept of the file elsewhere, so that `map` takes it from its origin."""
+        """Drop cached copies of the file, so that `map` reads the original."""
 
     def write(self, name: str, write: Write) -> None:
-        """Let ``write`` fill a file that has its name when it is whole and durable, and not before."""
+        """Let ``write`` fill a file. The file gets its name once it is complete and durable."""
         file = self.root / name
-        remedy = "what was acknowledged is safe; free space or mend the disk, then repeat"
+        remedy = "acknowledged labels are safe; free space or repair the disk, then repeat"
         with _explained(f"writing {file}", remedy), whole_file(file) as sink:
             write(sink)
 
     def delete(self, name: str) -> None:
-        """Delete the file; nothing when it is gone."""
+        """Delete the file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.root / name)
 
     def quarantine(self, name: str) -> None:
-        """Move the file to ``quarantine/FOLDER-NAME``; nothing when it is gone."""
+        """Move the file to ``quarantine/FOLDER-NAME`` if it exists."""
         target = self.root / "quarantine" / name.replace("/", "-")
         with contextlib.suppress(FileNotFoundError):
             target.parent.mkdir(exist_ok=True)
@@ -126,34 +126,35 @@ class LocalFiles:
             flush(target.parent)
 
     def settle(self) -> None:
-        """Make durable what a writer that died may have renamed last, and drop what it left unfinished."""
+        """Make durable what a dead writer may have renamed last, and delete its unfinished files."""
         for folder in (self.root, *(self.root / name for name in FOLDERS)):
             for name in os.listdir(folder):
                 if left_over(name):
                     with contextlib.suppress(OSError):
                         os.unlink(folder / name)
-            with _explained(f"flushing {folder}", "mend the disk, then repeat"):
+            with _explained(f"flushing {folder}", "repair the disk, then repeat"):
                 flush(folder)
 
 
 class RemoteFiles:
-    """A folder of an object store or of any other pyarrow file system. A write becomes visible as a whole.
+    """A folder in an object store or any other pyarrow file system. Writes become visible atomically.
 
-    Packs are copied once to ``$XDG_CACHE_HOME/rlhf_ray/store`` (``~/.cache`` unless set) and mapped from there. Their names
-    tell their content, so that the copies never go stale; the folder may be deleted at any time. Methods are those of `LocalFiles`.
+    Packs are copied once to ``$XDG_CACHE_HOME/rlhf_ray/store`` (default ``~/.cache``) and mapped from there. A pack's name
+    contains a hash of its content, so copies never go stale; the cache may be deleted at any time. `LocalFiles` documents the
+    methods.
 
     Attributes:
-        root: the URL.
+        root: the URL, without credentials.
     """
 
     def __init__(self, system: Any, root: str, url: str):
-        self.root = _without_keys(url)  # messages show it
+        self.root = _without_keys(url)  # appears in messages
         self._system, self._folder = system, root
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         self._cache = caches / "rlhf_ray" / "store" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
     def make(self) -> None:
-        pass  # folders come with the first file
+        pass  # the first file creates its folder
 
     def exists(self, name: str) -> bool:
         self._renew()
@@ -184,7 +185,7 @@ class RemoteFiles:
     def write(self, name: str, write: Write) -> None:
         buffer = io.BytesIO()
         write(buffer)
-        remedy = "what was acknowledged is safe; see to the connection and the rights, then repeat"
+        remedy = "acknowledged labels are safe; check the connection and permissions, then repeat"
         with _explained(f"writing {self.root}/{name}", remedy), self._system.open_output_stream(self._at(name)) as sink:
             sink.write(buffer.getbuffer())
 
@@ -202,25 +203,25 @@ class RemoteFiles:
         pass
 
     def _at(self, name: str) -> str:
-        """The path of a file that is to be made, in a folder that is there."""
+        """Return the path of a new file, after creating its folder."""
         path = f"{self._folder}/{name}"
-        if self._system.type_name not in ("s3", "gcs", "abfs"):  # which have no folders
+        if self._system.type_name not in ("s3", "gcs", "abfs"):  # these have no folders
             self._system.create_dir(path.rpartition("/")[0], recursive=True)
         return path
 
     def _renew(self) -> None:
-        """Have fsspec look again, which keeps listings otherwise."""
+        """Clear fsspec's cached listings."""
         if isinstance(self._system, pa.fs.PyFileSystem):
             self._system.handler.fs.invalidate_cache()
 
 
 Files: TypeAlias = LocalFiles | RemoteFiles
-"""What the store asks of a file system."""
+"""The two file layers."""
 
 
 @contextlib.contextmanager
 def _explained(doing: str, remedy: str) -> Iterator[None]:
-    """An `OSError` in here says what was being done, and what to do now."""
+    """Add the failed operation and the remedy to an `OSError` raised inside."""
     try:
         yield
     except OSError as error:
@@ -228,6 +229,6 @@ def _explained(doing: str, remedy: str) -> Iterator[None]:
 
 
 def store_of(path: str) -> str:
-    """Where the store is: ``path``, or a folder in it if that is a run's."""
+    """Return the store's path: ``path``, or the store inside it if ``path`` is a run folder."""
     inside = Path(path) / "preferences"
     return str(inside) if (inside / "store.json").exists() else path

@@ -1,6 +1,6 @@
-"""Other projects' preference files, which are pickles, read without running anything that is in them.
+"""Reads other projects' preference files, which are pickles, without running code from them.
 
-Two kinds are known: the `PreferenceDataset` that imitation saves, and the `PrefDB` of Matthew Rahtz's
+Two formats are supported: imitation's `PreferenceDataset`, and the `PrefDB` of Matthew Rahtz's
 learning-from-human-preferences and its descendants (``train.pkl.gz``, ``val.pkl.gz``).
 """
 
@@ -19,20 +19,23 @@ from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
 
 LARGEST = 8 << 30
-"""Bytes that a file may come to in memory: what is packed in it, and the clips that it names. A few kB can claim any number."""
+"""Limit on a file's size in memory, in bytes, unpacked and with all its fragments. A few kB can claim any number."""
 
 CLASSES = ("PreferenceDataset", "TrajectoryWithRew", "Trajectory", "PrefDB", "CompressedDict")
-"""Classes whose attributes are read; what they are called tells enough, since their code is not used."""
+"""Classes whose attributes are read. The class name suffices, since their code is not used."""
 
 
 def read(file: Path) -> tuple[str, Comparisons]:
-    """Where the preferences come from (``imitation`` or ``drlhp``), and the preferences.
+    """Read a preference file.
 
-    A `PrefDB` has neither actions nor true rewards: actions become 0 and rewards NaN. Its segments of n frames become
-    fragments of n - 1 steps, whose last frame is the observation after the last step.
+    A `PrefDB` has neither actions nor true rewards: actions become 0 and rewards NaN. A segment of n frames becomes a fragment of
+    n - 1 steps, with the last frame as the final observation.
+
+    Returns:
+        The origin (``imitation`` or ``drlhp``) and the comparisons.
 
     Raises:
-        ValueError: the file is neither, or names anything that has no place in one of them, or comes to more than `LARGEST`.
+        ValueError: the format is unknown, the file refers to an unexpected class, or it exceeds `LARGEST`.
     """
     content = file.read_bytes()
     room = _Room()
@@ -43,43 +46,43 @@ def read(file: Path) -> tuple[str, Comparisons]:
         if isinstance(found, _Object) and found.kind == "PrefDB":
             return "drlhp", _drlhp(vars(found), room)
     except (pickle.UnpicklingError, EOFError, OSError, zlib.error, ArithmeticError, LookupError) as error:
-        raise ValueError(f"{file} cannot be imported: {error}") from error
-    except (TypeError, AttributeError, ValueError, MemoryError) as error:  # of a pickle that is put together oddly
-        raise ValueError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
-    raise ValueError(f"{file} cannot be imported: it holds neither imitation's PreferenceDataset nor a PrefDB.")
+        raise ValueError(f"Can't import {file}: {error}") from error
+    except (TypeError, AttributeError, ValueError, MemoryError) as error:  # from a malformed pickle
+        raise ValueError(f"Can't import {file}: {type(error).__name__}: {error}") from error
+    raise ValueError(f"Can't import {file}: it holds neither imitation's PreferenceDataset nor a PrefDB.")
 
 
 GZIP = 16 + zlib.MAX_WBITS
-"""What zlib calls gzip's format."""
+"""zlib's code for the gzip format."""
 
 
 class _Room:
-    """How much may still be unpacked: `LARGEST` bytes in all."""
+    """Tracks how much may still be unpacked: `LARGEST` bytes in total."""
 
     def __init__(self) -> None:
         self._left = LARGEST
 
     def unpack(self, content: bytes, kind: int = zlib.MAX_WBITS) -> bytes:
-        """What is compressed in ``content``.
+        """Decompress ``content``.
 
         Raises:
-            ValueError: that is more than there is room for.
-            EOFError: it is cut off.
+            ValueError: the result exceeds the remaining room.
+            EOFError: the content is truncated.
         """
         found = bytearray()
-        while content:  # a gzip file may have several parts
+        while content:  # a gzip file may have several members
             unpacker = zlib.decompressobj(kind)
             found += unpacker.decompress(content, self._left + 1)
             _check_size(LARGEST - self._left + len(found))
             if not unpacker.eof:
-                raise EOFError("what is compressed in it is cut off")
+                raise EOFError("its compressed data is truncated")
             content = unpacker.unused_data.lstrip(b"\0") if kind == GZIP else b""
         self._left -= len(found)
         return bytes(found)
 
 
 class _Object:
-    """Stands in for an object of another project: its attributes and nothing else."""
+    """Stands in for an object of another project: holds its attributes, runs no code."""
 
     kind = ""
 
@@ -88,7 +91,7 @@ class _Object:
 
 
 class _Dtype:
-    """Stands in for a dtype while it is being unpickled."""
+    """Stands in for a dtype during unpickling."""
 
     def __init__(self, spec: str, *_: Any):
         self.value = np.dtype(str(spec))
@@ -99,7 +102,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands in for an array while it is being unpickled. numpy's own unpickling is not used."""
+    """Stands in for an array during unpickling, in place of numpy's own code."""
 
     value: Array | list[Any]
 
@@ -119,7 +122,7 @@ class _Array:
 
 
 def _latin(text: str, encoding: str) -> bytes:
-    return str(text).encode("latin1")  # how old pickles hold bytes
+    return str(text).encode("latin1")  # how old pickles store bytes
 
 
 def _frombuffer(content: Any, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
@@ -135,14 +138,14 @@ _NUMPY = {"ndarray": _Array, "_reconstruct": _Array, "dtype": _Dtype, "_frombuff
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Something harmless in the place of what the pickle names."""
+        """Return a harmless stand-in for a name in the pickle."""
         if module.partition(".")[0] == "numpy" and name in _NUMPY:
             return _NUMPY[name]
         if (module, name) == ("_codecs", "encode"):
             return _latin
         if name in CLASSES:
-            return type(name, (_Object,), {"kind": name})  # a new one each time: a pickle may set attributes on it
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which has no place in a preference file")
+            return type(name, (_Object,), {"kind": name})  # a new class each time: a pickle may set attributes on it
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which doesn't belong in a preference file")
 
 
 def _load(content: bytes) -> Any:
@@ -167,11 +170,11 @@ def _imitation(found: dict[str, Any]) -> Comparisons:
 
 def _drlhp(found: dict[str, Any], room: _Room) -> Comparisons:
     segments = found["segments"]
-    if isinstance(segments, _Object):  # each one pickled and compressed by itself
+    if isinstance(segments, _Object):  # each one pickled and compressed separately
         segments = {name: _load(room.unpack(content)) for name, content in vars(segments)["store"].items()}
 
     def clips(names: list[Any]) -> Fragments:
-        # Before any is made: the same clip may be named any number of times.
+        # Check before building any: a file may name the same fragment any number of times.
         sizes = {name: sum(_array(frame).nbytes for frame in _frames(segments[name])) for name in set(names)}
         _check_size(sum(sizes[name] for name in names))
         observations = _stack([_stack(segments[name]) for name in names])
@@ -200,7 +203,7 @@ def _compared(left: Fragments, right: Fragments, preferences: Array) -> Comparis
 
 
 def _stack(values: Any) -> Array:
-    """An array out of what stands for one, or for several of one shape."""
+    """Build an array from a stand-in, or from several of one shape."""
     if isinstance(values, _Array):
         values = values.value
     if isinstance(values, np.ndarray):
@@ -211,15 +214,15 @@ def _stack(values: Any) -> Array:
 
 
 def _array(one: Any) -> Array:
-    """One array or number as an array. Lists are refused: lists of lists of the same lists have no end."""
+    """Convert one array or number to an array. Refuses lists: nested lists of the same lists grow without bound."""
     value = one.value if isinstance(one, _Array) else one
     if not isinstance(value, np.ndarray | np.generic | int | float):
-        raise ValueError(f"there is a {type(value).__name__} in the place of an array")
+        raise ValueError(f"expected an array, found a {type(value).__name__}")
     return np.asarray(value)
 
 
 def _check_size(size: int) -> None:
     if size > LARGEST:
         raise ValueError(
-            f"it comes to more than {LARGEST / 2**30:g} GiB in memory, the limit for files of others: split it into several"
+            f"it needs more than {LARGEST / 2**30:g} GiB in memory, the limit for imported files: split it into several files"
         )

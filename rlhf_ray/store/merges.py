@@ -1,4 +1,4 @@
-"""Merges: what may be joined, and what a store remembers of what it took from others, so that it can be taken back."""
+"""Merges: which stores can be merged, and the record of each merge that makes it reversible."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rlhf_ray.store.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class MergeRecord:
-    """A merge that a store remembers.
+    """The record of one merge.
 
     Attributes:
-        id: names it.
-        source: where what it brought came from.
-        time: when.
-        comparisons: how many of those that it brought still hold.
-        weights: annotators' weights that it brought.
+        id: id of the merge.
+        source: display name of the store it came from.
+        time: when it was merged.
+        comparisons: number of its comparisons that are still active.
+        weights: the annotator weights that it added.
     """
 
     id: str
@@ -39,7 +39,7 @@ class MergeRecord:
 
 
 def merges(contents: Contents) -> list[MergeRecord]:
-    """The merges that count, the oldest first."""
+    """Return the merges that were not undone, oldest first."""
     rows, events = contents.rows().to_pylist(), contents.events()
     undone = {row["target"] for row in rows if row["kind"] == UNDO}
     held = take(events, rows_holding(events))["merge"].to_pylist()
@@ -52,7 +52,7 @@ def merges(contents: Contents) -> list[MergeRecord]:
 
 
 def brought(events: pa.Table, source: str, weights: Mapping[str, float]) -> pa.Table:
-    """``events`` as those of a new merge, after the row that says where they are from."""
+    """Return ``events`` marked as those of a new merge, after the row that records the merge."""
     name = uuid.uuid4().hex[:12]
     events = events.set_column(LABELS.get_field_index("merge"), "merge", pa.array([name] * len(events), pa.string()))
     about = {"source": source, "weights": dict(weights)}
@@ -60,44 +60,44 @@ def brought(events: pa.Table, source: str, weights: Mapping[str, float]) -> pa.T
 
 
 def taken_back(merge: str | None, events: list[str]) -> pa.Table:
-    """The row that undoes a merge, or the ``events`` of a merge that left no id."""
+    """Return the row that undoes a merge, or the ``events`` of a merge without an id."""
     return _row(UNDO, uuid.uuid4().hex, target=merge, about={"events": events})
 
 
 def kinds(snapshot: Snapshot) -> dict[str, str]:
-    """The kinds of the clips (`Rows.kind`) of the comparisons that hold, the oldest comparison's first, each in words."""
+    """Return the kinds (`Rows.kind`) of the active comparisons' fragments, with descriptions; the oldest comparison's first."""
     packs = dict.fromkeys(np.stack([snapshot.left[:, 0], snapshot.right[:, 0]], 1).ravel().tolist())
     return {snapshot.packs[number].kind: in_words(snapshot.packs[number]) for number in packs}
 
 
 def in_words(rows: Rows) -> str:
-    """What a person calls the kind of these clips."""
+    """Describe the length, shapes and dtypes of these fragments."""
     length = rows.arrays["actions"].shape[1]
     shapes = (
         f"{name} {array.shape[2:]} {array.dtype}"
         for name, array in rows.arrays.items()
         if name in ("observations", "actions")
     )
-    return f"clips of {length} steps, {', '.join(shapes)}"
+    return f"fragments of {length} steps, {', '.join(shapes)}"
 
 
 def check_one_kind(held: Mapping[str, Mapping[str, str]]) -> None:
-    """Check that what is in some stores can be fitted to together.
+    """Check that one reward model can be fitted to the content of several stores.
 
     Args:
         held: the `kinds` of each store, by its name.
 
     Raises:
-        SettingError: it cannot.
+        SettingError: there are several kinds of fragments.
     """
     of = {kind: (store, words) for store, found in held.items() for kind, words in found.items()}
     if len(of) > 1:
         stores = "; ".join(f"{store} holds {words}" for store, words in of.values())
-        raise SettingError(f"{stores}. They cannot be fitted to together: keep them in stores of their own.")
+        raise SettingError(f"{stores}. One reward model can't be fitted to both: keep them in separate stores.")
 
 
 def foreign(contents: Contents, snapshot: Snapshot) -> list[str]:
-    """The ids of the events about clips of another kind than those of the oldest comparison that holds."""
+    """Return the ids of events about fragments of another kind than those of the oldest active comparison."""
     events = contents.events()
     sides = [contents.where(events[side].to_pylist())[:, 0].tolist() for side in ("left_id", "right_id")]
     first = next(iter(kinds(snapshot)))

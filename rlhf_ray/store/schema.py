@@ -1,4 +1,4 @@
-"""What the store records: events about pairs of clips, and which of them hold."""
+"""The store's schema: events about pairs of fragments, and the rules for which labels are active."""
 
 from __future__ import annotations
 
@@ -44,35 +44,39 @@ LABELS = pa.schema(
         ("merge", pa.string()),
     ]
 )
-"""One row for each event; `Event` says what the columns mean. ``sequence`` alone gives the order, never a time. ``merge`` is the
-id of the merge that brought the event from another store, null for the store's own."""
+"""One row per event; `Event` describes the columns. ``sequence`` defines the order; timestamps don't. ``merge`` is the id of the
+merge that brought the event from another store; null for the store's own events."""
 
 MERGE, UNDO = "merge", "undo"
-"""Kinds of rows that are no events: a merge began here (``extra``: its source), and a merge (``target``) does not count any more;
-or, for a merge that left no id, the events in ``extra``."""
+"""Kinds of rows that are not events: the record of a merge (``extra``: its source), and the undoing of one (``target``: its id; for
+a merge without an id, ``extra`` lists the events)."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something an annotator said about a pair.
+    """One action of an annotator on a pair.
 
     Attributes:
-        event_id: made by the client when the answer is given, so that sending it again stores nothing twice.
-        kind: ``label`` (an answer), ``supersede`` (an answer instead of the event ``target``), ``retract`` (takes back the
-            event ``target``), ``skip`` (would not or could not say), ``flag`` (something is wrong with the pair) or ``check``
-            (an answer that tells about the annotator, to a pair whose answer is known: never trained on).
+        event_id: created by the client with the answer, so that resending the event stores it once.
+        kind: ``label`` (an answer), ``supersede`` (an answer that replaces the event ``target``), ``retract`` (withdraws the
+            event ``target``), ``skip`` (no answer), ``flag`` (a problem with the pair) or ``check`` (the answer to a pair
+            with a known answer, which measures the annotator; never trained on).
         annotator: who.
-        left_id, right_id: the clips (`Fragments.ids`). A retraction needs none.
-        preference: of a label, supersede or check: the probability that the left clip is better: 1, 0, or 0.5 for a tie.
-        target: the event that a retract or supersede is about.
+        left_id, right_id: ids of the fragments (`Fragments.ids`). Optional for a retraction.
+        preference: for label, supersede and check: the probability that the left fragment is better: 1, 0, or 0.5 for a tie.
+        target: the event that a retract or supersede refers to.
         annotator_type: ``human``, ``scripted``, ``import`` …
-        presented_swapped: whether the left clip was shown on the right side.
-        t_shown, t_answered: when, with a time zone. For people to read: clocks may go back, and nothing is ordered by them.
-        view_ms: how long the clips were looked at, in milliseconds.
-        session, run_id: of the labelling page, and of the training run.
-        policy_version: the newest policy that acted in the pair.
-        reward_version: the reward model that chose the pair (0: none did).
-        extra: anything else, kept as JSON.
+        presented_swapped: whether the left fragment was shown on the right side.
+        t_shown, t_answered: times with a time zone, for people to read. They don't order events: clocks may go back.
+        view_ms: viewing time in milliseconds.
+        session: session of the labelling page.
+        run_id: id of the training run.
+        policy_version: the newest policy version that acted in the pair.
+        reward_version: version of the reward model that selected the pair (0: none).
+        extra: additional data, stored as JSON.
+
+    Raises:
+        ValueError: a field is missing or invalid for this kind.
     """
 
     event_id: str
@@ -99,32 +103,33 @@ class Event:
                 raise ValueError(f"event {self.event_id!r} of kind {self.kind!r}: {rule}.")
 
         require(self.kind in get_args(Kind), f"the kinds are {', '.join(get_args(Kind))}")
-        require(bool(self.event_id and self.annotator), "event_id and annotator may not be empty")
+        require(bool(self.event_id and self.annotator), "event_id and annotator must not be empty")
         answers, about = self.kind in ("label", "supersede", "check"), self.kind in ("retract", "supersede")
-        require((self.target is not None) == about, "target names the event that a retract or supersede is about")
-        require(self.target != self.event_id, "target may not be the event itself")
+        require((self.target is not None) == about, "a retract or supersede needs a target; other kinds have none")
+        require(self.target != self.event_id, "target must be another event")
         require(
-            (self.preference is not None) == answers, "labels, supersedes and checks have a preference, others none"
+            (self.preference is not None) == answers,
+            "label, supersede and check need a preference; other kinds have none",
         )
-        require(self.preference is None or 0 <= self.preference <= 1, "preference is a probability, 0 to 1")
-        require(self.kind == "retract" or bool(self.left_id and self.right_id), "left_id and right_id are missing")
+        require(self.preference is None or 0 <= self.preference <= 1, "preference must be a probability, 0 to 1")
+        require(self.kind == "retract" or bool(self.left_id and self.right_id), "left_id or right_id is missing")
         for time in (self.t_shown, self.t_answered):
-            require(time is None or time.tzinfo is not None, "times need a time zone")
+            require(time is None or time.tzinfo is not None, "t_shown and t_answered need a time zone")
 
     def row(self) -> dict[str, Any]:
-        """The event as a row of `LABELS`, but for its number."""
+        """Return the event as a row of `LABELS`, without its sequence number."""
         values = {name: getattr(self, name, None) for name in LABELS.names}
         pair = pair_id(self.left_id, self.right_id) if self.left_id and self.right_id else None
         return values | {"pair_id": pair, "extra": json.dumps(dict(self.extra)) if self.extra else None}
 
 
 def scripted_event_id(pair: str, annotator: str) -> str:
-    """The event id (32 hex digits) of the one answer that a script gives to a pair, whoever computes it and when."""
+    """Return the event id (32 hex digits) of a script's one answer to a pair. It depends on nothing else."""
     return hashlib.sha256(f"{pair}|{annotator}".encode()).hexdigest()[:32]
 
 
 def with_columns(table: pa.Table) -> pa.Table:
-    """The table with all columns of `LABELS` in their types, and after them whatever else a later version wrote."""
+    """Return the table with all columns of `LABELS` in their types, followed by columns that a later version added."""
     columns = {
         field.name: table[field.name].cast(field.type)
         if field.name in table.column_names
@@ -135,18 +140,18 @@ def with_columns(table: pa.Table) -> pa.Table:
 
 
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
-    """All rows in the order of their numbers, each once: files may repeat them, after a crash or a merge of stores.
+    """Return all rows ordered by sequence number, without duplicates (from a crash or a merge of stores).
 
-    An event that two merges brought is two rows, of which the first may be undone.
+    An event that two merges brought stays twice, since either merge may be undone.
     """
     table = pa.concat_tables(tables or [LABELS.empty_table()], promote_options="default")
-    # The ids decide between writers that took the same number.
+    # Ids order the events of writers that took the same number.
     table = table.sort_by([("sequence", "ascending"), ("event_id", "ascending")])
     return _once(table, "event_id", "merge")
 
 
 def counting(rows: pa.Table) -> pa.Table:
-    """The events among ``rows`` (`in_order`): each once, without those that were undone."""
+    """Return the events among ``rows`` (from `in_order`), each once, without those that were undone."""
     if not touches_merges(rows):
         return rows
     names = ("event_id", "kind", "target", "extra", "merge")
@@ -162,28 +167,28 @@ def counting(rows: pa.Table) -> pa.Table:
 
 
 def touches_merges(rows: pa.Table) -> bool:
-    """Whether any of these rows came by a merge, or says something of one."""
+    """Return whether any row came with a merge or undoes one."""
     return rows["merge"].null_count < len(rows) or bool(pa.compute.any(pa.compute.equal(rows["kind"], UNDO)).as_py())
 
 
 def _once(table: pa.Table, *names: str) -> pa.Table:
-    """The first row of each value of these columns."""
+    """Return the first row for each value of these columns."""
     values = zip(*(table[name].to_pylist() for name in names), strict=True)
     first = {value: i for i, value in reversed(list(enumerate(values)))}
     return table if len(first) == len(table) else take(table, np.array(sorted(first.values())))
 
 
 def take(table: pa.Table, rows: IntArray) -> pa.Table:
-    """The rows of the table. Given an array of numpy, `pa.Table.take` would import pandas, which takes longer than all else."""
+    """Return these rows of the table. `pa.Table.take` would import pandas for a numpy array, which takes longer than the rest."""
     content = pa.py_buffer(np.ascontiguousarray(rows, dtype=np.int64))
     return table.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, content]))
 
 
 def holding(events: pa.Table) -> dict[tuple[str, str], int]:
-    """The rows of ``events`` (see `in_order`) that are labels and hold, by pair and annotator.
+    """Return the rows of ``events`` (from `in_order`) that are active labels, by pair and annotator.
 
-    A retract or supersede cancels the event it names, wherever that stands; what is cancelled stays so. Of what remains, the
-    latest of each annotator about each pair holds.
+    A retract or supersede cancels its target, regardless of their order; a cancelled event stays cancelled. Of the remaining
+    labels, the latest by each annotator for each pair is active.
     """
     names = ("event_id", "kind", "target", "pair_id", "annotator")
     columns = [events[name].to_pylist() for name in names]
@@ -196,12 +201,12 @@ def holding(events: pa.Table) -> dict[tuple[str, str], int]:
 
 
 def rows_holding(events: pa.Table) -> IntArray:
-    """The rows of `holding`, in order."""
+    """Return the row numbers of `holding`, ascending."""
     return np.array(sorted(holding(events).values()), dtype=np.int64)
 
 
 def touched(rows: pa.Table, sequence: int) -> list[tuple[str, str]]:
-    """Pair and annotator of the labels that rows after number ``sequence`` are, or are about: each once, in order."""
+    """Return pair and annotator of all labels affected by rows after number ``sequence``: each once, in order."""
     names = ("sequence", "event_id", "kind", "target", "pair_id", "annotator", "extra", "merge")
     columns = list(zip(*(rows[name].to_pylist() for name in names), strict=True))
     labels = {event: (pair, who) for _, event, kind, _, pair, who, *_ in columns if kind in ("label", "supersede")}

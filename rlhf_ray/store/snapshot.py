@@ -1,4 +1,4 @@
-"""A snapshot: what the store held at one moment, with the labels in memory and the clips still on disk."""
+"""A snapshot: the active comparisons at one moment, with labels in memory and fragments on disk."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from rlhf_ray.store.clips import Joined, Pack
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The comparisons that held at one moment, in the order they were stored. Whatever happens to the store, it stays valid.
+    """The active comparisons at one moment, in the order they were stored. Stays valid when the store changes.
 
     Attributes:
-        labels: their rows, with the columns `LABELS`.
-        packs: where the clips are.
-        left, right: ``[n, 2]`` int64: the number of a pack, and the row in it.
-        lost: labels that hold too, and are left out because a clip of theirs is missing or damaged.
+        labels: one row per comparison, with the columns `LABELS`.
+        packs: the packs with the fragments.
+        left, right: ``[n, 2]`` int64: position of the pack in ``packs``, and the row in it.
+        lost: number of active labels left out because a fragment is missing or damaged.
+        path: the store's path, for errors.
     """
 
     labels: pa.Table
@@ -33,24 +34,24 @@ class Snapshot:
     right: IntArray
     lost: int
     path: Path | str = ""
-    """The store's, for errors."""
+    """The store's path, for errors."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """The ids of the pairs."""
+        """Ids of the pairs, ``n`` of them."""
         return tuple(self.labels["pair_id"].to_pylist())
 
     @cached_property
     def preferences(self) -> FloatArray:
-        """``[n]`` float32: the probability that the left clip is better."""
+        """``[n]`` float32: the probability that the left fragment is better."""
         return np.array(self.labels["preference"].to_pylist(), dtype=np.float32)
 
     @cached_property
     def annotators(self) -> tuple[str, ...]:
-        """Who answered."""
+        """Who answered each, ``n`` names."""
         return tuple(self.labels["annotator"].to_pylist())
 
     @cached_property
@@ -83,16 +84,19 @@ class Snapshot:
         return np.array(self.labels["reward_version"].to_pylist(), dtype=np.int64)
 
     def gather(self, index: Array | slice) -> Comparisons:
-        """The comparisons at ``index`` (an integer or boolean array, or a slice; at least one). Only their clips are read.
+        """Load the comparisons at ``index``. Reads only their fragments.
+
+        Args:
+            index: an integer or boolean array, or a slice; must select at least one comparison.
 
         Raises:
-            DamagedClipError: a clip is damaged, which its first reading shows. The store's next snapshot is without it.
-            SettingError: the clips that the comparisons hold about are of several lengths or shapes.
+            DamagedClipError: a fragment is damaged, found on its first read. The store's next snapshot omits it.
+            SettingError: the active comparisons' fragments differ in length, shape or dtype.
         """
         if not self._one_kind:
             raise SettingError(
-                f"{self.path} holds clips of several lengths or shapes, which cannot be fitted to together. Take back the merge "
-                f"that brought the others: rlhf-ray store undo {self.path}"
+                f"{self.path} holds fragments of several lengths or shapes, which one reward model can't be fitted to. Undo the "
+                f"merge that added the others: rlhf-ray store undo {self.path}"
             )
         rows = self._positions[index]
         left, right = (self._clips.gather(side.take(rows)) for side in self._sides)

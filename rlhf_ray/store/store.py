@@ -1,4 +1,4 @@
-"""The store itself: commits, readings and copies."""
+"""The preference store: commits, reads, merges and copies."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from rlhf_ray.store.schema import (
 from rlhf_ray.store.snapshot import Snapshot
 
 COMPACT_AT = 128
-"""Small segments, or small packs, that a commit may leave before it joins them."""
+"""Number of small segments, or small packs, at which a commit compacts them."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What a store holds, in numbers.
+    """Summary counts of a store.
 
     Attributes:
-        last: the number of the last event that is counted.
-        held: comparisons that hold.
-        ties: how many of them say "equally good".
-        by_annotator: how many of them are of each annotator.
+        last: sequence number of the last event counted.
+        held: number of active comparisons.
+        ties: number of those with the answer "equally good".
+        by_annotator: number of those per annotator.
     """
 
     last: int = 0
@@ -63,14 +63,16 @@ class Tally:
 class PreferenceStore:
     """The preferences in the folder or at the URL ``path``. One process writes, any number read.
 
-    Several writers lose nothing either; only the order of what they write at the same moment is then decided by ids.
+    A comparison is *active* when its label was not retracted, superseded or undone: the latest answer of each annotator to each
+    pair. Several writers lose no data; ids decide the order of events that they write at the same moment.
 
     Args:
-        path: a folder, or a URL that pyarrow or fsspec knows (``s3://bucket/folder``).
-        create: whether to make the store where there is none.
+        path: a folder, or a URL that pyarrow or fsspec supports (``s3://bucket/folder``).
+        create: create the store if it doesn't exist.
 
     Raises:
-        ValueError: there is no preference store, or one written by another major version.
+        ValueError: there is no preference store at ``path``, or another major version wrote it.
+        SettingError: neither pyarrow nor fsspec supports the URL.
     """
 
     def __init__(self, path: Path | str, *, create: bool = True):
@@ -82,35 +84,40 @@ class PreferenceStore:
         self._contents.refresh()
 
     def __len__(self) -> int:
-        """How many comparisons hold."""
+        """Return the number of active comparisons."""
         return len(self.snapshot())
 
     def __bool__(self) -> bool:
-        """A store is something, also an empty one. Without this, whoever asks has it read: Ray does, of actors that raised."""
+        """Return True, also for an empty store. Without this, truth tests (Ray's, of actors that raised) would read the store."""
         return True
 
     @property
     def problems(self) -> list[str]:
-        """Damage that was come across so far, here or by the writer that moved it to quarantine. `verify` looks for more."""
+        """Damage found so far, by this object or by the writer that quarantined it. `verify` looks for more."""
         return self._contents.problems()
 
     def commit(self, comparisons: Comparisons, *, annotator: str, annotator_type: str = "scripted") -> int:
-        """Store the answers as those of ``annotator``. When this returns they are on the disk.
+        """Store the answers as those of ``annotator``. They are on disk when this returns.
 
-        Committing again what ``annotator`` has already answered stores nothing, so that a commit may be repeated.
+        Commits are idempotent: an answer that ``annotator`` has already given to a pair is not stored again.
+
+        Args:
+            comparisons: the pairs and answers.
+            annotator: who answered; one name for all.
+            annotator_type: ``scripted``, ``human``, ``import``, …
 
         Returns:
-            How many comparisons were new.
+            The number of new comparisons.
 
         Raises:
-            ValueError: the clips are of another length or shape than those of the comparisons that hold.
-            OSError: writing failed. What was stored before is safe, and the commit may be repeated.
+            SettingError: the fragments differ in length, shape or dtype from those of the active comparisons.
+            OSError: the write failed. Earlier commits are safe; the commit may be repeated.
         """
         self._begin()
         pairs = comparisons.pairs
         self._check_kind(pairs.left)
         left, right = pairs.left.ids(), pairs.right.ids()
-        # All of them: a clip that was lost to damage comes back when its comparison is committed again.
+        # All of them: committing a comparison again restores a fragment that was lost to damage.
         self._store_clips([left, right], [pairs.left, pairs.right])
         events = [scripted_event_id(pair, annotator) for pair in pairs.ids]
         new = self._new(events)
@@ -133,19 +140,19 @@ class PreferenceStore:
         return len(new)
 
     def record(self, events: Sequence[Event], clips: Fragments | None = None) -> int:
-        """Store events of any kind. When this returns they are on the disk.
+        """Store events of any kind. They are on disk when this returns.
 
         Args:
-            events: in the order in which they count. One whose id is stored already is left out.
-            clips: those that the events name, as far as they may not be stored yet.
+            events: in the order in which they apply. An event whose id is already stored is skipped.
+            clips: the fragments that the events refer to; may omit those already stored.
 
         Returns:
-            How many events were new.
+            The number of new events.
 
         Raises:
-            ValueError: an event is about a clip that is neither stored nor among ``clips``; or these are of another length or
-                shape than those of the comparisons that hold.
-            OSError: writing failed. What was stored before is safe, and the call may be repeated.
+            ValueError: an event refers to a fragment that is neither stored nor among ``clips``.
+            SettingError: the fragments differ in length, shape or dtype from those of the active comparisons.
+            OSError: the write failed. Earlier events are safe; the call may be repeated.
         """
         self._begin()
         names = [] if clips is None else clips.ids()
@@ -154,7 +161,7 @@ class PreferenceStore:
             for side in (event.left_id, event.right_id):
                 if side is not None and side not in there and not self._contents.has_clip(side):
                     raise ValueError(
-                        f"event {event.event_id!r}: clip {side} is not stored; hand it over with the event, in clips."
+                        f"event {event.event_id!r}: fragment {side} is not stored; pass it with the event, in clips."
                     )
         new = self._new([event.event_id for event in events])
         table = pa.Table.from_pylist([events[i].row() for i in new], schema=LABELS)
@@ -165,36 +172,42 @@ class PreferenceStore:
         return len(new)
 
     def snapshot(self, last: int | None = None) -> Snapshot:
-        """What holds now, without reading the clips.
+        """Return the active comparisons as of now, without reading fragments.
 
         Args:
-            last: only so many of the latest comparisons: a training window, for which nothing is deleted.
+            last: include only the newest ``last`` comparisons (a training window); all by default. Nothing is deleted.
         """
         self._contents.refresh()
         return self._contents.snapshot(last)
 
     def load(self, last: int | None = None) -> Comparisons | None:
-        """The comparisons that hold, or the ``last`` so many, in the order they were stored; None when there are none.
+        """Load the active comparisons in the order they were stored.
+
+        Args:
+            last: load only the newest ``last`` comparisons; all by default.
+
+        Returns:
+            The comparisons with their fragments, or None if there are none.
 
         Raises:
-            ValueError: their clips are of several lengths or shapes; `undo` repairs that.
+            SettingError: the fragments differ in length, shape or dtype; `undo` repairs that.
         """
         while len(snapshot := self.snapshot(last)):
-            with contextlib.suppress(DamagedClipError):  # known from now on, so that the next snapshot is without it
+            with contextlib.suppress(DamagedClipError):  # the damage is now known: the next snapshot omits it
                 return snapshot.gather(slice(None))
         return None
 
     def tally(self, until: int | None = None) -> Tally:
-        """What holds, in numbers.
+        """Count the active comparisons.
 
         Args:
-            until: number of the last event to count; all of them unless given.
+            until: sequence number of the last event to count; all events by default.
         """
         self._contents.refresh()
         events = self._contents.events()
         if until is not None:
             events = events.filter(pyarrow.compute.less_equal(events["sequence"], until))
-        snapshot = self._contents.snapshot(rows=rows_holding(events))  # events are in order, so that rows stay the same
+        snapshot = self._contents.snapshot(rows=rows_holding(events))  # events are in order, so row numbers stay valid
         return Tally(
             last=self._contents.last_number if until is None else until,
             held=len(snapshot),
@@ -203,7 +216,7 @@ class PreferenceStore:
         )
 
     def last_answer(self, pairs: Sequence[str], annotator: str) -> int:
-        """The number of the last of the events that are ``annotator``'s scripted answers to ``pairs``; 0 where there is none."""
+        """Return the sequence number of ``annotator``'s last scripted answer to any of ``pairs``; 0 if there is none."""
         self._contents.refresh()
         rows = self._contents.rows()
         wanted = pa.array([scripted_event_id(pair, annotator) for pair in pairs])
@@ -211,17 +224,21 @@ class PreferenceStore:
         return max(found, default=0)
 
     def since(self, sequence: int, until: int | None = None) -> Changes:
-        """What has become of the comparisons that events after number ``sequence`` are about; of all, with 0.
+        """Return what changed after event number ``sequence``; with 0, everything.
 
-        A comparison whose clip is missing or damaged is neither among those that hold nor among those withdrawn. An annotator's
-        weight is no event: the weights are those of now, whatever ``sequence`` is.
+        A comparison whose fragment is missing or damaged is neither active nor withdrawn. Annotator weights are not events: the
+        result has the current ones, whatever ``sequence`` is.
 
         Args:
-            sequence: number of the last event that is known.
-            until: number of the last event to look at; all of them unless given.
+            sequence: sequence number of the last event the caller knows.
+            until: sequence number of the last event to consider; all events by default.
+
+        Returns:
+            The changed comparisons and the current weights.
 
         Raises:
-            ValueError: see `weights` and `load`.
+            ValueError: see `weights`.
+            SettingError: see `load`.
         """
         while True:
             self._contents.refresh()
@@ -241,44 +258,49 @@ class PreferenceStore:
                 )
 
     def weigh(self, annotator: str, weight: float) -> None:
-        """Decide what each comparison of ``annotator`` counts from now on: 1 is the rule, 0 leaves them out and deletes nothing.
+        """Set the weight of ``annotator``'s comparisons in the loss: 1 is the default, 0 excludes them. Deletes nothing.
 
-        Two who decide at the same moment may undo each other.
+        Of two concurrent calls, one may be lost.
+
+        Args:
+            annotator: whose comparisons.
+            weight: 0 or more.
 
         Raises:
-            ValueError: ``weight`` is no number of 0 or more, or the file that says the weights is damaged.
-            OSError: writing failed. What was decided before stands.
+            ValueError: ``weight`` is negative or not finite, or the weights file is damaged.
+            OSError: the write failed. The earlier weights stay in force.
         """
         weights.check(annotator, weight)
         weights.write(self._files, self.weights() | {annotator: float(weight)})
 
     def weights(self) -> dict[str, float]:
-        """What a comparison counts of those annotators for whom that was decided (`weigh`); of all others, 1.
+        """Return the weights that were set with `weigh`, by annotator. All other annotators have weight 1.
 
         Raises:
-            ValueError: the file that says it is damaged.
+            ValueError: the weights file is damaged.
         """
         return weights.read(self._files)
 
     def events(self) -> pa.Table:
-        """Everything that was recorded and counts, in order, with the columns `LABELS`."""
+        """Return all events in order, without those that were undone, as a table with the columns `LABELS`."""
         self._contents.refresh()
         return self._contents.events()
 
     def import_from(self, path: Path | str, source: str | None = None) -> int:
-        """Add what another store holds and this one lacks, after what is here and in the same order.
+        """Merge another store into this one: append the events that this one lacks, in the same order.
 
-        An annotator's weight is taken over where none was decided on here. `undo` takes back what this brought.
+        An annotator's weight is copied if none is set here. `undo` reverts the merge.
 
         Args:
             path: the other store.
-            source: what to call it, for people; its path unless given.
+            source: its display name in the record of the merge; ``path`` by default.
 
         Returns:
-            How many comparisons were new.
+            The number of new comparisons.
 
         Raises:
-            ValueError: there is no store; or its clips are of another length or shape than those here. Nothing was written.
+            ValueError: there is no store at ``path``.
+            SettingError: its fragments differ in length, shape or dtype from those here. Nothing was written.
         """
         other, source = PreferenceStore(path, create=False), source or str(path)
         self._begin()
@@ -299,30 +321,31 @@ class PreferenceStore:
         return len(self) - before
 
     def merges(self) -> list[merges.MergeRecord]:
-        """What was taken from other stores and not taken back, the oldest first."""
+        """Return the merges that were not undone, oldest first."""
         self._contents.refresh()
         return merges.merges(self._contents)
 
     def undo(self) -> str:
-        """Take back what does not fit to the rest: clips of another length or shape; else what the latest merge brought.
+        """Revert the latest merge; or, if the store mixes fragments of several shapes, remove those that differ from the oldest.
 
-        Taken back is all that the merge brought, and nothing else: an answer that it withdrew counts again. It may be merged anew.
+        Reverting a merge removes exactly what it added: an answer that it superseded becomes active again. The same store can be
+        merged again later.
 
         Returns:
-            What was taken back, in words.
+            A description of what was removed.
 
         Raises:
-            ValueError: there is nothing to take back.
-            OSError: writing failed. The call may be repeated.
+            ValueError: there is nothing to revert.
+            OSError: the write failed. The call may be repeated.
         """
         self._begin()
         snapshot, done = self._contents.snapshot(), self.merges()
-        if len(merges.kinds(snapshot)) > 1:  # as stores of before version 1.2 may be
+        if len(merges.kinds(snapshot)) > 1:  # possible in stores from before version 1.2
             self._append(merges.taken_back(None, merges.foreign(self._contents, snapshot)))
             gone = len(snapshot) - len(self)
             return f"{gone} comparisons of {', '.join(list(merges.kinds(snapshot).values())[1:])}"
         if not done:
-            raise ValueError(f"{self.path} remembers no merge that could be undone.")
+            raise ValueError(f"{self.path} has no merge to undo.")
         last, mine = done[-1], self.weights()
         kept = {name: weight for name, weight in mine.items() if last.weights.get(name) != weight}
         if kept != mine:
@@ -331,23 +354,26 @@ class PreferenceStore:
         return f"{last.comparisons} comparisons from {last.source}, merged {last.time:%Y-%m-%d %H:%M} UTC"
 
     def kinds(self) -> dict[str, str]:
-        """The kinds of clips that comparisons hold about, in words; more than one cannot be loaded together."""
+        """Return the kinds (length, shapes, dtypes) of active comparisons' fragments, in words. More than one can't be loaded."""
         return merges.kinds(self.snapshot())
 
     def replace_with(self, path: Path | str) -> None:
-        """Hold what the store at ``path`` holds, and nothing else.
+        """Replace the content of this store with that of the store at ``path``.
 
-        What was here is kept beside it: in a folder of this one's name with ``.replaced-1`` (or the next free number) behind.
+        The old content is kept next to it, in a folder of the same name with the suffix ``.replaced-1`` (or the next free number).
+
+        Args:
+            path: the other store.
 
         Raises:
-            ValueError: there is no store at ``path``, or this one is at a URL, where nothing can be put aside in one step.
+            ValueError: there is no store at ``path``, or this store is at a URL, where it can't be replaced in one step.
         """
         other = PreferenceStore(path, create=False)
         if not isinstance(self._files, LocalFiles):
-            raise ValueError(f"{self.path} is no folder: a store at a URL cannot take the place of another.")
+            raise ValueError(f"{self.path} is a URL; only a store in a folder can be replaced.")
         root = self._files.root
         aside = (root.with_name(f"{root.name}.replaced-{number}") for number in itertools.count(1))
-        # A process killed between its two renames leaves no store here; whoever repeats the call makes it whole.
+        # A process killed between the two renames leaves no store here; repeating the call completes it.
         with whole_folder(root, keep_old=next(folder for folder in aside if not folder.exists())) as new:
             other.copy_to(new)
         self._settled = False
@@ -355,7 +381,7 @@ class PreferenceStore:
         self._contents.refresh()
 
     def copy_to(self, path: Path | str) -> None:
-        """Copy the store to ``path``: by hard links where both are on one disk, since files never change."""
+        """Copy the store to ``path``, with hard links if both are on one disk (files are immutable)."""
         target = open_files(path)
         target.make()
         for _ in range(100):
@@ -365,23 +391,23 @@ class PreferenceStore:
                 for name in ["store.json", *decided, *clips, *labels]:
                     _copy(self._files, target, name)
                 return
-            except FileNotFoundError as error:  # compacted meanwhile
+            except FileNotFoundError as error:  # compacted in the meantime
                 vanished = error
         raise vanished
 
     def compact(self) -> None:
-        """Join small files into larger ones. May be interrupted anywhere, and runs by itself when there are many."""
+        """Join small files into larger ones. Safe to interrupt; commits do it automatically when there are many."""
         self._begin()
         upkeep.compact(self._contents, 2)
 
     def verify(self) -> upkeep.Verification:
-        """Read everything there is and compare it with its checksums."""
+        """Read all files and check them against their checksums."""
         self._contents = Contents(self._files)  # nothing counts as read before
         found = upkeep.verify(self._contents)
         problems = list(found.problems)
         if len(self.kinds()) > 1:
             problems.append(
-                f"clips: comparisons are of several kinds of clips; `rlhf-ray store undo {self.path}` repairs that"
+                f"clips: active comparisons have fragments of several kinds; `rlhf-ray store undo {self.path}` repairs that"
             )
         try:
             self.weights()
@@ -390,17 +416,20 @@ class PreferenceStore:
         return replace(found, problems=tuple(problems))
 
     def describe(self) -> dict[str, Any]:
-        """What is in the store, in numbers; as JSON takes it."""
+        """Return summary counts of the store, as JSON values."""
         done = [
             {"source": of.source, "time": of.time.isoformat(), "comparisons": of.comparisons} for of in self.merges()
         ]
         return upkeep.describe(self._contents) | {"weights": self.weights(), "merges": done}
 
     def clips(self, names: Sequence[str | None]) -> tuple[IntArray, Fragments | None]:
-        """The clips with these ids, as far as they are stored and intact.
+        """Load the fragments with these ids that are stored and intact.
+
+        Args:
+            names: fragment ids; None is skipped.
 
         Returns:
-            The positions in ``names`` of those that are, and the clips in that order (None when there are none).
+            The positions in ``names`` of the fragments found, ``[m]`` int64, and the fragments in that order (None if ``m`` is 0).
         """
         while True:
             self._contents.refresh()
@@ -410,24 +439,24 @@ class PreferenceStore:
                 return there, None
             try:
                 return there, gather(list(self._contents.packs.values()), *where[there].T)
-            except DamagedClipError:  # which is therefore left out the next time
+            except DamagedClipError:  # now marked as damaged: the next round skips it
                 continue
 
     def _prepare(self, create: bool) -> None:
         if self._files.exists("store.json"):
             _check_version(self.path, self._files.read("store.json"))
         elif not create:
-            raise ValueError(f"{self.path} is no preference store (it has no store.json).")
+            raise ValueError(f"{self.path} is not a preference store: it has no store.json.")
         else:
             if isinstance(self._files, LocalFiles):
                 _claim(self._files.root)
             content = json.dumps({"format": FORMAT, "major": MAJOR, "minor": MINOR}) + "\n"
             self._files.write("store.json", lambda sink: sink.write(content.encode()))
-        if create:  # After store.json, so that a process killed here leaves what the next one takes for a store.
+        if create:  # after store.json: a process killed here leaves a folder that the next one accepts as a store
             self._files.make()
 
     def _begin(self) -> None:
-        """What every writing begins with."""
+        """Prepare for a write: settle the files, refresh, quarantine damage."""
         if not self._settled:
             self._files.settle()
             self._settled = True
@@ -435,21 +464,21 @@ class PreferenceStore:
         upkeep.quarantine(self._contents)
 
     def _check_kind(self, clips: Fragments) -> None:
-        """Refuse clips that could not be loaded together with those of the comparisons that hold."""
+        """Refuse fragments that can't be loaded together with those of the active comparisons."""
         given = Rows([], clips[np.arange(0)])
         if all(pack.kind == given.kind for pack in self._contents.packs.values()):
             return
         held = self.kinds()
         if held and given.kind not in held:
-            merges.check_one_kind({str(self.path): held, "what is to be stored": {given.kind: merges.in_words(given)}})
+            merges.check_one_kind({str(self.path): held, "the commit": {given.kind: merges.in_words(given)}})
 
     def _new(self, events: list[str]) -> IntArray:
-        """The positions of the events that are not stored, the first of those that are there twice."""
+        """Return the positions of events that are not stored yet, counting duplicates once."""
         first = {event: i for i, event in reversed(list(enumerate(events)))}
         return np.array(sorted(i for event, i in first.items() if event not in self._contents.event_ids), np.int64)
 
     def _store_clips(self, names: Sequence[list[str]], clips: Sequence[Fragments]) -> None:
-        """Write those of the clips, which have these ids and are of one kind, that are not stored: as one pack."""
+        """Write the fragments (of one kind, with ids ``names``) that are not stored yet, as one pack."""
         seen, parts = set[str](), []
         for ids, fragments in zip(names, clips, strict=True):
             new = [i for i, name in enumerate(ids) if not (name in seen or self._contents.has_clip(name))]
@@ -458,13 +487,13 @@ class PreferenceStore:
             if first:
                 parts.append(Rows(list(first), fragments[np.array(list(first.values()))]))
         if parts:
-            self._settled = False  # until it is through: a file may have its name without being durable
+            self._settled = False  # until the write completes: a file may have its name without being durable
             upkeep.write_pack(self._contents, Rows.concatenate(parts))
             self._settled = True
             self._contents.refresh()
 
     def _append(self, table: pa.Table) -> None:
-        """Write the events, whose clips are stored, with the next numbers."""
+        """Write the events, whose fragments are stored, with the next sequence numbers."""
         if len(table) == 0:
             return
         start = self._contents.last_number + 1
@@ -475,8 +504,8 @@ class PreferenceStore:
         self._contents.refresh()
         try:
             upkeep.compact(self._contents, COMPACT_AT)
-        except OSError as error:  # what was to be stored is stored; the next commit tries again
-            log.warning("not compacted: %s", error)
+        except OSError as error:  # the events are stored; the next commit tries again
+            log.warning("Can't compact the store: %s", error)
 
 
 def _check_version(path: Path | str, description: bytes) -> None:
@@ -485,7 +514,7 @@ def _check_version(path: Path | str, description: bytes) -> None:
         name, major = found["format"], found["major"]
     except (ValueError, KeyError, TypeError) as error:
         expected = json.dumps({"format": FORMAT, "major": MAJOR, "minor": MINOR})
-        raise ValueError(f"{path}/store.json is damaged ({error}); it should read {expected}: write that.") from error
+        raise ValueError(f"{path}/store.json is damaged ({error}); replace its content with {expected}.") from error
     if name != FORMAT or major != MAJOR:
         raise ValueError(
             f"{path} has format {name} {major}; this version reads {FORMAT} {MAJOR}. Use the version that wrote it, or a newer one."
@@ -493,9 +522,11 @@ def _check_version(path: Path | str, description: bytes) -> None:
 
 
 def _claim(folder: Path) -> None:
-    """Make the folder for a new store, unless something else is in it."""
+    """Create the folder for a new store. Refuse a folder that holds anything else."""
     if folder.exists() and any(not file.name.startswith(".tmp-") for file in folder.iterdir()):
-        raise ValueError(f"{folder} is not empty and no preference store (it has no store.json); name another folder.")
+        raise ValueError(
+            f"{folder} is neither empty nor a preference store (it has no store.json); name another folder."
+        )
     folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -510,7 +541,7 @@ def _copy(source: Files, target: Files, name: str) -> None:
             return
         except FileNotFoundError:
             raise
-        except OSError:  # another disk, or one without links
+        except OSError:  # another disk, or a file system without hard links
             pass
     content = source.read(name)
     target.write(name, lambda sink: sink.write(content))

@@ -1,4 +1,4 @@
-"""Writing, joining, checking and putting away the store's files."""
+"""Maintenance of the store's files: writing, compaction, verification and quarantine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rlhf_ray.store.files import FOLDERS, NUMBERED
 from rlhf_ray.store.schema import FORMAT, MAJOR, MINOR, in_order
 
 SMALL_SEGMENT = 4096
-"""Events below which a segment is small."""
+"""A segment with fewer events is small."""
 SMALL_PACK = 32 << 20
-"""Bytes of clips below which a pack is small."""
+"""A pack with fewer bytes of fragments is small."""
 
 
 def write_segment(contents: Contents, events: pa.Table) -> str:
-    """Write numbered events as a segment. When this returns it is durable. Returns its name."""
+    """Write numbered events as a segment, durably. Return its name."""
     content = io.BytesIO()
     pq.write_table(events, content, write_page_checksum=True)
     last = pa.compute.max(events["sequence"]).as_py()
@@ -35,22 +35,22 @@ def write_segment(contents: Contents, events: pa.Table) -> str:
 
 
 def write_pack(contents: Contents, rows: Rows) -> str:
-    """Write clips as a pack. When this returns it is durable. Returns its name."""
+    """Write fragments as a pack, durably. Return its name."""
     name = f"clips/{contents.last_number:012d}-{rows.content()}.arrow"
     contents.files.write(name, rows.write)
     return name
 
 
 def compact(contents: Contents, at_least: int) -> None:
-    """Join the small segments, and the small packs, where there are ``at_least`` so many.
+    """Join the small segments, and the small packs, if there are ``at_least`` that many.
 
-    What replaces files is durable before they are deleted. Whoever is interrupted between leaves labels and clips twice, which
-    reading takes no notice of.
+    The replacement is durable before the originals are deleted. An interrupted compaction leaves duplicates, which readers
+    ignore.
     """
     segments = {name: table for name, table in contents.segments.items() if len(table) < SMALL_SEGMENT}
     if len(segments) >= at_least:
         written = write_segment(contents, in_order(list(segments.values())))
-        for name in segments.keys() - {written}:  # the same events joined again have the same name
+        for name in segments.keys() - {written}:  # joining the same events again gives the same name
             contents.files.delete(name)
     packs = [pack for pack in contents.packs.values() if pack.fragments.nbytes < SMALL_PACK]
     if len(packs) >= at_least:
@@ -61,32 +61,34 @@ def compact(contents: Contents, at_least: int) -> None:
 
 
 def quarantine(contents: Contents) -> None:
-    """Move what is known to be damaged out of the way, after its intact clips were written anew."""
+    """Move damaged files out of the way, after rewriting their intact fragments."""
     damaged = contents.damaged_packs()
     if not contents.unreadable and not damaged:
         return
     try:
-        # Look again first: it may be only this machine's copy that is damaged.
+        # Read them again first: the damage may be limited to a cached copy.
         contents.forget([*contents.unreadable, *(pack.name for pack in damaged)])
         contents.refresh()
         for name in contents.unreadable:
-            log.warning("moved to quarantine: %s", name)
+            log.warning("Moving %s to quarantine: it is damaged.", name)
             contents.files.quarantine(name)
         for again in [contents.packs[pack.name] for pack in damaged if pack.name in contents.packs]:
             if len(again.intact()) < len(again.ids):
                 _rewrite(contents, [again])
     except OSError as error:
-        log.warning("damaged files could not be moved to quarantine: %s", error)
+        log.warning("Can't move damaged files to quarantine: %s", error)
     contents.refresh()
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What a reading of everything came to.
+    """The result of `verify`.
 
     Attributes:
-        problems: what is wrong, one sentence each, which begins with the file.
-        events, comparisons, clips: how many there are.
+        problems: one sentence per problem, starting with the file.
+        events: number of events.
+        comparisons: number of active comparisons.
+        clips: number of fragments.
     """
 
     problems: tuple[str, ...]
@@ -96,13 +98,13 @@ class Verification:
 
 
 def verify(contents: Contents) -> Verification:
-    """Read everything, and compare every label with its file's hash and every clip with its checksum and its id."""
+    """Read everything; check every segment against its hash and every fragment against its checksum and id."""
     contents.refresh()
     problems = []
     for name, pack in contents.packs.items():
         for row in pack.intact():
             if pack.fragments[row : row + 1].ids() != [pack.ids[row]]:
-                problems.append(f"{name}: clip {pack.ids[row]} is another one than its id says")
+                problems.append(f"{name}: fragment {pack.ids[row]} doesn't match its id")
     problems += contents.problems()
     for folder in FOLDERS:
         problems += [
@@ -110,8 +112,8 @@ def verify(contents: Contents) -> Verification:
         ]
     snapshot, numbers = contents.snapshot(), contents.rows()["sequence"].to_numpy()
     if snapshot.lost:
-        problems.append(f"labels: {snapshot.lost} are left out because a clip of theirs is missing or damaged")
-    # Numbers are given one after the other, so that a missing file shows.
+        problems.append(f"labels: {snapshot.lost} are ignored because a fragment is missing or damaged")
+    # Sequence numbers are consecutive, so a gap reveals a missing file.
     missing = np.setdiff1d(np.arange(1, contents.last_number + 1), numbers)
     for gap in np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1) if len(missing) else []:
         problems.append(f"labels: events {gap[0]} to {gap[-1]} are missing")
@@ -120,7 +122,7 @@ def verify(contents: Contents) -> Verification:
 
 
 def describe(contents: Contents) -> dict[str, Any]:
-    """What is in the store, in numbers; as JSON takes it."""
+    """Return summary counts of the store, as JSON values."""
     contents.refresh()
     events, snapshot = contents.events(), contents.snapshot()
     times = [time for time in events["t_answered"].to_pylist() if time is not None]
@@ -141,7 +143,7 @@ def describe(contents: Contents) -> dict[str, Any]:
 
 
 def _groups(packs: Sequence[Pack]) -> list[list[Pack]]:
-    """The packs that go together into one: of one kind, and until it is large."""
+    """Group packs to be joined: of one kind, up to the size of a large pack."""
     groups: list[list[Pack]] = []
     filling: dict[str, list[Pack]] = {}
     for pack in packs:
@@ -153,7 +155,7 @@ def _groups(packs: Sequence[Pack]) -> list[list[Pack]]:
 
 
 def _rewrite(contents: Contents, packs: Sequence[Pack]) -> None:
-    """Write the intact clips of ``packs`` as one pack, each once, and put those away."""
+    """Write the intact fragments of ``packs`` as one pack without duplicates, then delete or quarantine the originals."""
     parts, seen = [], set[str]()
     for pack in packs:
         rows = [row for row in pack.intact() if pack.ids[row] not in seen]
@@ -163,7 +165,7 @@ def _rewrite(contents: Contents, packs: Sequence[Pack]) -> None:
     written = write_pack(contents, Rows.concatenate(parts)) if parts else None
     for pack in packs:
         if pack.damaged.any():
-            log.warning("moved to quarantine: %s", pack.name)
+            log.warning("Moving %s to quarantine: it is damaged.", pack.name)
             contents.files.quarantine(pack.name)
         elif pack.name != written:
             contents.files.delete(pack.name)

@@ -1,4 +1,4 @@
-"""What each annotator's answers count: the one file of a store that is written anew."""
+"""Annotator weights: the store's one file that is rewritten."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE = "annotators.json"
 
 
 def read(files: Files) -> dict[str, float]:
-    """The weight of each annotator for whom one was decided on.
+    """Return the weights that were set, by annotator.
 
     Raises:
         ValueError: the file is damaged.
@@ -25,20 +25,20 @@ def read(files: Files) -> dict[str, float]:
             check(name, weight)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{files.root}/{FILE} is damaged ({error!r}); mend it, or delete it and weigh the annotators anew."
+            f"{files.root}/{FILE} is damaged ({error!r}); repair it, or delete it and set the weights again."
         ) from error
     return weights
 
 
 def write(files: Files, weights: Mapping[str, float]) -> None:
-    """Replace all weights. When this returns it is durable."""
+    """Replace all weights, durably."""
     content = json.dumps({"weights": dict(weights)}, indent=2, sort_keys=True) + "\n"
     files.write(FILE, lambda sink: sink.write(content.encode()))
 
 
 def check(annotator: str, weight: float) -> None:
-    """Raise a `ValueError` unless ``annotator`` can have this weight."""
+    """Raise `ValueError` unless the annotator's name and weight are valid."""
     if not annotator:
-        raise ValueError("the name of the annotator is empty: say whose answers to weigh.")
+        raise ValueError("The annotator's name is empty; name the annotator to weigh.")
     if not (math.isfinite(weight) and weight >= 0):
-        raise ValueError(f"the weight of {annotator!r} is {weight}: it must be a number, 0 (left out) or more.")
+        raise ValueError(f"The weight of {annotator!r} is {weight}; it must be a finite number, 0 (excluded) or more.")

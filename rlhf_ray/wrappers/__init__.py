@@ -1,4 +1,4 @@
-"""Learned rewards for those who bring their own reinforcement-learning library. Needs Ray, and not RLlib."""
+"""Learned rewards for other reinforcement-learning libraries, as environment wrappers. Needs Ray, but not RLlib."""
 
 from rlhf_ray.wrappers.replay import relabel_replay_buffer
 from rlhf_ray.wrappers.single import HumanPreferencesEnv

@@ -1,4 +1,4 @@
-"""GivenClips: the clip source where somebody else's training makes the clips. It takes no environment steps of its own."""
+"""GivenClips: the clip source for training outside of this library. It takes no environment steps itself."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from rlhf_ray.queries.pool import Clips, PoolReport
 
 
 class GivenClips:
-    """Hands clips on, and says when there are enough to ask about.
+    """Passes clips to the pool, and tracks when there are enough to ask about.
 
     Args:
         members: the ring's actors.
-        people: who are asked, and see films; else None.
-        asks: whether anybody is asked.
+        people: the labelling page's askings and films; None without people.
+        asks: whether the ring asks questions.
     """
 
     def __init__(self, members: Members, people: People | None, *, asks: bool):
         self.members, self.people, self.asks = members, people, asks
         self.env_steps = 0
         self.taken = 0
-        """Environment steps of the training."""
+        """Environment steps the training has taken."""
         self.waited_for = False
-        """Whether somebody waits for the first version, so that no more clips come before it."""
+        """Whether the training waits for the first reward version, so that no more clips arrive before it."""
         self.say: Callable[[str], None] = lambda what: None
         self._sent: Any = None
-        """What is ready when the pool has taken the clips sent last."""
+        """Reference that is ready once the pool has stored the last clips."""
 
     @property
     def share(self) -> float:
-        """See `ClipSource.share`: people are asked about the first two clips while the others are made."""
+        """See `ClipSource.share`: people can compare the first two clips while others are still being made."""
         share = min(1.0, self.taken / self.members.settings.fragments.initial_env_steps)
         return share if self.people is not None or share == 1.0 else 0.0
 
     @share.setter
     def share(self, share: float) -> None:
-        """It follows from `taken`."""
+        """Ignored: the share follows from `taken`."""
 
     def take(self, clips: Clips, films: Sequence[Film], wait: bool) -> bool:
-        """Send clips to the pool and films to the page. Unless told to ``wait``, drop them while the last ones are on their way.
+        """Send clips to the pool and films to the page. Without ``wait``, drops them while the last ones are in flight.
 
         Returns:
             Whether they were sent.
@@ -51,7 +51,7 @@ class GivenClips:
         if self._sent is not None and not wait and not self.members.executor.ready(self._sent):
             return False
         if self._sent is not None:
-            self.members.executor.get(self._sent)  # raises what went wrong
+            self.members.executor.get(self._sent)  # raises the actor's error
         if films and self.people is not None:
             self.people.page.actor.show.remote(films)
         self._sent = self.members.pool.add.remote(clips)
@@ -61,13 +61,13 @@ class GivenClips:
         """See `ClipSource.check`.
 
         Raises:
-            SettingError: the first clips cannot be compared.
+            SettingError: there are too few first clips to compare.
         """
         fragments = self.members.settings.fragments
         if self.asks and report.fragments < 2 and env_steps >= fragments.initial_env_steps:
             raise SettingError(
-                f"fragments.length is {fragments.length}, and {env_steps} environment steps held no two stretches of "
-                f"that length within episodes (episodes had {list(report.episode_lengths) or 'no end'} steps): shorten it."
+                f"fragments.length is {fragments.length}, but {env_steps} environment steps gave fewer than two fragments of "
+                f"that length within an episode (episode lengths: {list(report.episode_lengths) or 'none ended'}): lower it."
             )
         return report
 
@@ -75,7 +75,7 @@ class GivenClips:
         """See `ClipSource.first`: the training makes them."""
 
     def room_for_more(self) -> bool:
-        """See `ClipSource.room_for_more`: what acts is not ours."""
+        """See `ClipSource.room_for_more`: this library does not control the agent."""
         return False
 
     async def more(self, gathering: int) -> None:
@@ -101,4 +101,4 @@ class GivenClips:
         return {}
 
     def close(self) -> None:
-        """See `ClipSource.close`: nothing was started."""
+        """See `ClipSource.close`: there is nothing to close."""

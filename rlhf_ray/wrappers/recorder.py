@@ -1,4 +1,4 @@
-"""Recorder: the last steps of some copies of an environment, which trajectories are made of, and their episodes' true returns."""
+"""Recorder: the recent steps of parallel environments, as trajectories, and the true returns of their episodes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.fragments import Trajectory
 
 _NO_STEP = -2
-"""Stands for the number of a step that is none: nothing follows it, and it follows nothing."""
+"""Step number of a row that is not a step (a reset); it joins no trajectory."""
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One step of every copy. ``numbers``: how many steps the episode had taken before, or `_NO_STEP`; ``frames``: pictures."""
+    """One step of every environment. ``numbers``: steps of the episode before this one, or `_NO_STEP`. ``frames``: images."""
 
     observations: Array
     actions: Array
@@ -28,30 +28,30 @@ class _Row:
 
 
 class Recorder:
-    """Knows which steps belong together. A trajectory never crosses the end of an episode, however episodes are begun.
+    """Groups steps into trajectories. A trajectory never crosses the end of an episode, in any autoreset mode.
 
     Args:
-        copies: of the environment, stepped together.
-        autoreset: how they begin their next episodes (a single environment: `AutoresetMode.DISABLED`).
+        copies: number of environments stepped together.
+        autoreset: their autoreset mode (for a single environment: `AutoresetMode.DISABLED`).
     """
 
     def __init__(self, copies: int, autoreset: AutoresetMode = AutoresetMode.DISABLED):
         self.copies, self.autoreset = copies, autoreset
         self.returns = np.zeros(copies)
-        """The true return of each copy's episode so far, ``[copies]``."""
+        """True return of each environment's current episode so far, ``[copies]`` float64."""
         self.lengths = np.zeros(copies, np.int64)
-        """Its steps so far."""
+        """Steps of each environment's current episode so far, ``[copies]`` int64."""
         self.over = np.ones(copies, bool)
-        """Which copies' episodes have ended, so that their next step is none until they are begun anew."""
+        """Environments whose episode has ended and that are not reset yet, ``[copies]`` bool."""
         self._rows: list[_Row] = []
         self._ended_lengths: list[int] = []
 
     def __len__(self) -> int:
-        """How many steps of each copy are held."""
+        """Number of recorded steps per environment."""
         return len(self._rows)
 
     def begin(self, which: BoolArray | None = None) -> None:
-        """These copies (None: all) are at the beginning of an episode."""
+        """Start a new episode in the environments of the mask ``which``, ``[copies]`` bool; None: all."""
         which = np.ones(self.copies, bool) if which is None else which
         self.returns[which], self.lengths[which], self.over[which] = 0.0, 0, False
 
@@ -66,21 +66,21 @@ class Recorder:
         keep: bool = True,
         frames: tuple[Array | None, Array | None] = (None, None),
     ) -> tuple[BoolArray, tuple[BoolArray, FloatArray, IntArray] | None]:
-        """All copies took a step. The arrays are kept, not copied.
+        """Record one step of every environment. Keeps references to the arrays, no copies.
 
         Args:
-            observations: before the step, ``[copies, *observation_shape]``.
+            observations: observations before the step, ``[copies, *observation_shape]``.
             actions: ``[copies, *action_shape]``.
-            rewards: the true ones, ``[copies]``.
-            terminated: ``[copies]``.
-            truncated: ``[copies]``.
-            next_observations: after the step, before any reset.
-            keep: whether trajectories are wanted of it; false only counts.
-            frames: of a single copy, pictures for people before and after the step, as far as they were drawn.
+            rewards: true rewards, ``[copies]``.
+            terminated: ``[copies]`` bool.
+            truncated: ``[copies]`` bool.
+            next_observations: observations after the step, before any reset, ``[copies, *observation_shape]``.
+            keep: whether to record the step for trajectories; False only counts it.
+            frames: for a single environment, the images for people before and after the step; None if not rendered.
 
         Returns:
-            Which of the steps are steps (`AutoresetMode.NEXT_STEP` resets in the place of one), and, where episodes ended, which,
-            their true returns and their lengths.
+            A mask ``[copies]`` of the real steps (with `AutoresetMode.NEXT_STEP`, a reset replaces one), and if episodes ended,
+            their mask, true returns and lengths, each ``[copies]``; otherwise None.
         """
         real = ~self.over
         numbers = np.where(real, self.lengths, _NO_STEP)
@@ -102,7 +102,7 @@ class Recorder:
         return real, episodes
 
     def take(self) -> tuple[list[Trajectory], tuple[int, ...]]:
-        """The trajectories of the steps held, copy after copy, and the lengths of the episodes that ended; both are forgotten."""
+        """Return and clear the recorded trajectories, environment by environment, and the lengths of ended episodes."""
         rows, lengths = self._rows, tuple(self._ended_lengths)
         self.forget()
         trajectories = []
@@ -115,12 +115,12 @@ class Recorder:
         return trajectories, lengths
 
     def forget(self) -> None:
-        """Hold no steps."""
+        """Clear the recorded steps."""
         self._rows, self._ended_lengths = [], []
 
 
 def _trajectory(rows: list[_Row], copy: int) -> Trajectory:
-    """The steps of one copy in ``rows``, which follow each other."""
+    """The trajectory of one environment from consecutive ``rows``."""
     return Trajectory(
         observations=np.stack([row.observations[copy] for row in rows] + [rows[-1].next_observations[copy]]),
         actions=np.stack([row.actions[copy] for row in rows]),

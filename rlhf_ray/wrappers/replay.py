@@ -1,4 +1,4 @@
-"""Replay: a changing reward in the replay buffer of an off-policy agent of Stable-Baselines3."""
+"""Relabel the replay buffer of an off-policy Stable-Baselines3 agent after the learned reward changes."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.wrappers.single import HumanPreferencesEnv
 
 CHUNK = 4096
-"""Steps that are rewarded at a time: a buffer of images does not fit into memory twice."""
+"""Steps relabelled at a time: a buffer of images does not fit into memory twice."""
 
 
 def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
-    """Replace all rewards in ``agent.replay_buffer`` by what the newest version of the reward says of their steps.
+    """Recompute all rewards in ``agent.replay_buffer`` with the newest version of the learned reward.
 
-    Call it when ``env.status()["reward_version"]`` has changed: a buffer keeps what `step` returned, which is 0.0 before the
-    first version and an older version's word after it. ``examples/sb3_off_policy.py`` does.
+    Call it when ``env.status()["reward_version"]`` has changed. The buffer stores the rewards that `step` returned: 0.0 before
+    the first version, and rewards of older versions after it. See ``examples/sb3_off_policy.py``.
 
     Args:
         agent: SAC, TD3, DDPG or DQN, with a `ReplayBuffer` or `DictReplayBuffer`.
-        env: the environment, or any of those that share its reward.
+        env: the environment, or any environment that shares its reward.
 
     Returns:
-        How many steps there are in the buffer.
+        Number of steps in the buffer.
 
     Raises:
-        RuntimeError: there is no version yet.
-        ValueError: the buffer's observations are not those that ``env`` returned, as where frames were stacked after it.
+        RuntimeError: there is no learned reward yet.
+        ValueError: the buffer's observations are not those that ``env`` returned, for example after frame stacking.
     """
     buffer, space = agent.replay_buffer, env.action_space
     rows = buffer.buffer_size if buffer.full else buffer.pos
@@ -43,7 +43,7 @@ def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
             if buffer.optimize_memory_usage
             else (buffer.next_observations, now)
         )
-        # Stable-Baselines3 keeps continuous actions scaled to -1 to 1.
+        # Stable-Baselines3 stores continuous actions scaled to [-1, 1].
         actions: Array = agent.policy.unscale_action(buffer.actions[now]) if box else buffer.actions[now]
         ended = buffer.dones[now] * (1 - buffer.timeouts[now])
         rewards = env.relabel(
@@ -57,7 +57,7 @@ def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
 
 
 def _original(stored: Any, space: gym.Space[Any]) -> Callable[[Any, Array], Any]:
-    """What takes rows of the buffer's observations, ``[rows, n_envs, …]``, and gives those of the environment, ``[n, …]``."""
+    """A function from rows of the buffer's observations, ``[rows, n_envs, …]``, to the environment's observations, ``[n, …]``."""
     if isinstance(stored, dict):
         assert isinstance(space, gym.spaces.Dict)
         parts = {name: _original(array, space[name]) for name, array in stored.items()}
@@ -65,9 +65,9 @@ def _original(stored: Any, space: gym.Space[Any]) -> Callable[[Any, Array], Any]
     shape, wanted = stored.shape[2:], space.shape or ()
     if shape == wanted:
         return lambda array, rows: array[rows].reshape(-1, *wanted)
-    if len(wanted) == 3 and shape == (wanted[2], *wanted[:2]):  # by VecTransposeImage
+    if len(wanted) == 3 and shape == (wanted[2], *wanted[:2]):  # transposed by VecTransposeImage
         return lambda array, rows: np.moveaxis(array[rows].reshape(-1, *shape), 1, -1)
     raise ValueError(
-        f"The replay buffer holds observations of shape {shape}, and the environment returns {wanted}: put what changes them "
-        "inside of the environment, or hand env.relabel() the original observations."
+        f"The replay buffer has observations of shape {shape}, but the environment returns {wanted}: apply the wrapper that "
+        "changes them inside the environment, or call env.relabel() with the original observations."
     )

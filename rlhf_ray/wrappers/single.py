@@ -1,4 +1,4 @@
-"""HumanPreferencesEnv: one environment whose reward is learned from preferences, for whatever library trains the agent."""
+"""HumanPreferencesEnv: an environment with a reward learned from preferences, for any reinforcement-learning library."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rlhf_ray.wrappers.teaching import Teaching
 
 
 class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
-    """Replaces the reward of ``env`` by one that is learned from comparisons of clips, while your agent trains in it.
+    """Replaces the reward of ``env`` with one learned from comparisons, while your agent trains in it.
 
-    Clips are cut from what the agent does; a teacher (a scripted one that knows the true reward, unless the settings say
-    otherwise) is asked which of two is better; a reward model is fitted to the answers. All of that happens in Ray actors
-    beside the training, which never waits for it (but see ``wait``). With Stable-Baselines3::
+    Cuts fragments from the agent's rollouts, asks a teacher which of two is better (by default a scripted teacher that knows the
+    true reward), and fits a reward model to the answers. All of this runs in Ray actors in parallel to training, which never
+    waits for it (except with ``wait``). With Stable-Baselines3::
 
         import gymnasium as gym
         from stable_baselines3 import PPO
@@ -42,61 +42,61 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         )
         with env:
             agent = PPO("MlpPolicy", DummyVecEnv([lambda: env]))
-            agent.learn(98_000)  # the first 2,000 steps are random ones: fragments.initial_env_steps
+            agent.learn(98_000)  # the first 2,000 steps are random: fragments.initial_env_steps
             env.save("taught")
 
-    Four environments: ``DummyVecEnv([lambda: env] + [lambda: env.share(gym.make("Pendulum-v1")) for _ in range(3)])``; they
-    share the ring, the reward and the budget. They have to be in one process: `SubprocVecEnv` and the like cannot hold them. (For
-    `gymnasium.vector` environments there is `HumanPreferencesVectorEnv`.)
+    Several environments, here four, share the actors, the reward and the budget: ``DummyVecEnv([lambda: env] + [lambda:
+    env.share(gym.make("Pendulum-v1")) for _ in range(3)])``. They must be in one process, so `SubprocVecEnv` does not work. For
+    `gymnasium.vector` environments, use `HumanPreferencesVectorEnv`.
 
-    **What step returns.** The learned reward of the newest version, whose mean is 0 and standard deviation 1 over the compared
-    clips. Before the first version 0.0. ``info["true_reward"]`` is always the environment's own reward,
-    ``info["reward_is_learned"]`` says whether the reward returned is learned, and at the end of an episode ``info["episode"]``
-    has its true return ``r``, length ``l`` and seconds ``t``, as of `gymnasium.wrappers.RecordEpisodeStatistics` (where the
-    wrapped environment has written that itself, it is left as it is). ``env.true_returns`` holds the last 100. A Monitor
-    *around* this wrapper would overwrite ``info["episode"]`` with learned returns, and Stable-Baselines3 puts one there if
-    handed the environment itself: hand it a ``DummyVecEnv`` as above, or put your own Monitor inside.
+    **Rewards and infos.** `step` returns the newest version of the learned reward, normalised to mean 0 and standard deviation 1
+    over the compared fragments, and 0.0 before the first version. ``info["true_reward"]`` is always the environment's own reward;
+    ``info["reward_is_learned"]`` is True if the returned reward is learned. At the end of an episode, ``info["episode"]`` has
+    its true return ``r``, length ``l`` and duration ``t`` in seconds, like `gymnasium.wrappers.RecordEpisodeStatistics` (an
+    existing entry of the wrapped environment is kept). ``env.true_returns`` has the last 100. A Monitor *around* this wrapper
+    overwrites ``info["episode"]`` with learned returns, and Stable-Baselines3 adds one if it gets the environment itself: pass a
+    ``DummyVecEnv`` as above, or put your own Monitor inside.
 
-    **Off-policy agents** (SAC, DQN …) keep rewards in a replay buffer, where each stays what it was: 0.0 from before the first
-    version, an older version's from before a newer one. So make the environment with ``wait=True``, and relabel the buffer when
-    ``status()["reward_version"]`` has changed: with Stable-Baselines3 by ``rlhf_ray.wrappers.relabel_replay_buffer(agent, env)``
-    (examples/sb3_off_policy.py), elsewhere by `relabel`. ``status()["unlearned_steps"]`` counts the steps that were rewarded 0.0.
+    **Off-policy agents** (SAC, DQN …) store rewards in a replay buffer, where they become stale: 0.0 from before the first
+    version, or rewards of older versions. Therefore create the environment with ``wait=True``, and relabel the buffer when
+    ``status()["reward_version"]`` changes: with Stable-Baselines3, call ``rlhf_ray.wrappers.relabel_replay_buffer(agent, env)``
+    (examples/sb3_off_policy.py); otherwise use `relabel`. ``status()["unlearned_steps"]`` counts the steps with reward 0.0.
 
-    **When something goes wrong** in an actor it is restarted, and nothing is lost; what cannot be repaired, or a setting
-    that turns out not to fit the environment, is raised in ``step``.
+    **Failures.** A failed actor restarts without losing data. `step` raises errors that can't be repaired, and settings that
+    turn out not to match the environment.
 
-    **Other uses.** Only collect preferences: ``fit=False, folder="labels"``. Only fit to those there are:
-    ``ask=False, folder="labels"`` (or `load`), then `wait_for_reward`. A reward that stays as it is: ``reward_model="taught"``,
-    which needs no Ray. Evaluation: `use_true_reward` with `pause`, or a plain environment.
+    **Other uses.** Only collect preferences: ``fit=False, folder="labels"``. Only fit to existing ones: ``ask=False,
+    folder="labels"`` (or `load`), then `wait_for_reward`. Use a fixed reward: ``reward_model="taught"``, which needs no Ray.
+    Evaluate: `use_true_reward` with `pause`, or a plain environment.
 
     Args:
-        env: the environment. Its episodes must all have one length (or see `PreferenceSettings.allow_variable_horizon`).
-            Observations: vectors, or uint8 images (height, width, channels); anything else with ``observation_transform``.
+        env: the environment. All episodes must have the same length (but see `PreferenceSettings.allow_variable_horizon`).
+            Observations: vectors, or uint8 images ``[height, width, channels]``; others need ``observation_transform``.
             Actions: Discrete or Box.
-        total_env_steps: steps the agent is going to take, over all environments that share the ring. Labels and fits are spread
-            over them. Steps beyond are rewarded by what was learned till then.
-        fragments: how clips are cut. ``initial_env_steps`` are the steps before the first question; ``exploration_env_steps``
-            must be 0.
-        preferences: how many comparisons are asked for, when, and who answers. ``mode`` is not looked at: it is asynchronous.
-        reward_model: the settings of the reward networks; or a folder, with a saved reward model or written by `save`: then that
-            is the reward, nothing is asked or fitted, and no other setting counts.
-        folder: keeps the preferences in ``FOLDER/preferences``, each on the disk as soon as it is given; those it holds already
-            count and are fitted to. None: a temporary folder, gone with `close`; `save` keeps a copy.
-        observation_transform: what of an observation the teacher and the reward model get: ``lambda observation:
-            observation["pov"]``. The agent gets the whole.
-        ask: whether to ask.
-        fit: whether to fit.
-        wait: whether the first ``reset`` takes ``fragments.initial_env_steps`` random actions, to make the first clips, and
-            waits for the first version of the reward, so that the agent learns from nothing else. Otherwise its own first steps
-            make them.
-        labelling: with ``preferences.teacher="human"``: the settings of the page where people compare clips; `links` says where it
-            is. They are shown observations that are images as they are; of other environments stretches are drawn as the agent
-            acts, for which ``env`` has to be made with ``render_mode="rgb_array"``.
-        seed: of random actions, of which clips are asked about, and of the reward networks. When a label arrives depends on
-            time all the same, so that two runs differ.
+        total_env_steps: steps the agent will take, over all environments that share the reward. Labels and fits are spread over
+            them. Further steps use the last learned reward.
+        fragments: settings of the fragments. ``initial_env_steps`` is the number of steps before the first question;
+            ``exploration_env_steps`` must be 0.
+        preferences: how many comparisons to ask for, when, and who answers. ``mode`` is ignored: it is always asynchronous.
+        reward_model: settings of the reward model; or a folder with a saved reward model or written by `save`. With a folder, that
+            reward stays fixed, nothing is asked or fitted, and all other settings are ignored.
+        folder: stores the preferences in ``FOLDER/preferences``, each durably once it is given. Preferences already there count
+            and are used in fits. None: a temporary folder, deleted by `close`; `save` keeps a copy.
+        observation_transform: maps an observation to the part that the teacher and the reward model get, such as ``lambda
+            observation: observation["pov"]``. The agent gets the full observation.
+        ask: whether to ask for comparisons.
+        fit: whether to fit the reward model.
+        wait: whether the first ``reset`` takes ``fragments.initial_env_steps`` random actions for the first fragments and waits
+            for the first version of the reward, so that the agent only sees learned rewards. Otherwise the agent's own first
+            steps provide the fragments.
+        labelling: with ``preferences.teacher="human"``, the settings of the labelling page; `links` has its links. The page shows
+            image observations as they are. Other environments are rendered for parts of the agent's episodes, so create ``env``
+            with ``render_mode="rgb_array"``.
+        seed: random seed for random actions, the choice of comparisons, and the reward networks. Runs with the same seed still
+            differ, because labels arrive at different times.
 
     Raises:
-        SettingError: a setting does not fit the others, or the environment.
+        SettingError: a setting does not match the others or the environment.
     """
 
     def __init__(
@@ -135,17 +135,17 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         self._attach(env, teaching, observation_transform, wait)
 
     def share(self, env: gym.Env[Any, Any]) -> HumanPreferencesEnv:
-        """``env``, another of the same kind, with the same reward, asked about in the same ring.
+        """Wrap ``env``, another environment of the same kind, with the same reward and actors.
 
-        The ring ends when all are closed.
+        The actors stop when all environments are closed.
 
         Raises:
-            ValueError: its spaces are other ones.
+            ValueError: its observation or action space differs.
         """
         self._teaching.check_open()
         if (env.observation_space, env.action_space) != (self.env.observation_space, self.env.action_space):
             raise ValueError(
-                f"{env} has other spaces than {self.env}; only environments of one kind can share a reward."
+                f"{env} has different spaces from {self.env}; only environments of the same kind can share a reward."
             )
         other = HumanPreferencesEnv.__new__(HumanPreferencesEnv)
         other._attach(env, self._teaching, self._transform, self._wait)
@@ -168,12 +168,12 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """As of the environment, but for the reward; see the class.
+        """Step the environment; returns the learned reward (see the class).
 
         Raises:
-            Exception: whatever went wrong in the ring.
+            Exception: an actor failed permanently.
         """
-        given = np.array(action, self._action_dtype)[None]  # before the step: some environments change it
+        given = np.array(action, self._action_dtype)[None]  # copied before the step: some environments modify it
         observation, true, terminated, truncated, info = self.env.step(action)
         before, self._last = self._last, self._see(observation)
         true = float(true)
@@ -204,12 +204,12 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
 
     @property
     def _drawn_every(self) -> int:
-        """Steps from the beginning of one stretch that is drawn to that of the next: drawing takes longer than most steps."""
+        """Steps from the start of one rendered fragment to the start of the next; rendering is slower than most steps."""
         first = self._teaching.gathering or self._teaching.people_wait
         return (2 if first else 8) * (self._teaching.fragments.length + 1)
 
     def _draw(self, taken: int = 0) -> Array | None:
-        """A picture of the environment, if now is a time that people may be shown; ``taken`` steps are not recorded yet."""
+        """Render the environment if this step is part of a rendered fragment; ``taken`` steps are not recorded yet."""
         if not self._teaching.films or self._paused:
             return None
         t = int(self._recorder.lengths[0]) + taken - self._first_drawn
@@ -218,12 +218,14 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         return np.asarray(self.env.render())
 
     def _see(self, observation: Any) -> Array:
-        """What the reward model sees, with an axis in front: a copy, since some environments reuse their arrays."""
+        """The reward model's observation, ``[1, …]``; a copy, because some environments reuse their arrays."""
         seen = observation if self._transform is None else self._transform(observation)
         return np.array(seen, self._space.dtype)[None]
 
     def _act_randomly(self, env_steps: int) -> None:
-        actions = copy.deepcopy(self.env.action_space)  # the agent may draw from the environment's own
+        actions = copy.deepcopy(
+            self.env.action_space
+        )  # a copy, because the agent may sample from the environment's own space
         actions.seed(self._teaching.seed)
         self._reset(seed=self._teaching.seed)
         for _ in range(env_steps):
@@ -238,7 +240,7 @@ def _space(env: gym.Env[Any, Any], transform: Transform | None) -> gym.spaces.Bo
 
 
 def _check_shown(env: gym.Env[Any, Any], transform: Transform | None) -> None:
-    """Check that people can be shown the environment."""
+    """Check that the environment can be shown to people."""
     if is_image(_space(env, transform)):
         return
     try:

@@ -1,4 +1,4 @@
-"""Taught: what `HumanPreferencesEnv` and `HumanPreferencesVectorEnv` have in common."""
+"""Taught: the common base of `HumanPreferencesEnv` and `HumanPreferencesVectorEnv`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.teaching import WINDOW, Teaching
 
 FIRST_WINDOW_CLIPS = 4
-"""Clips' lengths of the windows that the first clips for people are cut from: of what is drawn by then, two are whole."""
+"""Length of the windows for people's first clips, in clip lengths: such a window contains two completely rendered clips."""
 
 Transform = Callable[[Any], Any]
 
 
 class Taught:
-    """The switches, saving and waiting. A base of the two wrappers, which say what each method is for."""
+    """Reward switches, pausing, saving and waiting; base class of the two wrappers."""
 
     _teaching: Teaching
     _recorder: Recorder
@@ -39,18 +39,18 @@ class Taught:
         self._open, self._true, self._paused = True, False, False
         self._window = max(4 * teaching.fragments.length, WINDOW // recorder.copies)
         self.true_returns: deque[float] = deque(maxlen=100)
-        """The true returns of the latest episodes, 100 at most."""
+        """True returns of the latest episodes, at most 100."""
 
     def use_true_reward(self) -> None:
-        """Return the true reward from now on, to compare or to evaluate. The ring goes on; steps count (see `pause`)."""
+        """Return the true reward from now on, for comparison or evaluation. Learning continues and steps count (see `pause`)."""
         self._true = True
 
     def use_learned_reward(self) -> None:
-        """Return the learned reward again: the default."""
+        """Return the learned reward again (the default)."""
         self._true = False
 
     def pause(self) -> None:
-        """From now on steps do not count towards ``total_env_steps`` and give no clips: for an evaluation in this environment."""
+        """Stop counting steps towards ``total_env_steps`` and stop cutting fragments, to evaluate in this environment."""
         if not self._paused:
             self._recorder.forget()
         self._paused = True
@@ -62,10 +62,10 @@ class Taught:
     def wait_for_reward(self) -> None:
         """Wait until there is a learned reward; see ``wait``.
 
-        Where the first clips are missing, random actions make them, so that the environment has to be reset afterwards.
+        If the first fragments are missing, takes random actions to collect them; reset the environment afterwards.
 
         Raises:
-            RuntimeError: there will be none, since nothing is fitted or there is nothing to fit to.
+            RuntimeError: there will be no reward, because nothing is fitted or there are no preferences to fit to.
         """
         self._teaching.begin()
         if self._teaching.random_steps_wanted:
@@ -78,71 +78,70 @@ class Taught:
         self._teaching.wait()
 
     def relabel(self, observations: Any, actions: Array, next_observations: Any, terminated: Array) -> FloatArray:
-        """What the newest version of the reward says of ``n`` steps: for a replay buffer, whose rewards are older versions'.
+        """Compute the learned reward of ``n`` steps with the newest version, to update a replay buffer.
 
         Args:
-            observations: what the environment returned before the steps, ``[n, *shape]`` (of a Dict space, a dict of these).
-            actions: what `step` was given, ``[n, *shape]``.
-            next_observations: what the environment returned after the steps, before any reset.
-            terminated: ``[n]`` bool; false where an episode was only truncated.
+            observations: the environment's observations before the steps, ``[n, *shape]`` (for a Dict space, a dict of these).
+            actions: the actions passed to `step`, ``[n, *shape]``.
+            next_observations: the environment's observations after the steps, before any reset, shaped like ``observations``.
+            terminated: ``[n]`` bool; False for truncated episodes.
 
         Returns:
-            ``[n]`` float32.
+            The rewards, ``[n]`` float32.
 
         Raises:
-            RuntimeError: there is no version yet.
+            RuntimeError: there is no learned reward yet.
         """
         seen = [self._see_all(batch) for batch in (observations, next_observations)]
         rewards = self._teaching.rewards(seen[0], np.asarray(actions), seen[1], np.asarray(terminated))
         if rewards is None:
-            raise RuntimeError("There is no learned reward yet: wait_for_reward() waits for the first version.")
+            raise RuntimeError("There is no learned reward yet; call wait_for_reward() first.")
         return rewards
 
     def _see_all(self, observations: Any) -> Array:
-        """What the reward model sees of ``n`` observations."""
+        """The reward model's view of ``n`` observations."""
         raise NotImplementedError
 
     def save(self, path: Path | str) -> None:
-        """Save preferences, reward model and counters into the folder ``path``, to go on from with `load`.
+        """Save preferences, reward model and counters to the folder ``path``, to continue from with `load`.
 
-        Waits for the labels that are due, and the fit to them, where scripts answer; where people do it does not wait, and a
-        warning says how many are missing.
+        With a scripted teacher, waits for due labels and their fit; with people it does not wait, and warns about missing labels.
 
-        In it are ``preferences`` (a preference store: `rlhf-ray store` reads it), ``reward_model`` (`RewardEnsemble.load` reads
-        it; it is missing before the first version) and the state of the ring. What was saved there before is replaced, and
-        stays whole where this process is killed meanwhile. Your agent is yours to save.
+        The folder contains ``preferences`` (a preference store for `rlhf-ray store`), ``reward_model`` (for `RewardEnsemble.load`;
+        missing before the first version) and the state of the actors. Replaces an earlier save atomically. Does not save your
+        agent.
 
         Raises:
-            ValueError: ``path`` holds something else.
+            ValueError: ``path`` exists and was not written by `save`.
         """
         self._teaching.save(Path(path))
 
     def load(self, path: Path | str) -> None:
-        """Go on from what `save` wrote to ``path``; or add the preferences of the preference store ``path``.
+        """Continue from a folder written by `save`, or add the preferences of the preference store ``path``.
 
-        Comes before the first reset.
+        Call it before the first reset.
 
         Raises:
-            RuntimeError: the environment was reset before.
+            RuntimeError: the environment was already reset.
         """
         self._teaching.load(Path(path))
 
     @property
     def links(self) -> dict[str, str]:
-        """Where each person labels, with ``preferences.teacher="human"``: their links by name."""
+        """With ``preferences.teacher="human"``: the annotators' links, by name."""
         return self._teaching.links
 
     def status(self) -> dict[str, Any]:
-        """How far it is.
+        """The progress, as a dict.
 
-        ``env_steps`` and ``comparisons`` so far, ``comparisons_due`` by now, the ``reward_version`` in use (0: none yet),
-        ``unlearned_steps`` (rewarded 0.0, since there was no version), ``clips_dropped`` (windows whose clips the ring had no time
-        for), and the last fit's ``train_accuracy`` and ``held_out_accuracy``.
+        ``env_steps`` and ``comparisons`` so far, ``comparisons_due`` so far, the ``reward_version`` in use (0: none yet),
+        ``unlearned_steps`` (steps with reward 0.0 before the first version), ``clips_dropped`` (windows dropped because the actors
+        were busy), and ``train_accuracy`` and ``held_out_accuracy`` of the last fit.
         """
         return self._teaching.status()
 
     def close(self, **arguments: Any) -> None:
-        """Close the environment. With the last that shares it the ring ends, and Ray if it was started here. Again: nothing."""
+        """Close the environment; with the last one, stop the actors, and Ray if it was started here. Idempotent."""
         if self._open:
             self._open = False
             try:
@@ -159,7 +158,7 @@ class Taught:
         self.close()
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As of the environment, with a vector's ``options["reset_mask"]``. The first one may wait; see ``wait``."""
+        """Reset the environment; a vector environment accepts ``options["reset_mask"]``. The first reset may wait; see ``wait``."""
         self._teaching.begin()
         if self._wait:
             self._wait = False
@@ -179,10 +178,10 @@ class Taught:
         after: Array,
         frames: tuple[Array | None, Array | None] = (None, None),
     ) -> tuple[FloatArray, BoolArray, BoolArray, Any]:
-        """Record a step of every copy (arguments as of `Recorder.add`).
+        """Record a step of every environment (arguments as in `Recorder.add`).
 
         Returns:
-            The rewards to return, which of them are learned, and what `Recorder.add` returns.
+            The rewards to return, a mask of the learned ones, and the results of `Recorder.add`.
         """
         teaching = self._teaching
         teaching.check_open()
@@ -209,29 +208,29 @@ class Taught:
 
     @property
     def _window_now(self) -> int:
-        """Steps of each copy after which the ring is told: fewer where people wait for the first clips."""
+        """Steps per environment between messages to the ring; fewer while people wait for the first clips."""
         first = FIRST_WINDOW_CLIPS * (self._teaching.fragments.length + 1)
         return min(self._window, first) if self._teaching.people_wait else self._window
 
     _since = 0
-    """Steps of each copy since the ring was told last."""
+    """Steps per environment since the last message to the ring."""
 
     def _act_randomly(self, env_steps: int) -> None:
-        """Take so many random actions, beginning anew."""
+        """Reset, and take ``env_steps`` random actions."""
         raise NotImplementedError
 
 
 def seen_space(space: gym.Space[Any], seen: Array | None, action_space: gym.Space[Any], name: str) -> gym.spaces.Box:
-    """The space of what the reward model sees of an observation.
+    """The space of the reward model's observations.
 
     Args:
-        space: of one observation.
-        seen: one observation after ``observation_transform``; None without one.
-        action_space: of one environment.
-        name: of the environment, for errors.
+        space: the space of one observation.
+        seen: one observation after ``observation_transform``; None without a transform.
+        action_space: the action space of one environment.
+        name: the environment's name, for errors.
 
     Raises:
-        SettingError: the reward model takes no such observations or actions.
+        SettingError: the reward model does not support such observations or actions.
     """
     if seen is not None:
         if seen.dtype == np.bool_:
@@ -242,11 +241,9 @@ def seen_space(space: gym.Space[Any], seen: Array | None, action_space: gym.Spac
     try:
         check_spaces(space, action_space, name)
     except ValueError as error:
-        remedy = (
-            "Or say with observation_transform what of an observation counts: lambda observation: observation['pov']."
-        )
+        remedy = "Or select a part of the observation with observation_transform, such as lambda observation: observation['pov']."
         raise SettingError(
-            f"{error} {remedy if seen is None else '(This is what observation_transform gives.)'}"
+            f"{error} {remedy if seen is None else '(This is the output of observation_transform.)'}"
         ) from error
     assert isinstance(space, gym.spaces.Box)  # checked
     return space

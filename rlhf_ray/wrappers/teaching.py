@@ -1,4 +1,4 @@
-"""Teaching: what the environments that one agent acts in share: the ring, the newest version of the reward, the counters."""
+"""Teaching: the state shared by one agent's environments: the ring, the newest version of the reward, the counters."""
 
 from __future__ import annotations
 
@@ -42,20 +42,19 @@ from rlhf_ray.wrappers.given_clips import GivenClips
 from rlhf_ray.wrappers.recorder import Recorder
 
 WINDOW = 500
-"""Environment steps that an environment's fragments are cut from together. At the end of each, the ring is told how far the agent
-is, and what went wrong in it is raised."""
+"""Environment steps per window. After each, fragments are cut, the ring learns the agent's progress, and its errors are raised."""
 
 logger = logging.getLogger(__name__)
 
 
 class Teaching:
-    """A ring, and the newest version of the reward that it made; or a fixed reward and no ring.
+    """A ring and the newest version of its reward; or a fixed reward without a ring.
 
     Args:
-        observation_space, action_space: of one environment, the first as the reward model sees it.
+        observation_space, action_space: spaces of one environment, with observations as the reward model sees them.
         total_env_steps, fragments, preferences, reward_model, folder, ask, fit, seed, labelling: see `HumanPreferencesEnv`.
-        title: what is trained, for people.
-        fps: frames per second of the environment at its own pace.
+        title: title of the labelling page.
+        fps: frames per second of the environment at its own speed.
     """
 
     def __init__(
@@ -78,21 +77,21 @@ class Teaching:
         self.spaces = (observation_space, action_space)
         self.total_env_steps, self.seed = total_env_steps, seed
         resolved = (fragments or FragmentSettings()).resolved(horizon=None, total_env_steps=total_env_steps)
-        self.fragments = dataclasses.replace(resolved, varied=False)  # what acts is not ours
+        self.fragments = dataclasses.replace(resolved, varied=False)  # this library does not control the agent
         self.env_steps = 0
-        """Steps taken in all environments."""
+        """Environment steps taken, over all environments."""
         self.clips_dropped = 0
-        """Windows whose clips were dropped, because those of an earlier one were still on their way."""
+        """Windows whose clips were dropped because those of an earlier window were still in flight."""
         self.unlearned_steps = 0
-        """Steps that were rewarded 0.0 because there was no version yet."""
+        """Steps with reward 0.0 because there was no version yet."""
         self.gathering = False
-        """Whether the steps are random ones, to make the first clips."""
+        """Whether the current steps are random actions for the first clips."""
         self.version = 0
         """The version of the reward in use; 0 before the first one."""
         self.last_fit: FitReport | None = None
         self.ring: AsynchronousRing | None = None
         self.users = 0
-        """Environments that are not closed yet."""
+        """Number of open environments."""
         self.closed = False
         self._predictor: Predictor | None = None
         self._windows = 0
@@ -101,7 +100,7 @@ class Teaching:
             self._fix(Path(reward_model))
             return
         preferences = dataclasses.replace(preferences or PreferenceSettings(), mode="asynchronous")
-        with torch.random.fork_rng(devices=[]):  # making one must not change what the agent draws next
+        with torch.random.fork_rng(devices=[]):  # must not affect the agent's random numbers
             self.ensemble = RewardEnsemble(*self.spaces, reward_model or RewardModelSettings())
         self._check(preferences, folder)
         self._own_folder = tempfile.TemporaryDirectory(prefix="rlhf_ray-") if folder is None else None
@@ -117,7 +116,7 @@ class Teaching:
             raise
         for line in invitation(self.links, store.absolute()) if self.links else ():
             logger.warning("%s", line)
-        self._end = weakref.finalize(self, _end, self.ring, self._own_folder)  # also where nobody closes it
+        self._end = weakref.finalize(self, _end, self.ring, self._own_folder)  # also runs if close() is never called
 
     def _build(
         self, preferences: PreferenceSettings, folder: Path, labelling: LabellingSettings, title: str, fps: float
@@ -150,34 +149,36 @@ class Teaching:
         of = self.fragments
         if of.exploration_env_steps:
             raise SettingError(
-                f"fragments.exploration_env_steps is {of.exploration_env_steps}; a wrapper does not know the agent's policy, "
-                "which exploration mixes random actions into: set it to 0."
+                f"fragments.exploration_env_steps is {of.exploration_env_steps}; exploration needs the agent's policy, which a "
+                "wrapper does not have: set it to 0."
             )
         if self.total_env_steps <= of.initial_env_steps:
             raise SettingError(
-                f"total_env_steps is {self.total_env_steps}; the first clips alone take fragments.initial_env_steps="
-                f"{of.initial_env_steps}: set it to the steps that the agent is going to train for."
+                f"total_env_steps is {self.total_env_steps}, but the first fragments alone need fragments.initial_env_steps="
+                f"{of.initial_env_steps}: set it to the number of steps the agent will train for."
             )
         if folder is None and preferences.asks_people:
             raise SettingError(
-                f"folder is None and preferences.teacher is {preferences.teacher!r}; what people answer must not be lost with a "
-                "temporary folder: name one to keep it in."
+                f"folder is None and preferences.teacher is {preferences.teacher!r}; people's answers would be lost with the "
+                "temporary folder: set folder."
             )
 
     def _fix(self, path: Path) -> None:
-        """Use the reward model saved at ``path``, or in the folder that `save` wrote there, for good."""
+        """Use the reward model saved at ``path``, directly or by `save`, as a fixed reward."""
         path = find_folder(path)
         inner = path / "reward_model"
         self.ensemble = RewardEnsemble.load(inner if inner.exists() else path)
         known = (self.ensemble.observation_space, self.ensemble.action_space)
         if [_kind(space) for space in known] != [_kind(space) for space in self.spaces]:
-            raise SettingError(f"reward_model is {path}, made for {known[0]} and {known[1]}; these are {self.spaces}.")
+            raise SettingError(
+                f"reward_model is {path}, fitted for {known[0]} and {known[1]}, but the environment has {self.spaces}."
+            )
         self._use_version(self.ensemble.state())
 
     def rewards(
         self, observations: Array, actions: Array, next_observations: Array, terminated: Array
     ) -> FloatArray | None:
-        """The learned reward of ``n`` steps, ``[n]`` float32; None while there is none."""
+        """The learned reward of ``n`` steps, ``[n]`` float32; None before the first version."""
         if self.ring is not None and self.ring.version != self.version:
             self._use_version(self.ring.newest_reward())
         if self._predictor is None:
@@ -185,40 +186,40 @@ class Teaching:
         return self._predictor.predict(observations, actions, next_observations, terminated)
 
     def begin(self) -> None:
-        """Let the ring turn, if it does not yet."""
+        """Start the ring unless it is running."""
         self.check_open()
         if self.ring is not None and not self._begun:
             self.ring.start()
             self._begun = True
 
     def note_unlearned(self, steps: int) -> None:
-        """The agent was given 0.0 for so many steps; the first time, warn of what that does to a replay buffer."""
+        """Count ``steps`` with reward 0.0; the first time, warn about the effect on replay buffers."""
         if self.gathering or self.ring is None or not self.fits:
             return
         if not self.unlearned_steps:
             logger.warning(
-                "There is no learned reward yet, so step() returns 0.0. An agent with a replay buffer keeps these rewards: use "
+                "There is no learned reward yet, so step() returns 0.0. A replay buffer would keep these rewards: use "
                 "wait=True, or rlhf_ray.wrappers.relabel_replay_buffer(agent, env) after each new version."
             )
         self.unlearned_steps += steps
 
     @property
     def records(self) -> bool:
-        """Whether clips of the steps are wanted."""
+        """Whether to record steps for clips."""
         return self.ring is not None and self.asks
 
     @property
     def random_steps_wanted(self) -> int:
-        """Random environment steps missing before the first questions; 0 where the labels for the first fit are there."""
+        """Random environment steps still needed before the first questions; 0 if the labels for the first fit exist."""
         if self.ring is None or not self.asks or self.version or self.ring.answered >= self.ring.schedule.first_fit:
             return 0
         return max(0, self.fragments.initial_env_steps - self.env_steps)
 
     def send(self, recorder: Recorder, source: int) -> None:
-        """Cut fragments from what ``recorder`` holds, hand them to the ring, and tell it how far the agent is.
+        """Cut fragments from the steps in ``recorder`` and send them, with the agent's progress, to the ring.
 
         Raises:
-            Exception: whatever went wrong in the ring since the last call.
+            Exception: an actor of the ring failed since the last call.
         """
         trajectories, lengths = recorder.take()
         if self.ring is None:
@@ -241,7 +242,7 @@ class Teaching:
         self._note(self.ring.advance(moment))
 
     def _cut(self, trajectories: list[Trajectory], version: int) -> Fragments | None:
-        """Fragments, so many that a step is in two of them on average."""
+        """Cut fragments so that each step is in two of them on average."""
         length = self.fragments.length
         return cut_fragments(
             trajectories,
@@ -253,7 +254,7 @@ class Teaching:
         )
 
     def _cut_filmed(self, trajectories: list[Trajectory], version: int) -> tuple[Fragments | None, tuple[Film, ...]]:
-        """The fragments that were drawn from beginning to end, and their films."""
+        """The completely rendered fragments, and their films."""
         length = self.fragments.length
         cuts: list[tuple[Trajectory, int]] = []
         for trajectory in trajectories:
@@ -274,17 +275,17 @@ class Teaching:
 
     @property
     def films(self) -> bool:
-        """Whether what people are shown has to be drawn: they are asked, and observations are no images."""
+        """Whether frames must be rendered for people: they answer, and observations are not images."""
         return self.ring is not None and self.ring.people is not None and not is_image(self.spaces[0])
 
     @property
     def people_wait(self) -> bool:
-        """Whether people wait for the first clips, which these steps make."""
+        """Whether people wait for the first clips, which the current steps provide."""
         return bool(self.links) and not self.version and self.env_steps < self.fragments.initial_env_steps
 
     @property
     def links(self) -> dict[str, str]:
-        """Where each person labels."""
+        """The annotators' links, by name."""
         people = None if self.ring is None else self.ring.people
         return {} if people is None else people.page.links
 
@@ -292,15 +293,15 @@ class Teaching:
         """Wait for the first version of the reward.
 
         Raises:
-            RuntimeError: there will be none.
+            RuntimeError: there will be no reward.
         """
         self.begin()
         if self.ring is None or self.version:
             return
         if not self.fits or (not self.asks and self.ring.answered == 0):
             raise RuntimeError(
-                "There is no reward to wait for: with fit=False none is fitted, and with ask=False there must be preferences, "
-                "in the folder or by load()."
+                "There is no reward to wait for: fit=False fits none, and ask=False needs existing preferences, in the folder or "
+                "by load()."
             )
         logger.info("Waiting for the first version of the reward.")
         self.clips.waited_for = True
@@ -314,12 +315,12 @@ class Teaching:
         self.check_open()
         path = path.absolute()
         if path.exists() and not (path / NAME).exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ValueError(f"{path} is there and was not written by save(); name another folder.")
+            raise ValueError(f"{path} exists and was not written by save(); give another folder.")
         if self.ring is not None:
             self.begin()
             missing, due = self.ring.settle()
             if missing:
-                logger.warning("%s: %d of the %d labels that are due by now are missing.", path, missing, due)
+                logger.warning("%s: %d of %d due labels are missing.", path, missing, due)
             if self.ring.version:
                 self._use_version(self.ring.newest_reward())
         with whole_folder(path) as folder:
@@ -334,18 +335,18 @@ class Teaching:
         """See `HumanPreferencesEnv.load`."""
         self.check_open()
         if self.ring is None:
-            raise RuntimeError(f"The reward is fixed: nothing can be loaded. Give reward_model={str(path)!r} instead.")
+            raise RuntimeError(
+                f"Can't load into an environment with a fixed reward; use reward_model={str(path)!r} instead."
+            )
         if self._begun:
-            raise RuntimeError("load() comes before the first reset(); make a new environment and load into that.")
+            raise RuntimeError("Call load() before the first reset(); create a new environment and load into it.")
         path = find_folder(path.absolute())
         if (path / "store.json").exists():
             self.ring.members.executor.get(self.ring.members.store.import_from.remote(path))
             return
         state = read_nested(path)
         if not state["ring"]:
-            raise ValueError(
-                f"{path} holds a fixed reward and no preferences; give it as reward_model={str(path)!r} instead."
-            )
+            raise ValueError(f"{path} has a fixed reward and no preferences; use reward_model={str(path)!r} instead.")
         self.env_steps, self._windows = state["env_steps"], state["windows"]
         self.clips.taken = self.env_steps
         self.ring.load(path)
@@ -369,7 +370,7 @@ class Teaching:
         return status
 
     def leave(self) -> None:
-        """An environment was closed; with the last one the ring ends, and Ray if it was started here."""
+        """Called when an environment closes; with the last one, stops the ring, and Ray if it was started here."""
         self.users -= 1
         if self.users > 0 or self.closed:
             return
@@ -378,41 +379,41 @@ class Teaching:
             self._end()
 
     def check_open(self) -> None:
-        """Raise where this was closed already."""
+        """Raise RuntimeError if already closed."""
         if self.closed:
-            raise RuntimeError("This environment was closed; make a new one.")
+            raise RuntimeError("This environment is closed; create a new one.")
 
     def _use_version(self, state: dict[str, Array]) -> None:
-        """Reward by this version of the reward model, which is whole: weights, normalisers and number."""
+        """Switch to this version of the reward model: weights, normalisers and number."""
         self.ensemble.load_state(state)
         self._predictor = Predictor(self.ensemble)
         if not self.version and self.unlearned_steps:
             logger.warning(
-                "The first learned reward is here. Before it %d steps were rewarded 0.0.", self.unlearned_steps
+                "The first learned reward is in use. Before it, %d steps had reward 0.0.", self.unlearned_steps
             )
         self.version = int(self.ensemble.version)
         self._note(self.ring.take_report() if self.ring is not None else None)
 
     def _note(self, report: RoundReport | None) -> None:
-        """Take note of a fit."""
+        """Store and log the report of a fit."""
         if report is not None and report.fit is not None:
             self.last_fit = report.fit
             logger.info("Reward version %d, fitted to %d comparisons.", report.fit.version, report.comparisons)
 
 
 def _no_policy() -> Any:
-    raise RuntimeError("What acts is not ours.")
+    raise RuntimeError("A wrapper has no policy.")
 
 
 def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed: int) -> PageSettings:
-    """The labelling page's settings; ``file`` keeps the links as they are when training is continued."""
+    """The labelling page's settings; ``file`` stores the links, so that they stay valid when training continues."""
     Sessions.keep(file, settings.annotators)
     warn_of_readers(settings)
     return PageSettings(settings, file.absolute(), title, fps, title, seed, file.absolute().with_suffix(".port"))
 
 
 def _end(ring: AsynchronousRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
-    """End what a `Teaching` started."""
+    """Stop everything that a `Teaching` started."""
     try:
         ring.close()
     finally:
@@ -422,6 +423,6 @@ def _end(ring: AsynchronousRing, own_folder: tempfile.TemporaryDirectory[str] | 
 
 
 def _kind(space: gym.Space[Any]) -> tuple[Any, ...]:
-    """What of a space the reward model depends on, but for the bounds."""
+    """The properties of a space that the reward model depends on, without bounds."""
     size = int(space.n) if isinstance(space, gym.spaces.Discrete) else 0
     return type(space), space.shape, space.dtype, size

@@ -1,4 +1,4 @@
-"""HumanPreferencesVectorEnv: the same for gymnasium's vector environments."""
+"""HumanPreferencesVectorEnv: `HumanPreferencesEnv` for gymnasium's vector environments."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from rlhf_ray.wrappers.teaching import Teaching
 
 
 class HumanPreferencesVectorEnv(Taught, VectorWrapper):
-    """Replaces the rewards of a `gymnasium.vector` environment by learned ones; all its copies share one ring.
+    """Replaces the rewards of a `gymnasium.vector` environment with learned ones.
 
-    Arguments, methods and what happens when are those of `HumanPreferencesEnv`, but for these::
+    Arguments, methods and behaviour are those of `HumanPreferencesEnv`, with these differences::
 
         envs = HumanPreferencesVectorEnv(gym.make_vec("Pendulum-v1", num_envs=8), total_env_steps=100_000, wait=True)
 
-    - ``observation_transform`` is given the batch of observations that the environment returns: the same ``lambda observation:
-      observation["pov"]`` picks the batch of images.
-    - ``infos["true_reward"]`` and ``infos["reward_is_learned"]`` are arrays ``[num_envs]`` with their masks
-      ``infos["_true_reward"]`` and ``infos["_reward_is_learned"]``. Where episodes ended, ``infos["episode"]`` has the arrays
-      ``r`` (true returns), ``l`` and ``t``, and ``infos["_episode"]`` says whose ended, as of
+    - ``observation_transform`` gets the environment's batch of observations: the same ``lambda observation:
+      observation["pov"]`` selects the batch of images.
+    - ``infos["true_reward"]`` and ``infos["reward_is_learned"]`` are arrays ``[num_envs]`` with the masks
+      ``infos["_true_reward"]`` and ``infos["_reward_is_learned"]``. When episodes end, ``infos["episode"]`` has the arrays
+      ``r`` (true returns), ``l`` and ``t``, and ``infos["_episode"]`` is the mask of ended episodes, like
       `gymnasium.wrappers.vector.RecordEpisodeStatistics`.
-    - Every way of beginning the next episodes works: `AutoresetMode.NEXT_STEP` (the step that resets is none: its reward is
-      0.0, it does not count, and its mask is False), ``SAME_STEP`` (which has to put the last observations into
-      ``infos["final_obs"]``, as gymnasium's do) and ``DISABLED``. Clips never cross the end of an episode.
+    - All autoreset modes work: `AutoresetMode.NEXT_STEP` (the step that resets has reward 0.0, does not count, and its mask is
+      False), ``SAME_STEP`` (the last observations must be in ``infos["final_obs"]``, as in gymnasium's environments) and
+      ``DISABLED``. Fragments never cross the end of an episode.
 
     Args:
         env: the vector environment, with ``metadata["autoreset_mode"]``.
-        total_env_steps: steps over all copies.
+        total_env_steps: environment steps, summed over all ``num_envs`` environments.
         fragments, preferences, reward_model, folder, observation_transform, ask, fit, wait, seed: see `HumanPreferencesEnv`.
 
     Raises:
-        SettingError: a setting does not fit the others, or the environment.
+        SettingError: a setting does not match the others or the environment.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
         wait: bool = False,
         seed: int = 0,
     ):
-        self._open = False  # until it is whole: gymnasium closes what it deletes
+        self._open = False  # until __init__ succeeds: gymnasium closes environments on deletion
         mode = env.metadata.get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):
             raise SettingError(
-                f"metadata['autoreset_mode'] of {env} is {mode!r}; set it to the gymnasium.vector.AutoresetMode by which it "
-                "begins the next episodes."
+                f"metadata['autoreset_mode'] of {env} is {mode!r}; set it to the gymnasium.vector.AutoresetMode that the "
+                "environment uses."
             )
         space = _space(env, observation_transform)
         if preferences is not None and preferences.asks_people and ask and not is_image(space):
             raise SettingError(
-                "preferences.teacher is 'human', and of copies that are stepped together only observations that are images can be "
-                "shown to people: use HumanPreferencesEnv, and its share() for more copies."
+                "preferences.teacher is 'human', but a vector environment can only show image observations to people: use "
+                "HumanPreferencesEnv, and its share() for more environments."
             )
         teaching = Teaching(
             space,
@@ -101,10 +101,10 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """As of the environment, but for the rewards; see the class.
+        """Step the environments; returns the learned rewards (see the class).
 
         Raises:
-            Exception: whatever went wrong in the ring.
+            Exception: an actor failed permanently.
         """
         given = np.array(actions, self._action_dtype)
         observations, true, terminated, truncated, infos = self.env.step(actions)
@@ -128,7 +128,7 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
         return observations, rewards.copy(), terminated, truncated, infos
 
     def _see(self, observations: Any) -> Array:
-        """What the reward model sees: a copy, since some environments reuse their arrays."""
+        """The reward model's observations; a copy, because some environments reuse their arrays."""
         seen = observations if self._transform is None else self._transform(observations)
         return np.array(seen, self._space.dtype)
 
@@ -136,7 +136,7 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
         return self._see(observations)
 
     def _final(self, infos: dict[str, Any], ended: Array) -> Array:
-        """What the reward model sees after the step, before episodes that ended were begun anew."""
+        """The reward model's observations after the step, before ended episodes were reset."""
         if not ended.any():
             return self._last
         final = self._last.copy()
@@ -147,7 +147,9 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
         return final
 
     def _act_randomly(self, env_steps: int) -> None:
-        actions = copy.deepcopy(self.env.action_space)  # the agent may draw from the environment's own
+        actions = copy.deepcopy(
+            self.env.action_space
+        )  # a copy, because the agent may sample from the environment's own space
         actions.seed(self._teaching.seed)
         self._reset(seed=self._teaching.seed)
         until = self._teaching.env_steps + env_steps

@@ -61,7 +61,7 @@ def test_people_are_asked_and_the_reward_is_fitted_to_what_they_say(tmp_path: Pa
         for i in range(3):
             ring.advance(moment(i / 1000, 200 + i))
             time.sleep(0.3)
-        _wait(lambda: "Next question in" in (person.client.get("/api/progress").json()["reason"] or ""))
+        _wait(lambda: "Next pair in" in (person.client.get("/api/progress").json()["reason"] or ""))
         assert person.client.get("/api/progress").json()["first_labels"] is None
         ring.advance(moment(1.0, 1000))
         _wait(lambda: ring.answered >= 20)

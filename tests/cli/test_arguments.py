@@ -3,6 +3,7 @@
 import pytest
 
 from rlhf_ray import cli, tune_configs
+from rlhf_ray.cli import presets
 from rlhf_ray.cli import store as commands
 from rlhf_ray.cli.train import with_first_comparisons
 
@@ -46,3 +47,11 @@ def test_first_comparisons_follow_a_presets_budget(name: str, words: list[str]) 
         assert experiment.preferences.first_comparisons == round(20 * share)
     both = [name, *words, "--preferences.initial-comparisons", "7"]
     assert with_first_comparisons(preset, both) == preset
+
+
+@pytest.mark.parametrize("name", ["my.module:Own-v0", "ALE/Pong-v5", "procgen/coinrun-easy", "../other/best.json"])
+def test_a_run_folder_of_any_name_has_no_colon_and_is_one_folder(name: str) -> None:
+    folder = presets.new_folder(name, 3)
+    assert folder.parent.name == "runs"
+    assert ":" not in folder.name
+    assert "seed3" in folder.name

@@ -66,7 +66,7 @@ def test_help_of_a_preset_explains_every_setting_with_its_value(capsys: pytest.C
     ):
         assert option in printed
     assert "(default: rlhf_ray/CartPoleFixed-v0)" in printed
-    assert "Share of answers (0 to below 1) assumed to be given at random" in printed
+    assert "Fraction (0 ≤ x < 1) of answers assumed to be random" in printed
 
 
 @pytest.mark.parametrize("name", tune_configs.names())
@@ -90,7 +90,7 @@ def test_the_name_of_an_environment_starts_from_the_defaults() -> None:
         (["train", "pendulum", "--reward-model.network", "cnn"], ["reward_model.network", "cnn"]),
         (["train", "pendulum", "--ppo.network", "impala"], ["ppo.network", "impala"]),
         (["train", "pendulum", "--total-env-steps", "100"], ["total_env_steps", "100"]),
-        (["evaluate", "/nowhere"], ["/nowhere", "no run folder"]),
+        (["evaluate", "/nowhere"], ["/nowhere", "not a run folder"]),
         (["tune", "nothing"], ["nothing", "pendulum"]),
         (["train", "pendulum", "--seed", "-1"], ["seed", "-1", "from 0"]),
         (
@@ -148,6 +148,7 @@ def test_commands_that_train_nothing_import_no_torch() -> None:
 
 OWN_ENVIRONMENT = """
 import pathlib, time
+import actors.sizes
 import gymnasium
 from gymnasium.envs.classic_control import PendulumEnv
 
@@ -157,7 +158,7 @@ class Own(PendulumEnv):
             time.sleep(20)
         return super().step(action)
 
-gymnasium.register("Own-v0", entry_point=Own, max_episode_steps=200)
+gymnasium.register("Own-v0", entry_point=Own, max_episode_steps=actors.sizes.LIMIT)
 """
 
 
@@ -169,9 +170,14 @@ def test_sigterm_to_the_whole_group_stops_at_once_and_leaves_a_usable_folder(
 ) -> None:
     """Of an environment in the current directory, whose module actors and env runners find, and who evaluates it elsewhere.
 
+    Folders there that are called as two of the repository's at the top are the user's own.
     Neither the iteration under way nor the evaluation would come to its end: an episode takes an hour.
     """
     (tmp_path / "own_environment.py").write_text(OWN_ENVIRONMENT)
+    for name in ("actors", "tune_configs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "actors" / "sizes.py").write_text("LIMIT = 200\n")
     run = tmp_path / "run"
     more = ["--total-env-steps", "100000", "--ppo.num-env-runners", str(env_runners), "--run-dir", str(run)]
     with _started("train", "own_environment:Own-v0", *SMALL, *more, folder=tmp_path) as process:
@@ -185,7 +191,7 @@ def test_sigterm_to_the_whole_group_stops_at_once_and_leaves_a_usable_folder(
     assert process.returncode == 0, printed
     assert "fitting the reward model" in printed
     assert "stopped early" in printed
-    assert f"not evaluated; `rlhf-ray evaluate {run}`" in printed.replace("\n", "")
+    assert f"not evaluated; run `rlhf-ray evaluate {run}`" in printed.replace("\n", "")
     assert "raylet" not in printed
     assert json.loads((run / "result.json").read_text())["interrupted"] is True
     assert (run / "report.html").exists()

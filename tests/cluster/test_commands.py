@@ -142,7 +142,7 @@ def test_submit_explains_itself_and_names_what_is_wrong(
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")  # is put back afterwards
     assert "-- COMMAND" in said(capsys, "submit")
     assert "-- COMMAND" in said(capsys, "submit", "--address", NOBODY)
-    assert "there is no such folder" in said(capsys, "submit", "--working-dir", str(tmp_path / "x"), "--", "ps")
+    assert "which does not exist" in said(capsys, "submit", "--working-dir", str(tmp_path / "x"), "--", "ps")
 
 
 @pytest.mark.parametrize("address", [NOBODY, "127.0.0.1:1"])

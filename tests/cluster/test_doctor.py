@@ -48,7 +48,7 @@ def extra(versions: dict[str, str]) -> Finding:
         (doctor.memory(None), "ok", "unknown"),
         (doctor.disk(Path("/runs"), 50 * 10**9, writable=True), "ok", "/runs 50.0 GB"),
         (doctor.disk(Path("/runs"), 10**9, writable=True), "warning", "1.0 GB --run-dir"),
-        (doctor.disk(Path("/runs"), 50 * 10**9, writable=False), "problem", "/runs cannot written --run-dir"),
+        (doctor.disk(Path("/runs"), 50 * 10**9, writable=False), "problem", "/runs not writable --run-dir"),
         (doctor.temp_folder("a", "/tmp/ray", 50 * 10**9, 10**11), "ok", "/tmp/ray 50.0 GB"),
         (doctor.temp_folder("a", "/tmp/ray", 10**9, 10**10), "warning", "1.0 GB --temp-dir"),
         (doctor.temp_folder("a", "/tmp/ray", 4 * 10**9, 10**11), "problem", "95% --temp-dir"),

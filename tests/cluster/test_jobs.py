@@ -102,7 +102,9 @@ def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(
 ) -> None:
     # As Ray's handbook says, with a folder that is sent along.
     somebody = Somebody(head)
-    (tmp_path / "sent_along.py").write_text("import gymnasium\n")
+    (tmp_path / "sent_along.py").write_text("import actors, gymnasium\n")
+    (tmp_path / "actors").mkdir()  # the user's own, not the repository's
+    (tmp_path / "actors" / "__init__.py").touch()
     printed = somebody.succeeds(
         *("ray", "job", "submit", "--working-dir", str(tmp_path), "--runtime-env-json"),
         *('{"env_vars": {"OMP_NUM_THREADS": "1"}}', "--", "rlhf-ray", "train", "sent_along:Pendulum-v1", *SMALL),

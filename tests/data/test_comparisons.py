@@ -58,7 +58,7 @@ def test_no_pairs_are_pairs_too() -> None:
 
 def test_preferences_have_to_be_as_many_as_pairs() -> None:
     pairs = some_comparisons(3).pairs
-    with pytest.raises(ValueError, match="3 pairs need as many preferences"):
+    with pytest.raises(ValueError, match="3 pairs need 3 preferences"):
         Comparisons(pairs, np.ones(2, dtype=np.float32))
 
 
@@ -92,5 +92,5 @@ def test_annotators_go_with_their_comparisons() -> None:
     assert named[np.array([2, 1])].annotators == ("anna", "bert")
     assert named.keys == list(zip(some.pairs.ids, named.annotators, strict=True))
     assert some.keys == [(name, "") for name in some.pairs.ids]
-    with pytest.raises(ValueError, match="3 pairs need as many annotators, or none; got 2"):
+    with pytest.raises(ValueError, match="3 pairs need 3 annotators, or none; got 2"):
         Comparisons(some.pairs, some.preferences, ("anna", "bert"))

@@ -74,9 +74,9 @@ def test_foreign_files_import_nothing(
 def test_a_flag_is_consent_for_this_file_of_the_module_from_then_on(
     foreign: Path, imported: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert "holds no policy yet" in refused(["evaluate", str(foreign), "--allow-import", "foreign_envs"], capsys)
+    assert "has no policy yet" in refused(["evaluate", str(foreign), "--allow-import", "foreign_envs"], capsys)
     monkeypatch.setattr(consent, "_allowed", set())  # as in a new process
-    assert "holds no policy yet" in refused(["evaluate", str(foreign)], capsys)
+    assert "has no policy yet" in refused(["evaluate", str(foreign)], capsys)
     # A module of that name beside the foreign files is another one.
     (foreign / "foreign_envs.py").write_text("")
     monkeypatch.syspath_prepend(foreign)

@@ -91,10 +91,10 @@ def test_those_of_another_environment_are_refused() -> None:
     made_up().check(VECTORS, FORCES, "d.npz")
     with pytest.raises(SettingError, match=r"d\.npz have observations of shape \(3,\) and actions of shape \(2,\)"):
         made_up().check(VECTORS, CHOICES, "d.npz")
-    with pytest.raises(SettingError, match="observations that are not finite"):
+    with pytest.raises(SettingError, match="observations that are NaN or infinite"):
         made_up(observations=np.full((7, 3), np.nan)).check(VECTORS, FORCES, "d.npz")
     choices = Demonstrations(np.zeros((3, 3), np.float32), np.array([0, 3, 4]))
-    with pytest.raises(SettingError, match="actions from 0 to 4; the environment has 0 to 3"):
+    with pytest.raises(SettingError, match="actions from 0 to 4; the environment's are 0 to 3"):
         choices.check(VECTORS, CHOICES, "d.npz")
     choices.check(VECTORS, gym.spaces.Discrete(5), "d.npz")
 

@@ -94,7 +94,7 @@ def test_a_disk_error_names_file_and_remedy() -> None:
         "`rlhf-ray train --resume RUN`."
     )
     assert "Make it writable" in explain(OSError(errno.EROFS, "Read-only file system", "/runs/a"))
-    assert explain(ValueError("odd\nthing")).startswith("unexpected ValueError: odd. --debug shows the trace")
+    assert explain(ValueError("odd\nthing")).startswith("unexpected ValueError: odd. --debug shows the traceback")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_damaged_checkpoints_are_not_called_missing_ones(capsys: pytest.CaptureF
         _, printed = run(capsys, *words)
         assert "is damaged; these files are missing or changed (00000007: state)" in printed
     shutil.rmtree(folder.checkpoints)
-    assert "holds no policy yet" in run(capsys, "evaluate", folder.path)[1]
+    assert "has no policy yet" in run(capsys, "evaluate", folder.path)[1]
 
 
 def test_a_folder_that_could_not_be_begun_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,9 +110,9 @@ def test_what_is_missing_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatc
 
 def test_another_game_is_refused_with_the_nearest_and_fixed_with_a_reason() -> None:
     pytest.importorskip("ale_py")
-    with pytest.raises(ValueError, match=r"no environment 'ALE/Brekout-v5'. The nearest names are ALE/Breakout-v5"):
+    with pytest.raises(ValueError, match=r"no environment 'ALE/Brekout-v5'. The closest names are ALE/Breakout-v5"):
         make_env("ALE/Brekout-v5")
-    with pytest.raises(ValueError, match="one length already"):
+    with pytest.raises(ValueError, match="already have a fixed length"):
         make_env("fixed/ALE/Breakout-v5")
 
 

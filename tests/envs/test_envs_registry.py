@@ -60,11 +60,11 @@ def test_only_procgen_is_natively_vectorised() -> None:
 )
 def test_unknown_names_are_told_the_nearest(name: str, nearest: str) -> None:
     for make in (make_env, lambda unknown: make_vector_env(unknown, 2)):
-        with pytest.raises(ValueError, match="The nearest names are") as raised:
+        with pytest.raises(ValueError, match="The closest names are") as raised:
             make(name)
         text = str(raised.value)
         assert repr(name) in text
-        assert nearest in text.split("Accepted are")[0].split("The nearest")[1]
+        assert nearest in text.split("Valid names are")[0].split("The closest")[1]
         assert "procgen/<game>-<mode>" in text
 
 
@@ -83,7 +83,7 @@ def test_an_unversioned_name_is_the_latest_version() -> None:
 
 
 def test_num_envs_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="num_envs=0"):
+    with pytest.raises(ValueError, match="is 0; it must be at least 1"):
         make_vector_env("CartPole-v1", 0)
 
 

@@ -51,8 +51,8 @@ def test_unsupported_observations_name_env_space_and_remedy(space: spaces.Space,
 @pytest.mark.parametrize(
     ("space", "remedy"),
     [
-        (spaces.MultiDiscrete([2, 3]), "one action for each combination"),
-        (spaces.Discrete(3, start=1), "Count the actions from 0 and add 1"),
+        (spaces.MultiDiscrete([2, 3]), "one action per combination"),
+        (spaces.Discrete(3, start=1), "Number the actions from 0 and add 1"),
         (spaces.Box(-1, 1, (2, 2)), "TransformAction"),
         (spaces.Box(0, 3, (2,), np.int64), "TransformAction"),
     ],

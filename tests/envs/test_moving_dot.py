@@ -76,5 +76,5 @@ def test_wrong_settings() -> None:
         MovingDot(render_mode="human")
     env = make_env(NAME).unwrapped
     env.reset(seed=0)
-    with pytest.raises(ValueError, match="Action 5"):
+    with pytest.raises(ValueError, match="MovingDot is 5"):
         env.step(5)

@@ -305,7 +305,7 @@ def test_every_game_starts_and_keeps_its_limit_lifted(name: str) -> None:
         ({"num_envs": 0}, "num_envs=0"),
         ({"max_episode_steps": 0}, "max_episode_steps=0"),
         ({"render_mode": "human"}, "rgb_array"),
-        ({"background": False}, "Option background of procgen is unknown.*use_backgrounds"),
+        ({"background": False}, "procgen has no option background.*use_backgrounds"),
     ],
 )
 def test_wrong_settings_are_told(settings: dict[str, object], text: str) -> None:

@@ -106,7 +106,7 @@ def test_a_page_whose_port_is_taken_moves_and_says_so(tmp_path: Path, caplog: py
     assert token(after) == token(before)
     moved = urlsplit(after).port
     assert [r.getMessage() for r in caplog.records if r.name.startswith("rlhf_ray")] == [
-        f"Another process has port {port}, where the page was last time. It is at port {moved} now."
+        f"Another process uses port {port}, the page's last port. The page is now at port {moved}."
     ]
     assert gather(tmp_path / "labels", 0, look)["ada"] == after  # where it was last
 
@@ -131,5 +131,5 @@ def test_where_nothing_can_be_kept_beside_the_store(tmp_path: Path, monkeypatch:
 
 def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
     (tmp_path / "labels.labelling.json").write_text("{}")
-    with pytest.raises(SettingError, match=r"labels\.labelling\.json does not hold .*; delete it"):
+    with pytest.raises(SettingError, match=r"labels\.labelling\.json is not a file of annotators .*; delete it"):
         gather(tmp_path / "labels", 1, lambda link: None)

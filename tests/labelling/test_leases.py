@@ -39,7 +39,7 @@ def test_nobody_can_tell_a_check_from_a_question() -> None:
 
 
 def test_a_lease_is_nobody_elses() -> None:
-    with pytest.raises(ValueError, match="somebody else's"):
+    with pytest.raises(ValueError, match="another page or annotator"):
         Leases(b"secret").read(Leases(b"secret").write(LEASE), "bob")
 
 
@@ -53,10 +53,10 @@ def test_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("change", [lambda t: t[:-2], lambda t: "A" + t[1:], lambda t: t[:40] + "é", lambda t: ""])
 def test_a_changed_lease_is_refused(change) -> None:  # type: ignore[no-untyped-def]
     text = Leases(b"secret").write(LEASE)
-    with pytest.raises(ValueError, match="not one of this page's"):
+    with pytest.raises(ValueError, match="belongs to another page or annotator"):
         Leases(b"secret").read(change(text), "ada")
 
 
 def test_another_secret_makes_other_leases() -> None:
-    with pytest.raises(ValueError, match="not one of this page's"):
+    with pytest.raises(ValueError, match="belongs to another page or annotator"):
         Leases(b"other").read(Leases(b"secret").write(LEASE), "ada")

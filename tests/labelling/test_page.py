@@ -73,14 +73,14 @@ def test_presses_on_a_pair_that_nobody_can_have_seen_are_no_answers(visit, desk)
         document.querySelector("[data-answer=equal]").click();
     }"""
     page.evaluate(presses)
-    expect(page.locator("#toast")).to_have_text("Too quick: that press did not count. This pair is new.")
+    expect(page.locator("#toast")).to_have_text("Too fast: that answer was ignored. This is a new pair.")
     second = wait_for_pair(page, lease)
     page.keyboard.press("ArrowRight")
     third = lease_of(page)
     page.keyboard.press("z")  # what was taken back was seen before: it may be answered at once
     page.wait_for_function("lease => document.querySelector('#pair').dataset.lease !== lease", arg=third)
     wait_until(lambda: desk.undone, page)
-    page.wait_for_function("document.querySelector('#toast').textContent.startsWith('Taken back')")
+    page.wait_for_function("document.querySelector('#toast').textContent.startsWith('Undone')")
     page.keyboard.press("ArrowDown")
     wait_until(lambda: len(desk.answers) == 2, page)
     wait_saved(page)
@@ -130,7 +130,7 @@ def test_undo_reaches_behind_a_reload_and_says_where_it_ends(visit, desk):
     again = wait_for_pair(page, lease)
     assert desk.leases[again].pair == pair
     page.locator("[data-action=undo]").click()
-    expect(page.locator("#toast")).to_have_text("There is nothing to undo.")
+    expect(page.locator("#toast")).to_have_text("Nothing to undo.")
     assert lease_of(page) == again
 
 
@@ -164,7 +164,7 @@ def test_offline_and_back_loses_and_doubles_nothing(visit, desk):
     leases.append(lease_of(page))
     page.keyboard.press("ArrowLeft")  # the last that was here
     expect(page.locator("#pair")).to_have_attribute("data-state", "waiting")
-    expect(page.locator("#saved")).to_have_text("Offline, 4 kept here")
+    expect(page.locator("#saved")).to_have_text("Offline, 4 queued")
     assert len(desk.answers) == 1
     page.context.set_offline(False)
     wait_saved(page)
@@ -182,7 +182,7 @@ def test_a_proxy_that_cannot_reach_the_server_is_no_answer_of_the_server(visit, 
     page.route("**/api/**", lambda route: route.fulfill(status=502, content_type="text/html", body="<h1>Bad Gateway"))
     for _ in range(3):
         press(page, "ArrowLeft")
-    expect(page.locator("#saved")).to_have_text("Offline, 3 kept here")
+    expect(page.locator("#saved")).to_have_text("Offline, 3 queued")
     expect(page.locator("#toast")).to_be_hidden()  # not "Bad Gateway"
     page.unroute("**/api/**")
     page.route("**/api/films/*", lambda route: route.fulfill(status=504, body=""), times=4)
@@ -347,7 +347,7 @@ def test_without_a_link_the_page_asks_for_one(visit, site, browser):
     expect(page.locator("#entrance")).to_be_visible()
     page.locator("#entrance-link").fill("wrong")
     page.locator("#entrance-form button").click()
-    expect(page.locator("#entrance-why")).to_contain_text("not known here")
+    expect(page.locator("#entrance-why")).to_contain_text("invalid, expired or revoked")
     page.locator("#entrance-link").fill(site.link("grace"))
     page.locator("#entrance-form button").click()
     wait_for_pair(page)

@@ -47,7 +47,7 @@ def test_long_numbers_push_nothing_sideways(visit, desk):
 def test_instructions_clips_and_answers_are_in_sight_together(visit, desk):
     desk.told = {"first_labels": 40}
     page = visit()
-    expect(page.locator("#begins")).to_have_text("Training begins after 40 answers: 0 so far.")
+    expect(page.locator("#begins")).to_have_text("Training starts after 40 labels (0 so far).")
     texts = [tune_configs.load(name).experiment.labelling.instructions for name in tune_configs.names()]
     page.evaluate("text => (document.getElementById('instructions').textContent = text)", max(texts, key=len))
     for screen in (*PHONES, *ON_ITS_SIDE, (1280, 720)):
@@ -103,7 +103,7 @@ def test_what_is_said_lies_over_no_answer(visit):
     for screen in SCREENS:
         size(page, screen)
         page.locator("[data-action=undo]").click()
-        expect(page.locator("#toast")).to_have_text("There is nothing to undo.")
+        expect(page.locator("#toast")).to_have_text("Nothing to undo.")
         assert covered(page, "#toast", "[data-answer], [data-action=undo], .player button") == [], screen
 
 

@@ -255,12 +255,12 @@ def test_instructions_are_text(visit):
 def test_of_an_episode_that_was_cut_the_page_says_so(visit, desk):
     desk.episode_ended = False
     page = visit()
-    expect(page.locator("#episode-text")).to_contain_text("the first 90 steps of an episode.")
+    expect(page.locator("#episode-text")).to_contain_text("first 90 steps of an episode.")
 
 
 def test_the_agent_plays_beside_the_clips(visit):
     page = visit()
-    expect(page.locator("#episode-text")).to_have_text("After 12,288 environment steps, 90 steps long.")
+    expect(page.locator("#episode-text")).to_have_text("After 12,288 environment steps: 90 steps long.")
     canvas = page.locator("#episode-canvas")
     before = canvas.get_attribute("data-frame")
     wait_until(lambda: canvas.get_attribute("data-frame") != before, page)
@@ -278,7 +278,7 @@ def test_statistics_and_the_owners_weights(visit, desk):
     weight = page.locator("[data-name=hurried]")
     weight.fill("0.25")
     weight.press("Enter")
-    expect(page.locator("#toast")).to_have_text("hurried's labels now count 0.25.")
+    expect(page.locator("#toast")).to_have_text("hurried's labels now have weight 0.25.")
     assert desk.weights == {"hurried": 0.25}
     weight.fill("3")
     weight.press("Enter")

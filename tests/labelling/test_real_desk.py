@@ -140,16 +140,16 @@ def test_a_refused_answer_is_kept_shown_and_discarded_on_purpose_alone(serve: An
     leases, office.desk._leases = office.desk._leases, type(office.desk._leases)(b"another run")
     page.keyboard.press("ArrowLeft")
     badge = page.locator("#refused-count")
-    expect(badge).to_have_text("1 answer not taken")
+    expect(badge).to_have_text("1 answer rejected")
     expect(page.locator("#saved")).to_have_text("Others saved")
     page.reload()
-    expect(badge).to_have_text("1 answer not taken")
+    expect(badge).to_have_text("1 answer rejected")
     assert office.rows() == []
     badge.click()
-    expect(page.locator("#refused-why")).to_contain_text("1 answer: The lease is not one of this page's")
+    expect(page.locator("#refused-why")).to_contain_text("1 answer: This pair belongs to another page or annotator")
     page.locator("#refused-retry").click()  # in vain
     page.wait_for_timeout(300)
-    expect(badge).to_have_text("1 answer not taken")
+    expect(badge).to_have_text("1 answer rejected")
     office.desk._leases = leases
     badge.click()
     page.locator("#refused-retry").click()

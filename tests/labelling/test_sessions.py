@@ -102,12 +102,12 @@ def test_links_are_kept_also_of_those_who_are_not_let_in_this_time(tmp_path):
 def test_another_file_is_refused_with_its_name(text, tmp_path):
     path = tmp_path / "labelling.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"labelling\.json does not hold"):
+    with pytest.raises(ValueError, match=r"labelling\.json is not a file of annotators"):
         Sessions.load(path)
 
 
 def test_what_cannot_be_told_apart_is_refused():
-    with pytest.raises(ValueError, match="each once"):
+    with pytest.raises(ValueError, match="each only once"):
         Sessions.create(["ada", "ada"])
     with pytest.raises(ValueError, match="at least one name"):
         Sessions.create([])
@@ -223,16 +223,16 @@ def test_the_command_shows_links_makes_new_ones_and_shuts_out(tmp_path, capsys, 
     assert all(sessions.link(name, "http://127.0.0.1:9000") in shown for name in ("ada", "grace"))
     cli.main(["links", str(tmp_path), "--revoke", "grace", "--renew", "ada"])
     shown = capsys.readouterr().out
-    assert "grace: shut out" in shown
+    assert "grace: revoked" in shown
     assert sessions.people["ada"].token not in shown
     assert Sessions.load(tmp_path / "labelling.json").link("ada", "http://127.0.0.1:9000") in shown
-    for words, problem in ((["--revoke", "bob"], "Nobody is called 'bob'"), (["--help-me"], "")):
+    for words, problem in ((["--revoke", "bob"], "has no annotator 'bob'"), (["--help-me"], "")):
         with pytest.raises(SystemExit):
             cli.main(["links", str(tmp_path), *words])
         assert problem in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.main(["links", str(tmp_path / "none")])
-    assert "There are no links" in capsys.readouterr().err
+    assert "No links found" in capsys.readouterr().err
     # A job's output is everybody's who has the cluster's token.
     monkeypatch.setenv(JOB, "{}")
     with pytest.raises(SystemExit):

@@ -172,8 +172,8 @@ def test_ties_ask_for_other_clips_and_then_hold_the_budget_back() -> None:
         "newest_answers": PROBE,
         "newest_ties": PROBE,
     }
-    assert "20 labels are held back" in str(held_back(of.report()))
-    assert "gathered (3 times, 9000 environment" in str(gathered(of.report() | {"first_clips_env_steps": 9000}))
+    assert "holding back 20 labels" in str(held_back(of.report()))
+    assert "collected 3 times (9000 env steps" in str(gathered(of.report() | {"first_clips_env_steps": 9000}))
     for number in (1, 2):  # a few in each round, and no more within it
         assert of.allowed(number / 24, answered, ties) == answered + TRICKLE
         assert of.allowed(number / 24, answered, ties, open=TRICKLE) == answered + TRICKLE

@@ -130,5 +130,5 @@ def test_a_restored_trainer_has_the_rates() -> None:
 
 
 def test_the_estimate_and_label_noise_exclude_each_other() -> None:
-    with pytest.raises(SettingError, match=r"reward_model\.label_noise.*annotator_errors takes its place"):
+    with pytest.raises(SettingError, match=r"reward_model\.label_noise.*annotator_errors replaces it"):
         RewardModelSettings(annotator_errors=True, label_noise=0.1)

@@ -62,9 +62,9 @@ def test_unless_told_otherwise_it_passes_over_the_labels_a_number_of_times(tmp_p
 
 def test_labels_that_are_missing_or_of_another_environment_are_an_error(tmp_path: Path) -> None:
     PreferenceStore(tmp_path / "empty")
-    with pytest.raises(SettingError, match="holds no label"):
+    with pytest.raises(SettingError, match="has no active label"):
         fit(tmp_path / "empty", VECTORS, FORCES)
-    with pytest.raises(ValueError, match="no preference store"):
+    with pytest.raises(ValueError, match="not a preference store"):
         fit(tmp_path / "nothing", VECTORS, FORCES)
     with pytest.raises(
         SettingError, match=r"observations of shape \(3,\) and actions of shape \(2,\).*environment has"
@@ -97,18 +97,16 @@ def test_the_command_fits_to_a_run_and_writes_a_reward_model(
 
 def test_a_store_by_itself_needs_the_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, out = labels(tmp_path / "store", **PENDULUM), tmp_path / "reward"
-    assert "name it with --environment" in fails_with(capsys, store, "--out", out)
+    assert "give it with --environment" in fails_with(capsys, store, "--out", out)
     assert "Pendulum-v9" in fails_with(capsys, store, "--out", out, "--environment", "Pendulum-v9")
     assert "Blackjack" in fails_with(capsys, store, "--out", out, "--environment", "Blackjack-v1")
     assert "observations of shape (3,)" in fails_with(capsys, store, "--out", out, "--environment", "MountainCar-v0")
-    assert "no preference store" in fails_with(capsys, tmp_path, "--out", out, "--environment", "Pendulum-v1")
+    assert "not a preference store" in fails_with(capsys, tmp_path, "--out", out, "--environment", "Pendulum-v1")
     assert not out.exists()
     cli.main(["fit", str(store), "--out", str(out), "--environment", "Pendulum-v1", "--updates", "5"])
     assert "150 labels" in capsys.readouterr().out
     cli.main(["fit", str(store), "--out", str(out), "--environment", "Pendulum-v1", "--updates", "6"])  # once more
-    assert "something else than a reward model" in fails_with(
-        capsys, store, "--out", tmp_path, "--environment", "Pendulum-v1"
-    )
+    assert "is not a reward model" in fails_with(capsys, store, "--out", tmp_path, "--environment", "Pendulum-v1")
     assert int(RewardEnsemble.load(out).version) == 1
 
 

@@ -91,7 +91,7 @@ def test_a_fit_that_comes_to_no_numbers_says_so() -> None:
     settings = dataclasses.replace(SMALL, loss=nothing)  # type: ignore[arg-type]
     trainer = _trainer(settings, some_comparisons(20))
     with pytest.raises(
-        SettingError, match=r"learning_rate is 0\.\d+, and after 3 gradient steps rewards are NaN or inf.*nothing"
+        SettingError, match=r"learning_rate is 0\.\d+, and after 3 gradient steps the rewards are NaN or inf.*nothing"
     ):
         trainer.fit(3)
 

@@ -100,7 +100,7 @@ def test_where_nothing_counts_there_is_nothing_to_fit() -> None:
     comparisons = _answered(some_comparisons(3), "anna")
     trainer = _trainer(SMALL, comparisons)
     trainer.weigh({"anna": 0.0})
-    with pytest.raises(NothingToFitError, match="all 3 comparisons are of annotators whose weight is 0"):
+    with pytest.raises(NothingToFitError, match="All 3 comparisons are from annotators of weight 0"):
         trainer.fit(1)
     trainer.withdraw(comparisons.keys)
     with pytest.raises(NothingToFitError, match="no comparisons to fit"):

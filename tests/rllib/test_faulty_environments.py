@@ -68,7 +68,7 @@ def test_a_fault_on_the_way_ends_the_run_at_once(runners: int, ring: str, reques
     fault = cause(error.value)
     assert isinstance(fault, FaultyEnvironmentError)
     assert str(fault).startswith(
-        "Environment late, step 10 of its episode 8: step() raised SystemExit: the simulator is gone ("
+        "Environment late, step 10 of episode 8: step() raised SystemExit: the simulator is gone ("
     )
     assert time.monotonic() - began < 30  # RLlib waits a minute, and then begins anew
 
@@ -81,4 +81,4 @@ def test_a_fault_among_the_first_clips_ends_the_run_at_once() -> None:
             algorithm.train()
     finally:
         algorithm.stop()
-    assert "late, step 10 of its episode 3: step() raised SystemExit" in str(cause(error.value))
+    assert "late, step 10 of episode 3: step() raised SystemExit" in str(cause(error.value))

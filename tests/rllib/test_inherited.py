@@ -97,7 +97,7 @@ REFUSALS: list[tuple[Change, str]] = [
     (lambda c: c.env_runners(observation_filter="MeanStdFilter"), r"observation_filter\) is 'MeanStdFilter'"),
     (
         lambda c: c.env_runners(env_to_module_connector=lambda env, spaces, device: PrevActionsPrevRewards()),
-        r"env_to_module_connector\) does not take the observations Box.*actions Box",  # it is for Discrete ones
+        r"env_to_module_connector\) doesn.t accept the observations Box.*actions Box",  # it is for Discrete ones
     ),
     (
         lambda c: c.env_runners(env_to_module_connector=doubled).fragments(exploration_env_steps=50),
@@ -119,7 +119,7 @@ REFUSALS: list[tuple[Change, str]] = [
     (lambda c: c.rl_module(model_config=DefaultModelConfig(use_lstm=True)), "recurrent"),
     (
         lambda c: c.environment("rlhf_ray/MovingDot-v0").rl_module(model_config=DefaultModelConfig()),
-        r"\(DefaultPPOTorchRLModule\) does not take the observations Box\(0, 255, \(64, 64, 3\), uint8\)",
+        r"\(DefaultPPOTorchRLModule\) doesn.t accept the observations Box\(0, 255, \(64, 64, 3\), uint8\)",
     ),
 ]
 

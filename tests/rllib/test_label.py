@@ -97,5 +97,5 @@ def test_what_cannot_be_shown_is_refused_with_what_to_do(tmp_path: Path) -> None
     Demonstrations(np.zeros((30, 3), np.float32), np.zeros((30, 1), np.float32), timeouts=np.arange(30) == 29).save(
         tmp_path / "steps.npz"
     )
-    with pytest.raises(SettingError, match="nothing to show of them"):
+    with pytest.raises(SettingError, match="observations are not images"):
         _label(str(tmp_path / "steps.npz"), tmp_path / "store", "Pendulum-v1", 3)

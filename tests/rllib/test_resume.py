@@ -221,8 +221,8 @@ def test_a_complete_run_and_other_settings_are_refused(tmp_path: Path, capsys: p
     folder = RunFolder.create(tmp_path / "run", small())
     for words, message in (
         (["--resume"], "needs the folder"),
-        (["--resume", str(tmp_path / "nothing")], "is no run folder"),
-        (["--resume", str(folder.path), "--seed", "4"], "goes on with the settings the run began with"),
+        (["--resume", str(tmp_path / "nothing")], "is not a run folder"),
+        (["--resume", str(folder.path), "--seed", "4"], "keeps the run's settings"),
         (["--resume", str(folder.path), "--ppo.num-env-runners", "2"], "with preferences.mode=asynchronous"),
     ):
         with pytest.raises(SystemExit) as error:

@@ -276,7 +276,7 @@ def test_a_trial_whose_settings_cannot_work_together_says_so_and_ends(tmp_path: 
 @pytest.mark.usefixtures("ray_session")
 def test_a_trial_that_does_not_fit_its_environment_says_so_and_ends() -> None:
     trial = SweepTrial({TRIAL: _common(environment="Pendulum-v1"), "reward_model.network": "cnn"})
-    assert "no uint8 images" in trial.train()[REFUSAL]
+    assert "not uint8 images" in trial.train()[REFUSAL]
     trial.stop()
 
 

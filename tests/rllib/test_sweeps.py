@@ -224,8 +224,8 @@ def test_the_command_line_of_a_sweep_is_checked_before_anything_starts(
         (["tune", "--resume", str(tmp_path)], "no folder of a sweep"),
         (["tune", "--resume"], "needs the folder"),
         (["tune", "--resume", str(tmp_path), "--trials", "9"], "give no others"),
-        (["train", str(tmp_path / "bad.json")], "cannot be read as settings"),
-        (["train", str(tmp_path / "none.json")], "cannot be read as settings"),
+        (["train", str(tmp_path / "bad.json")], "Can't read settings"),
+        (["train", str(tmp_path / "none.json")], "Can't read settings"),
     ):
         with pytest.raises(SystemExit) as error:
             cli.main(words)

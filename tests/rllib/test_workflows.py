@@ -83,7 +83,7 @@ def test_a_run_that_is_going_on_is_evaluated_at_its_newest_whole_checkpoint(
     experiment = small(total_env_steps=500 + 2 * 600, checkpoint_every=1, preferences=asking(rounds=1))
     folder, _ = go(tmp_path / "run", experiment, Start(), callbacks=[Watching(evaluate)])
     (message, code), (values,) = said
-    assert "holds no policy yet" in message
+    assert "has no policy yet" in message
     assert "checkpoint_every=1 " in message
     assert code == "2"
     evaluated, row = json.loads(values), folder.metrics_at(1)
@@ -148,7 +148,7 @@ def test_a_run_starts_again_without_what_it_began_from_and_comes_to_the_same(
     for name, value in policies[0].items():
         np.testing.assert_array_equal(value, policies[1][name])
     shutil.rmtree(runs[1].start)
-    with pytest.raises(SettingError, match="begin a new run"):
+    with pytest.raises(SettingError, match="start a new run"):
         train(runs[1].experiment(), runs[1], resume=True)
 
 
@@ -277,17 +277,17 @@ def test_what_does_not_fit_is_said_before_anything_is_made(
         (
             "MountainCar-v0",
             ["--labels", str(run), "--fragments.length", "10"],
-            ["clips in", "shape (3,)", "Discrete(3)"],
+            ["fragments in", "shape (3,)", "Discrete(3)"],
         ),
         ("pendulum", ["--demonstrations", str(tmp_path / "other.npz")], ["demonstrations in", "shape (2,)"]),
         ("pendulum", ["--demonstrations", str(tmp_path / "no.npz")], ["no.npz holds no demonstrations"]),
         ("pendulum", ["--reward-from", str(tmp_path / "empty")], ["holds no reward model"]),
         ("pendulum", ["--policy-from", str(tmp_path / "empty")], ["neither a run's folder nor a checkpoint"]),
         ("pendulum", ["--policy-from", str(run)], ["actor.0.weight has the shape (16, 3)", "(64, 3)"]),
-        ("pendulum", ["--labels", str(tmp_path / "empty")], ["holds no label"]),
-        ("pendulum", ["--labels", str(tmp_path / "nothing")], ["no preference store"]),
+        ("pendulum", ["--labels", str(tmp_path / "empty")], ["has no labels"]),
+        ("pendulum", ["--labels", str(tmp_path / "nothing")], ["not a preference store"]),
         ("pendulum", ["--labels", str(run), "--fragments.length", "25"], ["fragments.length is 25", "have 10 steps"]),
-        ("pendulum", ["--labels", str(run), "--reward-from", str(run)], ["leave one of them out"]),
+        ("pendulum", ["--labels", str(run), "--reward-from", str(run)], ["drop one of them"]),
     ]
     for name, words, messages in cases:
         printed = fails_with(capsys, "train", name, *words, "--run-dir", tmp_path / "new")
@@ -298,7 +298,7 @@ def test_what_does_not_fit_is_said_before_anything_is_made(
 
 def test_a_run_goes_on_only_with_what_it_began_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = new_run(tmp_path / "run", small(), options={"reference": False, "evaluation_episodes": 2})
-    assert "goes on with what the run began with" in fails_with(
+    assert "keeps what the run started from" in fails_with(
         capsys, "train", "--resume", folder.path, "--policy-from", folder.path
     )
 
@@ -306,11 +306,11 @@ def test_a_run_goes_on_only_with_what_it_began_from(tmp_path: Path, capsys: pyte
 def test_a_fitted_reward_and_questions_do_not_go_together(tmp_path: Path) -> None:
     config = PreferencePPOConfig.from_experiment(small())
     RewardEnsemble(*spaces_of(config), RewardModelSettings()).save(tmp_path)
-    with pytest.raises(SettingError, match=r"preferences\.comparisons is 5, and training is on the reward model"):
+    with pytest.raises(SettingError, match=r"preferences\.comparisons is 5, but training uses the fitted reward model"):
         config.start_from(reward_model=tmp_path).preferences(comparisons=5, initial_comparisons=5).validate()
     config = PreferencePPOConfig.from_experiment(small()).start_from(reward_model=tmp_path, labels=tmp_path)
-    with pytest.raises(SettingError, match="ask for and fit to none"):
+    with pytest.raises(SettingError, match="nothing would be fitted to them"):
         config.validate()
     config = PreferencePPOConfig.from_experiment(small()).start_from(reward_model=tmp_path).reward_model(hidden=(3,))
-    with pytest.raises(SettingError, match="is fitted already, and reward_model has settings other"):
+    with pytest.raises(SettingError, match="is already fitted, but reward_model has other settings"):
         config.check_environment()

@@ -69,7 +69,7 @@ def test_a_metric_that_cannot_be_written_is_told_of_who_added_it() -> None:
     assert metrics.keys() == {"alarms", "iteration", "mean", "mine"}  # the files are written without it
     assert after.log
     with pytest.raises(
-        CallbackError, match=r"Adding.on_metrics set the metric 'angles' to array.*no number, text or list"
+        CallbackError, match=r"Adding.on_metrics set the metric 'angles' to array.*not a number, string or list"
     ):
         callbacks.check()
 
@@ -138,7 +138,7 @@ def test_callbacks_are_named_on_the_command_line_and_a_folders_need_consent(
     assert "my_listeners" not in sys.modules
     for words, said in (
         (["my_listeners:Other"], "lacks on_start"),
-        (["my_listeners:Nobody"], "importing that raised AttributeError"),
+        (["my_listeners:Nobody"], "importing it raised AttributeError"),
         (["Mine"], "it must be module:Name"),
     ):
         with pytest.raises(SystemExit):

@@ -140,7 +140,7 @@ def test_a_continuous_policy_whose_actions_stop_to_vary() -> None:
         row["policy_entropy"] = 1.4 + 2 * np.log(0.01)  # in both of the two dimensions a hundredth of the start
     at, alarm = the_one(watch(rows, FORCES))
     assert (at, alarm.name) == (40 + SETTLED_FOR - 1, "entropy_collapse")
-    assert "spread 1 % as wide" in alarm.message
+    assert "standard deviation is 1 %" in alarm.message
     for row in rows[40:]:
         row["policy_entropy"] = -0.5  # negative, which for continuous actions says nothing by itself
     assert watch(rows, FORCES) == []
@@ -154,7 +154,7 @@ def test_labels_that_stay_behind_round_after_round() -> None:
             row |= {"wanted": 40, "answered": 0}
     at, alarm = the_one(watch(rows))
     assert (at, alarm.name) == (34, "labels_starving")
-    assert "120 of the 160 labels due" in alarm.message
+    assert "120 of 160 due labels" in alarm.message
     once = healthy()
     once[30]["answered"] = 0
     assert watch(once) == []
@@ -216,7 +216,7 @@ def test_a_teacher_who_always_presses_one_button(teacher: Teacher, names: list[s
     raised = watch([dataclasses.asdict(trainer.fit(20))])
     assert [alarm.name for _, alarm in raised] == names
     if names:
-        assert "40 of the last 40 decided answers prefer the left clip" in raised[0][1].message
+        assert "40 of the last 40 answers (ties excluded) prefer the left fragment" in raised[0][1].message
 
 
 @pytest.mark.parametrize("collapsed", [False, True])
@@ -250,5 +250,5 @@ def test_labels_that_are_held_back_raise_one_alarm_and_not_that_of_ties_too() ->
             row["ties"] = row["comparisons"]
     i, alarm = the_one(watch(rows))
     assert (i, alarm.name) == (30, "labels_held_back")
-    assert "12 of the newest 12 answers are ties: 1 labels are held back" in alarm.message
+    assert "12 of the newest 12 answers are ties: holding back 1 labels" in alarm.message
     assert "fragments.length" in alarm.remedy

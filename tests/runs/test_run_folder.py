@@ -33,9 +33,9 @@ def test_a_new_folder_holds_settings_versions_and_command(tmp_path: Path) -> Non
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(SettingError, match=r"run_dir is .*something there already"):
+    with pytest.raises(SettingError, match=r"run_dir is .*already exists"):
         RunFolder.create(tmp_path, Experiment())
-    with pytest.raises(SettingError, match="no run folder"):
+    with pytest.raises(SettingError, match="not a run folder"):
         RunFolder.open(tmp_path)
 
 

@@ -72,7 +72,7 @@ def test_export_import_and_merge(capsys: pytest.CaptureFixture[str], tmp_path: P
     out = tmp_path / "out.parquet"
     assert "6 events" in run(capsys, "export", stored, out)
     out.write_bytes(b"precious")
-    assert "is there already: name another file, or add --overwrite" in run(capsys, "export", stored, out, code=2)
+    assert "already exists; give another file, or add --overwrite" in run(capsys, "export", stored, out, code=2)
     assert out.read_bytes() == b"precious"
     assert "6 events" in run(capsys, "export", stored, out, "--overwrite")
     assert "6 new comparisons" in run(capsys, "import", tmp_path / "imported", out)
@@ -85,11 +85,11 @@ def test_export_import_and_merge(capsys: pytest.CaptureFixture[str], tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["info", "nowhere"], "nowhere is no preference store"),
-        (["verify", "nowhere"], "nowhere is no preference store"),
-        (["merge", "new", "nowhere"], "nowhere is no preference store"),
+        (["info", "nowhere"], "nowhere is not a preference store"),
+        (["verify", "nowhere"], "nowhere is not a preference store"),
+        (["merge", "new", "nowhere"], "nowhere is not a preference store"),
         (["import", "new", "nowhere.parquet"], "nowhere.parquet is no file"),
-        (["export", "store", "out.xls"], "out.xls should end in .parquet, .csv, .jsonl"),
+        (["export", "store", "out.xls"], "out.xls must end in .parquet, .csv, .jsonl"),
         (["fly", "store"], "there is no action 'fly'"),
         ([], "rlhf-ray store verify PATH"),
     ],
@@ -112,5 +112,5 @@ def test_weigh_decides_what_an_annotators_answers_count(capsys: pytest.CaptureFi
     assert json.loads(run(capsys, "info", stored, "--json"))["weights"] == {"oracle": 0.0}
     assert "0.0 oracle" in run(capsys, "info", stored)
     assert "no answers of 'orcale'; it holds those of oracle" in run(capsys, "weigh", stored, "orcale", "0", code=2)
-    assert "must be a number, 0 (left out) or more" in run(capsys, "weigh", stored, "oracle", "nan", code=2)
+    assert "must be a finite number, 0 (excluded) or more" in run(capsys, "weigh", stored, "oracle", "nan", code=2)
     assert PreferenceStore(stored).weights() == {"oracle": 0.0}

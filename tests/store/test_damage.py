@@ -143,7 +143,7 @@ def test_verify_finds_what_only_a_reading_of_everything_shows(stored: Path) -> N
     assert file.name in first
     assert SECOND.pairs.left.ids()[1] in first
     assert second == "labels/notes.txt: not a file of the store"
-    assert third == "labels: 1 are left out because a clip of theirs is missing or damaged"
+    assert third == "labels: 1 are ignored because a fragment is missing or damaged"
 
 
 def test_verify_notices_a_file_that_is_gone(stored: Path) -> None:
@@ -153,7 +153,7 @@ def test_verify_notices_a_file_that_is_gone(stored: Path) -> None:
     PreferenceStore(stored).commit(SECOND, annotator="someone")
     assert PreferenceStore(stored).verify().problems == ("labels: events 1 to 8 are missing",)
     only(stored, 0, "clips").unlink()
-    assert "labels: 10 are left out because a clip of theirs is missing or damaged" in (
+    assert "labels: 10 are ignored because a fragment is missing or damaged" in (
         PreferenceStore(stored).verify().problems
     )
 

@@ -140,7 +140,7 @@ def test_the_clock_decides_nothing(tmp_path: Path) -> None:
 
 def test_clips_must_be_stored_or_come_along(tmp_path: Path) -> None:
     store = PreferenceStore(tmp_path)
-    with pytest.raises(ValueError, match=rf"'a': clip {IDS[0]} is not stored; hand it over"):
+    with pytest.raises(ValueError, match=rf"'a': fragment {IDS[0]} is not stored; pass it"):
         store.record([event("a")])
     store.record([], CLIPS)  # before anyone is asked about them
     assert store.record([event("a")]) == 1
@@ -150,16 +150,16 @@ def test_clips_must_be_stored_or_come_along(tmp_path: Path) -> None:
     ("values", "rule"),
     [
         ({"kind": "like"}, "the kinds are label, supersede, retract, skip, flag, check"),
-        ({"event_id": ""}, "event_id and annotator may not be empty"),
-        ({"annotator": ""}, "event_id and annotator may not be empty"),
-        ({"preference": None}, "labels, supersedes and checks have a preference"),
-        ({"kind": "skip"}, "labels, supersedes and checks have a preference, others none"),
+        ({"event_id": ""}, "event_id and annotator must not be empty"),
+        ({"annotator": ""}, "event_id and annotator must not be empty"),
+        ({"preference": None}, "label, supersede and check need a preference"),
+        ({"kind": "skip"}, "label, supersede and check need a preference; other kinds have none"),
         ({"preference": 1.5}, "probability"),
-        ({"kind": "supersede"}, "target names the event"),
-        ({"target": "b"}, "target names the event"),
-        ({"kind": "supersede", "target": "a"}, "may not be the event itself"),
-        ({"left_id": None}, "left_id and right_id are missing"),
-        ({"t_shown": datetime(2026, 1, 1)}, "times need a time zone"),
+        ({"kind": "supersede"}, "needs a target"),
+        ({"target": "b"}, "needs a target"),
+        ({"kind": "supersede", "target": "a"}, "target must be another event"),
+        ({"left_id": None}, "left_id or right_id is missing"),
+        ({"t_shown": datetime(2026, 1, 1)}, "t_shown and t_answered need a time zone"),
     ],
 )
 def test_an_event_that_cannot_be_is_refused(values: dict[str, Any], rule: str) -> None:

@@ -52,13 +52,13 @@ def test_clips_of_another_kind_are_refused_before_anything_is_written(
             cli.main(["store", words[0], *(str(tmp_path / word) for word in words[1:])])
         assert ended.value.code == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert "clips of 5 steps" in line
-        assert "stores of their own" in line
-    with pytest.raises(ValueError, match="clips of 5 steps"):
+        assert "fragments of 5 steps" in line
+        assert "separate stores" in line
+    with pytest.raises(ValueError, match="fragments of 5 steps"):
         store.import_from(other.path)
-    with pytest.raises(ValueError, match="clips of 5 steps"):
+    with pytest.raises(ValueError, match="fragments of 5 steps"):
         store.commit(some_comparisons(1, seed=9, **spaces), annotator="oracle")
-    with pytest.raises(ValueError, match="clips of 5 steps"):
+    with pytest.raises(ValueError, match="fragments of 5 steps"):
         store.record([], some_fragments(1, seed=9, **spaces))
     assert files(tmp_path) == before
     assert len(store.load() or ()) == 4
@@ -99,7 +99,7 @@ def test_an_undo_takes_back_what_the_merge_brought_and_nothing_else(
 
     with pytest.raises(SystemExit):
         cli.main(["store", "undo", str(tmp_path / "store")])
-    assert "remembers no merge" in capsys.readouterr().err
+    assert "has no merge to undo" in capsys.readouterr().err
 
     # It may be merged anew, and after that compacted.
     assert store.import_from(other.path) == 2
@@ -155,7 +155,7 @@ def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(
     (problem,) = store.verify().problems
     assert f"rlhf-ray store undo {path}" in problem
     cli.main(["store", "undo", str(path)])
-    assert "took back 3 comparisons of clips of 7 steps" in capsys.readouterr().out
+    assert "took back 3 comparisons of fragments of 7 steps" in capsys.readouterr().out
     found = PreferenceStore(path).load()
     assert found is not None
     assert (len(found), found.pairs.left.length) == (4, 5)

@@ -137,7 +137,7 @@ def test_a_write_that_fails_says_so_and_may_be_repeated(url: str, monkeypatch: p
 
 
 def test_a_url_without_a_store_is_no_store(url: str) -> None:
-    with pytest.raises(ValueError, match="is no preference store"):
+    with pytest.raises(ValueError, match="is not a preference store"):
         PreferenceStore(url, create=False)
     with pytest.raises(ValueError, match=r"[Pp]rotocol"):
         PreferenceStore("nosuchthing://folder")
@@ -145,7 +145,7 @@ def test_a_url_without_a_store_is_no_store(url: str) -> None:
 
 def test_keys_in_a_url_are_not_shown(server: str) -> None:
     url = f"s3://test:secret@bucket/none?scheme=http&endpoint_override={server}&region=us-east-1"
-    with pytest.raises(ValueError, match="is no preference store") as error:
+    with pytest.raises(ValueError, match="is not a preference store") as error:
         PreferenceStore(url, create=False)
     assert "secret" not in str(error.value)
 
@@ -161,7 +161,7 @@ def test_weights_are_there_too(tmp_path: Path, url: str) -> None:
 
 def test_a_url_that_nobody_knows_is_one_line_without_its_keys() -> None:
     with pytest.raises(
-        SettingError, match=r"store is 'nosuch://bucket/labels', which can't be opened .*fsspec is installed"
+        SettingError, match=r"open the preference store 'nosuch://bucket/labels' .*fsspec is installed"
     ) as error:
         PreferenceStore("nosuch://key:secret@bucket/labels")
     assert "\n" not in str(error.value)

@@ -57,7 +57,7 @@ def test_the_two_go_their_own_ways_afterwards(tmp_path: Path) -> None:
 def test_without_another_store_nothing_happens(tmp_path: Path) -> None:
     store = PreferenceStore(tmp_path / "own")
     store.commit(some_comparisons(3), annotator="oracle")
-    with pytest.raises(ValueError, match="no preference store"):
+    with pytest.raises(ValueError, match="not a preference store"):
         store.replace_with(tmp_path / "nothing")
     assert len(store) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["own"]

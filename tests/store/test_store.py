@@ -131,7 +131,7 @@ def test_a_newer_major_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has format rlhf_ray.preferences 2; this version reads"):
         PreferenceStore(tmp_path)
     (tmp_path / "store.json").write_text("{")
-    with pytest.raises(ValueError, match=r"store.json is damaged .* it should read"):
+    with pytest.raises(ValueError, match=r"store.json is damaged .* replace its content with"):
         PreferenceStore(tmp_path)
     (tmp_path / "store.json").write_text(json.dumps(described | {"format": "something.else"}))
     with pytest.raises(ValueError, match=r"has format something.else"):
@@ -140,7 +140,7 @@ def test_a_newer_major_version_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(ValueError, match="not empty and no preference store"):
+    with pytest.raises(ValueError, match="neither empty nor a preference store"):
         PreferenceStore(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -345,7 +345,7 @@ def test_answers_that_both_stores_hold_in_different_commits_are_there_once(tmp_p
 
 def test_import_from_a_folder_that_is_no_store_is_an_error_and_makes_none(tmp_path: Path) -> None:
     mine = PreferenceStore(tmp_path / "mine")
-    with pytest.raises(ValueError, match="nowhere is no preference store"):
+    with pytest.raises(ValueError, match="nowhere is not a preference store"):
         mine.import_from(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
 

@@ -73,7 +73,7 @@ def test_a_relabelled_buffer_holds_what_the_newest_version_says(
         assert (after[~learned] != 0.0).mean() > 0.99
     first, last = (record.message for record in caplog.records if "0.0" in record.message)
     assert "relabel_replay_buffer(agent, env)" in first
-    assert f"{unlearned} steps were rewarded 0.0" in last
+    assert f"{unlearned} steps had reward 0.0" in last
 
 
 def test_the_example_relabels_whenever_there_is_a_newer_version(

@@ -1,11 +1,11 @@
-/** Requests to the server this page came from. @module */
+/** Requests to the page's server. @module */
 
-/** The server said no, and says why. */
+/** The server rejected the request and says why. */
 export class Refused extends Error {
   /**
-   * @param {number} status HTTP's
-   * @param {string} detail in words
-   * @param {number} wait seconds to wait before trying again, where trying again helps
+   * @param {number} status HTTP status
+   * @param {string} detail human-readable reason
+   * @param {number} wait seconds to wait before a retry, if a retry helps
    */
   constructor(status, detail, wait) {
     super(detail);
@@ -19,15 +19,15 @@ export class Refused extends Error {
   }
 }
 
-/** No answer: the network or the server is away. */
+/** No response: the network or the server is down. */
 export class Offline extends Error {}
 
 /**
  * @param {"GET" | "POST" | "DELETE"} method
- * @param {string} path relative to the page, so that it may be mounted anywhere
+ * @param {string} path relative to the page, so that the page can be mounted anywhere
  * @param {unknown} [body] sent as JSON
  * @param {{keepalive?: boolean}} [options]
- * @returns {Promise<any>} the answer's JSON
+ * @returns {Promise<any>} the response's JSON
  * @throws {Refused | Offline}
  */
 export async function call(method, path, body, options = {}) {
@@ -41,14 +41,14 @@ export async function call(method, path, body, options = {}) {
     throw new Offline(String(error));
   }
   const { detail } = await response.json().catch(() => ({ detail: "" }));
-  // A proxy's own words: it does not reach the server either.
+  // The error page is the proxy's: the proxy can't reach the server either.
   if ([502, 503, 504].includes(response.status) && !detail) throw new Offline(response.statusText);
   if (response.status === 401) dispatchEvent(new Event("signed-out"));
   throw new Refused(response.status, String(detail || response.statusText), Number(response.headers.get("retry-after")) || 1);
 }
 
 /**
- * The sheet of a film, decoded.
+ * A film's decoded sprite sheet.
  * @param {string} id
  * @returns {Promise<ImageBitmap>}
  * @throws {Refused | Offline}
@@ -58,12 +58,12 @@ export async function sheet(id) {
   try {
     response = await fetch(`api/films/${id}`);
     if (response.ok) {
-      // As the pixels are: no colour profiles, nothing multiplied.
+      // Raw pixels: no colour profile, no premultiplied alpha.
       return await createImageBitmap(await response.blob(), { premultiplyAlpha: "none", colorSpaceConversion: "none" });
     }
   } catch (error) {
-    if (error instanceof DOMException && error.name === "InvalidStateError") throw new Refused(415, "a film is no picture", 0);
+    if (error instanceof DOMException && error.name === "InvalidStateError") throw new Refused(415, "the server sent no valid image", 0);
     throw new Offline(String(error));
   }
-  throw new Refused(response.status, "the server has no such film any more", Number(response.headers.get("retry-after")) || 1);
+  throw new Refused(response.status, "the server no longer has it", Number(response.headers.get("retry-after")) || 1);
 }

@@ -1,4 +1,4 @@
-/** Small things that every module of the page needs. @module */
+/** Helpers shared by the page's modules. @module */
 
 /**
  * The element with this id.
@@ -13,7 +13,7 @@ export function byId(id) {
 }
 
 /**
- * A new element with attributes and content. Text stays text: nothing here parses HTML.
+ * A new element with attributes and content. Strings become text nodes; nothing is parsed as HTML.
  * @param {string} tag
  * @param {Record<string, string>} [attributes]
  * @param {...(string | Node)} content
@@ -30,7 +30,7 @@ export function make(tag, attributes = {}, ...content) {
 let fading;
 
 /**
- * Say something for a while, on screen and to screen readers.
+ * Show a temporary message, on screen and to screen readers.
  * @param {string} text
  * @param {number} [seconds]
  */
@@ -43,7 +43,7 @@ export function say(text, seconds = 5) {
 }
 
 /**
- * What is kept in this browser under `name`, or `otherwise`. A browser that keeps nothing (private windows) is no error.
+ * The value stored in this browser under `name`, or `otherwise`. A browser without storage (private windows) is not an error.
  * @template T
  * @param {string} name
  * @param {T} otherwise
@@ -59,7 +59,7 @@ export function kept(name, otherwise) {
 }
 
 /**
- * Keep `value` under `name`; null forgets.
+ * Store `value` under `name`; null deletes it.
  * @param {string} name
  * @param {unknown} value
  */
@@ -68,12 +68,12 @@ export function keep(name, value) {
     if (value === null) localStorage.removeItem("rlhf_ray." + name);
     else localStorage.setItem("rlhf_ray." + name, JSON.stringify(value));
   } catch {
-    // Full, or not allowed: it lasts as long as the page does.
+    // Storage is full or disabled: the value lives as long as the page.
   }
 }
 
 /**
- * The names under which something is kept that start with `prefix`.
+ * The stored names that start with `prefix`.
  * @param {string} prefix
  * @returns {string[]}
  */

@@ -1,4 +1,4 @@
-/** The agent's latest whole episode, beside the clips: what the answers have come to. @module */
+/** The agent's latest full episode, beside the clips: shows what the answers lead to. @module */
 import { call, sheet } from "./api.js";
 import { byId } from "./dom.js";
 import { Player } from "./player.js";
@@ -6,8 +6,8 @@ import { Player } from "./player.js";
 const LOOK_EVERY_MS = 8000;
 
 /**
- * Keep the panel up to date.
- * @param {boolean} playing whether it plays by itself
+ * Keep the episode panel up to date.
+ * @param {boolean} playing whether the episode autoplays
  */
 export function showEpisodes(playing) {
   const canvas = /** @type {HTMLCanvasElement} */ (byId("episode-canvas"));
@@ -37,10 +37,10 @@ export function showEpisodes(playing) {
         shown = episode.film.id;
       }
       const steps = Number(episode.steps ?? 0).toLocaleString("en");
-      const long = episode.ended === false ? `, the first ${steps} steps of an episode` : `, ${steps} steps long`;
+      const long = episode.ended === false ? `: first ${steps} steps of an episode` : `: ${steps} steps long`;
       byId("episode-text").textContent = `After ${Number(episode.env_steps ?? 0).toLocaleString("en")} environment steps${long}.`;
     } catch {
-      // The next look may do better; the clips are what matters.
+      // Retried at the next poll; the clips matter more.
     }
   };
   look();

@@ -1,24 +1,24 @@
-/** Which key does what; people may change it or switch it off. Kept in this browser. @module */
+/** Keyboard shortcuts. Annotators can change them or turn them off; stored in this browser. @module */
 import { byId, keep, kept, make } from "./dom.js";
 
-/** What can be done, what it is called, and its keys at first. @type {Record<string, {text: string, keys: string[]}>} */
+/** Actions with their label and default keys. @type {Record<string, {text: string, keys: string[]}>} */
 export const ACTIONS = {
   left: { text: "A is better", keys: ["ArrowLeft", "1"] },
   right: { text: "B is better", keys: ["ArrowRight", "2"] },
   equal: { text: "Equally good", keys: ["ArrowDown"] },
   incomparable: { text: "Can’t compare", keys: ["x"] },
-  skip: { text: "Skip: somebody may be asked again", keys: ["s"] },
+  skip: { text: "Skip: the pair may be shown again", keys: ["s"] },
   flag: { text: "Flag: something is wrong with a clip", keys: ["f"] },
   undo: { text: "Undo the last answer", keys: ["z", "Backspace"] },
   pause: { text: "Pause or play", keys: [" "] },
-  restart: { text: "From the start", keys: ["r"] },
-  back: { text: "One frame back", keys: [","] },
-  forward: { text: "One frame on", keys: ["."] },
+  restart: { text: "Restart", keys: ["r"] },
+  back: { text: "Previous frame", keys: [","] },
+  forward: { text: "Next frame", keys: ["."] },
   slower: { text: "Slower", keys: ["["] },
   faster: { text: "Faster", keys: ["]"] },
   help: { text: "This help", keys: ["?"] },
 };
-/** What may go on while a key is held down. */
+/** Actions that repeat while a key is held down. */
 const REPEATING = new Set(["back", "forward"]);
 const NAMES = { ArrowLeft: "←", ArrowRight: "→", ArrowDown: "↓", ArrowUp: "↑", " ": "space", Backspace: "⌫", Enter: "⏎" };
 
@@ -28,7 +28,7 @@ export const nameOf = (key) => NAMES[/** @type {keyof typeof NAMES} */ (key)] ??
 /** @param {KeyboardEvent} event */
 const keyOf = (event) => (event.key.length === 1 ? event.key.toLowerCase() : event.key);
 
-/** The keys of the page. */
+/** The page's keyboard shortcuts. */
 export class Keys {
   /** @param {(action: string, key: string) => void} onAction */
   constructor(onAction) {
@@ -38,7 +38,7 @@ export class Keys {
     const changed = kept("keys", /** @type {Record<string, string[]>} */ ({}));
     for (const [action, { keys }] of Object.entries(ACTIONS)) this._keys[action] = changed[action] ?? keys;
     this._on = kept("keys-on", true);
-    /** The action whose next key is waited for. @type {string | null} */
+    /** The action that waits for its new key. @type {string | null} */
     this._asking = null;
     addEventListener("keydown", (event) => this._press(event));
     const box = /** @type {HTMLInputElement} */ (byId("keys-on"));
@@ -51,10 +51,10 @@ export class Keys {
       for (const [action, { keys }] of Object.entries(ACTIONS)) this._keys[action] = keys;
       keep("keys", null);
       this._print();
-      byId("keys-said").textContent = "All keys are as they were.";
+      byId("keys-said").textContent = "Keys are reset.";
     });
     byId("help").addEventListener("close", () => (this._asking = null));
-    // While a key is asked for, Escape ends the asking, not the dialog.
+    // While waiting for a new key, Escape cancels that and keeps the dialog open.
     byId("help").addEventListener("cancel", (event) => this._asking && event.preventDefault());
     this._print();
   }
@@ -67,12 +67,12 @@ export class Keys {
       return;
     }
     const pressed = event.target instanceof Element && event.target.closest("button");
-    // Held down, Enter presses a focused button again and again: an answer that nobody gave, to a pair that nobody saw.
+    // Enter held down presses a focused button repeatedly, which would answer pairs that the annotator has not seen.
     if (event.repeat && pressed && event.key === "Enter") event.preventDefault();
     if (!this._on || event.defaultPrevented || document.querySelector("dialog[open]")) return;
     const target = event.target instanceof Element ? event.target : document.body;
     if (target.closest("input:not([type=checkbox]), select, textarea")) return;
-    // What a focused button or link does with these is what its user expects.
+    // A focused button or link handles these keys itself.
     if ((event.key === " " || event.key === "Enter") && target.closest("button, a, summary")) return;
     const key = keyOf(event);
     const action = Object.keys(this._keys).find((name) => this._keys[name].includes(key));
@@ -84,7 +84,7 @@ export class Keys {
   /** @param {KeyboardEvent} event */
   _assign(event) {
     const key = keyOf(event);
-    if (key === "Tab" || key === "Shift") return; // the way out, and half of a key
+    if (key === "Tab" || key === "Shift") return; // Tab moves focus; Shift is only a modifier
     event.preventDefault();
     const action = /** @type {string} */ (this._asking);
     this._asking = null;
@@ -98,7 +98,7 @@ export class Keys {
     byId("keys").querySelector(`[data-for="${action}"]`)?.focus();
   }
 
-  /** Print the keys on the buttons and in the help. */
+  /** Show the keys on the buttons and in the help. */
   _print() {
     for (const cap of document.querySelectorAll("kbd[data-key]")) {
       const key = this._keys[cap.getAttribute("data-key") ?? ""]?.[0];
@@ -112,7 +112,7 @@ export class Keys {
         const button = make("button", attributes, asking ? "press a key …" : keys);
         button.addEventListener("click", () => {
           this._asking = asking ? null : action;
-          byId("keys-said").textContent = asking ? "" : `Press the new key for “${text}”, or Escape.`;
+          byId("keys-said").textContent = asking ? "" : `Press the new key for “${text}”, or Escape to cancel.`;
           this._print();
           /** @type {HTMLElement | null} */ (byId("keys").querySelector(`[data-for="${action}"]`))?.focus();
         });

@@ -1,4 +1,4 @@
-/** The labelling page: what happens when somebody answers. @module */
+/** The labelling page: handles answers, undo and playback. @module */
 import { call, Refused } from "./api.js";
 import { byId, keep, kept, newId, say } from "./dom.js";
 import { showEpisodes } from "./episode.js";
@@ -15,8 +15,8 @@ import { Watch } from "./watch.js";
 const UNDO_DEEP = 50;
 const PROGRESS_EVERY_MS = 10000;
 /**
- * A press sooner after a pair came into view was meant for the pair before, or for none: to see that there is something new and to
- * choose takes people more than 0.3 s, however quick they are.
+ * Ignore presses within this time of a new pair: they were meant for the previous pair or are accidental. Seeing a new pair and
+ * choosing takes people more than 0.3 s.
  */
 const TOO_SOON_MS = 250;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -33,7 +33,7 @@ const questions = new Questions(
   () => outbox,
 );
 /**
- * This page's answers, the latest last; the server knows those of earlier pages. The last few keep their films.
+ * Answers given on this page, oldest first; the server knows those of earlier pages. The last few keep their films.
  * @type {{id: string, showing: import("./questions.js").Showing, question: import("./questions.js").Question | null}[]}
  */
 const given = [];
@@ -41,11 +41,11 @@ const given = [];
 let outbox;
 let whose = "";
 let undoing = false;
-/** Answers given on this page, but for those taken back. */
+/** Number of answers given on this page and not undone. */
 let answered = 0;
-/** Whether the pair on screen was there before: it may be answered at once. */
+/** Whether the pair on screen was shown before (undo): it may be answered at once. */
 let again = false;
-/** Whether films play by themselves; whoever stops one pair does not want the next to play. */
+/** Whether films autoplay. Pausing one pair also keeps the next one paused. */
 let playing = !calm.matches;
 
 /** @param {Player} shown */
@@ -58,7 +58,7 @@ function showPlayer(shown) {
   byId("speed").textContent = `${shown.speed}×`;
 }
 
-/** Put the current question on screen, or say that there is none. */
+/** Show the current question, or the waiting state if there is none. */
 function show() {
   const question = questions.current;
   pair.dataset.state = question ? "asking" : "waiting";
@@ -71,11 +71,11 @@ function show() {
   byId("next").textContent = question ? `Pair ${answered + 1}. A or B?` : "";
   if (question && !playing && calm.matches && !kept("told-of-less-motion", false)) {
     keep("told-of-less-motion", true);
-    say("Clips are paused, as your system asks for less motion. Press play, or tap the clips.", 9);
+    say("Clips are paused because your system requests reduced motion. Press play or tap the clips.", 9);
   }
 }
 
-/** The next pair, at once. */
+/** Show the next pair immediately. */
 function advance() {
   questions.advance();
   show();
@@ -89,7 +89,7 @@ function respond(answer, key) {
   const question = questions.current;
   if (!question || undoing) return;
   if (!again && watch.read().view_ms < TOO_SOON_MS) {
-    say("Too quick: that press did not count. This pair is new.", 2.5);
+    say("Too fast: that answer was ignored. This is a new pair.", 2.5);
     return;
   }
   const [loops_left, loops_right] = player.loops;
@@ -102,31 +102,31 @@ function respond(answer, key) {
   advance();
   const older = given[given.length - 4];
   if (older?.question) {
-    close(older.question); // the browser's cache has its films still
+    close(older.question); // its films are still in the browser's cache
     older.question = null;
   }
 }
 
-/** Take the latest answer back and show its pair again. */
+/** Undo the latest answer and show its pair again. */
 async function undo() {
-  if (undoing || !outbox) return; // nobody is signed in yet
+  if (undoing || !outbox) return; // not signed in yet
   undoing = true;
   pair.dataset.busy = "true";
   try {
     const last = given.at(-1);
     if (last && outbox.takeBack(last.id)) {
-      // The server has not seen it: the question is still ours.
+      // Never sent: this page still holds the question.
       given.pop();
       questions.putBefore(last.question ?? (await load(last.showing)));
     } else {
       if (!(await outbox.empty())) {
-        say("Undo needs the server, which can’t be reached now. Your answers are kept.");
+        say("Can’t undo: the server is unreachable. Your answers are kept.");
         return;
       }
       const { question } = await call("POST", "api/undo", { event_id: newId(), target: last?.id ?? null, page: PAGE });
       given.pop();
       if (!question) {
-        say("There is nothing to undo.");
+        say("Nothing to undo.");
         return;
       }
       questions.putBefore(await load(question));
@@ -134,23 +134,23 @@ async function undo() {
     answered = Math.max(0, answered - 1);
     show();
     again = true;
-    say("Taken back: answer this pair again.", 2.5);
+    say("Undone. Answer this pair again.", 2.5);
   } catch (error) {
-    say(error instanceof Refused ? `Not undone: ${error.message}` : "Undo needs the server, which can’t be reached now.");
+    say(error instanceof Refused ? `Can’t undo: ${error.message}` : "Can’t undo: the server is unreachable.");
   } finally {
     undoing = false;
     delete pair.dataset.busy;
   }
 }
 
-/** Show which answer was taken. @param {string} answer */
+/** Flash the button of the given answer. @param {string} answer */
 function flash(answer) {
   const button = document.querySelector(`[data-answer="${answer}"]`);
   button?.classList.remove("taken");
   requestAnimationFrame(() => button?.classList.add("taken"));
 }
 
-/** Stop, or go on. */
+/** Toggle playback. */
 function pause() {
   player.toggle();
   playing = player.playing;
@@ -161,7 +161,7 @@ function accelerate(by) {
   player.accelerate(by);
   if (player.speed > 1 && !kept("warned-of-flicker", false)) {
     keep("warned-of-flicker", true);
-    say("Faster playback also makes flicker faster. If the clips flash, slow down: flashing can harm people with photosensitive epilepsy.", 9);
+    say("Faster playback makes flicker faster too. If the clips flash, slow down: flashing can harm people with photosensitive epilepsy.", 9);
   }
 }
 
@@ -200,9 +200,9 @@ function showSaved(state, waiting, why, box) {
   const badge = byId("saved");
   badge.dataset.waiting = String(waiting);
   const saved = box.refused.length ? "Others saved" : "All saved";
-  const text = { saved, saving: `Saving ${waiting} …`, offline: `Offline, ${waiting} kept here` }[state];
+  const text = { saved, saving: `Saving ${waiting} …`, offline: `Offline, ${waiting} queued` }[state];
   clearTimeout(announcing);
-  // Most answers are saved at once; to say so each time would flicker, and keep a screen reader talking.
+  // Most answers are saved at once. Showing "Saving" each time would flicker and keep a screen reader talking.
   announcing = setTimeout(() => {
     badge.dataset.state = state;
     if (badge.textContent !== text) badge.textContent = text;
@@ -213,17 +213,17 @@ function showSaved(state, waiting, why, box) {
 
 /** @param {{name: string, owner: boolean, title: string, instructions: string}} me */
 function begin(me) {
-  if (whose && whose !== me.name) location.reload(); // nothing of one person is left to the next
+  if (whose && whose !== me.name) location.reload(); // leave no state of the previous annotator
   whose = me.name;
   document.title = me.title ? `${me.title} · Which is better?` : "Which is better?";
   byId("title").textContent = me.title || "Which is better?";
   byId("name").textContent = me.name;
-  byId("instructions").textContent = me.instructions || "Say which clip you would rather see more of.";
+  byId("instructions").textContent = me.instructions || "Choose the clip you would rather see more of.";
   byId("work").hidden = false;
   if (!outbox) {
     outbox = new Outbox(me.name, showSaved);
     showEpisodes(playing);
-    // What others do shows too, while nobody answers here.
+    // Show the others' progress too while this page is idle.
     setInterval(() => document.hidden || call("GET", "api/progress").then(showProgress, () => {}), PROGRESS_EVERY_MS);
   }
   questions.start();
@@ -233,7 +233,7 @@ new Keys(act);
 show();
 document.addEventListener("click", (event) => {
   const button = event.target instanceof Element ? event.target.closest("button") : null;
-  // A mouse leaves no focus behind, or the space bar would press the button again instead of pausing.
+  // Blur after a mouse click, or the space bar would press the button again instead of pausing.
   if (event.detail > 0 && document.activeElement instanceof HTMLElement && !document.querySelector("dialog[open]")) document.activeElement.blur();
   if (button?.dataset.answer) respond(button.dataset.answer, null);
   else if (button?.dataset.action) act(button.dataset.action, null);
@@ -244,11 +244,11 @@ calm.addEventListener("change", () => {
   playing = player.playing = !calm.matches;
   showPlayer(player);
 });
-// Instructions too long for the place above the clips are cut off there, and shown whole where somebody asks.
+// Instructions too long for the space above the clips are truncated; "More" shows them in full.
 const [instructions, more] = [byId("instructions"), byId("more")];
 new ResizeObserver(() => {
   if (instructions.classList.contains("whole")) return;
-  more.hidden = true; // it takes room that they may fit into
+  more.hidden = true; // the button takes space that the text may need
   more.hidden = instructions.scrollHeight <= instructions.clientHeight + 1;
 }).observe(instructions);
 more.addEventListener("click", () => {

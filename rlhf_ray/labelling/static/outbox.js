@@ -1,14 +1,14 @@
 /**
- * Answers on their way to the server. They are kept in this browser from the key press until the server has said that they are
- * durable, so neither a lost network, a reload nor a full disk on the other side loses one; ids make sending twice harmless. One that
- * the server refuses stays here too, until it is taken or the person discards it.
+ * Answers on their way to the server. This browser keeps each answer from the key press until the server acknowledges it as durable,
+ * so a network failure, a reload or a full disk on the server loses none; ids make a second send harmless. An answer that the server
+ * rejects stays here too, until the server accepts it or the annotator discards it.
  * @module
  */
 import { call, Offline, Refused } from "./api.js";
 import { keep, keptNames, kept, pause } from "./dom.js";
 
 /**
- * @typedef {object} Given what `POST /api/answers` takes
+ * @typedef {object} Given the body of `POST /api/answers`
  * @property {string} event_id
  * @property {string} lease
  * @property {string} answer
@@ -22,21 +22,21 @@ import { keep, keptNames, kept, pause } from "./dom.js";
 
 const RETRY_S = [0.5, 1, 2, 4, 8];
 
-/** One person's answers, sent one after the other in the order they were given. */
+/** One annotator's answers, sent one by one in the order given. */
 export class Outbox {
   /**
-   * @param {string} name whose answers; another person in this browser has another box
+   * @param {string} name the annotator; each annotator in this browser has a separate outbox
    * @param {(state: State, waiting: number, why: string, box: Outbox) => void} onState
    */
   constructor(name, onState) {
     this._box = `outbox.${name}.`;
     this._onState = onState;
-    // One entry for each answer, with the time first: two tabs of one person neither overwrite nor reorder each other's.
-    /** @type {Map<string, string>} names of the entries by event id */
+    // One entry per answer, named by time first: two tabs of one annotator neither overwrite nor reorder each other's entries.
+    /** @type {Map<string, string>} entry names by event id */
     this._entries = new Map();
     /** @type {Given[]} */
     this._waiting = [];
-    /** Answers that the server did not take, and why. @type {{given: Given, why: string}[]} */
+    /** Answers that the server rejected, with the reason. @type {{given: Given, why: string}[]} */
     this.refused = [];
     for (const entry of this._names()) {
       const { refused, ...given } = kept(entry, {});
@@ -65,19 +65,19 @@ export class Outbox {
     this._run();
   }
 
-  /** How many answers of this page are not saved yet. */
+  /** Number of this page's answers that are not saved yet. */
   get waiting() {
     return this._waiting.length;
   }
 
-  /** Leases of the answers that are not saved yet, those of this person's other tabs included. @returns {string[]} */
+  /** Leases of unsaved answers, including those of this annotator's other tabs. @returns {string[]} */
   get leases() {
     const everywhere = this._names().map((entry) => kept(entry, {}));
     const waiting = [...this._waiting, ...everywhere.filter((given) => given.lease && !given.refused)];
     return [...new Set(waiting.map((given) => given.lease))];
   }
 
-  /** Send what was refused again. */
+  /** Send the rejected answers again. */
   retry() {
     for (const { given } of this.refused) this._waiting.push(given), keep(this._entry(given), given);
     this.refused = [];
@@ -86,7 +86,7 @@ export class Outbox {
     this._run();
   }
 
-  /** Delete what was refused, for good. */
+  /** Delete the rejected answers for good. */
   discard() {
     for (const { given } of this.refused) this._forget(given);
     this.refused = [];
@@ -94,9 +94,9 @@ export class Outbox {
   }
 
   /**
-   * Take an answer out that has never been sent.
+   * Remove an answer that was never sent.
    * @param {string} id
-   * @returns {boolean} whether it was still here
+   * @returns {boolean} whether it was removed
    */
   takeBack(id) {
     const at = this._waiting.findIndex((given) => given.event_id === id);
@@ -106,7 +106,7 @@ export class Outbox {
     return true;
   }
 
-  /** Whether everything is with the server; waits a little for what is on its way. */
+  /** Whether the server has every answer. Waits up to 5 s for those in flight. */
   async empty() {
     const until = Date.now() + 5000;
     while (this._waiting.length && !this._offline && Date.now() < until) await pause(0.01);
@@ -136,11 +136,11 @@ export class Outbox {
         this._say("saved");
       } catch (error) {
         if (error instanceof Refused && !error.passing && error.status !== 401) {
-          // Somebody's work: kept, and said aloud.
+          // Keep the annotator's work and report the rejection.
           this._waiting = this._waiting.filter((other) => other !== given);
           this.refused.push({ given, why: error.message });
           keep(this._entry(given), { ...given, refused: error.message });
-          this._say("saved", `An answer was not taken, and is kept here: ${error.message}`);
+          this._say("saved", `The server rejected an answer; this browser keeps it: ${error.message}`);
           continue;
         }
         const busy = error instanceof Refused && error.status === 429;
@@ -159,13 +159,13 @@ export class Outbox {
     this._entries.delete(given.event_id);
   }
 
-  /** Where this person's answers are kept, the oldest first: not those of somebody whose name begins like theirs. */
+  /** Entry names of this annotator, oldest first. Excludes annotators whose name starts with this one. */
   _names() {
     const own = (/** @type {string} */ name) => /^\d{15}\.[0-9a-f]{32}$/.test(name.slice(this._box.length));
     return keptNames(this._box).filter(own).sort();
   }
 
-  /** Where an answer is kept. @param {Given} given */
+  /** The entry name of an answer. @param {Given} given */
   _entry(given) {
     return this._entries.get(given.event_id) ?? "";
   }

@@ -1,7 +1,7 @@
 /**
- * Films on canvases: one clock for all films of a player, so two clips stay on the same frame to the frame.
+ * Plays films on canvases. All films of a player share one clock, so two clips always show the same frame index.
  *
- * A film is a sheet of frames; frame k is drawn from the sheet at its own size, pixel for pixel, and the canvas is enlarged by CSS.
+ * A film is a sprite sheet; frame k is drawn at its original size, pixel for pixel, and CSS enlarges the canvas.
  * @module
  */
 
@@ -16,12 +16,12 @@
  */
 /** @typedef {{info: FilmInfo, sheet: ImageBitmap}} Film */
 
-/** Seconds for which the last frame stays before the films start again. */
+/** Seconds to hold the last frame before the films restart. */
 export const HOLD_S = 0.3;
 export const SPEEDS = [0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4];
 
 /**
- * Draw one frame; past the end, the last.
+ * Draw one frame; past the end, draw the last one.
  * @param {HTMLCanvasElement} canvas
  * @param {Film} film
  * @param {number} frame
@@ -37,8 +37,8 @@ export function draw(canvas, film, frame) {
 }
 
 /**
- * Give the canvases the largest size that fits their stages: the same scale for all, and whole screen pixels for each of theirs where
- * the film is pixelated.
+ * Scale the canvases to the largest size that fits their stages. All share one scale; for pixelated films the scale is a whole number
+ * of screen pixels per film pixel.
  * @param {HTMLCanvasElement[]} canvases
  * @param {Film[]} films
  */
@@ -58,17 +58,17 @@ export function fit(canvases, films) {
   });
 }
 
-/** Plays films of one frame rate together, over and over. */
+/** Plays films of one frame rate in sync, in a loop. */
 export class Player {
   /**
-   * @param {HTMLCanvasElement[]} canvases one for each film
-   * @param {(player: Player) => void} [onChange] after each frame drawn, and when playing starts or stops
+   * @param {HTMLCanvasElement[]} canvases one per film
+   * @param {(player: Player) => void} [onChange] called after each frame drawn and when playback starts or stops
    */
   constructor(canvases, onChange = () => {}) {
     this.canvases = canvases;
     this.speed = 1;
     this.playing = true;
-    /** How often each film was seen to its end. @type {number[]} */
+    /** How many times each film played to its end. @type {number[]} */
     this.loops = canvases.map(() => 0);
     this._onChange = onChange;
     /** @type {Film[]} */
@@ -84,7 +84,7 @@ export class Player {
     requestAnimationFrame(this._tick);
   }
 
-  /** Frames of the longest film. */
+  /** Number of frames of the longest film. */
   get length() {
     return Math.max(0, ...this._films.map((film) => film.info.frames));
   }
@@ -94,7 +94,7 @@ export class Player {
   }
 
   /**
-   * Show other films, from their first frames, at once.
+   * Show other films at once, from their first frames.
    * @param {Film[]} films
    * @param {number} fps
    */
@@ -106,14 +106,14 @@ export class Player {
     this.restart();
   }
 
-  /** The first frame again. */
+  /** Go to the first frame. */
   restart() {
     this._seen = this._films.map(() => false);
     this._move(0);
   }
 
   /**
-   * Stop at a frame.
+   * Pause at a frame.
    * @param {number} frame
    */
   seek(frame) {
@@ -122,7 +122,7 @@ export class Player {
   }
 
   /**
-   * Stop, `by` frames on; past the end comes the start.
+   * Pause and step by `by` frames; wraps around at both ends.
    * @param {number} by
    */
   step(by) {
@@ -135,7 +135,7 @@ export class Player {
   }
 
   /**
-   * One of `SPEEDS` faster (1) or slower (-1).
+   * Go one step of `SPEEDS` faster (1) or slower (-1).
    * @param {number} by
    */
   accelerate(by) {
@@ -146,7 +146,7 @@ export class Player {
 
   /** @param {number} frame */
   _move(frame) {
-    this._at = (frame + 0.5) / this._fps; // the middle of the frame: no rounding leads to its neighbour
+    this._at = (frame + 0.5) / this._fps; // the middle of the frame, so that rounding never picks a neighbour
     this._held = 0;
     this._draw(frame);
   }
@@ -161,7 +161,7 @@ export class Player {
   /** @param {number} now milliseconds */
   _tick(now) {
     requestAnimationFrame(this._tick);
-    const passed = Math.min((now - this._last) / 1000, 0.25); // after a pause of the whole page, go on where it was
+    const passed = Math.min((now - this._last) / 1000, 0.25); // after the whole page was suspended, resume at the same frame
     this._last = now;
     if (!this.playing || !this._films.length) return;
     const end = this.length / this._fps;

@@ -1,19 +1,19 @@
-/** How far labelling is, as numbers and a bar. @module */
+/** Labelling progress, as numbers and a bar. @module */
 import { byId, make } from "./dom.js";
 
 /**
- * A number as long as there is room for: "9,999", "12.3 k", "12.3 M".
+ * Format a number to fit the panel: "9,999", "12.3 k", "12.3 M".
  * @param {unknown} number
  */
 export function short(number) {
   const value = Number(number);
   const [unit, name] = value >= 1e6 ? [1e6, " M"] : value >= 1e4 ? [1e3, " k"] : [1, ""];
-  // Cut off, not rounded: "1 M of 1 M" is the end.
+  // Truncated, not rounded: "1 M of 1 M" must mean the end.
   return (Math.floor((10 * value) / unit) / 10).toLocaleString("en", { maximumFractionDigits: 1 }) + name;
 }
 
 /**
- * @param {any} progress what `GET /api/progress` gives
+ * @param {any} progress the response of `GET /api/progress`
  */
 export function showProgress(progress) {
   const { labels = 0, wanted, own = 0, per_minute: perMinute, queue, env_steps: steps, total_env_steps: total, first_labels: first, reason, finished } = progress;
@@ -22,7 +22,7 @@ export function showProgress(progress) {
   if (wanted) Object.assign(bar, { max: wanted, value: Math.min(labels, wanted) });
   const begins = byId("begins");
   begins.hidden = first == null || finished;
-  if (first != null) begins.textContent = `Training begins after ${short(first)} answers: ${short(Math.min(labels, first))} so far.`;
+  if (first != null) begins.textContent = `Training starts after ${short(first)} labels (${short(Math.min(labels, first))} so far).`;
   /** @type {[string, string][]} */
   const rows = [
     ["Labels", wanted ? `${short(labels)} of ${short(wanted)}` : short(labels)],
@@ -30,7 +30,7 @@ export function showProgress(progress) {
   ];
   if (perMinute != null) rows.push(["Yours per minute", short(perMinute)]);
   if (queue != null) rows.push(["Waiting for you", short(queue)]);
-  if (steps != null) rows.push(["Agent’s steps", total ? `${short(steps)} of ${short(total)}` : short(steps)]);
+  if (steps != null) rows.push(["Environment steps", total ? `${short(steps)} of ${short(total)}` : short(steps)]);
   byId("numbers").replaceChildren(...rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
-  byId("reason").textContent = reason || (finished ? "Labelling is finished. Thank you." : "Fetching the next clips …");
+  byId("reason").textContent = reason || (finished ? "Labelling is finished. Thank you!" : "Loading the next clips …");
 }

@@ -1,6 +1,6 @@
 /**
- * Questions from the desk: some fetched ahead with their films decoded, so that the next pair is there when a key is pressed. Leases
- * are kept alive while somebody can see the page, and given back when they leave.
+ * Questions from the server. Prefetches a few with decoded films, so that the next pair appears on a key press. Renews leases while
+ * the page is visible and releases them when the annotator leaves.
  * @module
  */
 import { call, Offline, Refused, sheet } from "./api.js";
@@ -12,18 +12,18 @@ import { newId, pause } from "./dom.js";
 /** @typedef {{showing: Showing, films: Film[], until: number}} Question a showing with its films; `until` in ms since the epoch */
 
 const AHEAD = 3;
-/** How often there is a look for more questions, and the server is told that this page is open. */
+/** How often the page asks for more questions and reports that it is open. */
 const POLL_MS = 2000;
-/** Answers that wait to be saved, from which on no further pairs are asked for. */
+/** With this many unsaved answers, the page stops asking for more pairs. */
 const MOST_WAITING = 24;
-/** Leases that the server lets a page name. */
+/** Maximum number of leases in one request. */
 const MOST_HELD = 36;
 
-/** This page, among those that one person has open: what a page held whose browser crashed goes to the page they open next. */
+/** Id of this page among the annotator's open pages. If a browser crashes, the next page that opens takes over its leases. */
 export const PAGE = newId();
 
 /**
- * A showing with its films, decoded.
+ * A showing with its decoded films.
  * @param {Showing} showing
  * @returns {Promise<Question>}
  */
@@ -33,19 +33,19 @@ export async function load(showing) {
   return { showing, films: infos.map((info, at) => ({ info, sheet: sheets[at] })), until: Date.now() + showing.expires_in * 1000 };
 }
 
-/** Free the pictures of a question. @param {Question} question */
+/** Free the images of a question. @param {Question} question */
 export function close(question) {
   for (const film of question.films) film.sheet.close();
 }
 
-/** The questions of this page: the one on screen, and those behind it. */
+/** The questions of this page: the current one and those prefetched. */
 export class Questions {
   /**
-   * @param {() => void} onReady there is a question again
+   * @param {() => void} onReady called when a question is available again
    * @param {(progress: any) => void} onProgress
-   * @param {(text: string) => void} onTrouble why none comes, where the server cannot say
-   * @param {() => import("./outbox.js").Outbox | undefined} outbox where answers are that are not saved yet: their pairs are held like
-   *   those on screen
+   * @param {(text: string) => void} onTrouble called with the reason when no question can be loaded
+   * @param {() => import("./outbox.js").Outbox | undefined} outbox returns the unsaved answers: their pairs stay leased like those on
+   *   screen
    */
   constructor(onReady, onProgress, onTrouble, outbox) {
     this._onReady = onReady;
@@ -77,7 +77,7 @@ export class Questions {
     this.release();
   }
 
-  /** The next question becomes the current one; null where none is ready. */
+  /** Make the next question the current one; null if none is ready. */
   advance() {
     this.current = this._ahead.shift() ?? null;
     this.fill();
@@ -85,7 +85,7 @@ export class Questions {
   }
 
   /**
-   * Show this question now and the current one after it.
+   * Show this question now, and the current one after it.
    * @param {Question} question
    */
   putBefore(question) {
@@ -93,12 +93,12 @@ export class Questions {
     this.current = question;
   }
 
-  /** Fetch until enough are ahead. */
+  /** Fetch until enough questions are prefetched. */
   async fill() {
     if (this._fetching || !this._running || document.hidden || this._ahead.length >= AHEAD) return;
     const waiting = this._outbox()?.waiting ?? 0;
     if (waiting >= MOST_WAITING) {
-      this._onTrouble(`Your last ${waiting} answers are not saved yet. The next pair comes when they are.`);
+      this._onTrouble(`Your last ${waiting} answers are not saved yet. The next pair appears once they are.`);
       return;
     }
     this._fetching = true;
@@ -106,7 +106,7 @@ export class Questions {
       const wish = { count: AHEAD - this._ahead.length + (this.current ? 0 : 1), holding: this._held(), page: PAGE };
       const { questions, progress } = await call("POST", "api/questions", wish);
       this._onProgress(progress);
-      // In order, each as soon as it is there: the first is not kept waiting by the films of the third.
+      // In order, each as soon as it is loaded: the first does not wait for the films of the third.
       const loading = questions.map((/** @type {Showing} */ showing) => this._load(showing));
       for (const question of loading) {
         const loaded = await question;
@@ -122,7 +122,7 @@ export class Questions {
     }
   }
 
-  /** Give everything back, in a way that outlives the page. */
+  /** Release all leases; the request outlives the page. */
   release() {
     const leases = this._leases();
     for (const question of this._ahead) close(question);
@@ -147,7 +147,7 @@ export class Questions {
   }
 
   /**
-   * The question with its films, fetched again while the server is away; null where a film can't be shown.
+   * The question with its films; retries while the server is unreachable. Null if a film can't be shown.
    * @param {Showing} showing
    * @returns {Promise<Question | null>}
    */
@@ -160,18 +160,18 @@ export class Questions {
           await pause(POLL_MS / 1000);
           continue;
         }
-        // Not given back: it would come again at once. When its lease runs out, somebody may have more luck.
+        // Not released: the server would send it again at once. After the lease expires, another page may succeed.
         this._onTrouble(`Can’t show a clip: ${error instanceof Error ? error.message : error}`);
         return null;
       }
     }
   }
 
-  /** Say that this page is open, and keep its questions while somebody can see it. */
+  /** Report that this page is open, and renew its leases while it is visible. */
   async _renew() {
     const hidden = document.hidden;
     const leases = hidden ? [] : this._held();
-    if (!this._running || !(leases.length || hidden)) return; // a page that holds nothing asks for more, which says it too
+    if (!this._running || !(leases.length || hidden)) return; // without leases, the request for questions reports it
     const renewed = hidden ? [] : [this.current, ...this._ahead];
     try {
       const { lost } = await call("POST", "api/leases/renew", { leases, page: PAGE });
@@ -182,12 +182,12 @@ export class Questions {
         this._onReady();
       }
     } catch {
-      // The next time; an answer is taken late too.
+      // Retried at the next poll; late answers are accepted too.
     }
   }
 
   /**
-   * Forget those behind the one on screen that are no longer this page's.
+   * Drop prefetched questions that this page no longer holds.
    * @param {(question: Question) => boolean} which
    */
   _drop(which) {
@@ -195,7 +195,7 @@ export class Questions {
     this._ahead = this._ahead.filter((question) => !which(question));
   }
 
-  /** Back on screen: what has run out meanwhile may be with somebody else now. The one on screen may be answered late. */
+  /** Visible again: drop prefetched questions with expired leases, which others may have by now. The current one may be answered late. */
   _visible() {
     if (document.hidden) return;
     this._drop((question) => question.until <= Date.now());

@@ -1,4 +1,4 @@
-/** The answers that the server did not take: how many, why, and what their author can do with them. @module */
+/** The answers that the server rejected: how many, why, and the buttons to resend or discard them. @module */
 import { byId, make } from "./dom.js";
 
 /** @typedef {import("./outbox.js").Outbox} Outbox */
@@ -7,14 +7,14 @@ import { byId, make } from "./dom.js";
 const answers = (count) => (count === 1 ? "1 answer" : `${count} answers`);
 
 /**
- * Show how many there are and why, and let nobody discard them with one press.
+ * Show how many there are and why. Discarding takes two presses.
  * @param {Outbox} outbox
  */
 export function showRefused(outbox) {
   const count = outbox.refused.length;
   const badge = byId("refused-count");
   badge.hidden = count === 0;
-  badge.textContent = `${answers(count)} not taken`;
+  badge.textContent = `${answers(count)} rejected`;
   /** @type {Map<string, number>} */
   const reasons = new Map();
   for (const { why } of outbox.refused) reasons.set(why, (reasons.get(why) ?? 0) + 1);

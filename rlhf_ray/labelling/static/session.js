@@ -1,4 +1,4 @@
-/** Who is here: the link's token for a cookie, and the form for those who come without either. @module */
+/** Sign-in: exchanges the link's token for a cookie, or shows the form to paste a link. @module */
 import { call, Refused } from "./api.js";
 import { byId, pause } from "./dom.js";
 
@@ -7,18 +7,18 @@ import { byId, pause } from "./dom.js";
 /** @type {() => void} */
 let closed = () => {};
 
-/** @param {() => void} handler called when the page can no longer be used without a link */
+/** @param {() => void} handler called when the page needs a link again */
 export function onEntrance(handler) {
   closed = handler;
 }
 
-/** The token in a link or in what was pasted. @param {string} text */
+/** The token in a link or in pasted text. @param {string} text */
 function tokenIn(text) {
   return text.includes("token=") ? new URLSearchParams(text.slice(text.indexOf("token="))).get("token") ?? "" : text.trim();
 }
 
 /**
- * Come in with the address's token or an earlier cookie, or ask for a link.
+ * Sign in with the token in the address or an earlier cookie, or ask for a link.
  * @param {(me: Me) => void} begin
  */
 export async function enter(begin) {
@@ -54,7 +54,7 @@ export async function enter(begin) {
   };
   const arrive = () => {
     const token = location.hash ? tokenIn(location.hash.slice(1)) : "";
-    // Out of the address at once: not into bookmarks, screenshots and histories.
+    // Remove the token from the address, to keep it out of bookmarks, screenshots and the history.
     if (token) history.replaceState(null, "", location.pathname + location.search);
     return come(token);
   };
@@ -67,7 +67,7 @@ export async function enter(begin) {
   });
   document.getElementById("leave")?.addEventListener("click", async () => {
     await call("DELETE", "api/session").catch(() => {});
-    ask("You have left. Come back with your link.");
+    ask("You are signed out. Open your link to sign in again.");
   });
   addEventListener("signed-out", () => ask(""));
   addEventListener("hashchange", arrive);

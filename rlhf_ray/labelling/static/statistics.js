@@ -1,4 +1,4 @@
-/** The statistics page: who answers how, and for the owner what each one's labels count for. @module */
+/** The statistics page: each annotator's numbers, and for the owner the weight of each annotator's labels. @module */
 import { call, Refused } from "./api.js";
 import { byId, make, say } from "./dom.js";
 import { enter, onEntrance } from "./session.js";
@@ -15,39 +15,39 @@ const percent = (value) => (typeof value === "number" && Number.isFinite(value) 
 const told = (value, odd) => typeof value === "number" && odd(value);
 
 /**
- * One column: its title, what it means, its text, whether that is something to look at, and whether it says nothing of somebody: a
- * column that says nothing of anybody is left out.
+ * One column: its title, its meaning, its text, whether the value is suspicious (`odd`), and whether it is empty (`optional`): a
+ * column that is empty in every row is hidden.
  * @typedef {{title: string, means: string, text: (row: any) => string, odd?: (row: any) => boolean, optional?: (row: any) => boolean}} Column
  */
 /** @type {Column[]} */
 const COLUMNS = [
-  { title: "Labels", means: "answers that train", text: (row) => number(row.labels) },
-  { title: "Skips", means: "pairs left to others", text: (row) => number(row.skips) },
-  { title: "Can’t compare", means: "pairs that cannot be compared", text: (row) => number(row.incomparable) },
-  { title: "Seconds per label", means: "median time a pair was in sight", text: (row) => number(row.seconds_per_label, 1) },
-  { title: "Ties", means: "share of “equal”", text: (row) => percent(row.ties) },
+  { title: "Labels", means: "answers used for training", text: (row) => number(row.labels) },
+  { title: "Skips", means: "pairs skipped", text: (row) => number(row.skips) },
+  { title: "Can’t compare", means: "pairs marked “can’t compare”", text: (row) => number(row.incomparable) },
+  { title: "Seconds per label", means: "median time a pair is on screen", text: (row) => number(row.seconds_per_label, 1) },
+  { title: "Ties", means: "share of “equal” answers", text: (row) => percent(row.ties) },
   {
     title: "A chosen",
-    means: "share of decided answers for the clip shown first; about half, since sides are drawn at random",
+    means: "share of answers for A, ties excluded; about half, because sides are random",
     text: (row) => percent(row.left_share),
     odd: (row) => row.labels >= 30 && told(row.left_share, (share) => Math.abs(share - 0.5) > 0.2),
   },
   {
-    title: "Right on checks",
-    means: "accuracy on pairs whose answer is known",
+    title: "Check accuracy",
+    means: "accuracy on pairs with a known answer",
     text: (row) => percent(row.catch_accuracy),
     odd: (row) => row.catches >= 5 && told(row.catch_accuracy, (share) => share < 0.7),
   },
-  { title: "Same answer again", means: "when a pair came back with its sides changed", text: (row) => percent(row.self_consistency) },
+  { title: "Self-consistency", means: "same answer when a pair is repeated with its sides swapped", text: (row) => percent(row.self_consistency) },
   {
     title: "Agreement",
-    means: "with the others on shared pairs",
+    means: "same answer as the other annotators on shared pairs",
     text: (row) => percent(row.agreement),
     odd: (row) => row.labels >= 30 && told(row.agreement, (share) => share < 0.6),
   },
   {
-    title: "With the scripted teacher",
-    means: "agreement with a teacher function, where one has answered too",
+    title: "Teacher agreement",
+    means: "same answer as the scripted teacher on shared pairs",
     text: (row) => percent(row.agreement_with_scripted),
     optional: (row) => row.agreement_with_scripted == null,
   },
@@ -55,10 +55,10 @@ const COLUMNS = [
 
 /** @param {any} alpha Krippendorff's */
 function inWords(alpha) {
-  if (typeof alpha !== "number") return "needs pairs that two people have labelled";
+  if (typeof alpha !== "number") return "needs pairs labelled by two annotators";
   if (alpha >= 0.8) return "reliable";
   if (alpha >= 0.667) return "good enough for tentative conclusions";
-  return alpha > 0 ? "low: people disagree on what to prefer" : "no better than chance";
+  return alpha > 0 ? "low: annotators disagree" : "no better than chance";
 }
 
 /**
@@ -69,7 +69,7 @@ function inWords(alpha) {
 const figure = (title, value, note) => make("div", { class: "card" }, make("h2", {}, title), make("strong", {}, value), make("p", { class: "quiet" }, note));
 
 /**
- * The owner's control of one annotator's weight.
+ * The owner's input for one annotator's weight.
  * @param {any} row
  */
 function weightOf(row) {
@@ -80,16 +80,16 @@ function weightOf(row) {
   input.addEventListener("change", async () => {
     const weight = input.valueAsNumber;
     if (!(weight >= 0 && weight <= 1)) {
-      say("A weight is between 0 (left out) and 1.");
+      say("A weight must be between 0 (excluded) and 1.");
       input.value = before;
       return;
     }
     try {
       await call("POST", "api/weights", { annotator: row.name, weight });
-      say(weight === 0 ? `${row.name}'s labels are left out. Nothing is deleted.` : `${row.name}'s labels now count ${weight}.`);
+      say(weight === 0 ? `${row.name}'s labels are excluded. Nothing is deleted.` : `${row.name}'s labels now have weight ${weight}.`);
     } catch (error) {
       input.value = before;
-      say(error instanceof Refused ? `Not set: ${error.message}` : "Not set: can’t reach the server.");
+      say(error instanceof Refused ? `Weight not set: ${error.message}` : "Weight not set: can’t reach the server.");
     }
   });
   return input;
@@ -103,30 +103,30 @@ function show(statistics, owner) {
   const figures = [figure("Labels", number(statistics.labels), "from all annotators")];
   if (owner) {
     figures.push(figure("Krippendorff’s α", number(statistics.alpha, 2), inWords(statistics.alpha)));
-    figures.push(figure("Raw agreement", percent(statistics.raw_agreement), "the same answer on shared pairs"));
+    figures.push(figure("Raw agreement", percent(statistics.raw_agreement), "same answer on shared pairs"));
   }
   byId("figures").replaceChildren(...figures);
   /** @type {any[]} */
   const rows = statistics.annotators ?? [];
   const columns = COLUMNS.filter(({ optional }) => !optional || !rows.every(optional));
-  // Roles in so many words: a narrow page shows rows as lists, and browsers then take tables for none.
+  // Explicit roles: on a narrow page CSS shows rows as lists, and browsers then drop the table semantics.
   const heads = columns.map(({ title, means }) => make("th", { scope: "col", role: "columnheader", title: means }, title));
   const [name, last] = ["Name", "Weight"].map((title) => make("th", { scope: "col", role: "columnheader" }, title));
   byId("columns").replaceChildren(make("tr", { role: "row" }, name, ...heads, last));
   byId("people").replaceChildren(
     ...rows.map((row) => {
       const cells = columns.map(({ title, text, odd }) =>
-        make("td", { role: "cell", "data-title": title, ...(odd?.(row) ? { class: "odd", title: "worth a look" } : {}) }, text(row)),
+        make("td", { role: "cell", "data-title": title, ...(odd?.(row) ? { class: "odd", title: "check this value" } : {}) }, text(row)),
       );
       const weight = make("td", { role: "cell", "data-title": "Weight" }, owner ? weightOf(row) : number(row.weight ?? 1, 2));
-      const who = `${row.name ?? "?"}${row.weight === 0 ? " (left out)" : ""}`;
+      const who = `${row.name ?? "?"}${row.weight === 0 ? " (excluded)" : ""}`;
       return make("tr", { role: "row" }, make("th", { scope: "row", role: "rowheader" }, who), ...cells, weight);
     }),
   );
   const notes = columns.map(({ title, means }) => `${title}: ${means}.`).join(" ");
-  const none = owner ? "Nobody has answered yet." : "You have not answered yet.";
-  const whose = owner ? "" : " Only the first annotator sees everybody's numbers.";
-  byId("notes").textContent = (rows.length ? `${notes} What is marked with ! is worth a look.` : none) + whose;
+  const none = owner ? "No answers yet." : "You have not answered yet.";
+  const whose = owner ? "" : " Only the owner (the first annotator) sees everyone's numbers.";
+  byId("notes").textContent = (rows.length ? `${notes} Check the values marked with !.` : none) + whose;
 }
 
 /** @param {import("./session.js").Me} me */
@@ -134,11 +134,11 @@ function begin(me) {
   document.title = `Statistics · ${me.title}`;
   byId("work-statistics").hidden = false;
   const look = async () => {
-    // Not under somebody's hands.
+    // Don't redraw while someone edits a weight.
     if (document.hidden || document.activeElement?.matches(".people input")) return;
     await call("GET", "api/statistics").then(
       (statistics) => show(statistics, me.owner),
-      () => {}, // the next look may do better
+      () => {}, // retried at the next poll
     );
   };
   look();

@@ -1,11 +1,11 @@
-/** Answering by thumb: swipe the clips to the left for A, to the right for B; tap them to pause. @module */
+/** Touch input: swipe the clips left for A, right for B; tap them to pause. @module */
 
 const ENOUGH_PX = 70;
 const TAP_PX = 10;
 const TAP_MS = 400;
 
 /**
- * @param {HTMLElement} area where fingers move; vertical movement scrolls the page as ever
+ * @param {HTMLElement} area receives the gestures; vertical movement still scrolls the page
  * @param {{onDrag: (side: "left" | "right" | null) => void, onSwipe: (side: "left" | "right") => void, onTap: () => void}} handlers
  */
 export function swipes(area, { onDrag, onSwipe, onTap }) {
@@ -19,7 +19,7 @@ export function swipes(area, { onDrag, onSwipe, onTap }) {
     return x < 0 ? "left" : "right";
   };
   area.addEventListener("pointerdown", (event) => {
-    // A second finger means something else: zooming.
+    // A second finger means zooming.
     if (!event.isPrimary) start = null;
     else if (event.button === 0) start = { id: event.pointerId, x: event.clientX, y: event.clientY, time: event.timeStamp };
   });

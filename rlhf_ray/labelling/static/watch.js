@@ -1,4 +1,4 @@
-/** How long somebody could see a question, and how long they could not. @module */
+/** Measures how long a question was visible and how long it was hidden. @module */
 
 export class Watch {
   constructor() {
@@ -15,7 +15,7 @@ export class Watch {
     this._view = this._hidden = 0;
   }
 
-  /** Milliseconds on a visible and on a hidden page. */
+  /** Milliseconds with the page visible and with it hidden. */
   read() {
     this._count();
     return { view_ms: Math.round(this._view), hidden_ms: Math.round(this._hidden) };

@@ -1,4 +1,4 @@
-"""Reward networks: from fragments to the reward of each step, for every member of an ensemble at once. One file for each."""
+"""Reward networks: from fragments to the reward of each step, for all ensemble members at once. One file per network."""
 
 from __future__ import annotations
 
@@ -19,55 +19,69 @@ from rlhf_ray.settings import RewardModelSettings
 
 
 class RewardNetwork(Protocol):
-    """All members of an ensemble, as one `torch.nn.Module`. Its outputs are on the likelihood's scale; normalising is not its own.
+    """All ensemble members as one `torch.nn.Module`. Its outputs are on the likelihood's scale; the ensemble normalises them.
 
-    One of your own is made with those that it takes of ``observation_space``, ``action_space`` and ``settings`` (the
-    `RewardModelSettings`, with ``ensemble_size``). Where members are to be called one by one, step by step, write a `StepNetwork`.
+    The constructor of a custom network may take ``observation_space``, ``action_space`` and ``settings`` (the
+    `RewardModelSettings`, with ``ensemble_size``), or any subset. For a network of one member and one step, write a
+    `StepNetwork` instead.
     """
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
-        """What `forward` takes, made once for each fragment: it must not depend on weights. Each tensor's first axis is ``n``.
+        """Compute the inputs of `forward`, once per fragment. Must not depend on the weights.
 
         Args:
-            observations: ``[n, length + 1, *observation_shape]``, as the environment gives them.
+            observations: ``[n, length + 1, *observation_shape]``, as the environment returns them.
             actions: ``[n, length, *action_shape]``, as given to the environment.
-            terminated: ``[n]`` bool: whether a fragment's last step ended the episode.
+            terminated: ``[n]`` bool: whether a fragment's last step terminated the episode.
+
+        Returns:
+            Tensors by name, each with first axis ``n``.
         """
         ...
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
-        """The reward of each step for each member, ``[members, n, length]`` float32."""
+        """Compute the reward of each step for each member.
+
+        Args:
+            inputs: from `encode`.
+
+        Returns:
+            ``[members, n, length]`` float32.
+        """
         ...
 
 
 class StepNetwork(Protocol):
-    """One member, a `torch.nn.Module` that sees one step at a time. It is made with what a `RewardNetwork` is."""
+    """One member: a `torch.nn.Module` that sees single steps. Its constructor takes the same arguments as a `RewardNetwork`'s."""
 
     def forward(self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor) -> Tensor:
-        """The reward of each of a batch of steps, ``[batch]`` float32.
+        """Compute the reward of each step of a batch.
 
         Args:
-            observations: ``[batch, *observation_shape]``, as the environment gives them: images are uint8.
+            observations: ``[batch, *observation_shape]``, as the environment returns them: images are uint8.
             actions: ``[batch, *action_shape]``, as given to the environment.
-            next_observations: as ``observations``.
+            next_observations: ``[batch, *observation_shape]``.
             terminated: ``[batch]`` bool.
+
+        Returns:
+            ``[batch]`` float32.
         """
         ...
 
 
 class PerStep(nn.Module):
-    """A `RewardNetwork` of one `StepNetwork` for each member, called one after the other."""
+    """A `RewardNetwork` made of one `StepNetwork` per member, evaluated one after the other."""
 
     def __init__(self, networks: Iterable[nn.Module]):
         super().__init__()
         self.networks = nn.ModuleList(networks)
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
-        """All three as they are."""
+        """Return all three unchanged."""
         return {"observations": observations, "actions": actions, "terminated": terminated}
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
-        """``[members, n, length]``."""
+        """Return rewards ``[members, n, length]``."""
         observations, actions = inputs["observations"], inputs["actions"]
         n, length = actions.shape[:2]
         terminated = torch.zeros(n, length, dtype=torch.bool, device=actions.device)
@@ -78,7 +92,7 @@ class PerStep(nn.Module):
 
 
 class AnyNetwork(Protocol):
-    """A `StepNetwork`, or a `RewardNetwork` where it has ``encode``."""
+    """A `StepNetwork`, or a `RewardNetwork` if it has ``encode``."""
 
     forward: Callable[..., Tensor]
 
@@ -90,14 +104,17 @@ def _auto(
 
 
 NETWORKS: Registry[Any] = Registry("reward_model.network", AnyNetwork, {"auto": _auto, "mlp": MLP, "cnn": CNN})
-"""By name."""
+"""Built-in networks by name."""
 
 
 def make_network(observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings) -> Any:
-    """The reward network that ``settings`` name, a `RewardNetwork` and `torch.nn.Module`.
+    """Build the reward network that ``settings.network`` names.
+
+    Returns:
+        A `RewardNetwork` that is a `torch.nn.Module`.
 
     Raises:
-        SettingError: there is none of this name, it does not fit the spaces, or it is no such network.
+        SettingError: no network has this name, it doesn't fit the spaces, or it doesn't behave like a reward network.
     """
     offered: Mapping[str, Any] = {
         "observation_space": observation_space,
@@ -109,7 +126,9 @@ def make_network(observation_space: gym.spaces.Box, action_space: gym.Space[Any]
         return NETWORKS.make(name, **offered)
     first = NETWORKS.make(name, **offered)
     if not isinstance(first, nn.Module):
-        raise SettingError(f"reward_model.network is {name!r}, which makes {first!r}: it must make a torch.nn.Module.")
+        raise SettingError(
+            f"reward_model.network is {name!r}, which returns {first!r}: it must return a torch.nn.Module."
+        )
     network: Any = first
     if not hasattr(first, "encode"):
         others = (NETWORKS.make(name, **offered) for _ in range(settings.ensemble_size - 1))
@@ -121,7 +140,7 @@ def make_network(observation_space: gym.spaces.Box, action_space: gym.Space[Any]
 def _try_out(
     network: Any, observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings
 ) -> None:
-    """Have a user's own network give rewards for fragments of zeros."""
+    """Check a custom network on fragments of zeros."""
     n, length = 2, 3
     observations = torch.as_tensor(np.zeros((n, length + 1, *observation_space.shape), observation_space.dtype))
     actions = np.zeros((n, length, *(action_space.shape or ())), action_space.dtype)
@@ -131,18 +150,18 @@ def _try_out(
         rewards = network(network.encode(observations, torch.as_tensor(actions), torch.zeros(n, dtype=torch.bool)))
     except Exception as error:
         raise SettingError(
-            f"reward_model.network is {settings.network!r}, and trying it on observations {observation_space} and actions "
+            f"reward_model.network is {settings.network!r}, and a trial call with observations {observation_space} and actions "
             f"{action_space} raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}. See "
-            "rlhf_ray.reward.networks for what it is given."
+            "rlhf_ray.reward.networks for its inputs."
         ) from error
     if not isinstance(rewards, Tensor) or tuple(rewards.shape) != wanted:
         shape = tuple(rewards.shape) if isinstance(rewards, Tensor) else type(rewards).__name__
         raise SettingError(
-            f"reward_model.network is {settings.network!r}, and for {n} fragments of {length} steps it gave {shape}: it must give "
-            f"the reward of each step for each member, {wanted} (a network of single steps: [batch])."
+            f"reward_model.network is {settings.network!r}, and for {n} fragments of {length} steps it returned {shape}: it must "
+            f"return the reward of each step for each member, {wanted} (a StepNetwork: [batch])."
         )
     if not rewards.requires_grad:
         raise SettingError(
-            f"reward_model.network is {settings.network!r}, and its rewards depend on no parameter: it must have some and must not "
-            "detach what it gives, or nothing can be fitted."
+            f"reward_model.network is {settings.network!r}, and its rewards depend on no parameter: give it parameters, and don't "
+            "detach its output, or there is nothing to fit."
         )

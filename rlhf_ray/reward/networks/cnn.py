@@ -1,4 +1,4 @@
-"""The cnn: convolutions over state and next state, then a multilayer perceptron that also sees action and done."""
+"""The CNN reward network: convolutions over state and next state, then an MLP that also sees action and done."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rlhf_ray.reward.networks.mlp import other_inputs
 from rlhf_ray.settings import Activation, RewardModelSettings
 
 CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
-"""Filters, kernel size and stride of each convolution. Small on purpose: on a CPU reward fitting is bound by them."""
+"""Filters, kernel size and stride of each convolution. Kept small: on a CPU they dominate the cost of fitting."""
 
 
 class CNN(nn.Module):
-    """See `rlhf_ray.reward.networks.RewardNetwork`.
+    """Convolutional reward network for images. See `rlhf_ray.reward.networks.RewardNetwork`.
 
     Args:
-        observation_space: a uint8 image Box (height, width, channels).
+        observation_space: a uint8 image Box ``[height, width, channels]``.
         action_space: Discrete or Box.
-        settings: inputs, layers, members.
+        settings: inputs, layers and ensemble size.
 
     Raises:
-        SettingError: the observations are no images, or too small.
+        SettingError: the observations are not images, or are too small for the convolutions.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class CNN(nn.Module):
         self.members, self.settings = settings.ensemble_size, settings
         if not is_image(observation_space):
             raise SettingError(
-                f"reward_model.network is 'cnn', and the observations are {observation_space}, no uint8 images of height x width "
+                f"reward_model.network is 'cnn', but the observations are {observation_space}, not uint8 images of height x width "
                 "x channels; use 'mlp' or 'auto'."
             )
         self.encode_action = ActionEncoder(action_space)
@@ -52,19 +52,19 @@ class CNN(nn.Module):
                     inputs += self.convolutions[0](torch.zeros(1, channels * states, height, width)).shape[1]
             except RuntimeError as error:
                 raise SettingError(
-                    f"reward_model.network is 'cnn', and images of {height}x{width} pixels are too small for its convolutions "
+                    f"reward_model.network is 'cnn', but images of {height}x{width} pixels are too small for its convolutions "
                     f"(filters, kernel, stride: {CONVOLUTIONS}); use 'mlp'."
                 ) from error
         self.head = StackedMLP(self.members, inputs, settings.hidden, settings.activation)
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
-        """``features`` ``[n, length, inputs]`` float32, and ``frames``, the observations as they are, where it sees any."""
+        """Return ``features`` ``[n, length, inputs]`` float32 and, if the network sees states, ``frames``: the observations."""
         parts = other_inputs(self.settings, self.encode_action, actions, terminated)
         features = torch.cat(parts, 2) if parts else torch.zeros(*actions.shape[:2], 0, device=actions.device)
         return {"features": features} if self.convolutions is None else {"features": features, "frames": observations}
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
-        """``[members, n, length]``."""
+        """Return rewards ``[members, n, length]``."""
         n, length = inputs["features"].shape[:2]
         features = inputs["features"].flatten(0, 1).expand(self.members, n * length, -1)
         if self.convolutions is not None:
@@ -75,7 +75,7 @@ class CNN(nn.Module):
         return rewards.view(self.members, n, length)
 
     def _images(self, frames: Tensor) -> Tensor:
-        """What the convolutions see of each step, channels joined: ``[n * length, height, width, channels]`` uint8."""
+        """Return the convolutions' input, channels concatenated: ``[n * length, height, width, channels]`` uint8."""
         if self.settings.use_state and self.settings.use_next_state:
             return torch.cat([frames[:, :-1], frames[:, 1:]], -1).flatten(0, 1)
         return (frames[:, :-1] if self.settings.use_state else frames[:, 1:]).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Layers that reward networks are made of: actions as inputs, and the linear layers of all members at once."""
+"""Layers of reward networks: the action encoder and linear layers batched over members."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
 
 
 class ActionEncoder:
-    """Actions as network inputs: one-hot for Discrete; for Box scaled to [-1, 1] where bounded, else unchanged."""
+    """Encodes actions as network inputs: one-hot for Discrete; for Box, scaled to [-1, 1] where bounded, else unchanged."""
 
     def __init__(self, space: gym.Space[object]):
         self.discrete = isinstance(space, gym.spaces.Discrete)
@@ -36,18 +36,18 @@ class ActionEncoder:
             low = (lowest + highest) / 2.0
             scale = np.where(bounded, np.maximum(highest - lowest, 1e-8) / 2.0, 1.0)
         else:
-            raise SettingError(f"The action space is {space}; rewards are learned for Discrete and Box actions.")
+            raise SettingError(f"The action space is {space}; reward networks support Discrete and Box actions.")
         self.low, self.scale = torch.as_tensor(low, dtype=torch.float32), torch.as_tensor(scale, dtype=torch.float32)
 
     def __call__(self, actions: Tensor) -> Tensor:
-        """Encode actions ``[..., *action_shape]``: the result is ``[..., size]`` float32."""
+        """Encode actions ``[..., *action_shape]`` as ``[..., size]`` float32."""
         if self.discrete:
             return nn.functional.one_hot((actions - int(self.low)).long(), self.size).float()
         return (actions.float() - self.low.to(actions.device)) / self.scale.to(actions.device)
 
 
 class StackedLinear(nn.Module):
-    """``members`` linear layers as one batched product."""
+    """``members`` linear layers, computed as one batched product."""
 
     def __init__(self, members: int, inputs: int, outputs: int):
         super().__init__()
@@ -56,17 +56,17 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``[members, batch, inputs]`` to ``[members, batch, outputs]``."""
+        """Map ``[members, batch, inputs]`` to ``[members, batch, outputs]``."""
         members, _, outputs = self.weight.shape
         if outputs == 1 and members > 1:
-            # One after the other: on a CPU a batched product of a single column takes three times as long.
+            # A loop: on a CPU, a batched product with one output column takes three times as long.
             layers = zip(self.bias.unbind(), inputs.unbind(), self.weight.unbind(), strict=True)
             return torch.stack([torch.addmm(*layer) for layer in layers])
         return torch.baddbmm(self.bias, inputs, self.weight)
 
 
 class StackedMLP(nn.Module):
-    """``members`` multilayer perceptrons with a scalar output each."""
+    """``members`` multilayer perceptrons, each with a scalar output."""
 
     def __init__(self, members: int, inputs: int, hidden: tuple[int, ...], activation: Activation):
         super().__init__()
@@ -76,6 +76,6 @@ class StackedMLP(nn.Module):
         self.layers = nn.Sequential(*layers, StackedLinear(members, hidden[-1], 1))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``[members, batch, inputs]`` to ``[members, batch]``."""
+        """Map ``[members, batch, inputs]`` to ``[members, batch]``."""
         outputs: Tensor = self.layers(inputs)
         return outputs.squeeze(-1)

@@ -1,4 +1,4 @@
-"""The mlp: multilayer perceptrons over state, action, next state and done, as the settings switch them on."""
+"""The MLP reward network over state, action, next state and done, each switched on by a setting."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rlhf_ray.settings import RewardModelSettings
 
 
 class MLP(nn.Module):
-    """See `rlhf_ray.reward.networks.RewardNetwork`.
+    """Multilayer perceptron. See `rlhf_ray.reward.networks.RewardNetwork`.
 
     Args:
-        observation_space: Box; images are flattened.
+        observation_space: Box; images are flattened and scaled to [0, 1].
         action_space: Discrete or Box.
-        settings: inputs, layers, members.
+        settings: inputs, layers and ensemble size.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class MLP(nn.Module):
         self.head = StackedMLP(self.members, inputs, settings.hidden, settings.activation)
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
-        """``features`` ``[n, length, inputs]`` float32."""
+        """Return ``features`` ``[n, length, inputs]`` float32."""
         n, length = actions.shape[:2]
         vectors = observations.flatten(2).float() * self.scale_observation
         parts = []
@@ -45,7 +45,7 @@ class MLP(nn.Module):
         return {"features": torch.cat(parts, 2) if parts else vectors.new_zeros((n, length, 0))}
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
-        """``[members, n, length]``."""
+        """Return rewards ``[members, n, length]``."""
         features = inputs["features"].flatten(0, 1)
         rewards: Tensor = self.head(features.expand(self.members, *features.shape))
         return rewards.view(self.members, *inputs["features"].shape[:2])
@@ -54,7 +54,7 @@ class MLP(nn.Module):
 def other_inputs(
     settings: RewardModelSettings, encode_action: ActionEncoder, actions: Tensor, terminated: Tensor
 ) -> list[Tensor]:
-    """What a network sees besides observations, each ``[n, length, size]`` float32: the action, and whether the step ended all."""
+    """Return the inputs besides observations, each ``[n, length, size]`` float32: the action, and whether the step terminated."""
     parts = []
     if settings.use_action:
         parts.append(encode_action(actions).flatten(2))

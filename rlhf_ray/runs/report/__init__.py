@@ -1,1 +1,1 @@
-"""What a run came to, for people to read: its report, and what may be said of its numbers."""
+"""The run report: a readable page on a run's outcome, and caveats about its numbers."""

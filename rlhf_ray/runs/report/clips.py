@@ -1,4 +1,4 @@
-"""A few of a run's compared pairs, ready to be shown: what was seen, what was answered, and what both returns say."""
+"""Prepares some of a run's comparisons for the report: the fragments, the answer, and the true and learned returns."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rlhf_ray.reward import RewardEnsemble
 Answer = Literal["preferred", "other", "tie"]
 
 FRAMES = 8
-"""Frames of a film strip."""
+"""Number of frames in a film strip."""
 COMPONENTS = 8
-"""Components of an observation that are drawn, and of an action."""
+"""Maximum number of plotted components of an observation, and of an action."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One picture of a film strip: the step it is of, and a PNG as a data URI."""
+    """One frame of a film strip: its step, and a PNG image as a data URI."""
 
     step: int
     image: str
@@ -37,18 +37,18 @@ class Frame:
 
 @dataclass(frozen=True)
 class Side:
-    """One fragment of a pair.
+    """One fragment of a comparison.
 
     Attributes:
         name: left or right.
-        answer: what the teacher's answer makes of it.
-        true_return: NaN where the true reward is not known.
-        learned_return: by the saved reward model; NaN without one.
-        policy: who acted.
-        start: steps of the episode before the fragment.
-        frames: a film strip, for images.
-        plot: components over steps, for vectors.
-        left_out: components that the plot does not show.
+        answer: the teacher's answer for this fragment.
+        true_return: true return; NaN if unknown.
+        learned_return: learned return from the saved reward model; NaN without one.
+        policy: the policy that acted.
+        start: number of episode steps before the fragment.
+        frames: a film strip, for image observations.
+        plot: components over steps, for vector observations.
+        left_out: number of components that the plot does not show.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """One comparison. ``number`` counts from 1 in the order in which the answers were stored."""
+    """One comparison. ``number`` counts from 1, in the order in which answers were stored."""
 
     number: int
     preference: float
@@ -73,12 +73,12 @@ class Pair:
 
     @property
     def against_true_return(self) -> bool:
-        """Whether the true returns contradict the answer. False for a tie, and where they are not known."""
+        """Whether the true returns contradict the answer. False for a tie or if they are unknown."""
         return (self.left.true_return - self.right.true_return) * (self.preference - 0.5) < 0
 
     @property
     def model_agrees(self) -> bool | None:
-        """Whether the reward model gives the preferred side the larger return; None for a tie and without a model."""
+        """Whether the reward model gives the preferred side the higher return; None for a tie or without a model."""
         difference = self.left.learned_return - self.right.learned_return
         if self.preference == 0.5 or math.isnan(difference):
             return None
@@ -86,7 +86,7 @@ class Pair:
 
 
 def choose(preferences: FloatArray, count: int) -> IntArray:
-    """``count`` positions spread evenly over the decided answers of a run, one of which gives way to a tie if there is one."""
+    """Choose ``count`` positions spread evenly over a run's answers without ties, and one tie in place of one of them if any."""
     ties, decided = np.flatnonzero(preferences == 0.5), np.flatnonzero(preferences != 0.5)
     shown_ties = ties[len(ties) // 2 :][: min(1, count)] if len(decided) >= count else ties[:count]
     wanted = min(count - len(shown_ties), len(decided))
@@ -95,12 +95,12 @@ def choose(preferences: FloatArray, count: int) -> IntArray:
 
 
 def show_pairs(comparisons: Comparisons, reward: RewardEnsemble | None, count: int) -> list[Pair]:
-    """``count`` of the comparisons (see `choose`), drawn.
+    """Prepare ``count`` of the comparisons (see `choose`) for the report.
 
     Args:
-        comparisons: all of the run.
+        comparisons: all comparisons of the run.
         reward: the saved reward model, if there is one.
-        count: how many to draw.
+        count: number of comparisons to show.
     """
     chosen = choose(comparisons.preferences, count)
     shown = comparisons[chosen]
@@ -149,21 +149,21 @@ def _policy(version: int) -> str:
 
 
 def _limits(sides: list[Array]) -> list[tuple[float, float]]:
-    """Lowest and highest finite value of each component over both sides."""
+    """Minimum and maximum finite value of each component over both sides."""
     values = np.concatenate([side.astype(np.float64) for side in sides])
     columns = [column[np.isfinite(column)] for column in values.T]
     return [(float(c.min()), float(c.max())) if len(c) else (0.0, 0.0) for c in columns]
 
 
 def _components_plot(observations: Array, actions: Array, limits: Sequence[tuple[float, float]]) -> Markup:
-    """One fragment: a line for each component of its observations and a stair for each of its actions, one below the other.
+    """Plot one fragment: a line per observation component and a step plot per action component, stacked.
 
-    Written without matplotlib: there are twelve of these on a page, and each would take it longer than all curves together.
+    Does not use matplotlib: a page has twelve of these plots, and each would take longer than all curves together.
 
     Args:
         observations: ``[length + 1, observations]``.
         actions: ``[length, actions]``.
-        limits: lowest and highest value of each of these components, to be drawn alike for both sides of a pair.
+        limits: minimum and maximum of each component, the same for both sides of a comparison.
     """
     length, n = len(actions), observations.shape[1]
     left, right, row, line = 46, 255, 42, 24
@@ -176,7 +176,7 @@ def _components_plot(observations: Array, actions: Array, limits: Sequence[tuple
     for i, (low, high) in enumerate(limits):
         top = 6 + i * row
         values = observations[:, i] if i < n else actions[:, i - n]
-        # A component that does not change is drawn half way up.
+        # Draw a constant component at half height.
         depths = (high - values.astype(np.float64)) / (high - low) if high > low else np.full(len(values), 0.5)
         heights: FloatArray = top + line * depths
         if i < n:
@@ -184,7 +184,7 @@ def _components_plot(observations: Array, actions: Array, limits: Sequence[tuple
             points = [(left + scale * t, y) for t, y in enumerate(heights)]
         else:
             shape, label = "action", "action" if actions.shape[1] == 1 else f"action[{i - n}]"
-            # An action lasts from its step to the next one.
+            # An action lasts until the next step.
             points = [(left + scale * (t + dt), y) for t, y in enumerate(heights) for dt in (0, 1)]
         bounds = [(top, high), (top + line, low)] if high > low else [(top + line / 2, low)]
         for y, bound in bounds:
@@ -202,7 +202,7 @@ def _components_plot(observations: Array, actions: Array, limits: Sequence[tuple
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
-    """An SVG path through ``points``, broken where one is not finite."""
+    """An SVG path through ``points``, interrupted at non-finite ones."""
     commands, command = [], "M"
     for x, y in points:
         if math.isfinite(y):
@@ -212,7 +212,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _film_strip(observations: Array) -> tuple[Frame, ...]:
-    """Frames of ``[steps, height, width, channels]`` uint8 observations, spread evenly from the first to the last."""
+    """Evenly spaced frames of ``[steps, height, width, channels]`` uint8 observations."""
     steps = np.linspace(0, len(observations) - 1, min(FRAMES, len(observations))).round().astype(int)
     return tuple(Frame(int(step), _png(picture(observations[step]))) for step in steps)
 

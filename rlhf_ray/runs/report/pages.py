@@ -1,4 +1,4 @@
-"""Report pages from their templates: one file each, which loads nothing."""
+"""Render report pages from templates; each page is one self-contained file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlhf_ray.runs.report import summary
 
 
 def render(template: str, **values: Any) -> str:
-    """The page of a template in this folder; a value that it names and is not given is an error."""
+    """Render a template of this folder. A missing value is an error."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""Plots as inline SVG. Their colours are CSS variables of the page, so that one drawing serves light and dark."""
+"""Plots as inline SVG. Colours are CSS variables of the page, so that one plot works in light and dark mode."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rlhf_ray.data.arrays import FloatArray
 Rows = Sequence[dict[str, Any]]
 """The metrics of a run, one dictionary per iteration."""
 
-# What matplotlib draws with, and the CSS variable that takes its place. Series colours are Okabe and Ito's, which people with
-# any of the common colour blindnesses can tell apart.
+# Colours for matplotlib, each replaced by a CSS variable. The series use the Okabe-Ito palette, which is safe for the common forms
+# of colour blindness.
 INK, MUTED, GRID = "#1b1f24", "#59636e", "#d8dde3"
 TRUE, LEARNED, HELD_OUT, TRAIN = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 _VARIABLES = {
@@ -34,7 +34,7 @@ _VARIABLES = {
     TRAIN: "--train",
 }
 _STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text: readable by machines, and set in the page's font
+    "svg.fonttype": "none",  # keep text as text: machine-readable, and in the page's font
     "font.size": 10,
     "text.color": INK,
     "axes.labelcolor": INK,
@@ -64,32 +64,32 @@ _STYLE: dict[Any, Any] = {
 }
 _POINTS_PER_INCH = 72
 _WIDTH = 360
-"""Width of a plot in its own units (points). A page shows it 1.4 times as wide on a desktop, and as wide as it is on a phone."""
+"""Width of a plot in points. A page shows it 1.4 times as wide on a desktop, and at this size on a phone."""
 _MARKED = 40
-"""With more values than this, a curve is drawn without a mark at each."""
+"""Maximum number of values for which a curve has markers."""
 
 
 def render(name: str, description: str, size: tuple[float, float], draw: Callable[[Figure], None]) -> Markup:
-    """What ``draw`` draws into a figure, as an ``<svg>`` element to be put into a page.
+    """Render a figure as an ``<svg>`` element to embed in a page.
 
     Args:
-        name: of the plot; different for each plot of a page, since it makes the ids in it different.
-        description: for people who cannot see it.
-        size: width and height in points.
-        draw: draws into the figure.
+        name: name of the plot, unique on the page, because element ids derive from it.
+        description: alternative text.
+        size: width and height, in points.
+        draw: function that draws into the figure.
     """
     buffer = io.StringIO()
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=(size[0] / _POINTS_PER_INCH, size[1] / _POINTS_PER_INCH), layout="constrained")
         draw(figure)
-        figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]  # once; saving would do it twice
+        figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]  # run the layout once; saving would run it twice
         figure.set_layout_engine(None)
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return _inline(buffer.getvalue(), description)
 
 
 def _inline(document: str, description: str) -> Markup:
-    """An SVG document of matplotlib's as an element for an HTML page: without namespaces, metadata, style sheet and group ids."""
+    """Turn matplotlib's SVG document into an element for HTML, without namespaces, metadata, style sheet and group ids."""
     body = document[document.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, flags=re.DOTALL)
@@ -100,13 +100,13 @@ def _inline(document: str, description: str) -> Markup:
         body = body.replace(colour, f"var({variable})")
     body = re.sub(r"\n\s*", "\n", body)
     box = re.search(r"viewBox=\"[^\"]*\"", body)
-    assert box is not None  # matplotlib always writes one
+    assert box is not None  # matplotlib always writes a viewBox
     opening = Markup('<svg class="plot" role="img" aria-label="{}" {}>').format(description, Markup(box[0]))
     return opening + Markup(body[body.index(">") + 1 :])
 
 
 def series(rows: Rows, name: str, over: str = "env_steps") -> tuple[FloatArray, FloatArray]:
-    """The values of the metric ``name`` and of ``over``, where both are numbers: x and y, ``[n]`` each."""
+    """The values of ``over`` and of the metric ``name`` where both are numbers: x and y, ``[n]`` each."""
     points = [
         (float(row[over]), float(row[name])) for row in rows if is_number(row.get(over)) and is_number(row.get(name))
     ]
@@ -115,17 +115,17 @@ def series(rows: Rows, name: str, over: str = "env_steps") -> tuple[FloatArray, 
 
 
 def is_number(value: object) -> bool:
-    """Whether ``value`` is a finite number (and not a truth value)."""
+    """Whether ``value`` is a finite number (and not a bool)."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def returns_plot(rows: Rows, random: float | None, reference: float | None) -> Markup | None:
-    """True and learned return over environment steps, in two panels of which each has its own scale.
+    """True and learned return over environment steps, in two panels with separate scales.
 
     Args:
         rows: the metrics.
-        random: true return of random actions, to draw as a line across.
-        reference: the same of the reference.
+        random: true return of random actions, drawn as a horizontal line.
+        reference: true return of the reference, drawn as a horizontal line.
     """
     true, learned = series(rows, "true_return_mean"), series(rows, "learned_return_mean")
     if not len(true[0]) and not len(learned[0]):
@@ -135,7 +135,7 @@ def returns_plot(rows: Rows, random: float | None, reference: float | None) -> M
         upper, lower = figure.subplots(2, 1, sharex=True)
         _curve(upper, *true, TRUE)
         if random is not None:
-            _level(upper, "random actions", random, right=True)  # where a curve that begins there has left it
+            _level(upper, "random actions", random, right=True)  # on the right, where the curve has moved away from it
         if reference is not None:
             _level(upper, "reference", reference)
         upper.set_title("True return", color=TRUE)
@@ -174,7 +174,7 @@ def accuracy_plot(rows: Rows) -> Markup | None:
 
 
 def comparisons_plot(rows: Rows, budget: float | None) -> Markup | None:
-    """Comparisons answered so far over environment steps, and the label budget as a line across."""
+    """Number of comparisons over environment steps, and the label budget as a horizontal line."""
     steps, answered = series(rows, "comparisons")
     if not len(steps):
         return None
@@ -184,16 +184,16 @@ def comparisons_plot(rows: Rows, budget: float | None) -> Markup | None:
         axes.step(steps, answered, where="post", color=INK)
         if budget is not None:
             _level(axes, "budget", budget)
-        axes.set(ylabel="comparisons answered")
+        axes.set(ylabel="comparisons")
         axes.margins(y=0.12)
         axes.set_ylim(bottom=0)
         steps_axis(axes)
 
-    return render("comparisons", "Comparisons answered so far over environment steps.", (_WIDTH, 180), draw)
+    return render("comparisons", "Number of comparisons over environment steps.", (_WIDTH, 180), draw)
 
 
 def scale_plot(rows: Rows) -> Markup | None:
-    """Standard deviation and mean of the raw learned reward over reward versions, in two panels."""
+    """Standard deviation and mean of the raw reward over reward versions, in two panels."""
     deviation, mean = (series(rows, name, "reward_version") for name in ("reward_std", "reward_mean"))
     if not len(deviation[0]) and not len(mean[0]):
         return None
@@ -222,9 +222,9 @@ def learner_plot(rows: Rows) -> Markup | None:
     def draw(figure: Figure) -> None:
         upper, lower = figure.subplots(2, 1, sharex=True)
         _curve(upper, *entropy, INK)
-        upper.set(title="Entropy of the policy", ylabel="nats")
+        upper.set(title="Policy entropy", ylabel="nats")
         _curve(lower, *explained, INK)
-        lower.set(title="Explained variance of the value function", ylabel="share")
+        lower.set(title="Explained variance of the value function", ylabel="fraction")
         for axes in (upper, lower):
             axes.yaxis.set_major_locator(MaxNLocator(4))
         steps_axis(lower)
@@ -237,7 +237,7 @@ def _curve(axes: Axes, x: FloatArray, y: FloatArray, colour: str, marker: str = 
 
 
 def _level(axes: Axes, name: str, level: float, right: bool = False) -> None:
-    """A line across at the height ``level`` with its name: above it on the left, or below it on the right."""
+    """A horizontal line at ``level`` with its name: above it on the left, or below it on the right."""
     axes.axhline(level, color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
     axes.annotate(
         name,
@@ -253,13 +253,13 @@ def _level(axes: Axes, name: str, level: float, right: bool = False) -> None:
 
 
 def steps_axis(axes: Axes) -> None:
-    """Label the axis below as one of environment steps."""
+    """Label the x axis as environment steps."""
     axes.set(xlabel="environment steps")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
 
 
 def _short(value: float) -> str:
-    """A number of steps as on an axis: 20k, 1.5M."""
+    """Format a number of steps for an axis: 20k, 1.5M."""
     for unit, letter in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:.4g}{letter}"

@@ -1,4 +1,4 @@
-"""Reporting: a run that came to an outcome leaves a report."""
+"""The callback that writes the report at the end of a run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 class Reporting(Callback):
-    """Writes the report."""
+    """Writes the report if the run has an outcome."""
 
     def on_start(self, run: TrainingRun) -> None:
         """Remember the folder."""
         self._path = run.folder.path
 
     def on_end(self, outcome: Outcome | None) -> None:
-        """Write it."""
+        """Write the report."""
         if outcome is not None:
-            from rlhf_ray.runs.report.run_report import write_report  # matplotlib, which training does without
+            from rlhf_ray.runs.report.run_report import write_report  # imports matplotlib, which training does not need
 
             write_report(self._path)

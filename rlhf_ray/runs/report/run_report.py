@@ -1,7 +1,6 @@
-"""The run report: one page about one run, from the files in its folder.
+"""The run report: one page per run, made from the files in the run folder.
 
-The page needs nothing but itself: no script, no network, no file beside it. Its policy (``Content-Security-Policy``) forbids a
-browser to ask for anything.
+The page is self-contained: no scripts, no network, no other files. Its ``Content-Security-Policy`` forbids all requests.
 """
 
 from __future__ import annotations
@@ -22,34 +21,34 @@ from rlhf_ray.settings import Experiment, to_json
 from rlhf_ray.store import PreferenceStore
 
 PAIRS = 6
-"""Compared pairs that the page shows."""
+"""Number of comparisons shown on the page."""
 
 _T = TypeVar("_T")
 
 
 def write_report(run: Path) -> Path:
-    """Write ``report.html`` into the folder ``run`` of a run, which may be going on or broken off.
+    """Write ``report.html`` into the run folder ``run``. The run may be unfinished or still running.
 
-    What is missing in the folder, or cannot be read, is named on the page. Nothing else in the folder is changed.
+    The page lists missing and unreadable files. Nothing else in the folder changes.
 
     Returns:
         The path of the page.
 
     Raises:
-        ValueError: the folder is not there, or holds nothing of a run.
+        ValueError: the folder does not exist or is not a run folder.
     """
     folder = RunFolder(run)
     if not any(path.exists() for path in (folder.config, folder.run, folder.metrics, folder.result)):
         raise ValueError(
-            f"{run} is no run folder: it has none of config.json, run.json, metrics.jsonl and result.json. "
-            "Name the folder that the training wrote."
+            f"{run} is not a run folder: it has none of config.json, run.json, metrics.jsonl and result.json. "
+            "Give the folder that the training wrote."
         )
     folder.report.write_text(_page(read_run(folder)), encoding="utf-8")
     return folder.report
 
 
 def read_run(folder: RunFolder) -> Run:
-    """What is in ``folder``, as far as it is there and can be read."""
+    """Read everything in ``folder`` that exists and is readable."""
     unreadable: list[str] = []
 
     def attempt(path: Path, load: Callable[[Path], _T]) -> _T | None:
@@ -57,11 +56,11 @@ def read_run(folder: RunFolder) -> Run:
             return None
         try:
             return load(path)
-        except Exception as error:  # whatever is wrong with one part, the report is about the others too
+        except Exception as error:  # one bad part must not prevent a report on the others
             unreadable.append(f"{path.relative_to(folder.path)}: {error}")
             return None
 
-    # Opening a folder that is no store would make one of it.
+    # Opening a folder that is not a store would create one.
     comparisons = attempt(folder.preferences / "store.json", lambda path: PreferenceStore(path.parent).load())
     return Run(
         name=folder.path.name,
@@ -78,12 +77,12 @@ def read_run(folder: RunFolder) -> Run:
 def _read_object(path: Path) -> dict[str, Any]:
     value = json.loads(path.read_text())
     if not isinstance(value, dict):
-        raise ValueError("it holds no JSON object")
+        raise ValueError("it is not a JSON object")
     return value
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
-    """The metrics, one row per iteration: of an iteration written twice (by a run that was resumed) the later."""
+    """The metrics, one row per iteration; for an iteration written twice (by a resumed run), the later row."""
     rows = {row.get("iteration", i): row for i, row in enumerate(read_metrics(path)) if isinstance(row, dict)}
     return list(rows.values())
 
@@ -91,7 +90,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
 def _read_reward(path: Path, comparisons: Comparisons | None) -> RewardEnsemble:
     reward = RewardEnsemble.load(path)
     if comparisons is not None:
-        reward.fragment_returns(comparisons.pairs.left[:1])  # fails for a model of another environment
+        reward.fragment_returns(comparisons.pairs.left[:1])  # raises for a reward model of another environment
     return reward
 
 
@@ -130,7 +129,7 @@ def _object(values: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _settings(settings: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, str | None]]]]:
-    """The settings by group: name, value, and the default where it is another. The experiment's own come first."""
+    """The settings by group: name, value, and the default if it differs. The experiment's own settings come first."""
     defaults = to_json(Experiment())
     own = {name: value for name, value in settings.items() if not isinstance(value, dict)}
     groups = {"experiment": own} | {name: value for name, value in settings.items() if isinstance(value, dict)}
@@ -148,5 +147,5 @@ def _settings(settings: dict[str, Any]) -> list[tuple[str, list[tuple[str, str, 
 
 
 def _setting_text(value: object) -> str:
-    """A setting as the command line takes it."""
+    """Format a setting as on the command line."""
     return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""What a run came to, in numbers and in plain words."""
+"""Texts and numbers of the run report."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from rlhf_ray.runs.report.plots import is_number
 from rlhf_ray.runs.report.verdict import compare, share_of_the_way, verdicts
 
 MANY_TIES = 0.25
-"""Share of ties above which they are worth a warning."""
+"""Fraction of ties above which the report warns."""
 
 AGENTS = {
     "random": "Random actions",
-    "trained": "Trained from comparisons",
+    "trained": "Trained on the learned reward",
     "reference": "Reference: same PPO, true reward",
 }
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder holds; None or empty for what is missing."""
+    """The contents of a run folder; None or empty for missing parts."""
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
-    """As they were written, since a run may be older or newer than the settings of today."""
+    """As written: the run may be of an older or newer version than these settings."""
     about: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] | None = None
     comparisons: Comparisons | None = None
     reward: RewardEnsemble | None = None
     unreadable: tuple[str, ...] = ()
-    """What is there and cannot be read, each with the reason."""
+    """Unreadable files, each with the reason."""
 
     @property
     def environment(self) -> str:
-        """The environment's name, as far as any file tells."""
+        """The environment's name, if any file has it."""
         return str(self._told("environment", "an unknown environment"))
 
     @property
@@ -51,13 +51,13 @@ class Run:
 
     @property
     def step_budget(self) -> float | None:
-        """The environment steps the settings allow, or None."""
+        """The budget of environment steps, or None."""
         value = self.settings.get("total_env_steps")
         return value if is_number(value) else None
 
     @property
     def label_budget(self) -> float | None:
-        """The comparisons the settings allow, or None."""
+        """The budget of comparisons, or None."""
         preferences = self.settings.get("preferences")
         value = preferences.get("comparisons") if isinstance(preferences, dict) else None
         return value if is_number(value) else None
@@ -67,20 +67,20 @@ class Run:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the run was stopped by somebody and still came to a result."""
+        """Whether the run was interrupted and still wrote a result."""
         return bool((self.result or {}).get("interrupted") or self.about.get("interrupted"))
 
     def latest(self, metric: str) -> float | None:
-        """The last value of a metric that is a number."""
+        """The last numeric value of a metric."""
         return next((row[metric] for row in reversed(self.rows) if is_number(row.get(metric))), None)
 
     def outcome(self, name: str, metric: str | None = None) -> float | None:
-        """A number of the result, or else the latest of the metric (called ``name`` too if not given)."""
+        """A number from the result, or else the latest value of ``metric`` (default: ``name``)."""
         value = (self.result or {}).get(name)
         return value if is_number(value) else self.latest(metric or name)
 
     def agent(self, agent: str, name: str) -> float | None:
-        """A number of the result about one of the `AGENTS`."""
+        """A number from the result for one of the `AGENTS`."""
         values = (self.result or {}).get(agent)
         value = values.get(name) if isinstance(values, dict) else None
         return value if is_number(value) else None
@@ -88,7 +88,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Note:
-    """Something worth knowing about a run; ``warns`` if it calls for attention."""
+    """A note about a run; ``warns`` if it needs attention."""
 
     subject: str
     amount: str
@@ -97,39 +97,37 @@ class Note:
 
 
 def status(run: Run) -> str | None:
-    """One sentence about a run that is not whole; None for one that is."""
+    """A sentence about an incomplete run; None for a complete one."""
     steps = run.outcome("env_steps")
     reached = "" if steps is None else f" at {number(steps)}"
     if steps is not None and run.step_budget is not None:
         reached += f" of {number(run.step_budget)}"
     reached += " environment steps" if reached else ""
     if run.interrupted:
-        return f"This run was interrupted{reached}. What follows is what it had come to by then."
+        return f"This run was interrupted{reached}. The report shows its state at that point."
     if run.result is None:
-        seen = f" The last iteration on record ended{reached}." if reached else ""
-        return (
-            f"This run has no result: it is still going on, or it was killed.{seen} The agents have not been evaluated."
-        )
+        seen = f" The last recorded iteration ended{reached}." if reached else ""
+        return f"This run has no result: it is still running or was killed.{seen} The agents have not been evaluated."
     return None
 
 
 def reading(run: Run) -> str:
-    """What the headline numbers say, in a sentence or two."""
+    """The headline numbers in a sentence or two."""
     sentences = []
     random, trained = (run.agent(agent, "true_return_mean") for agent in ("random", "trained"))
     if random is not None and trained is not None:
         sentences.append(_gain(run, random, trained))
     accuracy, held_out = run.outcome("held_out_accuracy"), run.latest("held_out")
     if accuracy is not None:
-        among = f" ({number(int(held_out))} held out)" if held_out else ""
+        among = f" ({number(int(held_out))} comparisons)" if held_out else ""
         sentences.append(
-            f"The reward model agrees with {percent(accuracy)} of the answers it was not trained on{among}; chance is 50%."
+            f"The reward model agrees with {percent(accuracy)} of the held-out answers{among}; chance is 50%."
         )
     return " ".join(sentences)
 
 
 def warnings(run: Run) -> list[str]:
-    """What the headline numbers could hide (`verdicts`): sentences."""
+    """Caveats about the headline numbers (`verdicts`), as sentences."""
     return [verdict.message for verdict in verdicts(run.result or {})]
 
 
@@ -144,17 +142,17 @@ def _gain(run: Run, random: float, trained: float) -> str:
     agents: dict[str, Any] = run.result or {}
     surely_better = compare(agents["trained"], agents["random"]) > 0
     against = (
-        f"up from {number(random)} of random actions" if surely_better else f"that of random actions {number(random)}"
+        f"up from {number(random)} for random actions" if surely_better else f"and {number(random)} for random actions"
     )
     sentence += f" trained agent's true return is {number(trained)}, {against}"
     share = share_of_the_way(agents)
     if share is not None:
-        sentence += f": {percent(share)} of the way to the same PPO trained on the true reward"
+        sentence += f": {percent(share)} of the way to PPO on the true reward"
     return f"{sentence}."
 
 
 def headline(run: Run) -> list[tuple[str, str, str, str, bool]]:
-    """Rows of the headline table: agent, true return, standard deviation, episodes, and whether it is the trained one."""
+    """Rows of the headline table: agent, true return, standard deviation, episodes, and whether it is the trained agent."""
     rows = []
     for agent, label in AGENTS.items():
         mean, deviation, episodes = (
@@ -166,7 +164,7 @@ def headline(run: Run) -> list[tuple[str, str, str, str, bool]]:
 
 
 def facts(run: Run) -> list[tuple[str, str, str]]:
-    """The other headline numbers: name, value, and what it is out of."""
+    """The other headline numbers: name, value, and total."""
     accuracy, held_out = run.outcome("held_out_accuracy"), run.latest("held_out")
     iterations = run.latest("iteration")
     of_comparisons = "" if run.label_budget is None else f"of {number(run.label_budget)}"
@@ -191,22 +189,22 @@ def facts(run: Run) -> list[tuple[str, str, str]]:
 
 
 def notes(run: Run) -> list[Note]:
-    """What to know before trusting the numbers."""
+    """Notes for interpreting the numbers."""
     too_short = int(run.latest("too_short") or 0)
     failed = int(sum(row["clips_failed"] for row in run.rows if is_number(row.get("clips_failed"))))
-    found = [Note("A part of the run folder cannot be read", "", reason, True) for reason in run.unreadable]
+    found = [Note("Unreadable file in the run folder", "", reason, True) for reason in run.unreadable]
     if run.rows:
         found += [
             Note(
-                "Stretches of episodes too short for a fragment",
+                "Trajectories too short for a fragment",
                 number(too_short),
-                "They cannot be asked about. A shorter fragments.length would let them.",
+                "They can't be compared. A smaller fragments.length would include them.",
                 too_short > 0,
             ),
             Note(
-                "Rollouts that gave no clips because of an error",
+                "Rollouts without fragments because of an error",
                 number(failed),
-                "Training went on without them; the log of the run says why.",
+                "Training continued without them; see the run's log for the reason.",
                 failed > 0,
             ),
             _short_rounds(run),
@@ -216,9 +214,9 @@ def notes(run: Run) -> list[Note]:
         gathered_more, held = gathered(latest), held_back(latest)
         found += [
             Note(
-                "First clips",
+                "First fragments",
                 f"{number(latest['first_clips_env_steps'])} steps",
-                gathered_more or f"Clips of {latest['fragments_length']} steps, chosen from the episodes' length.",
+                gathered_more or f"Fragments of {latest['fragments_length']} steps, chosen by episode length.",
                 gathered_more is not None,
             ),
             Note(
@@ -234,7 +232,7 @@ def notes(run: Run) -> list[Note]:
             Note(
                 "Ties among the answers",
                 f"{number(ties)} of {number(answers)} ({percent(ties / answers)})",
-                "A tie teaches only that two clips are alike. Where there are many, longer fragments may differ more.",
+                "A tie only says that two fragments are similar. If there are many ties, try longer fragments.",
                 ties / answers > MANY_TIES,
             )
         )
@@ -242,7 +240,7 @@ def notes(run: Run) -> list[Note]:
 
 
 def alarms(run: Run) -> list[dict[str, Any]] | None:
-    """Each alarm that was raised: name, message, remedy, and at which iteration and env_steps; None where none watched."""
+    """The raised alarms with name, message, remedy, iteration and env_steps; None if alarms were not recorded."""
     if not any("raised" in row for row in run.rows):
         return None
     return [
@@ -253,14 +251,14 @@ def alarms(run: Run) -> list[dict[str, Any]] | None:
 
 
 def metrics(run: Run) -> list[tuple[str, str, str]]:
-    """Each number of the run's metrics: its name, the newest value, and what it is."""
+    """The run's numeric metrics: name, latest value and description."""
     names = dict.fromkeys(name for row in run.rows for name in row)
     newest = [(name, run.latest(name)) for name in sorted(names, key=_declared_at)]
     return [(name, number(value), described(name)) for name, value in newest if value is not None]
 
 
 def _declared_at(name: str) -> int:
-    """The place of the metric in the table of all: those that are not declared come last."""
+    """Position of the metric in `METRICS`; undeclared metrics come last."""
     found = metric_of(name)
     return list(METRICS).index(found[0].name) if found is not None else len(METRICS)
 
@@ -273,15 +271,15 @@ def _short_rounds(run: Run) -> Note:
         missing = ", ".join(f"round {row.get('round', '?')}: {row['answered']} of {row['wanted']}" for row in short[:5])
         amount += f" ({missing}{', …' if len(short) > 5 else ''})"
     return Note(
-        "Rounds with fewer answers than wanted",
+        "Rounds with too few answers",
         amount,
-        "There were too few fragments to make pairs of, or answers failed to come. Later rounds ask for what is missing.",
+        "There were too few fragments to pair, or answers are missing. Later rounds ask for the missing ones.",
         bool(short),
     )
 
 
 def number(value: float | None) -> str:
-    """A number to be read: four significant digits for a fraction, thousands separated, – for none."""
+    """Format a number: four significant digits for fractions, thousands separators, – for None."""
     if value is None or not math.isfinite(value):
         return "–"
     if float(value).is_integer() and abs(value) < 1e15:
@@ -295,7 +293,7 @@ def number(value: float | None) -> str:
 
 
 def setting(value: object) -> str:
-    """A setting's value as on a page."""
+    """Format a setting's value."""
     if value is None:
         return "–"
     if isinstance(value, float):
@@ -304,12 +302,12 @@ def setting(value: object) -> str:
 
 
 def percent(share: float) -> str:
-    """A share between 0 and 1 in percent."""
+    """Format a fraction as percent."""
     return f"{100 * share:.0f}%".replace("-", "−") if abs(share) < 10 else f"{number(round(100 * share))}%"
 
 
 def duration(seconds: float | None) -> str:
-    """A time in its two largest units."""
+    """Format a duration in its two largest units."""
     if seconds is None:
         return "–"
     whole = round(seconds)
@@ -321,7 +319,7 @@ def duration(seconds: float | None) -> str:
 
 
 def date(text: object) -> str | None:
-    """An ISO time as people write it, in UTC; None where there is none, and as it is where it is no such time."""
+    """Format an ISO time in UTC; None for an empty text, and unchanged if it is not an ISO time."""
     if not text:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Verdicts: what a run's outcome must not be taken for, told from its returns, their noise, and how much its actions vary."""
+"""Verdicts: caveats about a run's outcome, from its returns, their noise, and the variation of its actions."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 SURE = 2.0
-"""Standard errors that two mean returns must differ by before one is called larger."""
+"""Standard errors by which two mean returns must differ to count as different."""
 
 COLLAPSED = 0.1
-"""How much an agent's actions vary, as a share of how much random ones do, below which it does the same at every step."""
+"""Variation of an agent's actions relative to random actions; below it, the agent takes the same action at every step."""
 
 Result = Mapping[str, Any]
-"""What ``result.json`` holds; parts may be missing."""
+"""The contents of ``result.json``; parts may be missing."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Something that the outcome's numbers alone could hide.
+    """A caveat about the outcome's numbers.
 
     Attributes:
-        name: which verdict, always the same.
-        message: a sentence or two.
+        name: fixed name of the verdict.
+        message: one or two sentences.
     """
 
     name: str
@@ -31,11 +31,11 @@ class Verdict:
 
 
 NO_SUCCESS = frozenset({"below_random", "no_better_than_random", "actions_collapsed", "reference_says_nothing"})
-"""Verdicts beside which a share of the way to the reference would read like a success that there is none of."""
+"""Verdicts with which a normalised return would suggest a success that did not happen."""
 
 
 def verdicts(result: Result) -> list[Verdict]:
-    """All that hold of ``result``; none where the trained agent has not been evaluated."""
+    """The verdicts on ``result``; empty if the trained agent was not evaluated."""
     trained, random, reference = (_agent(result, name) for name in ("trained", "random", "reference"))
     if trained is None or random is None:
         return []
@@ -46,34 +46,34 @@ def verdicts(result: Result) -> list[Verdict]:
         found["below_random"] = f"The trained agent is worse than random actions: {returns}."
     elif better == 0:
         found["no_better_than_random"] = (
-            f"The trained agent cannot be told apart from random actions: {returns}, a difference that so few episodes do "
-            "not tell from chance."
+            f"The trained agent is not significantly different from random actions: {returns}. Evaluate more episodes to "
+            "reduce the noise."
         )
     if (share := _variety(trained, random)) < COLLAPSED:
         found["actions_collapsed"] = (
-            f"The trained agent does nearly the same at every step: its actions vary {100 * share:.2g}% as much as random "
-            f"ones. What it earns is what doing that earns.{_in_training(result, trained)}"
+            f"The trained agent takes nearly the same action at every step: its actions vary {100 * share:.2g}% as much as "
+            f"random ones. Its return is that of a constant action.{_in_training(result, trained)}"
         )
     if reference is not None and compare(reference, random) <= 0:
         found["reference_says_nothing"] = (
             f"The reference is no better than random actions either (true return {_number(reference)}): with these "
-            "settings PPO does not learn the task from the true reward, so the reference is no measure."
+            "settings PPO does not learn the task from the true reward, so the reference is not a valid baseline."
         )
     elif reference is not None and _variety(reference, random) < COLLAPSED:
         found["reference_says_nothing"] = (
-            "The reference does nearly the same at every step too: with these settings PPO finds nothing better from the "
-            "true reward, so the reference is no measure."
+            "The reference also takes nearly the same action at every step: with these settings PPO finds nothing better "
+            "from the true reward, so the reference is not a valid baseline."
         )
     elif reference is not None and compare(trained, reference) < 0:
         found["below_reference"] = (
-            f"The trained agent is below the reference, PPO on the true reward: {_number(trained)} against "
-            f"{_number(reference)}, more than the evaluation's noise."
+            f"The trained agent is worse than the reference (PPO on the true reward): {_number(trained)} against "
+            f"{_number(reference)}, a difference above the evaluation's noise."
         )
     return [Verdict(*each) for each in found.items()]
 
 
 def share_of_the_way(result: Result) -> float | None:
-    """Where the trained agent stands between random (0) and the reference (1); None where that says nothing."""
+    """The normalised return of the trained agent, from random (0) to reference (1); None if not meaningful."""
     if NO_SUCCESS & {verdict.name for verdict in verdicts(result)}:
         return None
     trained, random, reference = (_agent(result, name) for name in ("trained", "random", "reference"))
@@ -84,7 +84,7 @@ def share_of_the_way(result: Result) -> float | None:
 
 
 def compare(one: Result, other: Result) -> int:
-    """1 if ``one`` has the larger true return, -1 if ``other`` has, 0 if the episodes do not tell."""
+    """1 if ``one`` has the higher true return, -1 if ``other`` has, 0 if the difference is not significant."""
     difference = one["true_return_mean"] - other["true_return_mean"]
     variance = 0.0
     for agent in (one, other):
@@ -98,19 +98,19 @@ def compare(one: Result, other: Result) -> int:
 
 
 def _variety(agent: Result, random: Result) -> float:
-    """How much the agent's actions vary, as a share of how much random ones do; NaN where it was not measured."""
+    """Variation of the agent's actions relative to random ones; NaN if not measured."""
     spread, usual = agent.get("action_spread"), random.get("action_spread")
     return math.nan if spread is None or not usual else float(spread / usual)
 
 
 def _in_training(result: Result, trained: Result) -> str:
-    """What it earned while it acted at random around what it thinks best, where that is much more."""
+    """A sentence about the return of the stochastic policy in training, if it is much higher."""
     before = result.get("training_return")
     if before is None or before <= trained["true_return_mean"] + SURE * trained.get("true_return_std", 0.0):
         return ""
     return (
-        f" In training, where it acts at random around that, it last earned {before:.4g}: it may have learned, and not be sure of "
-        "it yet; train longer."
+        f" In training, the stochastic policy reached {before:.4g}: it may have learned something that its most likely action does "
+        "not show yet; train longer."
     ).replace("-", "−")
 
 

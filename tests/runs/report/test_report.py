@@ -259,7 +259,7 @@ def test_the_result_is_shown(vector_run: Path) -> None:
     assert "Pendulum-v1" in parsed.text
     assert "seed 3" in parsed.text
     assert "rlhf-ray train --environment 'A & B'" in parsed.text
-    assert "Not a whole run" not in parsed.text
+    assert "Incomplete run" not in parsed.text
 
 
 def test_the_preferred_side_is_marked(vector_run: Path, image_run: Path) -> None:
@@ -315,8 +315,8 @@ def test_alarms_are_listed_or_said_to_be_none_or_not_on_record(run: Path) -> Non
         (run / "metrics.jsonl").write_text("\n".join(json.dumps(row | changes) for row in rows))
         return read(write_report(run))[1].text
 
-    assert "Alarms are not on record" in page()
-    assert "None: nothing that is watched for went wrong" in page(alarms=[], raised=[])
+    assert "Alarms were not recorded" in page()
+    assert "No alarms." in page(alarms=[], raised=[])
     alarm = {
         "name": "clips_alike",
         "message": "Only 20 % of the clips are <different>.",
@@ -360,8 +360,8 @@ def test_settings_that_differ_from_the_defaults_are_marked(vector_run: Path) -> 
 
 def test_what_is_worth_knowing(vector_run: Path) -> None:
     _, parsed = read(vector_run / "report.html")
-    assert "⚠ Stretches of episodes too short for a fragment3" in parsed.text
-    assert "⚠ Rollouts that gave no clips because of an error1" in parsed.text
+    assert "⚠ Trajectories too short for a fragment3" in parsed.text
+    assert "⚠ Rollouts without fragments because of an error1" in parsed.text
     assert "1 of 6 (round 2: 5 of 6)" in parsed.text
     assert "Ties among the answers6 of 36 (17%)" in parsed.text
 
@@ -393,7 +393,7 @@ def test_no_difference_is_not_called_one(run: Path) -> None:
     same = {"true_return_mean": -1200.0, "true_return_std": 300.0, "episodes": 20}
     (run / "result.json").write_text(json.dumps(RESULT | {"trained": same}))
     _, parsed = read(write_report(run))
-    assert "cannot be told apart from random actions" in parsed.text
+    assert "not significantly different from random actions" in parsed.text
 
 
 def _remove(*names: str) -> Callable[[Path], None]:
@@ -425,24 +425,24 @@ def _other_environments_model(run: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (_remove("preferences"), "No comparisons are stored in this folder."),
-        (_empty_store, "No comparisons are stored in this folder."),
-        (_remove("reward_model"), "no reward model is saved in this folder"),
-        (_remove("metrics.jsonl"), "No iteration is on record"),
-        (_write("metrics.jsonl", ""), "No iteration is on record"),
+        (_remove("preferences"), "This folder has no stored comparisons."),
+        (_empty_store, "This folder has no stored comparisons."),
+        (_remove("reward_model"), "this folder has no saved reward model"),
+        (_remove("metrics.jsonl"), "No iterations recorded"),
+        (_write("metrics.jsonl", ""), "No iterations recorded"),
         (
             _write("metrics.jsonl", '{"iteration": 1, "env_steps": 100, "comparisons": 0}\n'),
             "No episode has ended yet.",
         ),
-        (_write("metrics.jsonl", '{"iteration": 1}\n'), "No labelling round is on record."),
-        (_remove("config.json"), "The settings are missing"),
+        (_write("metrics.jsonl", '{"iteration": 1}\n'), "No labelling rounds recorded."),
+        (_remove("config.json"), "Settings unknown"),
         (_write("config.json", "{"), "config.json: "),
         (
             _write("config.json", '{"old": 1, "seed": {"a": 1}, "ppo": {"older": 2}}'),
             "older2default unknown: not a setting of this version",
         ),
-        (_remove("run.json"), "The command is not on record."),
-        (_write("run.json", "[]"), "run.json: it holds no JSON object"),
+        (_remove("run.json"), "The command was not recorded."),
+        (_write("run.json", "[]"), "run.json: it is not a JSON object"),
         (_write("run.json", '{"started": "yesterday"}'), "started yesterday"),
         (_write("result.json", '{"trai'), "result.json: "),
         (_write("result.json", '{"trained": 3, "random": null, "env_steps": "x"}'), "not measured"),
@@ -465,7 +465,7 @@ def test_what_is_missing_is_said_to_be_missing(run: Path, damage: Callable[[Path
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is no run folder: it has none of"):
+    with pytest.raises(ValueError, match="is not a run folder: it has none of"):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -488,7 +488,7 @@ def test_fragments_without_a_true_reward(run: Path) -> None:
     page, parsed = read(write_report(run))
     assert answers(page) == {1: {"left": "preferred", "right": "other"}, 2: {"left": "tie", "right": "tie"}}
     assert "<dt>True return</dt><dd>–</dd>" in page
-    assert "23 more components are left out" in parsed.text
+    assert "23 more components are not shown" in parsed.text
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def agent(mean: float, std: float, spread: float | None = 0.58, episodes: int = 
 
 CASES: dict[str, tuple[dict[str, Any], set[str], bool]] = {
     "learned": ({"random": agent(-1218, 287), "trained": agent(-148, 99), "reference": agent(-146, 98)}, set(), True),
-    "below the reference": (
+    "worse than the reference": (
         {"random": agent(-1218, 287), "trained": agent(-600, 99), "reference": agent(-146, 98)},
         {"below_reference"},
         True,
@@ -66,7 +66,7 @@ def test_verdicts(result: dict[str, Any], names: set[str], told: bool) -> None:
 def test_what_acting_at_random_earned_in_training_is_said_beside_a_policy_that_stands_still_without() -> None:
     result = {"random": agent(-498, 7), "trained": agent(-500, 0, 0.0), "training_return": -206.4}
     messages = {verdict.name: verdict.message for verdict in verdicts(result)}
-    assert "it last earned −206.4" in messages["actions_collapsed"]
+    assert "the stochastic policy reached −206.4" in messages["actions_collapsed"]
     messages = {verdict.name: verdict.message for verdict in verdicts(result | {"training_return": -500.0})}
     assert "In training" not in messages["actions_collapsed"]
 
@@ -91,7 +91,7 @@ def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
     progress = Progress(folder.experiment())
     progress.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
     progress.on_end(outcome)
-    said = "does nearly the same at every step"
+    said = "takes nearly the same action at every step"
     assert said in capsys.readouterr().out
     assert said in write_report(folder.path).read_text()
     assert [verdict["name"] for verdict in json.loads(folder.result.read_text())["verdicts"]] == ["actions_collapsed"]
@@ -117,8 +117,8 @@ def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.Capture
     progress.on_metrics(row)
     progress.on_metrics(row)
     chosen, done, *lines = capsys.readouterr().out.splitlines()
-    assert chosen == "clips of 25 steps, the first from 18080 random steps"
+    assert chosen == "fragments of 25 steps, the first from 18080 random steps"
     assert done.startswith(
-        "Nearly all of the first answers were ties, so more first clips were gathered (3 times, 18080 env"
+        "Nearly all of the first answers were ties, so initial fragments were collected 3 times (18080 env"
     )
     assert len(lines) == 2

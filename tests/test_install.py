@@ -1,0 +1,85 @@
+"""The built wheel and source distribution: one name, everything that runs, and nothing of a user's own is shadowed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = """
+import sys
+from setuptools import build_meta
+folder = sys.argv[1]  # setuptools changes what it stands for
+build_meta.build_sdist(folder)
+build_meta.build_wheel(folder)
+"""
+SMALLEST = [
+    *("--total-env-steps", "1000", "--fragments.initial-env-steps", "400", "--preferences.comparisons", "20"),
+    *("--preferences.initial-comparisons", "20", "--preferences.rounds", "0", "--ppo.num-envs", "2"),
+    *("--evaluation-episodes", "1", "--run-dir", "run"),
+]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source distribution and the wheel, of a copy of what the repository keeps."""
+    folder = tmp_path_factory.mktemp("build")
+    kept = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if kept.returncode:
+        pytest.skip("not in a git checkout")
+    subprocess.run(
+        ["tar", "-cf", str(folder / "kept.tar"), "--null", "-T", "-"],
+        cwd=ROOT,
+        input=kept.stdout,
+        text=True,
+        check=True,
+    )
+    copy = folder / "copy"
+    with tarfile.open(folder / "kept.tar") as kept_files:
+        kept_files.extractall(copy, filter="fully_trusted")
+    done = subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=copy, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return sdist, wheel
+
+
+def test_the_wheel_claims_one_name_and_holds_every_module(built: tuple[Path, Path]) -> None:
+    sdist, wheel = built
+    files = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert {name.split("/")[0] for name in files} == {"rlhf_ray"}
+    for folder in ("rlhf_ray", "actors", "tune_configs"):
+        inside = "rlhf_ray" if folder == "rlhf_ray" else f"rlhf_ray/{folder}"
+        kept = {f"{inside}/{file.relative_to(ROOT / folder)}" for file in (ROOT / folder).glob("**/*.py")}
+        assert kept <= files
+    assert {"rlhf_ray/py.typed", "rlhf_ray/labelling/static/index.html", "rlhf_ray/runs/report/report.html"} <= files
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {name for name in files if name.endswith((".py", ".js", ".css", ".html"))} <= names
+
+
+@pytest.mark.soak
+@pytest.mark.ray
+def test_the_wheel_trains_beside_a_users_folders_of_the_same_names(built: tuple[Path, Path], tmp_path: Path) -> None:
+    with zipfile.ZipFile(built[1]) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    project = tmp_path / "project"
+    for name in ("actors", "tune_configs"):
+        (project / name).mkdir(parents=True)
+        (project / name / "__init__.py").write_text("raise RuntimeError('nobody but the user imports this')\n")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "installed"), "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run(
+        [sys.executable, "-m", "rlhf_ray", "train", "pendulum", *SMALLEST],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (project / "run" / "report.html").exists()
