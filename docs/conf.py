@@ -47,13 +47,14 @@ copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = True
 
 html_theme = "furo"
+html_favicon = "../rlhf_ray/labelling/static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
-html_theme_options = {
-    "light_css_variables": {"color-brand-primary": "#00598f", "color-brand-content": "#00598f"},
-    "dark_css_variables": {"color-brand-primary": "#7cc4f5", "color-brand-content": "#7cc4f5"},
+html_theme_options = {  # the labelling page's colours
+    "light_css_variables": {"color-brand-primary": "#1d6a64", "color-brand-content": "#1d6a64"},
+    "dark_css_variables": {"color-brand-primary": "#63bdb4", "color-brand-content": "#63bdb4"},
 }
 
 
