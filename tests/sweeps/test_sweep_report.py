@@ -100,7 +100,7 @@ def test_other_seeds_are_shown_with_their_interval(tmp_path: Path) -> None:
     over = {"mean": -151.0, "interval_95": [-153.5, -148.5], "each": [-150.0, -151.0, -152.0]}
     text = text_of(write(tmp_path, seeds=seeds, over_seeds=over))
     assert "With 3 other seeds its settings come to −151 (95 % interval of the mean: −153.5 to −148.5)." in text
-    assert "trained anew with other seeds: 3." in text
+    assert "trained with 3 other seeds." in text
     assert "--seeds 5" not in text
 
 
