@@ -222,7 +222,7 @@ def test_an_answer_of_no_use_is_one_line(folder: Path) -> None:
     preferences = PreferenceSettings(comparisons=30, initial_comparisons=20, rounds=2, teacher="wrong_parts:Rude")
     with (
         ring_in(folder, preferences) as ring,
-        pytest.raises(SettingError, match=r"teacher is 'rude', and asked about 20 pairs it answered None"),
+        pytest.raises(SettingError, match=r"teacher is 'rude', and for 20 pairs it answered None"),
     ):
         ring.begin(200)
     sys.modules.pop("wrong_parts", None)
