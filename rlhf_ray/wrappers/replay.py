@@ -19,7 +19,7 @@ def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
     """Replace all rewards in ``agent.replay_buffer`` by what the newest version of the reward says of their steps.
 
     Call it when ``env.status()["reward_version"]`` has changed: a buffer keeps what `step` returned, which is 0.0 before the
-    first version and an older version's word after it. ``examples/sb3_off_policy.py`` does.
+    first version and an older version's word after it. ``examples/sb3_sac.py`` does.
 
     Args:
         agent: SAC, TD3, DDPG or DQN, with a `ReplayBuffer` or `DictReplayBuffer`.

@@ -60,7 +60,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
     **Off-policy agents** (SAC, DQN …) keep rewards in a replay buffer, where each stays what it was: 0.0 from before the first
     version, an older version's from before a newer one. So make the environment with ``wait=True``, and relabel the buffer when
     ``status()["reward_version"]`` has changed: with Stable-Baselines3 by ``rlhf_ray.wrappers.relabel_replay_buffer(agent, env)``
-    (examples/sb3_off_policy.py), elsewhere by `relabel`. ``status()["unlearned_steps"]`` counts the steps that were rewarded 0.0.
+    (examples/sb3_sac.py), elsewhere by `relabel`. ``status()["unlearned_steps"]`` counts the steps that were rewarded 0.0.
 
     **When something goes wrong** in an actor it is restarted, and nothing is lost; what cannot be repaired, or a setting
     that turns out not to fit the environment, is raised in ``step``.
