@@ -4,7 +4,7 @@
     python examples/sb3_ppo.py
 
 A scripted teacher, who knows the true reward, answers in place of a person. Four environments share one learned reward. In about
-two minutes the true return rises from -1200, that of random actions, to about -400 (-250 to -630 over seeds).
+two minutes the true return rises from -1200, that of random actions, to -250 to -750: seeds differ, and so do labels' arrivals.
 """
 
 import gymnasium as gym
