@@ -486,7 +486,7 @@ class AsynchronousRing:
         if self._gathering:
             return f"the agent's first clips ({self.source.share:.0%} done)"
         if self.version:
-            return "the training to continue: questions are spread over it"
+            return "the training to continue (questions are spread over it)"
         if self.answered < self.schedule.first_fit:
             return "the agent's first clips"
         return "the reward model to learn from these first answers"
