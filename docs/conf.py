@@ -8,15 +8,19 @@ import io
 import os
 import pkgutil
 import re
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from rlhf_ray import __version__
 from rlhf_ray.cli import main
 
+ROOT = Path(__file__).parent.parent
+logger = logging.getLogger(__name__)
 os.environ["COLUMNS"] = "80"  # of the commands' help
 
 project = "rlhf_ray"
@@ -60,13 +64,15 @@ html_theme_options = {  # the labelling page's colours
 
 def _name_source(app: Sphinx, document: str, text: list[str]) -> None:
     """Show links to files outside of docs/, which work in a checkout, as the files' names: the site has no such files."""
-    up = r"(?:\.\./){" + str(document.count("/") + 1) + r"}"
-    text[0] = re.sub(rf"\[([^\]]+)\]\({up}([^)\s]+)\)", _named, text[0])
+    up = "../" * (document.count("/") + 1)
 
+    def named(link: re.Match[str]) -> str:
+        said, path = link.groups()
+        if not (ROOT / path).exists():
+            logger.warning("there is no %s to link to", path, location=document)
+        return f"`{path}`" if said.strip("`/") in path else f"{said} (`{path}`)"
 
-def _named(link: re.Match[str]) -> str:
-    text, path = link.groups()
-    return f"`{path}`" if text.strip("`") in path else f"{text} (`{path}`)"
+    text[0] = re.sub(rf"\[([^\]]+)\]\({re.escape(up)}([^)#\s]+)\)", named, text[0])
 
 
 def _no_long_signature(app: Sphinx, what: str, name: str, found: Any, *rest: Any) -> tuple[str, None] | None:
