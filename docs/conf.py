@@ -8,15 +8,19 @@ import io
 import os
 import pkgutil
 import re
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from rlhf_ray import __version__
 from rlhf_ray.cli import main
 
+ROOT = Path(__file__).parent.parent
+logger = logging.getLogger(__name__)
 os.environ["COLUMNS"] = "80"  # of the commands' help
 
 project = "rlhf_ray"
@@ -58,6 +62,7 @@ html_theme_options = {  # the labelling page's colours
 }
 
 
+<<<<<<< HEAD
 def _name_source(app: Sphinx, document: str, text: list[str]) -> None:
     """Show links to files outside of docs/, which work in a checkout, as the files' names: the site has no such files."""
     up = r"(?:\.\./){" + str(document.count("/") + 1) + r"}"
@@ -67,6 +72,18 @@ def _name_source(app: Sphinx, document: str, text: list[str]) -> None:
 def _named(link: re.Match[str]) -> str:
     text, path = link.groups()
     return f"`{path}`" if text.strip("`") in path else f"{text} (`{path}`)"
+=======
+def _point_at_source(app: Sphinx, document: str, text: list[str]) -> None:
+    """Turn links to files outside of docs/, which GitHub finds, into links to the repository."""
+    up = "../" * (document.count("/") + 1)
+
+    def at_source(link: re.Match[str]) -> str:
+        if not (ROOT / link[1]).exists():
+            logger.warning("there is no %s to link to", link[1], location=document)
+        return f"]({SOURCE}{link[1]})"
+
+    text[0] = re.sub(rf"\]\({re.escape(up)}([^)#\s]+)\)", at_source, text[0])
+>>>>>>> site
 
 
 def _no_long_signature(app: Sphinx, what: str, name: str, found: Any, *rest: Any) -> tuple[str, None] | None:
