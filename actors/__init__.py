@@ -1,1 +1,1 @@
-"""The ring's actors: one file each, a plain class that Ray runs in a process of its own. `ring` joins them."""
+"""The ring's actors: one file each, a plain class that Ray runs in its own process. `ring` connects them."""

@@ -1,4 +1,4 @@
-"""Access to a cluster: Ray's token, and why nobody is let in. Importing it imports no Ray, which looks for the token once, then."""
+"""Access to a cluster: Ray's token, and errors about it. Doesn't import Ray, which looks for the token once, when imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REMEDY = "Copy ~/.ray/auth_token here from the machine that started the cluster,
 
 
 class NoAccessError(SettingError):
-    """There is no way into a cluster. ``seen`` says why, ``remedy`` what to do."""
+    """A cluster can't be reached or rejects the token. ``seen`` is the problem, ``remedy`` the remedy."""
 
     def __init__(self, seen: str, remedy: str):
         super().__init__(f"{seen}. {remedy}")
@@ -23,7 +23,7 @@ class NoAccessError(SettingError):
 
 
 def token_source() -> str | None:
-    """Where this process has Ray's token from, in Ray's order; None where it has none."""
+    """Return where this process has Ray's token from, in Ray's order of precedence; None if it has none."""
     if os.environ.get("RAY_AUTH_TOKEN"):
         return "RAY_AUTH_TOKEN"
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
@@ -31,48 +31,48 @@ def token_source() -> str | None:
 
 
 def show_token() -> None:
-    """Have this process show Ray's token where there is one and nothing was said about tokens."""
+    """Send Ray's token from this process, if there is one and RAY_AUTH_MODE is not set."""
     if token_source() is not None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def shows_token() -> bool:
-    """Whether this process shows a token."""
+    """Return whether this process sends a token."""
     return os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and token_source() is not None
 
 
 def refused(address: str) -> NoAccessError:
-    """What to say where the cluster at ``address`` did not take the token that this process shows, or does not."""
+    """Build the error for a cluster at ``address`` that rejects this process's token, or doesn't get one."""
     source = token_source()
     if source is None:
         path = os.environ.get("RAY_AUTH_TOKEN_PATH")
-        none = "this machine has none" if path is None else f"RAY_AUTH_TOKEN_PATH is {path}, where no file is"
-        return NoAccessError(f"The cluster at {address} asks for a token, and {none}", REMEDY)
+        none = "this machine has none" if path is None else f"RAY_AUTH_TOKEN_PATH is {path}, which is not a file"
+        return NoAccessError(f"The cluster at {address} requires a token, but {none}", REMEDY)
     if not shows_token():
         return NoAccessError(
-            f"The cluster at {address} asks for a token, and RAY_AUTH_MODE={os.environ.get('RAY_AUTH_MODE')} keeps this machine "
-            f"from showing its own ({source})",
+            f"The cluster at {address} requires a token, but RAY_AUTH_MODE={os.environ.get('RAY_AUTH_MODE')} prevents this machine "
+            f"from sending its own ({source})",
             "Set RAY_AUTH_MODE=token.",
         )
     return NoAccessError(
-        f"The cluster at {address} refuses the token of this machine ({source}): it has another", REMEDY
+        f"The cluster at {address} rejects this machine's token ({source}): it has another one", REMEDY
     )
 
 
 def silent(address: str, why: object) -> NoAccessError:
-    """What to say where nothing answers at ``address``."""
-    remedy = "Bring the cluster there (`ray dashboard cluster.yaml` brings its dashboard), or name another address: --address."
+    """Build the error for an address where nothing answers."""
+    remedy = "Forward the cluster's port (`ray dashboard cluster.yaml` forwards its dashboard), or name another address: --address."
     return NoAccessError(f"Nothing answers at {address} ({why})", remedy)
 
 
 def reach(address: str) -> None:
-    """Fail at once where nobody listens, which Ray takes minutes to find out.
+    """Fail at once if nothing listens at ``address``; Ray takes minutes to notice.
 
     Args:
-        address: ``HOST:PORT``. Of any other form, as ``auto``, nothing is known.
+        address: ``HOST:PORT``. Other forms, such as ``auto``, are not checked.
 
     Raises:
-        NoAccessError: nobody listens there.
+        NoAccessError: nothing listens there.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and "://" not in host and port.isdigit():

@@ -1,4 +1,4 @@
-"""AnnouncedRun: stands for a run in a cluster that several share, so that runs can be listed and stopped from anywhere in it."""
+"""AnnouncedRun: represents a run in a shared cluster, so that it can be listed and stopped from any node."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from rlhf_ray.actors.cluster import job_metadata, private_ray
 from rlhf_ray.data.errors import SettingError
 
 NAMESPACE = "rlhf_ray"
-"""Ray namespace of all announced runs: the one place where runs see each other."""
+"""Ray namespace of all announced runs, shared by their owners."""
 
 TELL_EVERY = 2.0
-"""Seconds between two calls that say how far a run is, at least; a new state is told at once."""
+"""Minimum seconds between status reports of a run; a new state is reported at once."""
 
 VANISH_WITHIN = 15.0
-"""Seconds that a run which has just ended may take to vanish, before another one of its folder is refused."""
+"""Seconds to wait for a run that has just ended to disappear, before refusing a new one in its folder."""
 
 ANSWER_WITHIN = 20.0
-"""Seconds that a run may take to say how it is. One that is busy dying does not answer."""
+"""Seconds that a run may take to report its status. A dying one doesn't answer."""
 
 
 class AnnouncedRun:
-    """Says how a run is, and stops it. It sits on the node of the run's own process and dies with it.
+    """Reports a run's status, and stops it. Runs on the node of the run's own process and dies with it.
 
     Args:
-        about: what does not change: ``folder``, ``pid`` of the run's process, and whatever else there is to say.
+        about: constant facts: ``folder``, ``pid`` of the run's process, and others to report.
     """
 
     def __init__(self, about: dict[str, Any]):
@@ -43,33 +43,33 @@ class AnnouncedRun:
         self._now: dict[str, Any] = {"state": "starting", "since": time.time()}
 
     def tell(self, values: dict[str, Any]) -> None:
-        """The run says how it is."""
+        """Update the status (called by the run)."""
         if values.get("state", self._now["state"]) != self._now["state"]:
             self._now["since"] = time.time()
-        if self._now["state"] == "stopping":  # until it is over, whatever it does on the way there
+        if self._now["state"] == "stopping":  # stays until the run is over
             values = values | {"state": "stopping"}
         self._now |= values
 
     def status(self) -> dict[str, Any]:
-        """What is known of the run. ``since`` is when its state began, in seconds since 1970."""
+        """Return all facts about the run. ``since`` is the start of its state, in seconds since 1970."""
         return self._about | self._now
 
     def stop(self) -> None:
-        """Ask the run to stop as Ctrl-C does, once: a second Ctrl-C would end it without a checkpoint."""
+        """Ask the run to stop like Ctrl-C does, only once: a second Ctrl-C would end it without a checkpoint."""
         if self._now["state"] != "stopping":
             os.kill(self._about["pid"], signal.SIGINT)
             self._now = self._now | {"state": "stopping", "since": time.time()}
 
 
 class Announcement:
-    """A run's own hold of its `AnnouncedRun`; one that announces nothing where ``actor`` is None."""
+    """A run's access to its `AnnouncedRun`. Without ``actor``, it does nothing."""
 
     def __init__(self, actor: ActorHandle[Any] | None):
         self._actor = actor
         self._told = -TELL_EVERY
 
     def tell(self, state: str | None = None, **values: Any) -> None:
-        """Say how the run is; does not wait until that has arrived."""
+        """Report the run's status. Doesn't wait for delivery."""
         if self._actor is None or (state is None and time.monotonic() < self._told + TELL_EVERY):
             return
         self._told = time.monotonic()
@@ -78,16 +78,16 @@ class Announcement:
 
 @contextlib.contextmanager
 def announced(folder: Path, **about: Any) -> Iterator[Announcement]:
-    """Within it, the run in ``folder`` is listed by `runs` and can be stopped through Ray, which must be running.
+    """Context manager: `runs` lists the run in ``folder``, and `stop` can stop it. Ray must be running.
 
-    On a Ray that a run has started for itself alone nothing is announced: there is nobody to find it.
+    Does nothing on a private Ray that the run started for itself.
 
     Args:
-        folder: of the run.
-        about: what else to say of it.
+        folder: the run's folder.
+        about: further facts to report.
 
     Raises:
-        SettingError: the run in this folder is going on already.
+        SettingError: a run in this folder is already running in the cluster.
     """
     if private_ray():
         yield Announcement(None)
@@ -102,7 +102,7 @@ def announced(folder: Path, **about: Any) -> Iterator[Announcement]:
         "user": metadata.get("user") or getpass.getuser(),
         "job": metadata.get("job_submission_id"),
     }
-    # Ray blocks it in its own processes, of which a job's is a child.
+    # Ray blocks SIGINT in its own processes, and a job's process inherits that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     actor = _place(str(folder), about)
     try:
@@ -131,18 +131,18 @@ def _place(name: str, about: dict[str, Any]) -> ActorHandle[Any]:
         except ValueError as error:  # the name is taken
             if time.monotonic() > deadline:
                 raise SettingError(
-                    f"run_dir is {name}, and the run in that folder is going on in this cluster: stop it first "
+                    f"run_dir is {name}, but a run in that folder is still running in this cluster: stop it first "
                     f"(rlhf-ray stop {name}), or name another folder."
                 ) from error
             time.sleep(0.5)
 
 
 def runs() -> list[dict[str, Any]]:
-    """What all runs of the cluster that Ray is connected to say of themselves, the oldest first."""
+    """Return the status of all runs in the connected cluster, oldest first."""
     asked = []
     for actor in ray.util.list_named_actors(all_namespaces=True):
         if actor["namespace"] == NAMESPACE:
-            with contextlib.suppress(ValueError):  # it has ended since
+            with contextlib.suppress(ValueError):  # it has ended in the meantime
                 asked.append(ray.get_actor(actor["name"], NAMESPACE).status.remote())
     found = []
     deadline = time.monotonic() + ANSWER_WITHIN
@@ -153,11 +153,11 @@ def runs() -> list[dict[str, Any]]:
 
 
 def stop(folder: str, within: float | None = None) -> bool:
-    """Stop the announced run in ``folder`` as Ctrl-C does, and wait until it is over.
+    """Stop the announced run in ``folder`` like Ctrl-C does, and wait until it is over.
 
     Args:
-        folder: of the run, as `runs` gives it.
-        within: seconds to wait at most; for ever unless given.
+        folder: the run's folder, as `runs` reports it.
+        within: maximum seconds to wait; None waits forever.
 
     Returns:
         Whether it is over.

@@ -1,4 +1,4 @@
-"""Askings: what the ring has asked of one gatherer, and how many of those questions are open."""
+"""Askings: the query batches sent to one gatherer, and how many of their questions are open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 
 LOST = (ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
-"""What reading an object raises when the node that held it is gone."""
+"""Errors from reading an object whose node is gone."""
 
 
 async def _nothing() -> None:
@@ -21,18 +21,18 @@ async def _nothing() -> None:
 
 
 class Askings:
-    """A gatherer, as the ring sees it.
+    """The ring's view of a gatherer.
 
-    The gatherer alone knows which questions are open. The pairs are kept here until all have an answer, because a gatherer that
-    was restarted has to be asked again, and a run that is resumed too.
+    Only the gatherer knows which questions are open. The pairs are kept here until all are answered, to send them again to a
+    restarted gatherer or in a resumed run.
 
     Args:
-        actor: the gatherer: a `GathererActor`, or what has its `ask` and `wait`.
-        name: for metrics.
-        share: of all questions that it is asked, 0 to 1.
-        most: questions open at a time, at most; None: as many as are due.
-        annotators: the people at the page; none where it is no page.
-        serve: brings it back where people can't reach it any more.
+        actor: the gatherer: a `GathererActor`, or an object with its `ask` and `wait`.
+        name: its name in metrics.
+        share: its share of all questions, 0 to 1.
+        most: maximum number of open questions; None for no limit.
+        annotators: the people at the page; empty for other gatherers.
+        serve: restarts the page if people can't reach it.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class Askings:
     ):
         self.actor, self.name, self.annotators, self.share, self.most = actor, name, annotators, share, most
         self.seconds = 0.0
-        """From asking to storing, of the labels that were stored last."""
+        """Seconds from request to stored answer, for the newest labels."""
         self.failed_commits = 0
         self.asked = 0
-        """Questions so far."""
+        """Total number of questions so far."""
         self.lost_questions = 0
-        """Questions that went with the node they were on. They are replaced by new ones."""
+        """Number of questions lost with a node and replaced by new ones."""
         self.last: int | None = None
-        """The number of the last event that it stored, where it tells."""
+        """Number of the last event that it stored, if it reports that."""
         self._serve = serve
         self._pairs: dict[int, Any] = {}
         self._open: dict[int, int] = {}
@@ -63,14 +63,19 @@ class Askings:
 
     @property
     def open(self) -> int:
-        """Questions asked and not answered yet."""
+        """Number of unanswered questions."""
         return sum(self._open.values())
 
     async def ask(self, number: int, pairs: Any, count: int) -> None:
-        """Ask about ``count`` pairs, a reference.
+        """Send a query batch.
+
+        Args:
+            number: its number.
+            pairs: reference of the pairs.
+            count: number of pairs.
 
         Raises:
-            OSError: their clips could not be stored.
+            OSError: the pairs' fragments could not be stored.
         """
         try:
             await self.actor.ask.remote(number, pairs)
@@ -81,13 +86,14 @@ class Askings:
         self._pairs[number], self._open[number], self._asked_at[number] = pairs, count, time.monotonic()
 
     async def listen(self, read: Callable[[], Awaitable[None]] = _nothing) -> bool:
-        """Wait a little for something to happen at the gatherer, and take note of it. Whether something was stored.
-
-        One that was restarted is asked again.
+        """Wait briefly for news from the gatherer and process it. Sends open pairs again to a restarted gatherer.
 
         Args:
-            read: is awaited when something was stored, before those questions count as open no more: an answer may count twice
-                for a moment, but never not at all, or its question would be asked in the place of one that is due.
+            read: awaited after something was stored, before the questions count as closed: an answer may briefly count twice, but
+                must never be missing, or another question would be asked in its place.
+
+        Returns:
+            Whether something was stored.
         """
         progress: GathererProgress = await self.actor.wait.remote(list(self._pairs), self._changes)
         if progress.changes != self._changes:
@@ -105,7 +111,7 @@ class Askings:
             self._open[number] = left
             if not left:
                 self._forget(number)
-        # One that was restarted counts from 0 again, and may have stored something that it did not get to tell.
+        # A restarted gatherer counts from 0 again, and may have stored something without reporting it.
         stored = progress.changes != self._changes or bool(progress.unknown)
         self._changes = progress.changes
         self.last, self.failed_commits = progress.last, progress.failed
@@ -117,11 +123,11 @@ class Askings:
 
     @property
     def pairs(self) -> dict[int, Any]:
-        """The references of the pairs that have questions open, by the number of the asking."""
+        """References of the pairs with open questions, by batch number."""
         return dict(self._pairs)
 
     async def ask_again(self, state: list[dict[str, Any]], put: Callable[[Any], Any]) -> None:
-        """Ask about what `open_questions` kept. What was answered since is known to the store, and is not counted twice."""
+        """Send the pairs from `open_questions` again. The store recognises answers that exist already; they count once."""
         for asking in state:
             plain = dict(asking["pairs"])
             pairs = Pairs(**plain | {"left": Fragments(**plain["left"]), "right": Fragments(**plain["right"])})
@@ -129,7 +135,7 @@ class Askings:
 
 
 async def open_questions(pairs: dict[int, Any]) -> list[dict[str, Any]]:
-    """What a checkpoint keeps of `Askings.pairs`, in plain arrays and numbers. Pairs that are lost are replaced by new ones."""
+    """Convert `Askings.pairs` to plain arrays and numbers for a checkpoint. Skips lost pairs, which new ones replace."""
     kept = []
     for number, reference in pairs.items():
         try:

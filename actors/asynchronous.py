@@ -1,4 +1,4 @@
-"""The asynchronous ring: a coroutine for each stage, each at its own pace. The agent's training waits for none of them."""
+"""The asynchronous ring: one coroutine per stage, each at its own pace. The agent's training waits for none of them."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from rlhf_ray.store import Tally
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.2
-"""Seconds between two looks of the training's thread at whether it has to wait on."""
+"""Polling interval in seconds of the training's thread while it waits."""
 
 ASK_AGAIN_AFTER = 5.0
-"""Seconds between two attempts to ask about pairs whose clips could not be stored."""
+"""Seconds before the next attempt to ask about pairs whose fragments could not be stored."""
 
 CALLS_WITHIN = 1.5
-"""Seconds that calls under way have to return before the actors are ended. What waits for people at the page takes up to 1."""
+"""Seconds for pending calls to return before the actors are stopped. A wait for people at the page takes up to 1."""
 
 ENDS_WITHIN = 60.0
-"""Seconds that the thread has to end."""
+"""Seconds for the ring's thread to end."""
 
 _T = TypeVar("_T")
 
 
 class AsynchronousRing:
-    """Turns in a thread of its own, which moves references and waits; the training tells it how far it is.
+    """Runs in its own thread, which moves references and waits; the training reports its progress to it.
 
     Labels fall due with the training's progress, and so do gradient steps: as many per environment step as in the synchronous ring.
 
     Args:
-        members: its actors.
-        schedule: how many labels, when.
-        source: of clips that the agent's own rollouts don't make.
-        people: where people are asked; else None.
-        asks: whether questions are asked; else it fits to what the store holds.
-        fits: whether the reward model is fitted; else it only collects preferences.
+        members: the ring's actors.
+        schedule: when how many labels are due.
+        source: makes fragments other than those from the agent's own rollouts.
+        people: the human annotators; None without.
+        asks: whether to ask questions; otherwise it fits to the labels in the store.
+        fits: whether to fit the reward model; otherwise it only collects preferences.
     """
 
     def __init__(
@@ -68,45 +68,45 @@ class AsynchronousRing:
         self.members, self.schedule, self.source, self.people = members, schedule, source, people
         self.asks, self.fits = asks, fits
         self.say: Callable[[str], None] = lambda what: None
-        """Is told what the run waits for before its first iteration."""
+        """Called with status messages before the first iteration."""
         source.say = lambda what: self.say(what)
         self.meters = {name: Meter() for name in ("asking", "fitting", "exploring", "checking")}
         self.meters |= {askings.name: Meter() for askings in members.gatherers}
         self._tally = Tally()
         self._moment = Moment(0.0, 0, 0, 0, _no_policy)
         self._advances = self._looked_at = 0
-        """Iterations of the agent that have begun, and those at which the pool was looked at last."""
+        """Number of iterations started by the agent, and that number at the last check of the pool."""
         self._fits_held = 0
-        """Rounds of gradient steps taken after the first fit."""
+        """Rounds of gradient steps after the first fit."""
         self._published_at = 0
         """Environment steps when the newest version was made."""
         self._starved_at = -1
-        """The iteration in which no pair was to be made, which new clips end."""
+        """Iteration in which no pair was possible; new fragments end this."""
         self._gathering = False
-        """Whether first clips are being made."""
+        """Whether initial fragments are being collected."""
         self._report = PoolReport()
         self._told = (-1, -1, -1)
-        """What people were told last."""
+        """The situation last shown to people."""
         self._reported = 0, 0
         """Labels due and answered at the last report."""
         self._unfitted = False
-        """Whether something was stored that no fit has seen."""
+        """Whether the store has changes that no fit has seen."""
         self._labels_before = 0
-        """Labels that were there before the first clips."""
+        """Number of labels that existed before the initial fragments."""
         self._due = 0
-        """Labels to have been asked for by now, as found last."""
+        """Total number of labels to request by now, as last computed."""
         self._news: FitReport | None = None
         self.begun_after: int | None = None
         self._failure: BaseException | None = None
         self._published = threading.Condition()
-        """Is told when there is a new version, or the ring has failed. Nothing is called while it is held."""
+        """Notified of each new version and of the ring's failure. Held without calling anything."""
         self._loop = asyncio.new_event_loop()
         self._changed = asyncio.Event()
         self._stages: list[asyncio.Task[None]] = []
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="ring", daemon=True)
 
-    # What the training calls.
+    # Called by the training.
 
     @property
     def env_steps(self) -> int:
@@ -132,32 +132,32 @@ class AsynchronousRing:
         """See `Ring.begin`.
 
         Raises:
-            SettingError: the clips show that the settings do not fit the environment.
+            SettingError: the initial fragments show that the settings don't fit the environment.
         """
         self.start(env_steps)
         self.wait_for_version(stop)
         return self.take_report()
 
     def start(self, env_steps: int = 0) -> None:
-        """Begin to turn, with ``env_steps`` random actions for the first clips and the labels that the store holds."""
+        """Start, with ``env_steps`` random actions for the initial fragments and the labels that the store holds."""
         self._gathering = env_steps > 0
         self._moment = Moment(0.0, env_steps, 0, 0, _no_policy)
         self._thread.start()
         self.call(self._start(env_steps))
 
     def wait_for_version(self, stop: Stop = lambda: False) -> None:
-        """Wait for the first version of the reward model, or until ``stop`` says not to.
+        """Wait for the first version of the reward model, or until ``stop`` returns True.
 
         Raises:
-            Exception: whatever went wrong in the ring.
+            Exception: the ring failed with it.
         """
         self._wait(lambda: self.version == 0 and not stop())
 
     def advance(self, moment: Moment, stop: Stop = lambda: False) -> RoundReport | None:
-        """See `Ring.advance`; with `PreferenceSettings.max_reward_age`, wait while the reward is older than that.
+        """See `Ring.advance`. With `PreferenceSettings.max_reward_age`, wait while the reward is older than that.
 
         Raises:
-            Exception: whatever went wrong in the ring.
+            Exception: the ring failed with it.
         """
         self._raise_failure()
         due = self.schedule.round_at(moment.progress)
@@ -173,13 +173,13 @@ class AsynchronousRing:
         return self.take_report()
 
     def settle(self) -> tuple[int, int]:
-        """Wait for the labels that are due and the fit to them, as far as neither people nor new clips are needed for that.
+        """Wait for due labels and their fit, as far as these need neither people nor new fragments.
 
         Returns:
-            How many labels are missing, and how many are due.
+            The number of missing labels and the number of due ones.
 
         Raises:
-            Exception: whatever went wrong in the ring.
+            Exception: the ring failed with it.
         """
         while self._failure is None and self.call(self._unsettled()):
             with self._published:
@@ -196,7 +196,7 @@ class AsynchronousRing:
 
     @property
     def labels_due(self) -> int:
-        """Labels to have been asked for by now, in all."""
+        """Total number of labels to request by now."""
         return self._due if self.asks and self.source.share == 1.0 else 0
 
     def newest_reward(self) -> dict[str, Array]:
@@ -205,11 +205,11 @@ class AsynchronousRing:
 
     @property
     def reward_age(self) -> int:
-        """Environment steps taken since the newest version of the reward model was made."""
+        """Environment steps since the newest version of the reward model was made."""
         return self._moment.env_steps - self._published_at
 
     def metrics(self) -> dict[str, Any]:
-        """See `Ring.metrics`: of each stage its rate, idle share and queue; what was dropped; the reward's age (env steps)."""
+        """See `Ring.metrics`: each stage's rate, idle share and queue; losses; and the reward's age (env steps)."""
         waiting = {
             "asking": max(0, self._due - self.answered - self.members.open),
             "fitting": int(self._unfitted),
@@ -243,7 +243,7 @@ class AsynchronousRing:
         """See `Ring.save`.
 
         Raises:
-            Exception: whatever went wrong in the ring, which the end of a run would not notice otherwise.
+            Exception: the ring failed with it; otherwise a failure near the end of a run would go unnoticed.
         """
         self._raise_failure()
         self.call(self._save(folder))
@@ -259,7 +259,7 @@ class AsynchronousRing:
         await asyncio.to_thread(write_nested, state, folder / STATE)
 
     def load(self, folder: Path, *, replace: bool = False) -> None:
-        """See `Ring.load`. Labels that were stored after the checkpoint count, and are fitted to."""
+        """See `Ring.load`. Labels stored after the checkpoint count and are fitted to."""
         state = read_nested(folder / STATE)
         self.source.env_steps, self.source.share = state["env_steps"], 1.0
         self._fits_held, self._published_at = state["fits"], state["published_at"]
@@ -275,7 +275,7 @@ class AsynchronousRing:
         self.source.close()
 
     def close(self) -> None:
-        """See `Ring.close`. What was answered is stored: whoever answers stores it."""
+        """See `Ring.close`. Loses no answers: gatherers commit them themselves."""
         self._ending = True
         if self._thread.is_alive():
             self.call(self._end())
@@ -284,11 +284,11 @@ class AsynchronousRing:
         self.members.close()
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Have the ring's thread do this, and wait for it."""
+        """Run ``work`` in the ring's thread and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def notify(self) -> None:
-        """Have the stages look whether there is something for them to do."""
+        """Wake the stages, so that each checks for work."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._notify)
 
@@ -299,7 +299,7 @@ class AsynchronousRing:
         self._raise_failure()
 
     def take_report(self) -> RoundReport | None:
-        """The newest fit since the last report, and how many labels fell due and were answered since; None without a fit."""
+        """Return a report of the newest fit, with the labels due and answered since the last report; None without a fit."""
         fit, self._news = self._news, None
         if fit is None:
             return None
@@ -317,23 +317,23 @@ class AsynchronousRing:
     # The stages. Each is a coroutine in the ring's thread.
 
     async def _ask(self, askings: Askings) -> None:
-        """Choose pairs that are due and ask one gatherer about them, as far as it has room for open questions."""
+        """Select pairs that are due and send them to one gatherer, up to its limit of open questions."""
         while await self._until(lambda: self._to_ask(askings) > 0):
             with self.meters["asking"].busy() as done:
                 try:
                     done(found := await self.members.ask(askings, self._to_ask(askings)))
                 except OSError as error:
                     askings.failed_commits += 1
-                    logger.error("Could not store clips; they are asked about when that is possible: %s", cause(error))
+                    logger.error("Can't store fragments; their pairs will be asked about later: %s", cause(error))
                     await asyncio.sleep(ASK_AGAIN_AFTER)
                     continue
             if not found:
-                self._starved_at = self._advances  # no pair to be made, until there are new clips
+                self._starved_at = self._advances  # no pair possible until there are new fragments
             self._notify()
 
     async def _listen(self, askings: Askings) -> None:
-        """Wait for answers, and read in the store what they came to."""
-        always = self.people is not None and askings is self.people.askings  # the page may have to be brought back
+        """Wait for answers, then read the store's new counts."""
+        always = self.people is not None and askings is self.people.askings  # the page may need a restart
         while await self._until(lambda: always or askings.open > 0):
             before = askings.open
             with self.meters[askings.name].busy(if_=askings.open > 0) as done:
@@ -344,12 +344,12 @@ class AsynchronousRing:
 
     async def _read(self) -> None:
         tally = await self.members.tally()
-        if tally.last >= self._tally.last:  # of two readings at once the later one counts
+        if tally.last >= self._tally.last:  # of two concurrent reads, the later one counts
             self._tally = tally
         self._notify()
 
     async def _fit(self) -> None:
-        """Make a version, where gradient steps are due and there are new labels."""
+        """Fit a new version when gradient steps are due and there are new labels."""
         while await self._until(self._fit_is_due):
             rounds = self._rounds_to_fit()
             of = self.members.settings.reward_model
@@ -361,7 +361,7 @@ class AsynchronousRing:
             with self.meters["fitting"].busy() as done:
                 fit = await self.members.fit(updates)
                 done(updates)
-            if fit is None:  # everything was taken back
+            if fit is None:  # all labels were withdrawn
                 await self._read()
                 continue
             self._published_at = self._moment.env_steps
@@ -372,14 +372,14 @@ class AsynchronousRing:
             self._notify()
 
     async def _explore(self) -> None:
-        """Have clips made that the agent's own rollouts don't make."""
+        """Make fragments beyond those from the agent's own rollouts."""
         while await self._until(self.source.waiting):
             with self.meters["exploring"].busy() as done:
                 done(await self.source.make())
             self._notify()
 
     async def _check(self) -> None:
-        """Look at what has arrived at the pool, once per iteration of the agent."""
+        """Check the pool once per iteration of the agent."""
         while await self._until(lambda: self._advances != self._looked_at):
             self._looked_at = self._advances
             taken = self._moment.env_steps
@@ -388,11 +388,11 @@ class AsynchronousRing:
                 self._report = self.source.check(report, taken)
                 done(1)
             if self.version and not self._unfitted and self._allowed() <= self.answered:
-                # Rounds without labels make no version; the newest one waits for the next label.
+                # Rounds without labels make no version; the newest round waits for the next label.
                 self._fits_held += max(0, self._rounds_to_fit() - 1)
 
     async def _hold_back(self) -> None:
-        """While nearly all first answers are ties, gather other first clips."""
+        """Collect other initial fragments while nearly all first answers are ties."""
         while await self._until(self._wants_clips):
             self.schedule.gathered()
             await self.source.more(self.schedule.gatherings)
@@ -400,7 +400,7 @@ class AsynchronousRing:
             self._notify()
 
     async def _tell(self) -> None:
-        """Tell people how the training is doing."""
+        """Show people the training's progress."""
         assert self.people is not None
         while await self._until(lambda: self._situation() != self._told):
             self._told = self._situation()
@@ -416,17 +416,17 @@ class AsynchronousRing:
         self._gathering = False
         self._notify()
 
-    # When a stage has something to do.
+    # Conditions for work.
 
     def _allowed(self) -> int:
-        """Labels to have been asked for by now, in all."""
+        """Return the total number of labels to request by now."""
         self._due = self.schedule.allowed(
             self._moment.progress, self._tally.held, self._tally.ties, open=self.members.open, training=self.version > 0
         )
         return self._due
 
     def _to_ask(self, askings: Askings) -> int:
-        """How many pairs to ask a gatherer about now."""
+        """Return the number of pairs to send to a gatherer now."""
         if not self.asks or self._starved_at == self._advances:
             return 0
         before = self._labels_before
@@ -441,12 +441,12 @@ class AsynchronousRing:
         return most - askings.open
 
     def _held_by(self, askings: Askings) -> int:
-        """Labels that are this gatherer's."""
+        """Return the number of labels from this gatherer."""
         people = sum(self._tally.by_annotator.get(name, 0) for one in self.members.gatherers for name in one.annotators)
         return people if askings.annotators else self._tally.held - people
 
     def _rounds_to_fit(self) -> int:
-        """Rounds of gradient steps that are due and were not taken; before the first fit, those of labels that were there."""
+        """Return the rounds of gradient steps due but not taken; before the first fit, those covered by existing labels."""
         if self.version == 0:
             return self.schedule.rounds_covered(self._tally.held)
         return self.schedule.round_at(self._moment.progress) - self._fits_held
@@ -457,12 +457,12 @@ class AsynchronousRing:
         if self.version == 0:
             enough = self._tally.held >= self.schedule.first_fit
             return self._tally.held > 0 and (enough or not self._answers_to_come())
-        # The last labels came after the last round's fit.
+        # The last labels may arrive after the last round's fit.
         late = self._moment.progress == 1.0 and self.answered >= self._allowed()
         return self._rounds_to_fit() > 0 or late
 
     def _answers_to_come(self) -> bool:
-        """Before the first fit: whether there will be more answers without the agent's training going on."""
+        """Before the first fit: return whether more answers will arrive while the agent's training waits."""
         if self._gathering or self.members.open or self._wants_clips() or self.source.to_come():
             return True
         return any(self._to_ask(askings) > 0 for askings in self.members.gatherers)
@@ -472,24 +472,24 @@ class AsynchronousRing:
         return not waiting and self.schedule.wants_clips and self.source.room_for_more()
 
     def _version_to_come(self) -> bool:
-        """Whether a newer version of the reward model is to be expected without the agent's training going on."""
+        """Return whether a newer version of the reward model will be made while the agent's training waits."""
         labels = self._unfitted or self.members.open > 0
         asking = any(self._to_ask(askings) > 0 for askings in self.members.gatherers)
         return self.meters["fitting"].working or (self._rounds_to_fit() > 0 and (labels or asking))
 
     def _situation(self) -> tuple[int, int, int]:
-        """How far the training is: environment steps, version, labels."""
+        """Return the training's progress: environment steps, version, labels."""
         now = round(self.source.share * self.source.env_steps) if self._gathering else self._moment.env_steps
         return now, self.version, self.answered
 
     def _waiting_for(self) -> str:
         if self._gathering:
-            return f"the agent's first clips, of which {self.source.share:.0%} are there"
+            return f"the agent's first clips ({self.source.share:.0%} done)"
         if self.version:
-            return "the training to go on, over which the questions are spread"
+            return "the training to continue (questions are spread over it)"
         if self.answered < self.schedule.first_fit:
             return "the agent's first clips"
-        return "the reward to be learned from these first answers"
+        return "the reward model to learn from these first answers"
 
     # The thread.
 
@@ -527,7 +527,7 @@ class AsynchronousRing:
 
     async def _end(self) -> None:
         self._notify()
-        if self._stages:  # Ray prints a line for each call whose actor is ended under it
+        if self._stages:  # Ray prints a line for each pending call of a stopped actor
             await asyncio.wait(self._stages, timeout=CALLS_WITHIN)
         for task in self._stages:
             task.cancel()
@@ -538,7 +538,7 @@ class AsynchronousRing:
         before.set()
 
     async def _until(self, ready: Callable[[], bool]) -> bool:
-        """Wait until there is something to do. False where the ring is to end."""
+        """Wait until there is work. Return False if the ring is ending."""
         while not self._ending and not ready():
             await self._changed.wait()
         return not self._ending

@@ -1,4 +1,4 @@
-"""Building a ring: which parts the settings ask for, and how they are joined."""
+"""Builds a ring from settings."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.queries.schedule import LabelSchedule
 
 FILMS_KEPT = 36
-"""Newest filmed clips that pairs are chosen from. Few, because few are made: more would be mostly of policies long gone."""
+"""Number of newest filmed fragments to select pairs from. Small, because few are made: older ones show outdated policies."""
 
 FILMING_NICENESS = 10
-"""Of the rollout collector while people are asked and nothing waits for them: where cores are few, the agent comes first."""
+"""Niceness of the rollout collector while it films and nothing waits for it: with few cores, the agent comes first."""
 
 MakeEnv = Callable[[], gym.Env[Any, Any]]
 
@@ -42,16 +42,19 @@ def build_ring(
     iteration_env_steps: int,
     page: PageSettings | None = None,
 ) -> SynchronousRing | AsynchronousRing:
-    """Start a ring's actors and join them as the settings say.
+    """Start a ring's actors and connect them.
 
     Args:
-        settings: what it is made from.
+        settings: the ring's settings.
         executor: starts the actors.
-        make_env: makes the environment, for clips that the agent's own rollouts don't make.
-        rollouts: stretches that its steps are shared by.
-        iterations: of the agent's training.
-        iteration_env_steps: environment steps of each.
-        page: makes the labelling page; None where nobody is asked.
+        make_env: makes the environment for rollouts other than the agent's own.
+        rollouts: number of rollouts the collector's step budget is split into.
+        iterations: number of iterations of the agent's training.
+        iteration_env_steps: environment steps per iteration.
+        page: settings of the labelling page; None without human annotators.
+
+    Returns:
+        The ring for ``preferences.mode``.
     """
     of, fragments = settings.preferences, settings.fragments
     synchronous = of.mode == "synchronous"
@@ -63,13 +66,13 @@ def build_ring(
     niceness = FILMING_NICENESS if page is not None and not synchronous else 0
     collector = executor.start(RolloutCollector, "collector", make_env, fragments, settings.seed, niceness, shares=True)
     executor.started()
-    # Whole iterations, so that the steps still add up to the budget.
+    # Round up to whole iterations, so that all steps add up to the budget.
     more = -(-fragments.initial_env_steps // iteration_env_steps) * iteration_env_steps
     source = Collecting(members, collector, rollouts, more)
     if people is not None:
 
         def make_helpers(most: int) -> list[Any]:
-            """Other collectors for the cores that are idle now."""
+            """Start up to ``most`` additional collectors on idle cores."""
             made = range(min(most, free_cores(ray.available_resources().get("CPU", 0.0))))
             arguments = (make_env, fragments, settings.seed, FILMING_NICENESS)
             return [executor.start(RolloutCollector, f"helper{i}", *arguments) for i in made]
@@ -80,7 +83,7 @@ def build_ring(
 
 
 def for_people(settings: RingSettings) -> RingSettings:
-    """The same where people are asked: their answers are noisy, and pairs are chosen from the newest films."""
+    """Adapt the settings to human annotators: model their noise, and keep only the newest filmed fragments in the pool."""
     fragments = settings.fragments
     if not is_image(settings.observation_space):
         fragments = replace(fragments, pool=min(fragments.pool, FILMS_KEPT))
@@ -88,9 +91,9 @@ def for_people(settings: RingSettings) -> RingSettings:
 
 
 def start_people(members: Members, schedule: LabelSchedule, page: PageSettings) -> People:
-    """Serve the page, and have people asked."""
+    """Start the labelling page and register its annotators as a gatherer."""
     of, executor = members.settings.preferences, members.executor
-    # The page needs the store. And who draws its films must not keep people waiting for their answers to be stored.
+    # The page needs the store first. A process of its own: rendering videos must not delay the storing of answers.
     executor.started()
     actor = executor.start(LabellingPage, "page", page, executor.find("store"))
     handle = PageHandle(actor, executor.get, page.settings.port, page.port_file)

@@ -1,4 +1,4 @@
-"""Clip sources: where the ring's fragments come from besides the agent's own rollouts."""
+"""Fragment sources: where the ring's fragments come from besides the agent's own rollouts."""
 
 from __future__ import annotations
 
@@ -16,80 +16,80 @@ if TYPE_CHECKING:
     from rlhf_ray.actors.ring import Members, Moment
 
 SAY_EVERY = 5.0
-"""Seconds between two words on how many of the first clips are made, at least."""
+"""Minimum interval in seconds between progress messages about the initial fragments."""
 
 MORE_CLIPS = 1_000_000
-"""Number of the first gathering of more first clips, where the collector draws by numbers: above those of all rounds."""
+"""Random stream number of the first extra collection of initial fragments: above the numbers of all rounds."""
 
 MOST_FIRST_STEPS = 0.3
-"""Share of all environment steps that the first clips take at most, with all that is gathered because answers were ties."""
+"""Maximum share of the step budget for initial fragments, including extra collections because of ties."""
 
 
 class ClipSource(Protocol):
-    """Makes clips and hands them to the pool."""
+    """Makes fragments and passes them to the pool."""
 
     env_steps: int
-    """Environment steps taken, those of clips that are under way included."""
+    """Environment steps taken, including those of fragments still being made."""
     share: float
-    """Of the first clips, those that are there, 0 to 1."""
+    """Share of the initial fragments that are made, 0 to 1."""
     say: Callable[[str], None]
-    """Is told how far the first clips are."""
+    """Called with progress messages about the initial fragments."""
 
     async def first(self, env_steps: int, made: Callable[[], None]) -> None:
-        """Make the first clips with ``env_steps`` random actions; ``made`` is told when there are some more."""
+        """Make the initial fragments with ``env_steps`` random actions. Calls ``made`` whenever there are new ones."""
         ...
 
     def room_for_more(self) -> bool:
-        """Whether more first clips can be gathered."""
+        """Return whether the step budget allows more initial fragments."""
         ...
 
     async def more(self, gathering: int) -> None:
-        """Gather more first clips, which take the place of those there are."""
+        """Replace the initial fragments by newly collected ones."""
         ...
 
     def offer(self, moment: Moment, round_number: int, *, wait: bool) -> None:
-        """A labelling round is due: note what clips of the newest policy to make, where they are wanted and there is room.
+        """Note that a labelling round is due, and schedule fragments of the newest policy if they are wanted and there is room.
 
         Args:
-            moment: how far the training is.
-            round_number: which round.
-            wait: whether the round is going to wait for them.
+            moment: the training's progress.
+            round_number: number of the round.
+            wait: whether the round will wait for the fragments.
         """
         ...
 
     def waiting(self) -> bool:
-        """Whether there is something for `make` to do."""
+        """Return whether `make` has work to do."""
         ...
 
     async def make(self) -> int:
-        """Make what was noted; environment steps that it took."""
+        """Make the scheduled fragments. Return the environment steps taken."""
         ...
 
     def check(self, report: PoolReport, env_steps: int) -> PoolReport:
-        """Look whether what is in the pool after ``env_steps`` of the training will do, and give the report back."""
+        """Check the pool after ``env_steps`` of training, and return the report."""
         ...
 
     def to_come(self) -> bool:
-        """Before the first fit: whether there will be more first clips by themselves."""
+        """Before the first fit: return whether more initial fragments will arrive."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """What is to be known of it now."""
+        """Return the current metrics."""
         ...
 
     def close(self) -> None:
-        """End its actors."""
+        """Stop its actors."""
         ...
 
 
 class Collecting:
-    """Random clips first, then exploratory ones of the agent's policy, where the settings ask for them.
+    """Makes initial fragments from random actions, then exploratory ones from the agent's policy if the settings ask for them.
 
     Args:
         members: the ring's other actors.
         collector: a `RolloutCollector`.
-        rollouts: stretches that its steps are shared by.
-        more_env_steps: environment steps of each gathering of more first clips.
+        rollouts: number of rollouts the step budget is split into.
+        more_env_steps: environment steps of each extra collection of initial fragments.
     """
 
     def __init__(self, members: Members, collector: Any, rollouts: int, more_env_steps: int):
@@ -99,9 +99,9 @@ class Collecting:
         self.env_steps = 0
         self.share = 0.0
         self.say: Callable[[str], None] = lambda what: None
-        """Is told how far the first clips are."""
+        """Called with progress messages about the initial fragments."""
         self.dropped = 0
-        """Explorations that fell due while an earlier one was under way."""
+        """Explorations skipped because an earlier one was still running."""
         self._exploration: tuple[int, int, PolicyFactory] | None = None
         self._said_at = time.monotonic()
 
@@ -109,7 +109,7 @@ class Collecting:
         """See `ClipSource.first`.
 
         Raises:
-            SettingError: they show that the settings do not fit the environment.
+            SettingError: the fragments show that the settings don't fit the environment.
         """
         self.env_steps += env_steps
         report = await self._collect(env_steps, 0, RANDOM_POLICY, None)
@@ -176,10 +176,10 @@ class Collecting:
         return await self._hand_over(clips)
 
     async def _hand_over(self, clips: Any) -> PoolReport | None:
-        """Have the pool take ``clips``; what is in it then, None where the clips were lost with the node that held them.
+        """Add ``clips`` to the pool. Return its report, or None if they were lost with their node.
 
         Raises:
-            LostClipsError: they were lost, and the ring is the synchronous one.
+            LostClipsError: they were lost in the synchronous mode.
         """
         try:
             report: PoolReport = await self.members.pool.add.remote(clips)
@@ -190,10 +190,10 @@ class Collecting:
         return self.members.check(report)
 
     def _check_first(self, report: PoolReport | None) -> None:
-        """Check that the first clips can be compared."""
+        """Check that there are at least two initial fragments to compare."""
         if report is not None and report.fragments < 2:
             raise SettingError(
-                f"fragments.length is {self.fragments.length}, and in {self.env_steps} steps of random actions "
-                f"{report.too_short} stretches of episodes were shorter than that (episodes had "
-                f"{list(report.episode_lengths) or 'no end'} steps): shorten fragments.length."
+                f"fragments.length is {self.fragments.length}, but in {self.env_steps} steps of random actions "
+                f"{report.too_short} trajectories were shorter than that (episodes had "
+                f"{list(report.episode_lengths) or 'no end'} steps): reduce fragments.length."
             )

@@ -1,4 +1,4 @@
-"""Ray: to be there for a run, and gone again when the last one that needed it is over."""
+"""Starts Ray or connects to a cluster for a run, and shuts Ray down after the last run that needed it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ANSWER_WITHIN = 30.0
 """Seconds that a head may take to answer."""
 
 FOR_ACTORS = {
-    # At Ray's own niceness of 15 the ring's actors, which the run waits for, get next to nothing on a busy machine.
+    # With Ray's default niceness of 15, the ring's actors starve on a busy machine while the run waits for them.
     "RAY_worker_niceness": "0",
-    # By itself glibc keeps an arena for each of up to eight threads per core, of which each grows and none gives back.
+    # By default, glibc keeps up to eight malloc arenas per core; each grows and returns no memory.
     "MALLOC_ARENA_MAX": "2",
 }
-"""What Ray's processes on this machine are started with."""
+"""Environment variables for Ray's processes on this machine."""
 
 _held = 0
 _ours = False
@@ -32,24 +32,24 @@ _private = False
 
 
 def job_metadata() -> dict[str, str]:
-    """What was said of the job that this process runs, its ``job_submission_id`` among it; nothing outside of jobs."""
+    """Return the metadata of the job that this process runs, including ``job_submission_id``; empty outside of jobs."""
     metadata: dict[str, str] = json.loads(os.environ.get(JOB, "{}")).get("metadata", {})
     return metadata
 
 
 def private_ray() -> bool:
-    """Whether this process started Ray for itself alone."""
+    """Return whether this process started Ray for itself."""
     return _private
 
 
 def start_ray(cpus: int) -> None:
-    """Connect to the cluster that ``RAY_ADDRESS`` names, or start Ray on this machine; nothing where Ray runs already.
+    """Connect to the cluster at ``RAY_ADDRESS``, or start Ray on this machine. Does nothing if Ray is running.
 
     Args:
-        cpus: CPUs that the run claims. A machine with fewer is told it has as many: its processes then share them.
+        cpus: CPUs that the run claims. On a machine with fewer, Ray is started with this number; processes then share CPUs.
 
     Raises:
-        NoAccessError: nothing answers at ``RAY_ADDRESS``, or it does not take this machine's token.
+        NoAccessError: nothing answers at ``RAY_ADDRESS``, or the cluster rejects this machine's token.
     """
     if ray.is_initialized():
         return
@@ -58,12 +58,12 @@ def start_ray(cpus: int) -> None:
         told = {name: os.environ[name] for name in ("OMP_NUM_THREADS", modules.FOLDERS) if name in os.environ}
         runtime_env: dict[str, Any] = {"env_vars": told}
         look(address)
-        # Ray refuses what the job was submitted with, even when it is the same.
+        # Ray refuses variables that the job was already submitted with, even with equal values.
         for name in json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {}).get("env_vars") or {}:
             told.pop(name, None)
         ray.init(runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR")
         return
-    # Ray's processes inherit the environment, so that workers it has started ahead can be used: a runtime_env needs new ones.
+    # Set them in the environment, which Ray's processes inherit: a runtime_env would need new workers instead of prestarted ones.
     with _environment():
         for attempts_left in (2, 1, 0):
             if _start_here(cpus, attempts_left):
@@ -72,8 +72,8 @@ def start_ray(cpus: int) -> None:
 
 
 def _start_here(cpus: int, attempts_left: int) -> bool:
-    """Start Ray on this machine. False where it took longer than Ray allows, as on a busy machine; nothing is left then."""
-    with started_for_a_run(workers=1) as start:  # what the ring shares a process of; others are started when called for
+    """Start Ray on this machine. Return False, after cleaning up, if it takes longer than Ray allows (on a busy machine)."""
+    with started_for_a_run(workers=1) as start:  # one for the ring's shared process; others start on demand
         try:
             ray.init(
                 address="local",
@@ -86,19 +86,21 @@ def _start_here(cpus: int, attempts_left: int) -> bool:
             hush_ray()
             ray.shutdown()
             start.end()
-            # Ray gives its own processes a fixed 30 s to start.
+            # Ray gives its own processes a fixed 30 s to start up.
             if "timed out during startup" not in str(error):
                 raise
             if not attempts_left:
-                seen = f"Ray did not start on this machine within 30 s, three times in a row (load {os.getloadavg()[0]:.0f})"
-                raise access.NoAccessError(seen, "Try again when the machine has less to do.") from error
+                seen = (
+                    f"Ray didn't start on this machine within 30 s, in three attempts (load {os.getloadavg()[0]:.0f})"
+                )
+                raise access.NoAccessError(seen, "Try again when the machine is less busy.") from error
             return False
     return True
 
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Within it, Ray that is started hands these on to its processes, unless they are set already."""
+    """Context manager: set the variables for Ray's processes, unless already set."""
     missing = {name: value for name, value in FOR_ACTORS.items() if name not in os.environ}
     os.environ.update(missing)
     try:
@@ -109,30 +111,30 @@ def _environment() -> Iterator[None]:
 
 
 def look(address: str) -> None:
-    """Find out at once what Ray takes half a minute to say of a cluster that lets nobody in.
+    """Check access to a cluster at once; Ray takes half a minute to report that it has none.
 
     Args:
-        address: Ray's own. Of one that is no ``HOST:PORT`` nothing is found out.
+        address: Ray's own address. Other forms than ``HOST:PORT`` are not checked.
 
     Raises:
-        NoAccessError: nothing answers there, or it does not take this machine's token.
+        NoAccessError: nothing answers there, or the cluster rejects this machine's token.
     """
     access.reach(address)
     if "://" in address or ":" not in address:
         return
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and access.token_source() is None:
-        raise access.refused(address)  # Ray would end the process
+        raise access.refused(address)  # Ray would exit the process
     try:
         call_head(address, ANSWER_WITHIN)
     except ray.exceptions.AuthenticationError as error:
         raise access.refused(address) from error
     except Exception as error:
-        remedy = "Name a Ray head's own address, HOST:6379; that of a dashboard begins with http://."
-        raise access.NoAccessError(f"What answers at {address} is no Ray head ({error})", remedy) from error
+        remedy = "Name the head's own address, HOST:6379; a dashboard's address begins with http://."
+        raise access.NoAccessError(f"The server at {address} is not a Ray head ({error})", remedy) from error
 
 
 def hold_ray(cpus: int) -> None:
-    """`start_ray`, to be followed by one `release_ray`."""
+    """Call `start_ray`. Must be followed by one `release_ray`."""
     global _held, _ours
     if not ray.is_initialized():
         start_ray(cpus)
@@ -141,7 +143,7 @@ def hold_ray(cpus: int) -> None:
 
 
 def release_ray() -> None:
-    """Shut Ray down if `hold_ray` started it and nobody holds it any more."""
+    """Shut Ray down if `hold_ray` started it and no holder remains."""
     global _held, _ours, _private
     _held -= 1
     if _held == 0 and _ours:

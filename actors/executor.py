@@ -1,4 +1,4 @@
-"""Executors: how the ring starts its actors and calls them: in Ray, or in this process for tests."""
+"""Executors: how the ring starts and calls its actors, in Ray or, for tests, in this process."""
 
 from __future__ import annotations
 
@@ -16,59 +16,59 @@ from rlhf_ray.actors.placement import CPUS, HOST, of_ring, one_machine
 
 
 class Executor(Protocol):
-    """Starts actors. A call, ``actor.method.remote(…)``, gives a reference that can be awaited or handed to other calls."""
+    """Starts actors. A call, ``actor.method.remote(…)``, returns a reference to await or to pass to other calls."""
 
     def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0, shares: bool = False) -> Any:
-        """An actor of this ring.
+        """Start an actor of this ring.
 
         Args:
-            kind: its class.
+            kind: the actor's class.
             role: its name in the ring.
-            arguments: that it is made with.
-            gpus: it claims.
-            shares: it works a little or while the others wait, and may be in one process with others like it.
+            arguments: constructor arguments.
+            gpus: GPUs it claims.
+            shares: whether it may share a process with others, because it does little, or works only while they wait.
         """
         ...
 
     def started(self) -> None:
-        """Those that may share a process have been started, and may be called now. Later ones get processes of their own."""
+        """Start the process of actors with ``shares``, before the first call to them. Later actors get their own processes."""
         ...
 
     def find(self, role: str) -> Callable[[], Any]:
-        """What gives another actor the one with this role, also after Ray restarted it. A handle would keep it from that."""
+        """Return a function that finds an actor by role, also after a restart. Passing a handle would prevent its restart."""
         ...
 
     def get(self, reference: Any, timeout: float | None = None) -> Any:
-        """What the reference stands for, waited for: as long as it takes, or so many seconds."""
+        """Wait for the reference's value, for ``timeout`` seconds or indefinitely, and return it."""
         ...
 
     def put(self, value: Any) -> Any:
-        """A reference to ``value``."""
+        """Store ``value`` and return a reference."""
         ...
 
     def ready(self, reference: Any) -> bool:
-        """Whether what the reference stands for is there."""
+        """Return whether the reference's value is available."""
         ...
 
     def keep(self, reference: Any) -> None:
-        """Have what the reference stands for on this node too, where it outlives the one that made it. Does not read it."""
+        """Copy the reference's value to this node, so that it outlives the node that made it. Doesn't read it."""
         ...
 
     def stop(self, actor: Any) -> None:
-        """End an actor at once."""
+        """Stop an actor at once."""
         ...
 
 
 class RayExecutor:
-    """Ray's actors, which restart by themselves, named ``NAME/ROLE`` in the caller's namespace.
+    """Ray actors that restart automatically, named ``NAME/ROLE`` in the caller's namespace.
 
-    On a single machine some of them share the process of an `ActorHost`.
+    On a single machine, some of them share the process of an `ActorHost`.
     """
 
     def __init__(self, name: str):
         self.name = name
         self._hosted: dict[str, tuple[Hosted, Callable[[], Any]]] = {}
-        """Of each role in the host, the handle and what makes the actor."""
+        """Handle and factory of each role in the host."""
         self._host: Any = None
 
     def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0, shares: bool = False) -> Any:
@@ -84,7 +84,7 @@ class RayExecutor:
         return ray.remote(name=f"{self.name}/{role}", **of_all, **options)(kind).remote(*arguments)
 
     def started(self) -> None:
-        """See `Executor.started`: the host begins, and all in it."""
+        """See `Executor.started`. Starts the host and its actors."""
         if not self._hosted or self._host is not None:
             return
         makers = {role: make for role, (_, make) in self._hosted.items()}
@@ -100,7 +100,7 @@ class RayExecutor:
         return functools.partial(look_up, self.name, role)
 
     def get(self, reference: Any, timeout: float | None = None) -> Any:
-        """See `Executor.get`. A thread of an asynchronous actor may wait so too, for which Ray warns of `ray.get`."""
+        """See `Executor.get`. Works in threads of asynchronous actors too, where Ray warns about `ray.get`."""
         return reference.future().result(timeout)
 
     def put(self, value: Any) -> Any:
@@ -116,7 +116,7 @@ class RayExecutor:
         ray.wait([reference], timeout=0, fetch_local=True)
 
     def stop(self, actor: Any) -> None:
-        """See `Executor.stop`. What shares a process ends when the last one in it does."""
+        """See `Executor.stop`. A shared process ends with its last actor."""
         if not isinstance(actor, Hosted):
             ray.kill(actor)
         elif self._hosted.pop(actor.role, None) is not None and not self._hosted and self._host is not None:
@@ -124,7 +124,7 @@ class RayExecutor:
 
 
 def look_up(name: str, role: str) -> Any:
-    """The actor with this role in the ring called ``name``.
+    """Return the actor with this role in the ring ``name``.
 
     Raises:
         ValueError: there is none.
@@ -136,14 +136,14 @@ def look_up(name: str, role: str) -> Any:
 
 
 class DirectExecutor:
-    """Plain objects of this process: a call is made at once, or where it is a coroutine, in the loop that runs."""
+    """Plain objects in this process: a call runs at once, or, for a coroutine, in the running event loop."""
 
     def __init__(self) -> None:
         self.actors: dict[str, Any] = {}
-        """The objects themselves, by role."""
+        """The objects, by role."""
         self._makers: dict[str, Callable[[], Any]] = {}
         self.lock = threading.RLock()
-        """Held in each call that is no coroutine, as one actor makes one call at a time."""
+        """Held during each call that is not a coroutine: an actor runs one call at a time."""
 
     def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0, shares: bool = False) -> Any:
         """See `Executor.start`."""
@@ -155,7 +155,7 @@ class DirectExecutor:
         """See `Executor.started`."""
 
     def restart(self, role: str) -> None:
-        """Make the object anew, as Ray does with an actor that was killed: it has lost all that it knew."""
+        """Recreate the object, as Ray does with a killed actor: it loses its state."""
         self.actors[role] = self._makers[role]()
 
     def find(self, role: str) -> Callable[[], Any]:
@@ -192,7 +192,7 @@ class _DirectActor:
 
 
 class _Method:
-    """``method.remote(…)``, and ``method.options(num_returns=2).remote(…)``."""
+    """Supports ``method.remote(…)`` and ``method.options(num_returns=2).remote(…)``."""
 
     def __init__(self, call: Callable[..., Any], lock: threading.RLock, returns: int = 1):
         self._call, self._lock, self._returns = call, lock, returns
@@ -213,7 +213,7 @@ class _Method:
 
 
 class _Direct:
-    """What a call gave, or what it raised."""
+    """The result of a call, or the exception it raised."""
 
     def __init__(self, value: Any = None, error: Exception | None = None, waiting: asyncio.Future[Any] | None = None):
         self._value, self._error, self._waiting = value, error, waiting

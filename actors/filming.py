@@ -1,4 +1,4 @@
-"""Filming: the clip source where people are asked. What they are shown goes from the collector to the page, by fragment id."""
+"""Filming: the fragment source with human annotators. Films go from the collector to the page, by fragment id."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from rlhf_ray.actors.ring import Members, Moment
 
 FEWEST_FILMS = 6
-"""Clips filmed of each later policy, at least."""
+"""Minimum number of fragments filmed of each later policy."""
 
 EPISODE_EVERY = 10.0
-"""Seconds between two films of a whole episode, at least: drawing them takes time that the training would have."""
+"""Minimum seconds between two films of a whole episode: rendering them takes time from the training."""
 
 
 class Filming(Collecting):
-    """Clips of random actions first, part by part; then the newest policy, filmed where people have use for it.
+    """Makes and films initial fragments from random actions in parts, then fragments of the newest policy when people need them.
 
     Args:
         members, collector, rollouts, more_env_steps: see `Collecting`.
-        people: who see the films.
-        make_helpers: makes other collectors for cores that are free.
-        rounds: labelling rounds after the first.
+        people: the annotators who see the films.
+        make_helpers: starts additional collectors on idle cores.
+        rounds: number of labelling rounds after the first.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class Filming(Collecting):
         self.people, self._make_helpers, self._rounds = people, make_helpers, rounds
         self.images = is_image(members.settings.observation_space)
         self.making: FirstClips | None = None
-        """The first clips, while they are made."""
+        """The initial fragments while they are being made; else None."""
         self._given: deque[Any] = deque()
-        """References of the first clips, for a pool that is restarted meanwhile."""
+        """References of the initial fragments, in case the pool restarts meanwhile."""
         self._filming: tuple[int, int, PolicyFactory, int] | None = None
         self._filmed_at = -math.inf
-        """When an episode was filmed last, by `time.monotonic`."""
+        """Time (`time.monotonic`) of the last film of an episode."""
         self._asked_at_film = 0
-        """Questions that the page had been given when clips were filmed last."""
+        """Number of questions sent to the page when fragments were last filmed."""
 
     @property
     def films_per_round(self) -> int:
-        """Clips filmed before each later round: so many that each is in one pair or two, because drawing them costs most."""
+        """Number of fragments filmed before each later round: enough to use each in one or two pairs, since filming is costly."""
         of = self.members.settings.preferences
         wanted = math.ceil(1.5 * of.people_share * (of.comparisons - of.first_comparisons) / max(1, self._rounds))
         return max(FEWEST_FILMS, min(wanted, self.fragments.filmed_env_steps // (self.fragments.length + 1)))
@@ -96,21 +96,21 @@ class Filming(Collecting):
             await done
         self._given.append(clips)
         report = await self._hand_over(clips)
-        if report is not None and report.fragments < self.making.made:  # the pool was restarted, and has no other clips
+        if report is not None and report.fragments < self.making.made:  # the pool was restarted and lost the others
             for earlier in self._given:
                 report = await self._hand_over(earlier)
         fragments = 0 if report is None else report.fragments
         self.share = max(self.share, min(0.999, fragments / max(1, self.making.total)))
         if time.monotonic() - self._said_at >= SAY_EVERY:
             self._said_at = time.monotonic()
-            self.say(f"the first clips: {self.making.progress}")
+            self.say(f"the initial fragments: {self.making.progress}")
         return fragments
 
     async def more(self, gathering: int) -> None:
         """See `ClipSource.more`."""
         steps, number = self.more_env_steps, MORE_CLIPS + gathering
         self.env_steps += steps
-        # Images are shown as they are, and cut from all steps; of them an episode is filmed alone.
+        # Images are shown as they are, and cut from all steps; then only an episode is filmed.
         filmed = min(steps // 2, self.fragments.film_env_steps) if self.images else steps
         clips = min(FIRST_FILMS, 2 * self.members.settings.preferences.first_comparisons)
         await self._hand_over(await self._film(self.collector, filmed, clips, number, 0, RANDOM_POLICY, None, True))
@@ -120,7 +120,7 @@ class Filming(Collecting):
     def offer(self, moment: Moment, round_number: int, *, wait: bool) -> None:
         """See `ClipSource.offer`.
 
-        People have use for new clips when some of the last ones were asked about, and every so often for an episode.
+        Films are made if people have been asked about some of the last ones, and regularly of an episode.
         """
         super().offer(moment, round_number, wait=wait)
         steps = self.fragments.filmed_env_steps
@@ -154,7 +154,7 @@ class Filming(Collecting):
         return steps
 
     async def _film(self, collector: Any, *arguments: Any) -> Any:
-        """Film (`RolloutCollector.film`) and give the page the films; the reference of the clips."""
+        """Film with `RolloutCollector.film` and send the films to the page. Return the reference of the fragments."""
         done, clips, films, episode = collector.film.options(num_returns=4).remote(*arguments)
         await done
         await self.people.page.show(films)

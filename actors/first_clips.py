@@ -1,4 +1,4 @@
-"""FirstClips: the first clips that people are asked about, made in parts: the first pair needs two of them, not all."""
+"""FirstClips: makes the initial fragments for people in parts: the first pair needs two of them, not all."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 from rlhf_ray.settings import ResolvedFragments
 
 FIRST_FILMS = 36
-"""Clips that are filmed before training, about. Few, since drawing them costs most; a first pair needs two."""
+"""Approximate number of fragments filmed before training. Small, since filming is costly."""
 
 CLIPS_PER_PART = 2
-"""Clips of one part: a pair."""
+"""Fragments per part: one pair."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one call of a collector makes.
+    """The work of one call of a collector.
 
     Attributes:
-        number: from 1 on; decides everything random.
-        env_steps: to take.
-        clips: to make, about.
-        film: whether they are filmed; else observations are images, which are shown as they are.
-        episode: whether an episode is filmed too.
+        number: from 1 on; seeds the random draws.
+        env_steps: environment steps to take.
+        clips: approximate number of fragments to make.
+        film: whether to film them; otherwise observations are images, which are shown as they are.
+        episode: whether to film an episode too.
     """
 
     number: int
@@ -39,13 +39,13 @@ class Part:
 
 
 def parts(env_steps: int, clips: int, rollouts: int, fragments: ResolvedFragments, *, images: bool) -> list[Part]:
-    """The parts that the first ``env_steps`` steps are taken in, exactly. The episode that people see comes last.
+    """Split the initial ``env_steps`` steps into parts. The last one includes the episode that people see.
 
     Args:
-        env_steps: in all.
-        clips: to film in all, about, where observations are no images.
-        rollouts: stretches that the steps are shared by where they are.
-        fragments: the settings.
+        env_steps: total number of steps.
+        clips: approximate total number of fragments to film, if observations are not images.
+        rollouts: number of rollouts the steps are split into, if observations are images.
+        fragments: fragment settings.
         images: whether observations are images.
     """
     last = min(env_steps // 2, fragments.filmed_env_steps)
@@ -62,20 +62,20 @@ def parts(env_steps: int, clips: int, rollouts: int, fragments: ResolvedFragment
 
 
 class FirstClips:
-    """Hands out the parts, and counts what came of them.
+    """Distributes the parts to collectors and counts the results.
 
     Args:
-        parts: all of them.
-        make: has a collector make a part and hand its clips over; how many fragments are in the pool then.
+        parts: all parts.
+        make: has a collector make a part and adds its fragments to the pool; returns the pool's number of fragments.
     """
 
     def __init__(self, parts: list[Part], make: Callable[[Part, Any], Awaitable[int]]):
         self.total = sum(part.clips for part in parts)
-        """Clips in all, about."""
+        """Approximate total number of fragments."""
         self.env_steps = 0
-        """Steps of the parts that were made."""
+        """Steps of finished parts."""
         self.made = 0
-        """Clips so far."""
+        """Number of fragments so far."""
         self._left, self._count = deque(parts), len(parts)
         self._done = 0
         self._make = make
@@ -83,13 +83,13 @@ class FirstClips:
 
     @property
     def share(self) -> float:
-        """The share of the clips that is there, 0 to 1."""
+        """Share of the fragments that are made, 0 to 1."""
         return 1.0 if self._done == self._count else min(1.0, self.made / max(1, self.total))
 
     @property
     def progress(self) -> str:
-        """In words, what is being made."""
-        return f"clip {min(self.made + 1, self.total)} of {self.total}"
+        """Description of the progress."""
+        return f"fragment {min(self.made + 1, self.total)} of {self.total}"
 
     async def gather(
         self, collector: Any, make_helpers: Callable[[int], list[Any]], stop: Callable[[Any], None]
@@ -97,9 +97,9 @@ class FirstClips:
         """Make all parts.
 
         Args:
-            collector: makes them; the first one alone, because the first pair is what people wait for.
-            make_helpers: makes other collectors, at most so many, for cores that have nothing else to do.
-            stop: ends a helper.
+            collector: makes parts; alone for the first one, since people wait for the first pair.
+            make_helpers: starts up to the given number of additional collectors on idle cores.
+            stop: stops a helper.
         """
         await self._one(collector)
         helpers = make_helpers(len(self._left) // 2) if self._left else []
@@ -107,7 +107,7 @@ class FirstClips:
         try:
             while self._left:
                 await self._one(collector)
-            # One that takes long to start holds up no part, and has none.
+            # Don't wait for helpers that are still starting: they hold no part.
             await asyncio.gather(*(task for task, helper in zip(helping, helpers, strict=True) if helper in self._busy))
         finally:
             for task, helper in zip(helping, helpers, strict=True):
@@ -129,20 +129,20 @@ class FirstClips:
 
 
 def questions(wanted: int, share: float, made: bool) -> int:
-    """How many of ``wanted`` questions to ask by now: about each clip there is as many as about each that is to come.
+    """Return how many of ``wanted`` questions to ask by now, in proportion to the share of fragments made.
 
     Args:
-        wanted: in all.
-        share: of the clips that are there.
-        made: whether a pair can be made of them.
+        wanted: total number of questions.
+        share: share of the fragments that are made.
+        made: whether a pair is possible.
     """
     return min(wanted, max(1, math.floor(wanted * share))) if made else 0
 
 
 def free_cores(available: float) -> int:
-    """Cores of this machine that are free besides the one that a collector has.
+    """Return the number of idle cores on this machine, not counting the collector's.
 
     Args:
-        available: CPUs that Ray has left.
+        available: CPUs that Ray has available.
     """
     return max(0, min(int(available), len(os.sched_getaffinity(0)) - 1))

@@ -1,4 +1,4 @@
-"""The ring of a training on a reward model that is fitted already: it asks nothing, fits nothing and has no actors."""
+"""The ring of a training on a fixed, already fitted reward model: no questions, no fits, no actors."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from rlhf_ray.data.nested import read_nested, write_nested
 
 
 class FixedReward:
-    """A ring that stands still.
+    """A ring that does nothing.
 
     Args:
-        reward: the fitted reward model (`RewardEnsemble.state`); None where `load` is to bring it.
+        reward: the fitted reward model (`RewardEnsemble.state`); None if `load` will provide it.
     """
 
     env_steps = answered = rounds_held = 0
     begun_after: int | None = None
     people: None = None
-    """Nobody is asked."""
+    """No human annotators."""
     say: Callable[[str], None]
-    """There is nothing to wait for."""
+    """Never called: there is nothing to wait for."""
 
     def __init__(self, reward: dict[str, Array] | None):
         self._reward = reward
 
     @property
     def version(self) -> int:
-        """The version that the reward model had when it was saved; 0 while there is none."""
+        """The reward model's version when it was saved; 0 if there is none."""
         return 0 if self._reward is None else int(self._reward["version"])
 
     def newest_reward(self) -> dict[str, Array]:
@@ -43,13 +43,13 @@ class FixedReward:
         """
         if self._reward is None:
             raise SettingError(
-                "preferences.comparisons is 0, and no reward model is given to train on instead: set it to 1 or more, or name a "
+                "preferences.comparisons is 0, but there is no fitted reward model to train on: set it to 1 or more, or name a "
                 "fitted one (`--reward-from`, or start_from(reward_model=…) of the configuration)."
             )
         return self._reward
 
     def begin(self, env_steps: int, stop: Stop = lambda: False) -> RoundReport:
-        """See `Ring.begin`: the reward is there, and no environment step is taken."""
+        """See `Ring.begin`: reports the fixed reward; takes no environment steps."""
         self.newest_reward()
         return RoundReport(0, 0, 0, 0, None, new_reward=True)
 
@@ -57,7 +57,7 @@ class FixedReward:
         """See `Ring.advance`: nothing is ever due."""
 
     def metrics(self) -> dict[str, Any]:
-        """See `Ring.metrics`: no clips are cut."""
+        """See `Ring.metrics`: there are no fragments."""
         return {"too_short": 0, "distinct_clips": 1.0, "clips_policy_version": RANDOM_POLICY}
 
     def save(self, folder: Path) -> None:

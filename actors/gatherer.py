@@ -1,4 +1,4 @@
-"""GathererActor: runs a gatherer and tells the ring how many of its questions are open."""
+"""GathererActor: runs a gatherer and reports its number of open questions to the ring."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from rlhf_ray.settings import PreferenceSettings
 logger = logging.getLogger(__name__)
 
 PATIENCE = 1.0
-"""Seconds after which `wait` returns though nothing has happened."""
+"""Seconds after which `wait` returns without news."""
 
 COMMIT_AGAIN_AFTER = 5.0
-"""Seconds between two attempts to store answers that the store could not write."""
+"""Seconds before the next attempt to store answers after a failed one."""
 
 
 @dataclass(frozen=True)
 class GathererProgress:
-    """What has happened at a gatherer.
+    """State of a gatherer.
 
     Attributes:
-        changes: how often something was stored since it was started.
-        open: of each asking that was named, how many of its questions have no answer yet.
-        unknown: askings that it does not know: it was restarted since.
-        last: the number of the last event that it stored; None where it does not tell.
-        failed: attempts to store that failed, since it was started.
+        changes: number of commits since it started.
+        open: number of unanswered questions of each requested batch.
+        unknown: requested batches that it doesn't know, because it was restarted.
+        last: number of the last event that it stored; None if not reported.
+        failed: number of failed commits since it started.
         serving: whether people can reach it.
     """
 
@@ -51,23 +51,23 @@ class GathererProgress:
 
 @dataclass(frozen=True)
 class MakeGatherer:
-    """Makes the gatherer that the settings name. Here, so that the gatherer's process imports nothing of the ring's."""
+    """Makes the configured gatherer. Defined here so that the gatherer's process doesn't import the ring."""
 
     settings: PreferenceSettings
     seed: int
 
     def __call__(self, commit: Commit) -> Gatherer:
-        """The gatherer, which has its answers stored by ``commit``."""
+        """Make the gatherer; it stores answers with ``commit``."""
         return make_gatherer(commit, self.settings, self.seed)
 
 
 class GathererActor:
-    """A gatherer, with a thread to ask in and a store to commit to. Askings are answered one after the other.
+    """Runs a gatherer in a thread and commits its answers to the store. Batches are answered one after the other.
 
     Args:
-        make: makes the gatherer, given what stores its answers.
+        make: makes the gatherer from a commit function.
         store: finds the preference store's actor.
-        get: waits for what a call gives.
+        get: waits for the result of an actor call.
     """
 
     def __init__(self, make: Callable[[Commit], Gatherer], store: Callable[[], Any], get: Callable[[Any], Any]):
@@ -76,7 +76,7 @@ class GathererActor:
         self._store: Any = None
         self._thread = ThreadPoolExecutor(1, "gatherer")
         self._left: dict[int, set[str]] = {}
-        """Of each asking, the pairs that have no answer yet."""
+        """Ids of each batch's unanswered pairs."""
         self._error: BaseException | None = None
         self._changes = self._failed = 0
         self._last: int | None = None
@@ -84,7 +84,7 @@ class GathererActor:
         self._changed = asyncio.Event()
 
     async def ask(self, number: int, pairs: Pairs) -> None:
-        """Have pairs answered. Asking ``number`` again changes nothing."""
+        """Start answering a batch of pairs. Idempotent per ``number``."""
         if number in self._left:
             return
         self._loop = asyncio.get_running_loop()
@@ -92,14 +92,14 @@ class GathererActor:
         self._loop.run_in_executor(self._thread, self._answer, number, pairs)
 
     async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
-        """What has happened since ``changes``; waits a little for something to happen.
+        """Return the state once it differs from ``changes``, or after a short wait.
 
         Args:
-            numbers: of the askings to tell about.
+            numbers: numbers of the batches to report on.
             changes: `GathererProgress.changes` of the last call.
 
         Raises:
-            Exception: whatever the gatherer raised.
+            Exception: the gatherer raised it.
         """
         if self._changes == changes and self._error is None and all(number in self._left for number in numbers):
             self._changed.clear()
@@ -115,7 +115,7 @@ class GathererActor:
             self._failed,
         )
 
-    # In the thread.
+    # Runs in the thread.
 
     def _answer(self, number: int, pairs: Pairs) -> None:
         try:
@@ -123,12 +123,12 @@ class GathererActor:
             if not self._changes and not self._get(self._find_store().tally.remote()).held:
                 raise SettingError(
                     f"preferences.gatherer: {type(self._gatherer).__name__} returned from the first {len(pairs)} pairs without an "
-                    "answer. `ask` has to hand answers to `commit`, and returns when there are no more to wait for."
+                    "answer. `ask` must pass answers to `commit`, and return only when no more are expected."
                 )
         except BaseException as error:
             self._error = error
         else:
-            self._left[number].clear()  # what has no answer will have none
+            self._left[number].clear()  # the remaining pairs stay unanswered
         self._wake()
 
     def _commit(self, answers: Comparisons) -> None:
@@ -143,10 +143,10 @@ class GathererActor:
                     self._get(self._store.commit.remote(of, annotator=name))
                     last = max(last, self._get(self._store.last_answer.remote(of.pairs.ids, name)))
                 break
-            except OSError as error:  # a full disk, say: answers are worth waiting for
+            except OSError as error:  # for example a full disk: keep the answers and retry
                 self._failed += 1
                 self._wake()
-                logger.error("Could not store answers; trying again in %.0f s: %s", COMMIT_AGAIN_AFTER, cause(error))
+                logger.error("Can't store answers; retrying in %.0f s: %s", COMMIT_AGAIN_AFTER, cause(error))
                 time.sleep(COMMIT_AGAIN_AFTER)
         self._last = max(last, self._last or 0)
         for left in self._left.values():

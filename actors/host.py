@@ -1,4 +1,4 @@
-"""ActorHost: several actors in one process, each with a thread of its own, where a process each would cost more than their work."""
+"""ActorHost: runs several actors in one process, with a thread each. Separate processes would cost more than their work."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 AT_ONCE = 100
-"""Calls of one of these actors that may be under way where its methods are coroutines; of plain methods one call runs at a time."""
+"""Maximum number of concurrent calls to an actor with coroutine methods; plain methods run one at a time."""
 
 
 class ActorHost:
-    """Makes each actor when it is first called, in the concurrency group that has the name of its role.
+    """Creates each actor on its first call, in the concurrency group named after its role.
 
-    When the process dies all are made anew, as they would be in processes of their own.
+    When the process dies, all actors are created again, like actors in their own processes.
 
     Args:
-        makers: of each role, what makes the actor.
+        makers: a factory per role.
     """
 
     def __init__(self, makers: Mapping[str, Callable[[], Any]]):
@@ -24,7 +24,7 @@ class ActorHost:
         self._actors: dict[str, Any] = {}
 
     async def call(self, role: str, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """What a method of the actor with this role returns. Ray's own ``__ray_ready__`` and ``__ray_call__`` are there too."""
+        """Call a method of the actor with this role. Supports Ray's ``__ray_ready__`` and ``__ray_call__``."""
         if role not in self._actors:
             self._actors[role] = self._makers[role]()
         actor = self._actors[role]
@@ -38,11 +38,11 @@ class ActorHost:
 
 
 class Hosted:
-    """The handle of one of them, called as Ray's are: ``actor.method.remote(…)``.
+    """The handle of an actor in an `ActorHost`, with Ray's interface: ``actor.method.remote(…)``.
 
     Args:
         host: Ray's handle of the `ActorHost`.
-        role: which of its actors.
+        role: the actor's role.
     """
 
     def __init__(self, host: Any, role: str):
@@ -50,7 +50,7 @@ class Hosted:
 
     def __getattr__(self, method: str) -> Any:
         if method.startswith("__") and method not in ("__len__", "__ray_ready__", "__ray_call__"):
-            raise AttributeError(method)  # what Python looks for by itself, to copy and pickle
+            raise AttributeError(method)  # Python looks these up for copying and pickling
         return _Method(self, method)
 
 

@@ -1,4 +1,4 @@
-"""LabellingPage: the page where people compare clips, as an actor that serves it from its own event loop."""
+"""LabellingPage: an actor that serves the page where people compare clips, from its own event loop."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event
 
 TRY_EVERY = 0.1
-"""Seconds between two tries to have a port that is taken."""
+"""Seconds between attempts to bind a port that is in use."""
 
 
 @dataclass(frozen=True)
 class PageSettings:
-    """What a page is made from.
+    """Settings of a page.
 
     Attributes:
-        settings: of the labelling.
-        sessions: the file with who may label, and their tokens. Ray shows what an actor is made from to everyone with the
-            cluster's token, so they are not in here.
-        title: of the page: what is trained.
-        fps: of the environment.
-        run_id: for the events.
-        seed: of sides and catch pairs.
-        port_file: remembers the port for a run that is resumed, on the disk of the ring's process; None: nothing does.
+        settings: labelling settings.
+        sessions: file with the annotators and their tokens. A file, because Ray shows an actor's arguments to anyone with the
+            cluster's token.
+        title: title of the page: what is being trained.
+        fps: frames per second of the environment.
+        run_id: the run's id, stored with each event.
+        seed: seeds sides and catch pairs.
+        port_file: stores the port for a resumed run, on the disk of the ring's process; None stores nothing.
     """
 
     settings: LabellingSettings
@@ -53,7 +53,7 @@ class PageSettings:
 
 
 class ActorStore:
-    """The preference store's actor, for a `Desk`."""
+    """Adapts the preference store's actor to a `Desk`."""
 
     def __init__(self, store: Any):
         self._store = store
@@ -68,7 +68,7 @@ class ActorStore:
         return await self._store.events.remote()
 
     async def count(self) -> int:
-        """How many comparisons hold."""
+        """Return the number of active comparisons."""
         count: int = await self._store.__len__.remote()
         return count
 
@@ -83,13 +83,12 @@ class ActorStore:
 
 
 class LabellingPage:
-    """Serves the page from the run's node. Answers go straight to the store, and are acknowledged when stored.
+    """Serves the page from the run's node. Answers go directly to the store, and are acknowledged once stored.
 
-    A page that is restarted has lost its questions, its port and what it was told: whoever holds it (`PageHandle`) says all of
-    that again. Leases and sessions stay valid.
+    A restarted page has lost its questions, port and status; its `PageHandle` restores them. Leases and sessions stay valid.
 
     Args:
-        page: what it is made from.
+        page: the page's settings.
         store: finds the preference store's actor.
     """
 
@@ -116,18 +115,18 @@ class LabellingPage:
         self._starting = asyncio.Lock()
 
     async def start(self, port: int | None = None) -> dict[str, str] | None:
-        """Serve the page, if it is not served yet.
+        """Start serving the page, unless it is being served.
 
         Args:
-            port: to listen at, and no other; None: the first free one from that of the settings on.
+            port: the only port to use; None for the first free one, starting with that of the settings.
 
         Returns:
-            Each person's link; None where another process has the port, for longer than `PATIENCE`.
+            Each annotator's link; None if another process uses the port for longer than `PATIENCE`.
 
         Raises:
-            SettingError: it cannot be served where the settings say.
+            SettingError: the page can't be served at the configured host or port.
         """
-        from rlhf_ray.labelling.app import create_app  # a server, which most runs have no use for
+        from rlhf_ray.labelling.app import create_app  # imports a web server, which most runs don't need
 
         async with self._starting:
             if self._server is None:
@@ -171,7 +170,7 @@ class LabellingPage:
         """See `rlhf_ray.actors.gatherer.GathererActor.wait`.
 
         Args:
-            numbers: of the askings to tell about.
+            numbers: numbers of the query batches to report on.
             changes: `GathererProgress.changes` of the last call.
         """
         desk = self.desk

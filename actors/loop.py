@@ -1,4 +1,4 @@
-"""PreferenceLoop: learning from preferences beside an agent's training, whichever algorithm trains it."""
+"""PreferenceLoop: runs a ring next to an agent's training, for any algorithm."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rlhf_ray.settings import Experiment, ResolvedFragments
 
 
 class PreferenceLoop:
-    """Shares the budget of environment steps out, and tells the ring how far the training is.
+    """Divides the budget of environment steps, and reports the training's progress to the ring.
 
     Args:
-        ring: what it turns.
+        ring: the ring to run.
         experiment: the settings.
-        fragments: those of the experiment, with numbers in place of auto.
-        iteration_env_steps: the most environment steps that an iteration of the agent's training takes.
+        fragments: the experiment's fragment settings, with numbers in place of auto.
+        iteration_env_steps: maximum number of environment steps per iteration of the agent.
     """
 
     def __init__(self, ring: Ring, experiment: Experiment, fragments: ResolvedFragments, iteration_env_steps: int):
@@ -27,61 +27,61 @@ class PreferenceLoop:
         self.iteration_env_steps = iteration_env_steps
         self.begun = False
         self.stop: Stop = lambda: False
-        """Says whether to wait no longer for a slow teacher."""
+        """Polled while waiting for slow annotators; True ends the wait."""
         first = 0 if experiment.preferences.comparisons == 0 else fragments.initial_env_steps
         self.initial_env_steps, self.iterations = budget(experiment, fragments, iteration_env_steps, first)
-        """Environment steps of the first clips; iterations after them."""
+        """Environment steps for the initial fragments; number of iterations after them."""
 
     def env_steps(self, sampled: int) -> int:
-        """Environment steps so far, of which the agent's own rollouts have ``sampled``."""
+        """Return the total environment steps so far: ``sampled`` by the agent's own rollouts, plus the ring's."""
         return sampled + self.ring.env_steps
 
     def finished(self, sampled: int) -> bool:
-        """Whether another iteration could take more than the budget."""
+        """Return whether another iteration could exceed the budget."""
         return self.env_steps(sampled) + self.iteration_env_steps > self.experiment.total_env_steps
 
     def progress(self, sampled: int) -> float:
-        """From 0 before the first iteration to 1 before the last."""
+        """Return the progress, from 0 before the first iteration to 1 before the last."""
         left = self.experiment.total_env_steps - self.iteration_env_steps - self.env_steps(sampled)
         if left < self.iteration_env_steps:
             return 1.0
-        # What the ring is going to take between rounds is not the agent's, unless it does without.
+        # The steps that the ring will take between rounds are not the agent's.
         left -= max(0, self._between - (self.ring.env_steps - self.initial_env_steps))
         return sampled / (sampled + max(left, self.iteration_env_steps))
 
     @property
     def _between(self) -> int:
-        """Environment steps that the ring takes between rounds, in all, at most."""
+        """Maximum number of environment steps that the ring takes between rounds, in total."""
         of = self.experiment.preferences
         return of.rounds * self.fragments.between_rounds_env_steps(of.asks_people)
 
     def begin(self, stop: Stop = lambda: False) -> RoundReport | None:
-        """Gather the first clips and hold the first labelling round; None where it was stopped before."""
+        """Collect the initial fragments and hold the first labelling round; None if stopped before."""
         self.stop = stop
         report = self.ring.begin(self.initial_env_steps, stop)
         self.begun = report is not None
-        if self.ring.env_steps > self.initial_env_steps:  # more first clips were gathered
+        if self.ring.env_steps > self.initial_env_steps:  # extra initial fragments were collected
             self._share_out(self.ring.env_steps)
         return report
 
     def before_iteration(self, sampled: int, iteration: int, policy: Callable[[], PolicyFactory]) -> RoundReport | None:
-        """Turn the ring as far as is due; what came of it, where there is a new report.
+        """Let the ring do what is due. Return the new report, if any.
 
         Args:
             sampled: environment steps of the agent's own rollouts so far.
-            iteration: of the agent's training that comes next, from 0.
-            policy: makes what makes the newest policy.
+            iteration: index of the agent's next iteration, from 0.
+            policy: returns a factory of the newest policy.
         """
         now = self.env_steps(sampled)
         room = self.experiment.total_env_steps - now - self.iteration_env_steps
         return self.ring.advance(Moment(self.progress(sampled), now, room, iteration, policy), self.stop)
 
     def newest_reward(self) -> dict[str, Array] | None:
-        """The newest version of the reward model; None where there is none."""
+        """Return the newest version of the reward model; None if there is none."""
         return self.ring.newest_reward() if self.ring.version else None
 
     def metrics(self, sampled: int) -> dict[str, Any]:
-        """What is to be known now."""
+        """Return the current metrics."""
         clips: dict[str, Any] = {}
         if self.experiment.preferences.comparisons:
             clips = {
@@ -101,16 +101,16 @@ class PreferenceLoop:
         )
 
     def save(self, folder: Path) -> None:
-        """Write what a checkpoint keeps of the ring into ``folder``, which is there."""
+        """Write the ring's checkpoint to the existing folder ``folder``."""
         if self.begun or self.experiment.preferences.comparisons == 0:
             self.ring.save(folder)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps besides."""
+        """Return the loop's own state for a checkpoint."""
         return {"begun": self.begun, "initial_env_steps": self.initial_env_steps}
 
     def load(self, folder: Path, state: dict[str, Any], *, replace: bool = False) -> None:
-        """The inverse of `save` and `state`; see `Ring.load`."""
+        """Restore what `save` wrote and `state` returned; see `Ring.load`."""
         self.begun = state["begun"]
         self._share_out(state["initial_env_steps"])
         if self.begun or self.experiment.preferences.comparisons == 0:
@@ -125,9 +125,9 @@ class PreferenceLoop:
 def budget(
     experiment: Experiment, fragments: ResolvedFragments, iteration_env_steps: int, initial: int
 ) -> tuple[int, int]:
-    """Share the environment steps out: those of the first clips, which take ``initial`` or somewhat more, and the iterations."""
+    """Divide the step budget: return the initial fragments' steps (``initial`` or slightly more) and the number of iterations."""
     of = experiment.preferences
     between = fragments.between_rounds_env_steps(of.asks_people)
     left = experiment.total_env_steps - of.rounds * between - initial
-    # What does not fill an iteration goes to the first clips, so that the steps add up to the budget.
+    # Steps that don't fill an iteration go to the initial fragments, so that all steps add up to the budget.
     return initial + left % iteration_env_steps, left // iteration_env_steps

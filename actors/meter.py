@@ -1,4 +1,4 @@
-"""Meters: how busy the stages of the asynchronous ring are."""
+"""Meters: measure how busy the stages of the asynchronous ring are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Meter:
-    """How busy a stage was."""
+    """Measures the rate and idle time of a stage."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
@@ -19,12 +19,12 @@ class Meter:
 
     @property
     def working(self) -> bool:
-        """Whether the stage is at work now."""
+        """Whether the stage is working now."""
         return self._started is not None
 
     @contextmanager
     def busy(self, *, if_: bool = True) -> Any:
-        """Within it the stage is at work. What it gives takes how many things were done."""
+        """Context manager: count the time inside as work. Yields a function to call with the number of finished items."""
         self._started = self._clock() if if_ else None
 
         def done(items: int) -> None:
@@ -38,7 +38,7 @@ class Meter:
             self._started = None
 
     def report(self, waiting: int) -> dict[str, float]:
-        """Since the last report: things done per second and the share of time it was idle; and how many wait for it now."""
+        """Return items per second and idle share since the last report, and the number of waiting items."""
         now = self._clock()
         elapsed = max(now - self._reported, 1e-9)
         busy = self._busy + (0.0 if self._started is None else now - max(self._started, self._reported))

@@ -1,4 +1,4 @@
-"""PageHandle: the ring's hold of its labelling page, which knows all that a restarted page has lost."""
+"""PageHandle: the ring's access to its labelling page, with the state to restore after a restart."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from rlhf_ray.labelling.serve import remember_port, remembered_port
 logger = logging.getLogger(__name__)
 
 PORT_WITHIN = 60.0
-"""Seconds that a page waits for its port when another process has it. Open pages look for it there, with answers to deliver."""
+"""Seconds that a page waits for its port if another process uses it. Open pages look for it there, with answers to deliver."""
 
 RESUMED_WITHIN = 5.0
-"""The same of a run that is resumed, whose port another run may have had for long."""
+"""The same for a resumed run, whose port another run may use permanently."""
 
 
 class PageHandle:
-    """Starts the page, tells it how the training is doing, and brings it back where it was after it was killed.
+    """Starts the page, reports the training's progress to it, and restores it after it was killed.
 
     Args:
         actor: a `LabellingPage`.
-        get: waits for what a call gives.
-        asked_port: the port that the settings ask for.
-        port_file: remembers the port for a run that is resumed; None: nothing does.
+        get: waits for the result of an actor call.
+        asked_port: the configured port.
+        port_file: stores the port for a resumed run; None stores nothing.
     """
 
     def __init__(self, actor: Any, get: Callable[[Any], Any], asked_port: int, port_file: Path | None = None):
         self.actor = actor
         self.links: dict[str, str] = {}
-        """Where each person labels."""
+        """Each annotator's link."""
         self.on_links: Callable[[dict[str, str]], None] = self._log_links
-        """Is told the links when they have changed."""
+        """Called with the links after they change."""
         self._asked_port, self._port_file = asked_port, port_file
         self._port = port_file and remembered_port(port_file, asked_port)
         self._wait_until: float | None = None
@@ -49,41 +49,41 @@ class PageHandle:
             pass
 
     async def serve(self) -> None:
-        """Bring a page back that was restarted."""
+        """Restore a restarted page."""
         while not self._serves(await self._serve()):
             pass
 
     async def show(self, films: Any) -> None:
-        """Hand the page films, a reference, before it is asked about their clips. It keeps them on the disk."""
+        """Send films (a reference) to the page, before questions about their fragments. The page stores them on disk."""
         with contextlib.suppress(*LOST):
             await self.actor.show.remote(films)
 
     def tell(self, situation: Situation) -> None:
-        """Tell the page how the training is doing, where that has changed. Does not wait."""
+        """Send the training's progress to the page if it has changed. Doesn't wait."""
         if situation != self._situation:
             self._situation = situation
             self.actor.tell.remote(situation)
 
     def show_episode(self, episode: Any) -> None:
-        """Show people this film of an episode, once it is there. Does not wait."""
+        """Show people this film of an episode once it is available. Doesn't wait."""
         self._episode = episode
         self.actor.tell.remote(None, episode)
 
     def _serve(self) -> Any:
-        """Have the page served, by one that was restarted too: it is told everything first. The reference for `_serves`."""
+        """Send the state to the page, which may have been restarted, and start it. Return a reference for `_serves`."""
         self.actor.tell.remote(self._situation)
-        if self._episode is not None:  # apart, since a film can be lost with the node that holds it
+        if self._episode is not None:  # separately, since a film can be lost with its node
             self.actor.tell.remote(None, self._episode)
         waiting = self._wait_until is None or time.monotonic() < self._wait_until
         return self.actor.start.remote(self._port if waiting else None)
 
     def _serves(self, links: dict[str, str] | None) -> bool:
-        """Whether the page is served, given what `LabellingPage.start` gave. If not, call `_serve` again."""
+        """Process the result of `LabellingPage.start`; return whether the page is served. If not, call `_serve` again."""
         if links is None:
             if self._wait_until is None:
                 within = PORT_WITHIN if self.links else RESUMED_WITHIN
                 logger.warning(
-                    "Another process has port %s of the labelling page. Waiting up to %.0f s for it, since open pages look "
+                    "Another process uses port %s of the labelling page. Waiting up to %.0f s for it, because open pages look "
                     "for the page there.",
                     self._port,
                     within,
@@ -91,13 +91,13 @@ class PageHandle:
                 self._wait_until = time.monotonic() + within
             return False
         moved, self.links, self._wait_until = self.links and self.links != links, links, None
-        if links:  # else everybody was shut out
+        if links:  # empty if all annotators were removed
             self._port = urlsplit(next(iter(links.values()))).port
             if self._port_file is not None and self._port is not None:
                 remember_port(self._port_file, self._asked_port, self._port)
         if moved:
-            logger.warning("The labelling page has moved to port %s. Pages that are open can't reach it: "
-                           "open the new link.", self._port)  # fmt: skip
+            logger.warning("The labelling page has moved to port %s. Open pages can't reach it: "
+                           "use the new link.", self._port)  # fmt: skip
             self.on_links(links)
         return True
 

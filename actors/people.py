@@ -1,4 +1,4 @@
-"""People: the page they answer at, and what they are told about the training."""
+"""People: the human annotators of a run, their questions and the progress they see."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rlhf_ray.labelling.desk import Situation
 from rlhf_ray.queries.schedule import LabelSchedule
 
 PACE_OF = 20
-"""Newest iterations of the agent's training whose pace is taken for that of the next ones."""
+"""Number of newest iterations of the agent used to estimate the pace of the next ones."""
 
 OPEN_PER_PERSON = 8
-"""Questions open at a time for each person, of which the page holds some: later ones are about what the agent does by then."""
+"""Maximum number of open questions per person. Few, so that questions are about the agent's current behaviour."""
 
 
 class People:
-    """Who is asked at the page.
+    """The human annotators at the page.
 
     Args:
-        page: where they answer.
-        schedule: when labels fall due.
-        total_env_steps: of the training.
-        share: of the questions that they are asked.
-        most: questions open at a time, at most; in the synchronous ring all of a round are.
+        page: the page where they answer.
+        schedule: decides when labels fall due.
+        total_env_steps: step budget of the training.
+        share: their share of the questions.
+        most: maximum number of open questions; None in the synchronous mode, where all questions of a round are open.
         annotators: their names.
     """
 
@@ -44,19 +44,19 @@ class People:
         limit = most if most is None else min(most, OPEN_PER_PERSON * max(1, len(page.links)))
         self.askings = Askings(page.actor, "people", share=share, most=limit, annotators=annotators, serve=page.serve)
         self._pace: deque[tuple[float, float]] = deque(maxlen=PACE_OF)
-        """When the training was how far: seconds since 1970, and 0 to 1."""
+        """Time (seconds since 1970) and training progress (0 to 1) at recent iterations."""
         self._between: float | None = None
-        """Seconds between the answers to the last round and its questions, in the synchronous ring."""
+        """In the synchronous mode: seconds between the last answer of a round and the next question."""
         self._answered_at: float | None = None
         self.waiting_for = "the agent's first clips"
-        """What has to happen before there are further questions, in words."""
+        """What the page waits for before the next questions, in words."""
 
     def advanced(self, progress: float) -> None:
-        """The training is so far, 0 to 1."""
+        """Record the training's progress, 0 to 1."""
         self._pace.append((time.time(), progress))
 
     def tell(self, env_steps: int, version: int, answered: int) -> None:
-        """Tell the page how the training is doing, where that has changed."""
+        """Send the training's progress to the page if it has changed."""
         of = self.schedule.preferences
         self.page.tell(
             Situation(
@@ -70,17 +70,17 @@ class People:
         )
 
     def asks(self) -> None:
-        """A round begins, which waits for the answers."""
+        """Note that a round starts and waits for answers."""
         self._between = None if self._answered_at is None else time.time() - self._answered_at
 
     def answered(self, env_steps: int, version: int, answered: int) -> None:
-        """They have answered all questions of a round."""
+        """Note that all questions of a round are answered."""
         self._answered_at = time.time()
         self.waiting_for = "the agent to learn from this round"
         self.tell(env_steps, version, answered)
 
     def _next_question(self, answered: int) -> float | None:
-        """When people are likely to be asked next, in seconds since 1970; None where that is not known."""
+        """Estimate the time of the next question, in seconds since 1970; None if unknown."""
         of = self.schedule.preferences
         if of.mode == "synchronous":
             return None if self._between is None or self._answered_at is None else self._answered_at + self._between
@@ -92,6 +92,6 @@ class People:
             return None
         (began, first), (ended, last) = pace[0], pace[-1]
         iterations = len(pace) - 1
-        # Questions come between two iterations of the agent, and after the next one at the earliest.
+        # Questions come between two iterations of the agent, at the earliest after the next one.
         ahead = max(1, math.ceil((self.schedule.progress_due(label) - last) * iterations / (last - first)))
         return ended + ahead * (ended - began) / iterations

@@ -1,4 +1,4 @@
-"""Placement: where in the cluster a run's processes go, and what is missing where they do not fit."""
+"""Placement: where in the cluster a run's processes go, and what is missing if they don't fit."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ CPUS = {
     "reward_trainer": 0.5,
     "evaluator": 0.1,
 }
-"""CPUs each actor claims. In the synchronous ring one of them works at a time, in the asynchronous one only the reward trainer
-works hard, so that together they claim one. The store claims none, to fit on the node it has to be on however full that is.
-The evaluator is there in sweeps alone, which wait for it (rlhf_ray/sweeps/trial.py)."""
+"""CPUs that each actor claims, one in total: in the synchronous mode only one actor works at a time, in the asynchronous mode only
+the reward trainer works hard. The store claims none, so that it fits on its node however busy that is. The evaluator exists only in
+sweeps, which wait for it (rlhf_ray/sweeps/trial.py)."""
 
 HOST = "host"
-"""Role of the actor that those are in that share a process (`rlhf_ray.actors.host.ActorHost`)."""
+"""Role of the actor that hosts those sharing a process (`rlhf_ray.actors.host.ActorHost`)."""
 
 NODES_WITHIN = 600.0
-"""Seconds that a cluster is given to grow: a machine that an autoscaler orders takes minutes."""
+"""Seconds for a cluster to grow: an autoscaler takes minutes to add a node."""
 
 SAY_EVERY = 60.0
-"""Seconds between two messages that a run waits."""
+"""Seconds between two messages that a run is waiting."""
 
 Bundle = Mapping[str, float]
-"""Resources that have to be on one node, by name."""
+"""Resources needed on one node, by name."""
 
 
 def ring_bundles(gpus: float) -> list[dict[str, float]]:
-    """What the ring's actors claim: together, rounded up to whole CPUs, and before that the reward trainer where it has a GPU.
+    """Return the resource bundles of the ring's actors: the reward trainer's own if it has a GPU, then the rest in whole CPUs.
 
     Args:
-        gpus: of the reward trainer (`RewardModelSettings.gpus`).
+        gpus: GPUs of the reward trainer (`RewardModelSettings.gpus`).
     """
     apart = {"reward_trainer"} if gpus else set()
     together = sum(cpus for role, cpus in CPUS.items() if role not in apart)
@@ -57,17 +57,21 @@ def ring_bundles(gpus: float) -> list[dict[str, float]]:
 
 
 def one_machine() -> bool:
-    """Whether Ray's cluster has a single node now."""
+    """Return whether Ray's cluster has a single node."""
     return sum(bool(node["Alive"]) for node in ray.nodes()) == 1
 
 
 def of_ring(role: str, gpus: float = 0.0) -> Any:
-    """The scheduling strategy of one of the ring's actors, which claims so many GPUs.
+    """Return the scheduling strategy of one of the ring's actors.
 
-    They stay on the caller's node, where the store's folder is, so that clips and labels travel between processes and not
-    between machines; all but the store, the page and the pool, which write to that folder, elsewhere where there is no room, or
-    no GPU. In one of Tune's trials they go where the
-    trial has room for them: anywhere else they could take an env runner's place.
+    Actors run on the caller's node, which has the store's folder, so that fragments and labels move between processes and not
+    between machines. Only the store, the page and the pool, which write to that folder, must run there; others move elsewhere if
+    the node has no room or GPU. In a Tune trial, actors run in the trial's own bundles: elsewhere they could take an env runner's
+    place.
+
+    Args:
+        role: the actor's role.
+        gpus: GPUs that it claims.
     """
     here = ray.get_runtime_context().get_node_id()
     if role in ("store", "page", "pool"):
@@ -77,7 +81,7 @@ def of_ring(role: str, gpus: float = 0.0) -> Any:
         return NodeAffinitySchedulingStrategy(here, soft=False)
     if group is None:
         return NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True)
-    index = group.bundle_count - (2 if gpus else 1)  # as in `ring_bundles`, which come last
+    index = group.bundle_count - (2 if gpus else 1)  # the bundles of `ring_bundles` come last
     return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
 
 
@@ -88,18 +92,18 @@ def await_room(
     say: Callable[[str], None] = logger.warning,
     look_every: float = 1.0,
 ) -> None:
-    """Return once the cluster has room for ``bundles``, saying what it waits for.
+    """Wait until the cluster has room for ``bundles``. Logs what it waits for.
 
-    A cluster that is only busy is waited for as long as it takes.
+    A busy cluster is waited for indefinitely.
 
     Args:
-        bundles: each has to fit on one node.
-        nodes_within: seconds that a cluster whose nodes are too few or too small is given to grow.
-        say: is told what is waited for.
-        look_every: seconds between two looks.
+        bundles: resource bundles; each must fit on one node.
+        nodes_within: seconds that a cluster with too few or too small nodes gets to grow.
+        say: called with what is missing.
+        look_every: polling interval in seconds.
 
     Raises:
-        SettingError: the cluster's nodes would be too few or too small even if nothing else ran on them.
+        SettingError: the cluster's nodes would be too few or too small even when idle.
     """
     started = time.monotonic()
     said_at = -SAY_EVERY
@@ -112,7 +116,7 @@ def await_room(
         waited = time.monotonic() - started
         if short is not None and waited >= nodes_within:
             raise SettingError(
-                f"This run does not fit on the Ray cluster: {short}. Lower ppo.num_env_runners, ppo.num_learners, "
+                f"This run doesn't fit on the Ray cluster: {short}. Reduce ppo.num_env_runners, ppo.num_learners, "
                 "ppo.gpus_per_learner or reward_model.gpus, or add nodes."
             )
         if waited - said_at >= SAY_EVERY:
@@ -120,13 +124,13 @@ def await_room(
             say(
                 f"waiting for nodes: {short}"
                 if short is not None
-                else f"waiting until other runs leave room: {missing(bundles, free)} of what is free"
+                else f"waiting for other runs to free resources: {missing(bundles, free)} (counting free resources only)"
             )
         time.sleep(look_every)
 
 
 def missing(bundles: Sequence[Bundle], nodes: Sequence[Bundle]) -> str | None:
-    """What it takes that ``nodes`` with so many resources do not have, in words; None where all ``bundles`` fit on them."""
+    """Describe what ``nodes`` lack to fit all ``bundles``; None if these fit."""
     left = [dict(node) for node in nodes]
     lacking: list[Bundle] = []
     for bundle in sorted(bundles, key=lambda bundle: [-bundle.get("GPU", 0.0), -bundle.get("CPU", 0.0)]):
@@ -144,6 +148,6 @@ def missing(bundles: Sequence[Bundle], nodes: Sequence[Bundle]) -> str | None:
     there = ", ".join(f"{sum(node.get(name, 0.0) for node in nodes):g} {name}" for name in names)
     alone = " + ".join(f"{amount:g} {name}" for name, amount in lacking[0].items())
     return (
-        f"it takes {needed} in {len(bundles)} pieces, and there are {there} on {len(nodes)} nodes; "
-        f"{len(lacking)} pieces find no node, the first of them ({alone})"
+        f"it needs {needed} in {len(bundles)} bundles, but there are {there} on {len(nodes)} nodes; "
+        f"{len(lacking)} bundles fit on no node, the first of them ({alone})"
     )

@@ -1,6 +1,6 @@
-"""All that is used of Ray's core beyond its interface. tests/actors/test_ray_internals.py holds it to the installed Ray.
+"""All uses of Ray's core beyond its public interface. tests/actors/test_ray_internals.py checks them against the installed Ray.
 
-What is used of RLlib's is in `rlhf_ray.rllib.rllib_internals`.
+Those of RLlib are in `rlhf_ray.rllib.rllib_internals`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ray._private import node, services, utils, worker
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 LOGGER = "ray._private.worker"
-"""Logger of what Ray says in the driver."""
+"""Logger of Ray's messages in the driver."""
 
 
 def free_resources() -> list[dict[str, float]]:
-    """What nothing claims, of each node: Ray's own `available_resources` gives one sum."""
+    """Return each node's free resources. Ray's public `available_resources` only gives their sum."""
     return list(ray._private.state.available_resources_per_node().values())
 
 
 def call_head(address: str, timeout: float) -> None:
-    """Make one call to the head at ``address``, which takes milliseconds where Ray's `init` takes half a minute to fail.
+    """Make one call to the head at ``address``. Takes milliseconds, while Ray's `init` takes half a minute to fail.
 
     Raises:
-        ray.exceptions.AuthenticationError: it does not take this process's token.
-        Exception: what answers is no head, or nothing does.
+        ray.exceptions.AuthenticationError: the head rejects this process's token.
+        Exception: nothing answers, or the server is not a head.
     """
     with _silenced():
         GcsClient(address=address).internal_kv_get(b"", None, timeout=timeout)
@@ -38,7 +38,7 @@ def call_head(address: str, timeout: float) -> None:
 
 @contextlib.contextmanager
 def _silenced() -> Iterator[None]:
-    """Keep to itself what Ray's C++ prints of what the exception says better."""
+    """Suppress what Ray's C++ code prints to stderr; the exception says it better."""
     stderr, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     try:
@@ -50,26 +50,26 @@ def _silenced() -> Iterator[None]:
 
 
 HELPERS = ("start_api_server", "start_monitor", "start_log_monitor")
-"""What `Node` starts the processes by that make a dashboard, order machines and read workers' logs: nobody asks for any of that."""
+"""Methods of `Node` that start processes a run doesn't need: the dashboard, the autoscaler's monitor and the log monitor."""
 
 PRESTARTED = "--num_prestart_python_workers="
-"""Option of Ray's raylet: how many workers it starts ahead."""
+"""Option of Ray's raylet: number of prestarted workers."""
 
 
 class RayStart:
     """A start of Ray on this machine.
 
     Args:
-        workers: to start ahead. Ray itself starts one for each core.
+        workers: number of workers to prestart. Ray's default is one per core.
     """
 
     def __init__(self, workers: int):
         self.workers = workers
         self.processes: list[Any] = []
-        """Those that were started, each in a process group of its own, in which what it starts is too."""
+        """The started processes, each in its own process group with its children."""
 
     def end(self) -> None:
-        """End what `ray.shutdown` does not, of a start that failed."""
+        """Kill the processes of a failed start, which `ray.shutdown` leaves behind."""
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -78,20 +78,20 @@ class RayStart:
 
 @contextlib.contextmanager
 def started_for_a_run(workers: int) -> Iterator[RayStart]:
-    """Within it, Ray starts with few processes, and such that what ends a run does not end Ray under it.
+    """Context manager: start Ray with few processes that survive signals to the run's process group.
 
-    Terminals, `timeout` and job runners signal the whole process group, so Ray's processes get their own: the run needs them to
-    save itself (they still die with this one). Ray's own handler of SIGTERM, which ends them, is not set.
+    Terminals, `timeout` and job runners signal the whole process group. Ray's processes get their own groups, because the run
+    needs them to save its state (they still die with this process). Ray's own SIGTERM handler, which ends them, is not installed.
 
     Args:
-        workers: to start ahead.
+        workers: number of workers to prestart.
     """
     start = RayStart(workers)
     before = signal.getsignal(signal.SIGTERM)
 
     def keep(handler: object = None) -> None:
         if before is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # again, since Ray's C++ has set one of its own
+            signal.signal(signal.SIGTERM, before)  # restore it: Ray's C++ code sets its own
 
     def begin(command: list[str], *arguments: Any, **keywords: Any) -> Any:
         fewer = [f"{PRESTARTED}{workers}" if word.startswith(PRESTARTED) else word for word in command]
@@ -114,7 +114,7 @@ def started_for_a_run(workers: int) -> Iterator[RayStart]:
 
 
 def hush_ray() -> None:
-    """From now on Ray prints nothing here: of calls that are under way when their actors are ended it says that they failed."""
+    """Silence Ray from now on: it would report pending calls of actors that are being stopped as failed."""
     driver = worker.global_worker
     if driver.connected and hasattr(driver, "gcs_error_subscriber"):
         driver.threads_stopped.set()

@@ -1,4 +1,4 @@
-"""RewardTrainer: fits the reward ensemble in a process of its own."""
+"""RewardTrainerActor: fits the reward ensemble in its own process."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ logger = logging.getLogger(__name__)
 
 
 class StateLostError(RuntimeError):
-    """The process was restarted and is not what the caller left: it has to be given its state again."""
+    """The process was restarted and lost its state; the caller must restore it."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit came to, and the number of the last event of the store that it took in."""
+    """The report of a fit, and the number of the last store event that it included."""
 
     report: FitReport
     last: int
 
 
 class RewardTrainerActor:
-    """A `RewardTrainer` that notices when it is not the one its caller last spoke to."""
+    """A `RewardTrainer` that detects when a restart has lost its state."""
 
     def __init__(
         self,
@@ -46,23 +46,23 @@ class RewardTrainerActor:
         self._last = 0
 
     def fit(self, updates: int, version: int, changes: Changes) -> tuple[Fitted, dict[str, Array], dict[str, Any]]:
-        """Take in ``changes``, take ``updates`` gradient steps and make a version.
+        """Apply ``changes``, take ``updates`` gradient steps and make a new version.
 
-        Calling again with the same ``version`` after it was made returns the same version without fitting again.
+        Idempotent: calling it again with the same ``version`` returns that version without another fit.
 
-        Where people took back all there was, or nobody left counts, there is nothing to fit and no version is made: the report
-        is of the current version, with ``gradient_steps`` 0 and NaN for losses and accuracies. What was taken in stays so.
+        If no comparison remains (all were withdrawn, or all have weight 0), no version is made: the report is about the current
+        version, with 0 ``gradient_steps`` and NaN losses and accuracies. The changes are applied in any case.
 
         Args:
             updates: gradient steps.
-            version: the version to make; the one before it must be the current one.
-            changes: what has become of comparisons since the last fit.
+            version: the version to make; must be the current one plus 1.
+            changes: changes of comparisons since the last fit.
 
         Returns:
-            What came of it, the version (`RewardEnsemble.state`), and the whole state after it (`RewardTrainer.state`).
+            The report, the version (`RewardEnsemble.state`), and the state after it (`RewardTrainer.state`).
 
         Raises:
-            StateLostError: the current version is another one, as after a restart.
+            StateLostError: the current version is a different one, as after a restart.
         """
         current = int(self.trainer.ensemble.version)
         if current == version - 1:
@@ -74,10 +74,10 @@ class RewardTrainerActor:
                 logger.warning("No new version of the reward model: %s", nothing)
                 self._report = self.trainer.report_nothing()
         elif current != version:
-            raise StateLostError(f"The reward trainer is at version {current}; version {version} cannot follow it.")
+            raise StateLostError(f"The reward trainer is at version {current}; it can't make version {version} next.")
         state = self.trainer.state()
         return Fitted(self._report, self._last), state["ensemble"], state
 
     def load_state(self, state: dict[str, Any], comparisons: Changes) -> None:
-        """Go back to ``state`` (see `RewardTrainer.load_state`)."""
+        """Restore ``state`` (see `RewardTrainer.load_state`)."""
         self.trainer.load_state(state, comparisons)

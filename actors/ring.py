@@ -1,4 +1,4 @@
-"""The ring: what a training asks of it, and the actors and verbs that its implementations share."""
+"""The ring: the interface that a training uses, and the actors and operations that all implementations share."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModel
 from rlhf_ray.store import PreferenceStore, Tally
 
 STATE, LABELS = "ring", "preferences"
-"""Folders in that of a checkpoint: what the ring keeps, and the labels."""
+"""Subfolders of a checkpoint: the ring's state, and the labels."""
 
 Stop = Callable[[], bool]
-"""Says whether to wait no longer."""
+"""Polled while waiting; True ends the wait."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RoundReport:
-    """What labelling came to since the last report.
+    """Report of a labelling round, or of everything since the last report.
 
     Attributes:
         round_number: 0 for the round before training.
         wanted: comparisons that were due.
-        answered: comparisons that were answered and stored; fewer when there were too few fragments to make pairs of.
-        comparisons: all stored so far.
-        fit: what the fit came to; None when there was nothing new to fit to.
-        new_reward: there is a version of the reward model that the agent's learner has not got.
+        answered: comparisons that were answered and stored; fewer if there were too few fragments to pair.
+        comparisons: total stored so far.
+        fit: report of the fit; None if there was nothing new to fit to.
+        new_reward: whether there is a reward version that the learner doesn't have yet.
     """
 
     round_number: int
@@ -53,14 +53,14 @@ class RoundReport:
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """How far the training is.
+    """The training's progress, as passed to `Ring.advance`.
 
     Attributes:
-        progress: 0 before its first iteration to 1 before its last.
-        env_steps: taken so far, over all.
+        progress: from 0 before the first iteration to 1 before the last.
+        env_steps: total environment steps so far.
         room: environment steps that the ring may take before the next iteration.
-        iteration: that comes next, from 0.
-        policy: makes what makes the newest policy, for clips that are not the training's own.
+        iteration: index of the next iteration, from 0.
+        policy: returns a factory of the newest policy, for rollouts other than the training's own.
     """
 
     progress: float
@@ -71,66 +71,65 @@ class Moment:
 
 
 class Ring(Protocol):
-    """What a training asks of the ring, whichever way it turns."""
+    """The interface between a training and the ring, in every mode."""
 
     env_steps: int
     """Environment steps that the ring has taken."""
     answered: int
     """Comparisons answered and stored so far."""
     version: int
-    """Of the newest reward; 0 before the first."""
+    """Version of the newest reward; 0 before the first."""
     rounds_held: int
-    """Labelling rounds so far, the first included; in the asynchronous ring, rounds of gradient steps."""
+    """Labelling rounds so far, including the first; in the asynchronous mode, rounds of gradient steps."""
     begun_after: int | None
-    """Number of the store's last event when a run first began that begins again, since it was killed before its first checkpoint;
-    else None. What was stored later is then asked for again, for the run to repeat bit for bit, where scripted teachers are asked
-    in the synchronous mode; it counts at once otherwise."""
+    """For a run that restarts because it was killed before its first checkpoint: the store's last event number when it first
+    started; else None. In the synchronous mode with scripted teachers, later labels are ignored and asked for again, so that the
+    run repeats bit for bit; otherwise they count at once."""
 
     def begin(self, env_steps: int, stop: Stop) -> RoundReport | None:
-        """Take ``env_steps`` random steps for the first clips, ask, and make the first version; None where stopped before."""
+        """Take ``env_steps`` random steps for the initial fragments, ask, and fit the first version; None if stopped before."""
         ...
 
     def advance(self, moment: Moment, stop: Stop) -> RoundReport | None:
-        """Turn as far as is due before the next iteration of the agent; what came of it, where there is a new report."""
+        """Do what is due before the agent's next iteration. Return the new report, if any."""
         ...
 
     def newest_reward(self) -> dict[str, Array]:
-        """The newest version of the reward model, whole (`RewardEnsemble.state`)."""
+        """Return the newest version of the reward model (`RewardEnsemble.state`)."""
         ...
 
     def metrics(self) -> dict[str, Any]:
-        """What is to be known of it now."""
+        """Return the ring's current metrics."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write all that a checkpoint keeps into the folders ``ring`` and ``preferences`` in ``folder``."""
+        """Write the ring's checkpoint to the folders ``ring`` and ``preferences`` in ``folder``."""
         ...
 
     def load(self, folder: Path, *, replace: bool = False) -> None:
-        """The inverse of `save`. The labels are added to the ring's own, or with ``replace`` take their place."""
+        """Restore what `save` wrote. Adds its labels to the ring's own, or replaces those with ``replace``."""
         ...
 
     def abandon(self) -> None:
-        """Leave off beginning, which was interrupted. `save` and `close` may follow."""
+        """Abort `begin` after an interruption. `save` and `close` may follow."""
         ...
 
     def close(self) -> None:
-        """End what was started."""
+        """Stop everything the ring started."""
         ...
 
 
 def check_horizon(lengths: Sequence[int], preferences: PreferenceSettings) -> None:
-    """Check that episodes of these lengths, from the shortest to the longest, may be trained on.
+    """Check that training on episodes of these lengths (ascending) is allowed.
 
     Raises:
-        SettingError: they differ, and `allow_variable_horizon` is off.
+        SettingError: the lengths differ, and `allow_variable_horizon` is off.
     """
     if len(lengths) > 1 and not preferences.allow_variable_horizon:
         raise SettingError(
-            f"preferences.allow_variable_horizon is False, and episodes of {lengths[0]} to {lengths[-1]} steps were seen. When "
-            "an episode ends tells about the reward, so that an agent can learn the task from episode lengths instead of "
-            "comparisons. Use an environment whose episodes all have one length (fixed/ID makes one of the gymnasium environment "
-            "ID), or set "
+            f"preferences.allow_variable_horizon is False, but episodes of {lengths[0]} to {lengths[-1]} steps were seen. The end "
+            "of an episode leaks information about the reward, so the agent can learn the task from episode lengths instead of "
+            "comparisons. Use an environment with a fixed episode length (fixed/ID wraps the gymnasium environment ID), or set "
             "preferences.allow_variable_horizon to True to accept the leak."
         )
 
@@ -145,27 +144,27 @@ def check_labels(
     """Check that stored labels can be fitted together with those of a ring with these settings and spaces.
 
     Raises:
-        SettingError: their clips are of another environment or length.
+        SettingError: their fragments come from another environment or have another length.
     """
     check_clips(labels, observation_space, action_space, where)
     length = labels.pairs.left.length
     if length != fragments.length:
         raise SettingError(
-            f"fragments.length is {fragments.length}, and the clips in {where} have {length} steps: clips that a reward model is "
-            f"fitted to together have one length, so set fragments.length to {length}."
+            f"fragments.length is {fragments.length}, but the fragments in {where} have {length} steps, and a reward model needs "
+            f"fragments of one length: set fragments.length to {length}."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class RingSettings:
-    """What a ring is made from.
+    """Settings of a ring.
 
     Attributes:
-        fragments, preferences, reward_model: the settings.
-        observation_space, action_space: the environment's, as the reward model sees it.
-        store: folder of the preference store, on this process's node; or its URL.
-        seed: of everything random in the ring.
-        total_env_steps: of the training.
+        fragments, preferences, reward_model: the settings groups.
+        observation_space, action_space: the environment's spaces, as the reward model sees them.
+        store: folder of the preference store on this process's node, or its URL.
+        seed: seeds all of the ring's random draws.
+        total_env_steps: step budget of the training.
     """
 
     fragments: ResolvedFragments
@@ -179,12 +178,12 @@ class RingSettings:
 
 
 class Members:
-    """The actors of a ring but for those that make clips, and what is asked of several of them at once.
+    """The ring's actors, except those that make fragments, and the operations that involve several of them.
 
     Args:
-        settings: what they are made from.
-        executor: starts them.
-        fits_apart: the rest of the ring, or people at the page, don't wait while the reward model is fitted.
+        settings: the ring's settings.
+        executor: starts the actors.
+        fits_apart: whether other work (of the ring or annotators) continues during a fit, which then needs its own process.
     """
 
     def __init__(self, settings: RingSettings, executor: Executor, *, fits_apart: bool = True):
@@ -206,18 +205,18 @@ class Members:
         )
         self.gatherers: list[Askings] = []
         self.asked = 0
-        """Askings so far: the number of the next one."""
+        """Number of query batches so far: the next one's number."""
         self.version = 0
-        """Of the reward model; 0 before the first fit."""
+        """Version of the reward model; 0 before the first fit."""
         self.read = 0
-        """The number of the last event of the store that the reward model was fitted to."""
+        """Number of the last store event that the reward model was fitted to."""
         self.reward: Any = None
-        """The reference of the newest version of the reward model."""
+        """Reference of the newest version of the reward model."""
         self._state: Any = None
-        """The reference of the reward trainer's state."""
+        """Reference of the reward trainer's state."""
 
     def start_scripted(self) -> None:
-        """Have the gatherer that the settings name asked what people are not."""
+        """Start the configured gatherer for the share of questions that people don't get."""
         of = self.settings
         share = 1.0 - of.preferences.people_share
         if share == 0.0:
@@ -228,7 +227,7 @@ class Members:
         self.gatherers.append(Askings(actor, "answering", share=share, most=of.preferences.max_open_questions))
 
     async def ask(self, askings: Askings, count: int) -> int:
-        """Choose ``count`` pairs and ask a gatherer about them. Fewer, or none, where there are no more pairs to be made."""
+        """Select ``count`` pairs and send them to a gatherer. Return how many: fewer if no more pairs are possible."""
         number = self.asked
         found, pairs = self.pool.propose.options(num_returns=2).remote(count, number, self.reward)
         chosen: int = await found
@@ -239,16 +238,16 @@ class Members:
 
     @property
     def open(self) -> int:
-        """Questions asked and not answered yet."""
+        """Number of unanswered questions."""
         return sum(askings.open for askings in self.gatherers)
 
     async def tally(self, until: int | None = None) -> Tally:
-        """What the store holds (`PreferenceStore.tally`)."""
+        """Count the store's active comparisons (`PreferenceStore.tally`)."""
         tally: Tally = await self.store.tally.remote(until)
         return tally
 
     async def fit(self, updates: int, until: int | None = None) -> FitReport | None:
-        """Fit to what the store holds, up to the event ``until``; None where all answers were taken back, so that nothing was."""
+        """Fit to the store's labels up to event ``until``. Return the report, or None if there was nothing to fit to."""
         fit = self.trainer.fit.options(num_returns=3)
         changes = self.store.since.remote(self.read, until)
         result = fit.remote(updates, self.version + 1, changes)
@@ -260,30 +259,30 @@ class Members:
             made = await result[0]
         self.read = made.last
         _, self.reward, self._state = result
-        self.executor.keep(self._state)  # for when the trainer's node is lost
+        self.executor.keep(self._state)  # in case the trainer's node is lost
         self.version = made.report.version
         return made.report if made.report.gradient_steps else None
 
     async def _restore(self) -> None:
-        """Give the reward trainer its last state and the comparisons that it is of."""
+        """Give the reward trainer its last state and the matching comparisons."""
         if self._state is not None:
             await self.trainer.load_state.remote(self._state, self.store.since.remote(0, self.read))
 
     def newest_reward(self) -> dict[str, Array]:
-        """The newest version of the reward model, whole.
+        """Return the newest version of the reward model.
 
         Raises:
             ValueError: there is none before the first fit.
         """
         if self.version == 0:
-            raise ValueError("There is no reward model yet: the first one comes with the first comparisons.")
+            raise ValueError("There is no reward model yet: the first fit needs comparisons.")
         version: dict[str, Array] = self.executor.get(self.reward)
         return version
 
     async def save(self, folder: Path) -> dict[str, Any]:
-        """Write the pool and the labels into ``folder``; what else has to be kept, as `write_nested` takes it."""
+        """Write the pool and the labels to ``folder``. Return the rest of the state, for `write_nested`."""
         (folder / STATE).mkdir(exist_ok=True)
-        # All of one moment: stages may go on while this waits. Labels that are stored meanwhile count.
+        # Take references at one moment: stages may continue during the waits. Labels stored meanwhile count.
         open_pairs = [askings.pairs for askings in self.gatherers]
         kept: dict[str, Any] = {"asked": self.asked, "version": self.version, "read": self.read}
         trainer, pool, store = (
@@ -298,12 +297,12 @@ class Members:
         return kept
 
     async def load(self, folder: Path, state: dict[str, Any], *, replace: bool) -> None:
-        """The inverse of `save`. The labels are added to those that are stored, or with ``replace`` take their place."""
+        """Restore what `save` kept. Adds the labels to the stored ones, or replaces those with ``replace``."""
         self.asked, self.version, self.read = state["asked"], state["version"], state["read"]
         if replace:
             await self.store.replace_with.remote(folder / LABELS)
         elif await self.store.import_from.remote(folder / LABELS):
-            self.read = (await self.tally()).last  # events have other numbers here
+            self.read = (await self.tally()).last  # event numbers differ between stores
         await self.pool.load.remote(folder / STATE)
         if state["trainer"] is not None:
             self._state = self.executor.put(state["trainer"])
@@ -313,32 +312,32 @@ class Members:
             await askings.ask_again(kept, self.executor.put)
 
     async def adopt(self, store: Path | str) -> int:
-        """Begin with the labels in the preference store ``store``: they count as answered, and the first fit is to them too.
+        """Import the labels of the preference store ``store``: they count as answered and contribute to the first fit.
 
         Returns:
-            How many there are.
+            The number of labels.
 
         Raises:
-            SettingError: they cannot be fitted together with those of this ring.
+            SettingError: there are none, or they can't be fitted together with this ring's.
         """
         labels = PreferenceStore(store, create=False).load()
         if labels is None:
-            raise SettingError(f"Training is to start from the labels in {store}, and it holds none.")
+            raise SettingError(f"Training starts from the labels in {store}, but it has no active label.")
         of = self.settings
         check_labels(labels, of.fragments, of.observation_space, of.action_space, str(store))
         await self.store.import_from.remote(store)
         return len(labels)
 
     def check(self, report: PoolReport) -> PoolReport:
-        """Look whether what has arrived at the pool may be trained on, and give it back.
+        """Check that training on the pool's episodes is allowed, and return the report.
 
         Raises:
-            SettingError: episodes of different lengths were seen, and `allow_variable_horizon` is off.
+            SettingError: episode lengths differ, and `allow_variable_horizon` is off.
         """
         check_horizon(report.episode_lengths, self.settings.preferences)
         return report
 
     def close(self) -> None:
-        """End the actors."""
+        """Stop the actors."""
         for actor in (self.pool, *(askings.actor for askings in self.gatherers), self.trainer, self.store):
             self.executor.stop(actor)

@@ -1,4 +1,4 @@
-"""RolloutCollector: makes clips outside of the agent's own rollouts, with random actions or with some mixed in; and films."""
+"""RolloutCollector: makes and films fragments apart from the agent's own rollouts, with random or partly random actions."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from rlhf_ray.queries.pool import Clips
 from rlhf_ray.settings import ResolvedFragments
 
 HOLDS = (1, 3, 6, 12, 25)
-"""With `ResolvedFragments.varied`: steps that a random action is held for, on average, one of these for each rollout in turn. What
-takes a swing or a push of some length (MountainCar, Acrobot) is reached in most episodes so, and never by trembling."""
+"""With `ResolvedFragments.varied`: mean numbers of steps to repeat a random action, one per rollout in turn. Tasks that need
+sustained actions (MountainCar, Acrobot) then make progress in most episodes; with independent random actions they never do."""
 
 
 class Policy(Protocol):
-    """What the collector needs of a policy; how it is made is not its business."""
+    """The interface of a policy that the collector needs."""
 
     def act(self, observation: Array, rng: np.random.Generator) -> Any:
-        """An action for the environment, drawn from the policy, for one observation."""
+        """Sample an action for the environment from the policy, for one observation."""
         ...
 
 
 PolicyFactory = Callable[[], Policy]
-"""Makes a policy, its weights included."""
+"""Makes a policy, including its weights."""
 
 
 class RolloutCollector:
-    """Steps one environment.
+    """Steps one environment and cuts fragments.
 
     Args:
         make_env: makes the environment.
-        settings: fragments.
-        seed: of environments and actions; each round draws from its own generator.
-        niceness: added to its process's once the first clips are made, so that others come first where cores are few.
+        settings: fragment settings.
+        seed: seeds environments and actions; each round has its own generator.
+        niceness: added to the process's niceness once the initial fragments are made, so that other processes come first.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RolloutCollector:
         self.seed = seed
         self.env = make_env()
         self._left: Rollout | None = None
-        """Whose episode was left before its end."""
+        """The rollout whose episode has not ended, if any."""
 
     def collect(
         self,
@@ -68,20 +68,20 @@ class RolloutCollector:
         part: int = 0,
         most: int | None = None,
     ) -> tuple[int, Clips]:
-        """Take exactly ``env_steps`` steps and cut fragments from them, as many as the pool has room for.
+        """Take exactly ``env_steps`` steps and cut fragments from them, up to the pool's size.
 
         Args:
-            env_steps: environment steps, shared evenly by the rollouts.
-            rollouts: how often the environment is begun anew (it also is when an episode ends); fewer times where the steps
-                are too few for rollouts that hold a fragment.
-            number: decides everything random.
-            policy_version: of the policy that is made.
-            make_policy: makes the policy to follow but for a share of random actions; None takes random actions only.
-            part: which part of the steps with this number these are, from 1; 0: all of them.
-            most: fragments to cut; the pool's size unless given.
+            env_steps: environment steps, split evenly among the rollouts.
+            rollouts: number of rollouts, each starting with a reset (episodes that end add further resets); reduced if the steps
+                don't suffice for a fragment per rollout.
+            number: seeds the random draws.
+            policy_version: version of the policy.
+            make_policy: makes the policy to follow, apart from a share of random actions; None for random actions only.
+            part: index of this part of the steps with this number, from 1; 0 for all of them.
+            most: number of fragments to cut; defaults to the pool's size.
 
         Returns:
-            The steps taken, and the clips.
+            The steps taken, and the fragments.
         """
         self._make_way(part)
         rng = generator(self.seed, "rollouts", number, *[part] * (part > 0))
@@ -91,7 +91,7 @@ class RolloutCollector:
         lengths: list[int] = []
         horizon = self.env.spec and self.env.spec.max_episode_steps
         if self.settings.varied and policy is None and horizon and part == 0:
-            rollouts = max(len(HOLDS), env_steps // horizon)  # whole episodes: what is rare may come late in them
+            rollouts = max(len(HOLDS), env_steps // horizon)  # whole episodes: rare events may come late in them
         rollouts = max(1, min(rollouts, env_steps // self.settings.length))
         for i, steps in enumerate(np.diff(np.linspace(0, env_steps, rollouts + 1).round().astype(int))):
             while steps > 0:
@@ -123,23 +123,23 @@ class RolloutCollector:
         episode: bool = True,
         part: int = 0,
     ) -> tuple[int, Clips, tuple[Film, ...], Episode | None]:
-        """Take exactly ``env_steps`` steps; film clips for people where observations are no images, and an episode.
+        """Take exactly ``env_steps`` steps; film fragments for people if observations are not images, and optionally an episode.
 
-        Only what is shown is rendered: the clips' steps, and of the first episode every so many.
+        Only the frames that people see are rendered: those of the fragments, and every few steps of the first episode.
 
         Args:
             env_steps: environment steps.
-            clips: fragments to film, about; none of images, which can be shown as they are.
-            number: decides everything random.
-            taken: environment steps of the training before these, which the episode's film tells.
-            policy_version: of the policy that is made.
-            make_policy: makes the policy to follow; None takes random actions.
+            clips: approximate number of fragments to film; none for image observations, which are shown as they are.
+            number: seeds the random draws.
+            taken: environment steps of the training before these; shown with the episode's film.
+            policy_version: version of the policy.
+            make_policy: makes the policy to follow; None for random actions.
             episode: whether to film the first episode.
-            part: which part of the steps with this number these are, from 1; 0: all of them. Unless an episode is filmed, a part
-                goes on with the episode that the last one left.
+            part: index of this part of the steps with this number, from 1; 0 for all of them. Unless an episode is filmed, a part
+                continues the episode that the previous one left unfinished.
 
         Returns:
-            The steps taken, the clips, their films, and that of an episode.
+            The steps taken, the fragments, their films, and the episode's film or None.
         """
         self._make_way(part)
         rng = generator(self.seed, "films", number, *[part] * (part > 0))
@@ -171,7 +171,7 @@ class RolloutCollector:
                 for name, (_, reel, start) in zip(fragments.ids(), cuts, strict=True)
             )
         every = [of for of, _ in rolled]
-        # An episode that a part begins with, or ends with, was cut for no reason of its own.
+        # Ignore episodes cut at the edges of a part: their length means nothing.
         whole = every if part == 0 else [of for of in every if of.ended and of.trajectory.start == 0]
         too_short = sum(len(of.trajectory) < length for of in whole)
         lengths = tuple(of.trajectory.start + len(of.trajectory) for of in every if of.ended)
@@ -181,13 +181,13 @@ class RolloutCollector:
         return env_steps, Clips(-1 - part, policy_version, fragments, too_short, lengths), films, shown
 
     def _make_way(self, part: int) -> None:
-        """Let others come first from now on, unless these are the first clips, which people wait for: they come in parts."""
+        """Raise the niceness, except for initial fragments that people wait for, which come in parts."""
         if part == 0 and self._niceness:
             os.nice(self._niceness)
             self._niceness = 0
 
     def _hold(self, rollout: int) -> int:
-        """Steps that random actions are held for, on average, in the ``rollout``-th rollout."""
+        """Return the mean number of steps that a random action is repeated for in rollout number ``rollout``."""
         return HOLDS[rollout % len(HOLDS)] if self.settings.varied else 1
 
     def _roll(
@@ -200,7 +200,7 @@ class RolloutCollector:
         see: See = lambda step, observation: None,
         after: Rollout | None = None,
     ) -> Rollout:
-        """At most ``steps`` steps of one episode, from its beginning or from where ``after`` left it."""
+        """Take at most ``steps`` steps of one episode, from its start or continuing ``after``."""
         seed = int(rng.integers(2**31)) if after is None else None
         act = self._act(policy, rng, random_share, hold)
         rolled = rollout(self.env, act, steps=steps, seed=seed, after=after, see=see)
@@ -208,7 +208,7 @@ class RolloutCollector:
         return rolled
 
     def _act(self, policy: Policy | None, rng: np.random.Generator, random_share: float, hold: int) -> Act:
-        """The policy's actions, or random ones, which are held for ``hold`` steps on average."""
+        """Return a function that follows the policy, or repeats random actions for ``hold`` steps on average."""
         held, action = 0, None
 
         def act(observation: Array) -> Any:

@@ -1,4 +1,4 @@
-"""The synchronous ring: collect, ask, answer, fit, one after the other, round by round. The same seed gives the same turns."""
+"""The synchronous ring: collect, ask, answer, fit, in sequence, once per round. Deterministic given the seed."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _T = TypeVar("_T")
 
 
 class SynchronousRing:
-    """Turns when it is told to, and returns when it has turned.
+    """Does its work inside the calls of the training.
 
     Args:
-        members: its actors.
-        schedule: how many labels, when.
-        source: of clips that the agent's own rollouts don't make.
-        people: where people are asked; else None.
+        members: the ring's actors.
+        schedule: when how many labels are due.
+        source: makes fragments other than those from the agent's own rollouts.
+        people: the human annotators; None without.
     """
 
     def __init__(self, members: Members, schedule: LabelSchedule, source: ClipSource, people: People | None = None):
         self.members, self.schedule, self.source, self.people = members, schedule, source, people
         self.answered = 0
         self.round_number = -1
-        """The last round that was held; -1 before the first."""
+        """The last round held; -1 before the first."""
         self.say: Callable[[str], None] = lambda what: None
-        """Is told what the run waits for before its first iteration."""
+        """Called with status messages before the first iteration."""
         source.say = lambda what: self.say(what)
         self.begun_after: int | None = None
         self._adopted = 0
-        """Labels that were there before the first round."""
+        """Number of labels that existed before the first round."""
         self._loop = asyncio.new_event_loop()
 
     @property
@@ -60,13 +60,13 @@ class SynchronousRing:
         """See `Ring.rounds_held`."""
         return self.round_number + 1
 
-    # One turn.
+    # A round.
 
     def begin(self, env_steps: int, stop: Stop = lambda: False) -> RoundReport | None:
-        """See `Ring.begin`. Only waiting for people can be stopped; what they have answered until then counts.
+        """See `Ring.begin`. Only the wait for people can be stopped; their answers so far count.
 
         Raises:
-            SettingError: the clips show that the settings do not fit the environment.
+            SettingError: the initial fragments show that the settings don't fit the environment.
         """
         return self._run(self._begin(env_steps, stop))
 
@@ -81,7 +81,7 @@ class SynchronousRing:
         return await self._hold_round(0, stop)
 
     async def _ask_meanwhile(self, env_steps: int, stop: Stop) -> None:
-        """Gather the first clips, and ask people about those there are."""
+        """Collect the initial fragments, and meanwhile ask people about those already made."""
         assert self.people is not None
         page, more = self.people.askings, asyncio.Event()
         gathering = asyncio.ensure_future(self.source.first(env_steps, more.set))
@@ -96,7 +96,7 @@ class SynchronousRing:
         await gathering
 
     def advance(self, moment: Moment, stop: Stop = lambda: False) -> RoundReport | None:
-        """See `Ring.advance`: hold the round that is due, after making the clips that it asks about."""
+        """See `Ring.advance`: hold the round that is due, after making fragments for it."""
         due = self.schedule.round_at(moment.progress)
         return self._run(self._turn(moment, due, stop)) if due > self.round_number else self._run(self._look_after())
 
@@ -107,11 +107,11 @@ class SynchronousRing:
         return await self._hold_round(number, stop)
 
     async def _hold_round(self, number: int, stop: Stop) -> RoundReport:
-        """Ask for what is due by round ``number``, and fit the reward model to all answers."""
+        """Request the labels due by round ``number``, and fit the reward model to all answers."""
         before, due = self.answered, self.schedule.due_in_round(number)
         updates = self.members.settings.reward_model.updates
         if self.version == 0:
-            # With the gradient steps of the rounds that need not be held for labels that were there before.
+            # Include the gradient steps of rounds that existing labels make unnecessary.
             covered = self.schedule.rounds_covered(self._adopted)
             updates = self.members.settings.reward_model.initial_updates + covered * updates
         tally = await self._ask(number, stop)
@@ -125,7 +125,7 @@ class SynchronousRing:
         return RoundReport(number, wanted, self.answered - before, self.answered, fit, fit is not None)
 
     async def _ask(self, number: int, stop: Stop) -> Tally:
-        """Ask for what is due, as far as answers tell clips apart (`LabelSchedule`); what the store holds then."""
+        """Request what is due, or less while answers are ties (`LabelSchedule`). Return the store's counts afterwards."""
         progress = number / self.schedule.rounds if self.schedule.rounds else 1.0
         tally = await self._tally()
         while True:
@@ -146,7 +146,7 @@ class SynchronousRing:
                 return tally
 
     async def _answers(self, stop: Stop) -> None:
-        """Wait until all questions have an answer."""
+        """Wait until all questions are answered."""
         if self.people is not None:
             self.people.asks()
         while self.members.open and not stop():
@@ -156,10 +156,10 @@ class SynchronousRing:
             self.people.answered(self.source.env_steps, self.version, self.answered)
 
     async def _tally(self) -> Tally:
-        """What the store holds, up to the last answer.
+        """Return the store's counts up to the last answer.
 
-        The store may be ahead of this ring, whose run was killed and goes on from an earlier checkpoint: then the answers to what
-        it asks are there already, and later ones do not count yet.
+        The store may be ahead of this ring if a killed run resumes from an earlier checkpoint: then it already has the answers to
+        the next questions, and later ones must not count yet.
         """
         last = [askings.last for askings in self.members.gatherers]
         if self.people is not None or None in last:
@@ -168,11 +168,11 @@ class SynchronousRing:
         return await self.members.tally(max(self.members.read, *(number or 0 for number in last)))
 
     async def _look_after(self) -> None:
-        """Between rounds: see to a page that was restarted."""
+        """Between rounds: reconnect to a restarted page."""
         if self.people is not None:
             await self.people.askings.listen()
 
-    # The rest.
+    # State and shutdown.
 
     def newest_reward(self) -> dict[str, Array]:
         """See `Ring.newest_reward`."""
@@ -231,7 +231,7 @@ class SynchronousRing:
         try:
             return self._loop.run_until_complete(task)
         except BaseException:
-            # Somebody stopped it: nothing of it may go on when the ring is saved.
+            # The training was interrupted: cancel everything before the ring is saved.
             if left := asyncio.all_tasks(self._loop):
                 for each in left:
                     each.cancel()

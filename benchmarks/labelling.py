@@ -5,8 +5,8 @@ new random order each round. A turn ends when its ring has finished the work tha
 answers that a slow teacher still owes); that time counts. Measured is a turn's wall time; the first turns do not count.
 
 "Off" has its comparisons and its reward model before it begins and asks for no more. The other arms ask for the preset's
-comparisons over its budget and fit the reward model as answers come. Scripted teachers take 0, 1 and 10 s per answer. In "people", a
-script answers over HTTP once a second during that arm's turns, with the page, its films and its store at work.
+comparisons over its budget and fit the reward model as answers come. Scripted teachers take 0, 1 and 10 s per answer. In "people",
+a script answers over HTTP once a second during that arm's turns, with the page, its films and its store at work.
 
     python benchmarks/labelling.py pendulum
     python benchmarks/labelling.py pendulum --turns 20 --teachers    # people alone

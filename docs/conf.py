@@ -28,9 +28,6 @@ author = "the rlhf_ray authors"
 release = version = __version__
 html_title = "rlhf_ray"
 
-SOURCE = "https://github.com/rlhf-ray/rlhf-ray/blob/main/"
-"""Where links to files that are no pages lead, such as ../rlhf_ray/teachers.py."""
-
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns: list[str] = []
 myst_enable_extensions = ["colon_fence"]
@@ -65,6 +62,17 @@ html_theme_options = {  # the labelling page's colours
 }
 
 
+<<<<<<< HEAD
+def _name_source(app: Sphinx, document: str, text: list[str]) -> None:
+    """Show links to files outside of docs/, which work in a checkout, as the files' names: the site has no such files."""
+    up = r"(?:\.\./){" + str(document.count("/") + 1) + r"}"
+    text[0] = re.sub(rf"\[([^\]]+)\]\({up}([^)\s]+)\)", _named, text[0])
+
+
+def _named(link: re.Match[str]) -> str:
+    text, path = link.groups()
+    return f"`{path}`" if text.strip("`") in path else f"{text} (`{path}`)"
+=======
 def _point_at_source(app: Sphinx, document: str, text: list[str]) -> None:
     """Turn links to files outside of docs/, which GitHub finds, into links to the repository."""
     up = "../" * (document.count("/") + 1)
@@ -75,6 +83,7 @@ def _point_at_source(app: Sphinx, document: str, text: list[str]) -> None:
         return f"]({SOURCE}{link[1]})"
 
     text[0] = re.sub(rf"\]\({re.escape(up)}([^)#\s]+)\)", at_source, text[0])
+>>>>>>> site
 
 
 def _no_long_signature(app: Sphinx, what: str, name: str, found: Any, *rest: Any) -> tuple[str, None] | None:
@@ -118,7 +127,7 @@ class CommandHelp(SphinxDirective):
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.add_directive("command-help", CommandHelp)
-    app.connect("source-read", _point_at_source)
+    app.connect("source-read", _name_source)
     app.connect("autodoc-process-signature", _no_long_signature)
     app.connect("autodoc-process-docstring", _whole_sentence, priority=100)  # before napoleon
     app.connect("missing-reference", _exists)

@@ -1,12 +1,11 @@
-"""The labelling page behind Ray Serve: the same app, as a deployment, about clips of random actions in the moving dot.
+"""Ray Serve: the labelling page as a deployment, about clips of random actions in the moving dot.
 
-    python examples/serve_labelling.py STORE [--port 8765]
+    pip install "rlhf_ray[serve]"
+    python examples/serve_labelling.py [STORE] [--port 8765]
 
-Prints the link. Answers are in the preference store STORE before they are acknowledged; `rlhf-ray fit STORE --environment
-rlhf_ray/MovingDot-v0` learns a reward from them. Needs ray[serve]. One replica: leases are its memory.
+It prints a link and serves until Ctrl-C. Answers are in the preference store STORE (`labels` unless given) before they are
+acknowledged; `rlhf-ray fit STORE --environment rlhf_ray/MovingDot-v0` learns a reward from them. Starting takes half a minute.
 """
-
-from __future__ import annotations
 
 import argparse
 import functools
@@ -27,59 +26,35 @@ from rlhf_ray.queries.pool import ClipPool
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 
-ENVIRONMENT = "rlhf_ray/MovingDot-v0"
+QUESTIONS, ASKED = 50, "Which dot keeps nearer to the middle?"
 
 
 @serve.deployment(num_replicas=1, max_ongoing_requests=100)
 @serve.ingress()
 class Page:
-    """The page about ``questions`` pairs of clips.
+    """The page: one replica, in whose memory leases are; made from files, since Ray's dashboard shows a deployment's arguments."""
 
-    Args:
-        store: folder of the preference store, on the replica's node; or its URL.
-        sessions: the file with who may label and their tokens: Ray's dashboard shows what a deployment is made from.
-        hosts: names that browsers may call the server by.
-        questions: how many pairs.
-    """
-
-    async def __init__(self, store: str, sessions: Path, hosts: list[str], questions: int):
-        self.sessions, self.hosts = Sessions.load(sessions), hosts
-        self.desk = Desk(
-            LocalStore(PreferenceStore(store)), QuestionQueue(overlap_share=0.2), self.sessions.key("leases"), fps=15.0
-        )
-        settings = ResolvedFragments(length=20)
-        make_env = functools.partial(envs.make_env, ENVIRONMENT)
-        env = make_env()
-        pool = ClipPool(
-            settings, PreferenceSettings(), RewardModelSettings(), env.observation_space, env.action_space, seed=0
-        )
-        pool.add(RolloutCollector(make_env, settings, seed=0).collect(20 * questions, 10, 0)[1])
-        pairs = pool.propose(questions, 0, None)[1]
-        await self.desk.ask(0, pairs)
+    async def __init__(self, store: str, sessions: Path):
+        self.sessions = Sessions.load(sessions)
+        self.desk = Desk(LocalStore(PreferenceStore(store)), QuestionQueue(), self.sessions.key("leases"), fps=15.0)
+        make_env = functools.partial(envs.make_env, "rlhf_ray/MovingDot-v0")
+        fragments, spaces = ResolvedFragments(length=20), (make_env().observation_space, make_env().action_space)
+        pool = ClipPool(fragments, PreferenceSettings(), RewardModelSettings(), *spaces, seed=0)
+        pool.add(RolloutCollector(make_env, fragments, seed=0).collect(20 * QUESTIONS, 10, 0)[1])
+        await self.desk.ask(0, pool.propose(QUESTIONS, 0, None)[1])
 
     def __serve_build_asgi_app__(self) -> Any:
-        return create_app(
-            self.desk,
-            self.sessions,
-            hosts=self.hosts,
-            title="Moving dot",
-            instructions="Which dot keeps nearer to the middle?",
-        )
-
-
-def main() -> None:
-    """Serve until Ctrl-C."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("store")
-    parser.add_argument("--port", type=int, default=8765)
-    options = parser.parse_args()
-    file = Path(f"{options.store}.labelling.json").absolute()  # not in the store, which may be shared
-    sessions = Sessions.keep(file, ["me"])
-    serve.start(http_options={"host": "127.0.0.1", "port": options.port})
-    serve.run(Page.bind(options.store, file, ["127.0.0.1", "localhost"], 50), name="labelling")
-    print(sessions.link("me", f"http://127.0.0.1:{options.port}"), flush=True)
-    signal.pause()
+        return create_app(self.desk, self.sessions, hosts=["127.0.0.1"], title="Moving dot", instructions=ASKED)
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", nargs="?", default="labels")
+    parser.add_argument("--port", type=int, default=8765)
+    options = parser.parse_args()
+    file = Path(f"{options.store}.labelling.json").absolute()  # not in the store, which may be shared
+    serve.start(http_options={"host": "127.0.0.1", "port": options.port})
+    sessions = Sessions.keep(file, ["me"])
+    serve.run(Page.bind(str(Path(options.store).absolute()), file), name="labelling")
+    print(sessions.link("me", f"http://127.0.0.1:{options.port}"), flush=True)
+    signal.pause()

@@ -254,7 +254,7 @@ def test_an_answer_of_no_use_is_one_line(folder: Path) -> None:
     preferences = PreferenceSettings(comparisons=30, initial_comparisons=20, rounds=2, teacher="wrong_parts:Rude")
     with (
         ring_in(folder, preferences) as ring,
-        pytest.raises(SettingError, match=r"teacher is 'rude', and asked about 20 pairs it answered None"),
+        pytest.raises(SettingError, match=r"teacher is 'rude', and for 20 pairs it answered None"),
     ):
         ring.begin(200)
     sys.modules.pop("wrong_parts", None)
@@ -283,7 +283,7 @@ def test_a_gatherer_that_answers_nothing_is_one_line(folder: Path, mode: Any) ->
     preferences = PreferenceSettings(comparisons=30, initial_comparisons=20, mode=mode, gatherer="silent_parts:Silent")
     with (
         ring_in(folder, preferences) as ring,
-        pytest.raises(SettingError, match=r"Silent returned from the first 20 pairs without an answer\. `ask` has to"),
+        pytest.raises(SettingError, match=r"Silent returned from the first 20 pairs without an answer\. `ask` must"),
     ):
         ring.begin(200)
     sys.modules.pop("silent_parts", None)

@@ -1,6 +1,6 @@
-"""Experiments: one file each, with its settings (``experiment``), which `rlhf-ray train` uses, and its search space.
+"""Presets: one file per experiment, with its settings (``experiment``, used by `rlhf-ray train`) and its search space.
 
-``search_space()`` gives, for names of settings as on the command line, the sampler that `rlhf-ray tune` draws them from.
+``search_space()`` returns a dict from setting names, as on the command line, to the samplers that `rlhf-ray tune` draws from.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from types import ModuleType
 
 
 def names() -> list[str]:
-    """The names of the experiments here, sorted."""
+    """The names of the presets, sorted."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def load(name: str) -> ModuleType:
-    """The module of the experiment called ``name``.
+    """The module of the preset ``name``.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such preset.
     """
     if name not in names():
-        raise ValueError(f"There is no experiment {name!r}; there are {', '.join(names())}.")
+        raise ValueError(f"There is no preset {name!r}; choose from {', '.join(names())}.")
     return importlib.import_module(f"{__name__}.{name}")

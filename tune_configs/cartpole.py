@@ -1,4 +1,4 @@
-"""CartPoleFixed: keep the pole up for 500 steps that never end early; 200 comparisons, 200,000 environment steps."""
+"""CartPoleFixed: balance the pole in episodes that always last 500 steps; 200 comparisons, 200,000 environment steps."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rlhf_ray.settings import (
 experiment = Experiment(
     environment="rlhf_ray/CartPoleFixed-v0",
     total_env_steps=200_000,
-    # A fallen pole never rises again, and two clips of fallen poles are a tie: half of the clips are episode beginnings.
+    # A fallen pole stays down, and two fragments of fallen poles are a tie, so half of the fragments are episode starts.
     fragments=FragmentSettings(length=25, start_share=0.5, initial_env_steps=4_000, pool=200),
-    # A reward that is right early decides the outcome, and late clips of an agent that balances are ties: most labels come early.
+    # An early correct reward decides the outcome, and late fragments of an agent that balances are ties: ask most labels early.
     preferences=PreferenceSettings(
         comparisons=200, rounds=97, schedule="hyperbolic", steepness=6.0, selection="random"
     ),
@@ -36,7 +36,7 @@ experiment = Experiment(
     ),
     labelling=LabellingSettings(
         instructions=(
-            "Prefer the pole that stays more upright, with its cart on the white track. The goal: balance to the end. "
+            "Prefer the pole that stays more upright while its cart stays on the white track. Goal: balance to the end. "
             "If both fall: the later fall."
         )
     ),
@@ -44,12 +44,12 @@ experiment = Experiment(
 
 
 def search_space() -> dict[str, Any]:
-    """What `rlhf-ray tune cartpole` varies."""
-    from ray import tune  # imports much that training has no use for
+    """The search space of `rlhf-ray tune cartpole`."""
+    from ray import tune  # slow import that training does not need
 
     return {
-        "fragments.start_share": tune.choice([0.0, 0.25, 0.5]),  # see above: late clips of a good agent are ties
+        "fragments.start_share": tune.choice([0.0, 0.25, 0.5]),  # see above: late fragments of a good agent are ties
         "preferences.selection": tune.choice(["random", "disagreement"]),
-        "ppo.learning_rate": tune.loguniform(3e-4, 3e-3),  # what decides most in PPO
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # AdamW's usual 1e-3, three times either side
+        "ppo.learning_rate": tune.loguniform(3e-4, 3e-3),  # PPO's most important setting
+        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # AdamW's usual 1e-3, a factor of 3 either way
     }

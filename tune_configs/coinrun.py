@@ -1,7 +1,7 @@
-"""CoinRun (procgen, easy levels): run and jump to the coin; 2,000 comparisons, 25,000,000 environment steps.
+"""CoinRun (Procgen, easy levels): run and jump to the coin; 2,000 comparisons, 25,000,000 environment steps.
 
-The policy's network and PPO's settings are those published with procgen (Cobbe et al. 2020, appendix D). Days on a CPU: for a
-machine with a GPU. For a look at it, `--total-env-steps 200000 --ppo.num-envs 16 --ppo.network nature`.
+The policy network and PPO settings are those of the Procgen paper (Cobbe et al. 2020, appendix D). Needs a GPU; takes days on a
+CPU. For a quick try: `--total-env-steps 200000 --ppo.num-envs 16 --ppo.network nature`.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from rlhf_ray.settings import (
 
 experiment = Experiment(
     environment="procgen/coinrun-easy",
-    total_env_steps=25_000_000,  # procgen's paper, for easy levels
-    # The game rewards the coin alone, which hardly any clip of an agent that knows nothing holds: nearly all of the first answers
-    # are ties. Longer clips hold more coins, but episodes that are shorter than a clip are lost, and good agents' are short.
+    total_env_steps=25_000_000,  # Procgen paper, easy levels
+    # The game rewards only the coin, and hardly any fragment of an untrained agent contains it: nearly all of the first answers are
+    # ties. Longer fragments contain more coins, but episodes shorter than a fragment are lost, and good agents' episodes are short.
     fragments=FragmentSettings(length=25, initial_env_steps=100_000, pool=1_000),
     preferences=PreferenceSettings(
         comparisons=2_000,
         rounds=200,
-        # An episode ends at the coin, at a hazard or at the time limit: its length tells, and there is no way around it.
+        # An episode ends at the coin, at a hazard or at the time limit, so its length unavoidably leaks reward information.
         allow_variable_horizon=True,
     ),
     reward_model=RewardModelSettings(
-        # The coin is reached in the last step, and only the state after it would show it: procgen does not draw that one.
+        # The agent reaches the coin in the last step, but Procgen does not render the state after it.
         use_done=True,
         activation="leaky_relu",
         learning_rate=1e-3,
         initial_updates=500,
         updates=50,
     ),
-    # All of it procgen's paper.
+    # All from the Procgen paper.
     ppo=PPOSettings(
         network="impala",
         num_envs=64,
@@ -54,20 +54,20 @@ experiment = Experiment(
     ),
     labelling=LabellingSettings(
         instructions=(
-            "Prefer the clip that takes the coin, or gets further right, towards it. The goal: the coin. "
-            "A saw, a monster or lava is worst."
+            "Prefer the clip that takes the coin or gets further right towards it. Goal: reach the coin. "
+            "Worst: hitting a saw, a monster or lava."
         )
     ),
 )
 
 
 def search_space() -> dict[str, Any]:
-    """What `rlhf-ray tune coinrun` varies."""
-    from ray import tune  # imports much that training has no use for
+    """The search space of `rlhf-ray tune coinrun`."""
+    from ray import tune  # slow import that training does not need
 
     return {
-        "fragments.length": tune.choice([25, 50, 100]),  # see above: whether clips hold coins
+        "fragments.length": tune.choice([25, 50, 100]),  # see above: whether fragments contain coins
         "preferences.selection": tune.choice(["random", "disagreement"]),
-        "ppo.learning_rate": tune.loguniform(1e-4, 1e-3),  # around procgen's 5e-4
+        "ppo.learning_rate": tune.loguniform(1e-4, 1e-3),  # around the Procgen paper's 5e-4
         "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),
     }

@@ -1,7 +1,7 @@
 """HalfCheetah-v5 (MuJoCo): run; 700 comparisons, 1,000,000 environment steps.
 
 "Christiano" is Christiano et al. 2017 (appendix A), "B-Pref" Lee et al. 2021 and its code, "PPO" Schulman et al. 2017 (table 3).
-What names none of them is our own choice and was not tuned: see `rlhf-ray tune half_cheetah`.
+Settings without a source are our own choice and not tuned; see `rlhf-ray tune half_cheetah`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from rlhf_ray.settings import (
 )
 
 experiment = Experiment(
-    environment="HalfCheetah-v5",  # its episodes have 1,000 steps, always
+    environment="HalfCheetah-v5",  # episodes always have 1,000 steps
     total_env_steps=1_000_000,  # PPO
     fragments=FragmentSettings(
-        length=30,  # Christiano: 1.5 s, of 0.05 s a step
-        initial_env_steps=12_000,  # enough for 350 clips that do not overlap: two for each of the first comparisons
+        length=30,  # Christiano: 1.5 s at 0.05 s per step
+        initial_env_steps=12_000,  # enough for 350 fragments without overlap: two per initial comparison
         pool=400,
     ),
     preferences=PreferenceSettings(
-        comparisons=700,  # Christiano: with 700, near to what the true reward teaches on all MuJoCo tasks
-        rounds=48,  # one before every tenth iteration, of 10 or 11 comparisons
-        # Christiano: a rate proportional to 2e6/(T + 2e6), which is 1/(1 + t/2) over a million steps.
+        comparisons=700,  # Christiano: with 700, close to the true reward on all MuJoCo tasks
+        rounds=48,  # one per ten iterations, with 10 or 11 comparisons each
+        # Christiano: a rate proportional to 2e6/(T + 2e6), that is 1/(1 + t/2) over a million steps.
         schedule="hyperbolic",
         steepness=0.5,
         selection="disagreement",  # Christiano, B-Pref
@@ -45,7 +45,7 @@ experiment = Experiment(
     ),
     ppo=PPOSettings(
         num_envs=8,
-        rollout_length=256,  # 2,048 steps for an iteration (PPO), shared by 8 environments
+        rollout_length=256,  # 2,048 steps per iteration (PPO), over 8 environments
         minibatch_size=64,  # PPO
         epochs=10,  # PPO
         learning_rate=3e-4,  # PPO
@@ -57,22 +57,22 @@ experiment = Experiment(
     ),
     labelling=LabellingSettings(
         instructions=(
-            "Prefer the cheetah that runs further to the right (watch the floor). The goal: run forward fast. "
-            "On its feet beats on its back."
+            "Prefer the cheetah that runs further to the right (watch the floor). Goal: run forward fast. "
+            "Worst: lying on its back."
         )
     ),
 )
 
 
 def search_space() -> dict[str, Any]:
-    """What `rlhf-ray tune half_cheetah` varies."""
-    from ray import tune  # imports much that training has no use for
+    """The search space of `rlhf-ray tune half_cheetah`."""
+    from ray import tune  # slow import that training does not need
 
     return {
         "ppo.learning_rate": tune.loguniform(5e-5, 1e-3),  # from B-Pref's for PPO to the other presets'
-        "ppo.gamma": tune.choice([0.98, 0.99, 0.995]),  # the last one is Christiano's
+        "ppo.gamma": tune.choice([0.98, 0.99, 0.995]),  # 0.995: Christiano
         "ppo.entropy_coefficient": tune.loguniform(1e-4, 1e-2),  # up to Christiano's
-        "fragments.length": tune.choice([15, 30, 60]),  # the range of Christiano's
+        "fragments.length": tune.choice([15, 30, 60]),  # Christiano's range
         "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # from B-Pref's
         "reward_model.updates": tune.choice([25, 50, 100]),
     }

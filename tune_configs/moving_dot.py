@@ -17,7 +17,7 @@ experiment = Experiment(
     environment="rlhf_ray/MovingDot-v0",
     total_env_steps=150_000,
     fragments=FragmentSettings(length=10, initial_env_steps=3_200, pool=100),
-    # Fitting a convolutional reward costs more than the rollouts: a round before every fourth iteration is enough.
+    # Fitting a convolutional reward costs more than the rollouts, so one round per four iterations is enough.
     preferences=PreferenceSettings(comparisons=300, initial_comparisons=60, rounds=23, selection="random"),
     reward_model=RewardModelSettings(
         hidden=(64, 64), activation="leaky_relu", learning_rate=1e-3, initial_updates=100, updates=30
@@ -33,18 +33,20 @@ experiment = Experiment(
         entropy_coefficient=0.01,
     ),
     labelling=LabellingSettings(
-        instructions=("Prefer the dot nearer to the middle, or on its way there. The goal: reach the middle and stay.")
+        instructions=(
+            "Prefer the dot that is nearer to the middle or moves towards it. Goal: reach the middle and stay."
+        )
     ),
 )
 
 
 def search_space() -> dict[str, Any]:
-    """What `rlhf-ray tune moving_dot` varies."""
-    from ray import tune  # imports much that training has no use for
+    """The search space of `rlhf-ray tune moving_dot`."""
+    from ray import tune  # slow import that training does not need
 
     return {
-        "fragments.length": tune.choice([5, 10, 25]),  # the dot needs 20 steps or so to the middle
-        "ppo.learning_rate": tune.loguniform(2e-4, 2e-3),  # what decides most in PPO
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # AdamW's usual 1e-3, three times either side
-        "reward_model.updates": tune.choice([15, 30]),  # fitting the CNN is what a round costs
+        "fragments.length": tune.choice([5, 10, 25]),  # the dot needs about 20 steps to the middle
+        "ppo.learning_rate": tune.loguniform(2e-4, 2e-3),  # PPO's most important setting
+        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # AdamW's usual 1e-3, a factor of 3 either way
+        "reward_model.updates": tune.choice([15, 30]),  # fitting the CNN is the main cost of a round
     }

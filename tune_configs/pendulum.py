@@ -16,9 +16,9 @@ from rlhf_ray.settings import (
 experiment = Experiment(
     environment="Pendulum-v1",
     total_env_steps=100_000,
-    # Short fragments say more per step about which moments are good; 10 did better than 25.
+    # Short fragments carry more information per step; 10 did better than 25.
     fragments=FragmentSettings(length=10, initial_env_steps=1_600, pool=400),
-    # A reward that is right early decides the outcome: most labels come early, and a round before almost every iteration.
+    # An early correct reward decides the outcome: ask most labels early, with a round before almost every iteration.
     preferences=PreferenceSettings(
         comparisons=200, rounds=61, schedule="hyperbolic", steepness=6.0, selection="random"
     ),
@@ -37,24 +37,24 @@ experiment = Experiment(
     ),
     labelling=LabellingSettings(
         instructions=(
-            "Prefer the pendulum nearer to upright; if both are upright, the stiller one. "
-            "The goal: swing up and hold still."
+            "Prefer the pendulum that is closer to upright; if both are upright, the one that moves less. "
+            "Goal: swing up and hold still."
         )
     ),
 )
 
 
 def search_space() -> dict[str, Any]:
-    """What `rlhf-ray tune pendulum` varies."""
-    from ray import tune  # imports much that training has no use for
+    """The search space of `rlhf-ray tune pendulum`."""
+    from ray import tune  # slow import that training does not need
 
     return {
-        "ppo.gamma": tune.choice([0.95, 0.98]),  # of one episode of 200 steps, what lies 20 or 50 steps ahead counts
+        "ppo.gamma": tune.choice([0.95, 0.98]),  # a horizon of 20 or 50 of the episode's 200 steps
         "ppo.learning_rate": tune.loguniform(
             3e-4, 3e-3
-        ),  # what decides most in PPO; three times either side of the preset's
+        ),  # PPO's most important setting; a factor of 3 around the preset
         "ppo.entropy_coefficient": tune.uniform(0.0, 0.02),
-        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # AdamW's usual 1e-3, three times either side
-        "reward_model.updates": tune.choice([10, 20, 40]),  # fits that are too long overfit few labels
-        "fragments.length": tune.choice([10, 25]),  # short ones say more per step, long ones are easier to tell apart
+        "reward_model.learning_rate": tune.loguniform(3e-4, 3e-3),  # AdamW's usual 1e-3, a factor of 3 either way
+        "reward_model.updates": tune.choice([10, 20, 40]),  # long fits overfit few labels
+        "fragments.length": tune.choice([10, 25]),  # short: more information per step; long: easier to compare
     }

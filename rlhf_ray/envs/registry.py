@@ -59,7 +59,8 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
             ``rlhf_ray.envs.procgen.ProcgenVectorEnv``.
 
     Returns:
-        The environment. Its methods raise `FaultyEnvironmentError` if it raises or returns invalid data (procgen's excepted).
+        The environment. Its methods raise `FaultyEnvironmentError` if it raises or returns invalid data, except for
+        ``fixed/`` and ``procgen/`` environments.
 
     Raises:
         ValueError: no environment has this name; the message lists the closest ones.

@@ -24,6 +24,7 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LI
 from ray.tune import PlacementGroupFactory
 
 from rlhf_ray.actors.build import build_ring
+from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.fixed_reward import FixedReward
 from rlhf_ray.actors.loop import PreferenceLoop, budget
@@ -80,8 +81,9 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         settings: PreferenceConfig = self.config
         checked = settings.check_environment()
         self._check_gpu()
+        own, *bundles = self.default_resource_request(self.config.to_dict()).bundles
+        start_ray(math.ceil(sum(bundle.get("CPU", 0.0) for bundle in (own, *bundles))))
         if ray.util.get_current_placement_group() is None:  # else Tune reserved the requested resources
-            _, *bundles = self.default_resource_request(self.config.to_dict()).bundles  # without this process's bundle
             await_room(bundles, nodes_within=NODES_WITHIN if os.environ.get("RAY_ADDRESS") else 0.0)
         name = f"ring-{uuid.uuid4().hex[:12]}"
         self.config = settings.for_one_algorithm(checked, name)
@@ -107,6 +109,12 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
     def ring(self) -> Any:
         """The ring: the actors that ask, label and fit."""
         return self.loop.ring
+
+    @property
+    def links(self) -> dict[str, str]:
+        """Where each person labels, with ``preferences.teacher="human"``: their links by name."""
+        people = self.ring.people
+        return {} if people is None else dict(people.page.links)
 
     def _check_gpu(self) -> None:
         gpus = 0.0 if self.config.num_learners else self.config.num_gpus_per_learner

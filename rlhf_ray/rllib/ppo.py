@@ -17,7 +17,7 @@ from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.inherited import check_inherited
 from rlhf_ray.rllib.policy import policy_spec
-from rlhf_ray.rllib.rllib_internals import model_config, module_spec
+from rlhf_ray.rllib.rllib_internals import model_config, module_spec, skip_notes
 from rlhf_ray.settings import Experiment, PPOSettings, from_json
 
 
@@ -82,6 +82,7 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         Raises:
             SettingError: a setting is invalid. The message names the setting, the value and the remedy.
         """
+        skip_notes(self.algo_class.__name__)
         if self.in_evaluation:
             super().validate()
             return

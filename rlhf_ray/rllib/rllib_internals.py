@@ -12,6 +12,7 @@ from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _in
 from ray.rllib.algorithms import algorithm
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.tune.registry import ENV_CREATOR, _global_registry
+from ray.util.debug import log_once
 
 NAMESPACE = b"rlhf_ray"
 """Namespace in the cluster's key-value store."""
@@ -20,6 +21,12 @@ NAMESPACE = b"rlhf_ray"
 def env_creator(name: str) -> Any:
     """Return the creator registered with `ray.tune.register_env` under this name; None if there is none."""
     return _global_registry.get(ENV_CREATOR, name) if _global_registry.contains(ENV_CREATOR, name) else None
+
+
+def skip_notes(algorithm_name: str) -> None:
+    """Keep RLlib from logging its notes on interfaces of its past, which no user of ours can act on: it logs each once."""
+    for note in (f"{algorithm_name}_on_new_api_stack", "RLModule(config=[RLModuleConfig object])"):
+        log_once(note)
 
 
 def tell_cluster(key: str, said: str) -> None:

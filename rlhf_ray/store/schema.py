@@ -102,7 +102,7 @@ class Event:
             if not condition:
                 raise ValueError(f"event {self.event_id!r} of kind {self.kind!r}: {rule}.")
 
-        require(self.kind in get_args(Kind), f"the kinds are {', '.join(get_args(Kind))}")
+        require(self.kind in get_args(Kind), f"kind must be one of {', '.join(get_args(Kind))}")
         require(bool(self.event_id and self.annotator), "event_id and annotator must not be empty")
         answers, about = self.kind in ("label", "supersede", "check"), self.kind in ("retract", "supersede")
         require((self.target is not None) == about, "a retract or supersede needs a target; other kinds have none")

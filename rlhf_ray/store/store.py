@@ -99,7 +99,7 @@ class PreferenceStore:
     def commit(self, comparisons: Comparisons, *, annotator: str, annotator_type: str = "scripted") -> int:
         """Store the answers as those of ``annotator``. They are on disk when this returns.
 
-        Commits are idempotent: an answer that ``annotator`` has already given to a pair is not stored again.
+        Commits are idempotent: pairs that ``annotator`` has already answered are skipped.
 
         Args:
             comparisons: the pairs and answers.

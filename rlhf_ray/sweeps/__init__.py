@@ -1,13 +1,13 @@
-"""Sweeps: many trainings of one experiment with different settings, run by Ray Tune; the best one, a table and a report.
+"""Sweeps: train one experiment with different settings on Ray Tune, and report the best.
 
 ::
 
-    space.py       which settings vary, and between what
-    trial.py       one training as Tune sees it, and what it is measured by
-    strategies.py  who chooses the settings; which trials are stopped, or taken over from others
-    running.py     Tune itself: begun, gone on with, and never more at once than there is room for
-    results.py     what came out: trials.json, best.json, the table
-    report.py      the report's page
+    space.py       the settings that vary, and their ranges
+    trial.py       one training as a Tune trial, and its objective
+    strategies.py  searchers choose settings; schedulers stop trials or copy others
+    running.py     runs and resumes Tune, with as many concurrent trials as fit
+    results.py     trials.json, best.json and the table
+    report.py      the report page
 """
 
 from rlhf_ray.sweeps.running import Plan, go_on, sweep

@@ -1,4 +1,4 @@
-"""The sweep report: one page about one sweep, from the ``trials.json`` in its folder. As the run report, it needs nothing else."""
+"""The sweep report: one self-contained page about a sweep, made from the ``trials.json`` in its folder."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rlhf_ray.runs.report import plots, summary
 from rlhf_ray.runs.report.pages import render
 
 Trials = Sequence[dict[str, Any]]
-"""Trials as `rlhf_ray.sweeps.results` writes them, the best first."""
+"""Trials as `rlhf_ray.sweeps.results` writes them, best first."""
 
 
 def write_sweep_report(folder: Path) -> Path:
-    """Write ``report.html`` into the folder of a sweep.
+    """Write ``report.html`` to a sweep's folder.
 
     Returns:
         The path of the page.
@@ -55,19 +55,19 @@ def _page(sweep: dict[str, Any], name: str) -> str:
 
 
 def _reading(sweep: dict[str, Any], best: dict[str, Any] | None) -> str:
-    """What came out, in one or two sentences."""
+    """Summarise the result in one or two sentences."""
     if best is None:
-        return "No trial came as far as to be measured."
+        return "No trial ran long enough to be measured."
     trials = sweep["trials"]
     counts = {status: sum(trial["status"] == status for trial in trials) for status in ("stopped early", "failed")}
     aside = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     text = (
-        f"The best of {_count(len(trials), 'trial')} came to a {sweep['objective']} of {summary.number(best['objective'])}"
-        f"{f' ({aside})' if aside else ''}, taking {sum(trial['env_steps'] for trial in trials):,} environment steps in all."
+        f"The best of {_count(len(trials), 'trial')} reached a {sweep['objective']} of {summary.number(best['objective'])}"
+        f"{f' ({aside})' if aside else ''}, in a total of {sum(trial['env_steps'] for trial in trials):,} env steps."
     )
     over = sweep["over_seeds"]
     if over is not None:
-        text += f" With {_count(len(over['each']), 'other seed')} its settings come to {summary.number(over['mean'])}"
+        text += f" With {_count(len(over['each']), 'other seed')}, its settings reach {summary.number(over['mean'])}"
         if over["interval_95"] is not None:
             low, high = (summary.number(end) for end in over["interval_95"])
             text += f" (95 % interval of the mean: {low} to {high})"
@@ -88,7 +88,7 @@ def _description(space: dict[str, Any]) -> str:
 
 
 def setting_plot(trials: Trials, name: str, space: dict[str, Any], sweep: dict[str, Any]) -> Markup | None:
-    """The objective of each trial against its value of the setting ``name``."""
+    """Plot the objective of each trial against its value of the setting ``name``."""
     shown = [trial for trial in trials if trial["objective"] is not None and trial["settings"].get(name) is not None]
     if not shown:
         return None
@@ -104,7 +104,7 @@ def setting_plot(trials: Trials, name: str, space: dict[str, Any], sweep: dict[s
         else:
             kinds = [summary.setting(value) for value in space.get("values", [])]
             kinds += sorted({summary.setting(value) for value in values} - set(kinds))
-            # A little apart, so that trials of one value can be told from each other.
+            # Jitter, so that trials with equal values are distinguishable.
             places = [kinds.index(summary.setting(value)) + 0.12 * ((i % 5) - 2) / 2 for i, value in enumerate(values)]
             axes.set_xticks(range(len(kinds)), kinds)
             axes.set_xlim(-0.6, len(kinds) - 0.4)
@@ -117,7 +117,7 @@ def setting_plot(trials: Trials, name: str, space: dict[str, Any], sweep: dict[s
 
 
 def _dot(axes: Axes, place: float, trial: dict[str, Any], best: str | None) -> None:
-    """Filled where the trial ran to the end, an outline where it did not; the best one larger and in its own colour."""
+    """Draw a trial: filled if it ran to the end, else an outline; the best one larger and in its own colour."""
     colour = plots.LEARNED if trial["name"] == best else plots.TRUE
     whole = trial["status"] == "finished"
     axes.plot(
@@ -133,14 +133,14 @@ def _dot(axes: Axes, place: float, trial: dict[str, Any], best: str | None) -> N
 
 
 def curves_plot(trials: Trials, sweep: dict[str, Any], name: str = "curves") -> Markup | None:
-    """The objective of each trial over its environment steps, that of the best in its own colour."""
+    """Plot the objective of each trial over its environment steps, the best one in its own colour."""
     shown = [trial for trial in trials if trial["curve"]]
     if not shown:
         return None
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for trial in reversed(shown):  # the best is drawn last, over the others
+        for trial in reversed(shown):  # draw the best last, on top
             x, y = np.array(trial["curve"]).T
             best = trial["name"] == sweep["best"]
             colour = plots.LEARNED if best else plots.TRUE

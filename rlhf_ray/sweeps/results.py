@@ -1,4 +1,4 @@
-"""What a sweep came to: its trials, the best settings as a file that `rlhf-ray train` takes, a table, and the report."""
+"""Results of a sweep: its trials, the best settings as a file for `rlhf-ray train`, a table and the report."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ FORMAT = "rlhf_ray.sweep/1"
 BEST, TRIALS = "best.json", "trials.json"
 
 NAMES = {"return": "true return", "likelihood": "held-out log-likelihood"}
-"""What the objectives are called."""
+"""Display names of the objectives."""
 
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """What a sweep came to.
+    """The result of a sweep.
 
     Attributes:
-        plan: what was asked for, as JSON values.
-        trials: one dictionary each, the best first, of those that ran to the end and then of the others: ``name``, ``status``
-            (finished, stopped early, failed or unfinished),
-            ``objective`` (None where it was never measured), ``env_steps``, ``held_out_accuracy``, ``comparisons``, ``settings``
-            (those that vary, as they were at the end), ``curve`` (environment steps and objective) and ``error``.
-        complete: whether every trial came to its end, be it that it was stopped or failed.
-        seeds: trials of the best settings with other seeds, in the same form; None where there are none.
+        plan: the plan, as JSON values.
+        trials: one dictionary per trial; first those that ran to the end, then the others, each best first: ``name``, ``status``
+            (finished, stopped early, failed or unfinished), ``objective`` (None if never measured), ``env_steps``,
+            ``held_out_accuracy``, ``comparisons``, ``settings`` (final values of those that vary), ``curve`` (environment steps
+            and objective) and ``error``.
+        complete: whether every trial has ended, including those stopped or failed.
+        seeds: trials of the best settings with other seeds, in the same form; None without.
     """
 
     plan: dict[str, Any]
@@ -53,19 +53,19 @@ class SweepOutcome:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The first trial: the best of those that ran to the end; of all, where none did. None where none was measured."""
+        """The best trial that ran to the end; if none did, the best of all. None if none was measured."""
         return next((trial for trial in self.trials if trial["objective"] is not None), None)
 
     @property
     def over_seeds(self) -> dict[str, Any] | None:
-        """Mean and 95 % interval (Student's t) of the best settings' objective over the other seeds."""
+        """Mean and 95 % interval (Student's t) of the best settings' objective over other seeds; None without."""
         values = [trial["objective"] for trial in self.seeds or [] if trial["objective"] is not None]
         if not values:
             return None
         return {"mean": statistics.mean(values), "interval_95": mean_interval(values), "each": values}
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return everything as JSON values."""
         values: dict[str, Any] = plain(
             {
                 "format": FORMAT,
@@ -83,12 +83,12 @@ class SweepOutcome:
 
 
 def collect(results: ResultGrid, plan: dict[str, Any], trials: int) -> SweepOutcome:
-    """What Tune's results say.
+    """Collect Tune's results.
 
     Args:
-        results: Tune's.
-        plan: what was asked for.
-        trials: how many there should be.
+        results: Tune's results.
+        plan: the plan, as JSON values.
+        trials: the planned number of trials.
     """
     found = sorted((_trial(result, plan["space"]) for result in results), key=_rank)
     done = [trial for trial in found if trial["status"] != "unfinished"]
@@ -96,7 +96,7 @@ def collect(results: ResultGrid, plan: dict[str, Any], trials: int) -> SweepOutc
 
 
 def _rank(trial: dict[str, Any]) -> tuple[bool, bool, float]:
-    """The best first: whoever was stopped early is compared, but comes after those who ran to the end."""
+    """Sort key: finished trials first, then those stopped early, each best first."""
     objective = trial["objective"]
     return objective is None, trial["status"] != "finished", -(objective or 0.0)
 
@@ -128,7 +128,7 @@ def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curve(result: Result) -> list[list[float]]:
-    """Environment steps and objective of each measurement. Those after which the trial was taken back are left out."""
+    """Return environment steps and objective of each measurement, without those that a restored checkpoint undid."""
     table = result.metrics_dataframe
     if table is None or OBJECTIVE not in table or ENV_STEPS not in table:
         return []
@@ -141,13 +141,13 @@ def _curve(result: Result) -> list[list[float]]:
 
 
 def conclude(outcome: SweepOutcome, experiment: Experiment, folder: Path, say: Callable[[str], None]) -> None:
-    """Write ``trials.json``, ``best.json`` and ``report.html`` into ``folder``, and print a table.
+    """Write ``trials.json``, ``best.json`` and ``report.html`` to ``folder``, and print a table.
 
     Args:
-        outcome: to be written.
-        experiment: what the trials had in common.
-        folder: the sweep's.
-        say: is told where things are.
+        outcome: the sweep's result.
+        experiment: the settings shared by all trials.
+        folder: the sweep's folder.
+        say: called with messages for the user.
     """
     (folder / TRIALS).write_text(json.dumps(outcome.to_json(), indent=2) + "\n")
     if outcome.best is not None:
@@ -160,15 +160,15 @@ def conclude(outcome: SweepOutcome, experiment: Experiment, folder: Path, say: C
         spread = "" if interval is None else f" (95 % interval {interval[0]:.4g} to {interval[1]:.4g})"
         say(f"the best settings with {len(over['each'])} other seeds: {over['mean']:.4g}{spread}")
     if not outcome.complete:
-        say(f"not all trials are done; go on with: rlhf-ray tune --resume {folder}")
+        say(f"not all trials are done; resume with: rlhf-ray tune --resume {folder}")
     if outcome.best is not None:
         say(f"train with the best settings: rlhf-ray train {folder / BEST}")
     say(f"report: {report}")
 
 
 def _print(outcome: SweepOutcome) -> None:
-    """A table of three columns, so that it can be read in 80 characters, however many settings vary."""
-    table = Table(title="trials, best first; those stopped early after those that ran to the end", show_lines=True)
+    """Print a table of three columns, which fits in 80 characters however many settings vary."""
+    table = Table(title="trials, best first; those stopped early come last", show_lines=True)
     table.add_column(NAMES[outcome.plan["metric"]], justify="right")
     table.add_column("settings", overflow="fold")
     table.add_column("trial", overflow="fold")

@@ -1,4 +1,4 @@
-"""Running a sweep with Ray Tune, or going on with one that was stopped or killed."""
+"""Runs a sweep with Ray Tune, or resumes one that was stopped or killed."""
 
 from __future__ import annotations
 
@@ -36,39 +36,39 @@ from rlhf_ray.sweeps.strategies import (
 from rlhf_ray.sweeps.trial import ENV_STEPS, LINKS, OBJECTIVE, REFUSAL, TRIAL, Metric, SweepTrial
 
 FAILURES = 10
-"""Times that a trial is begun again from its last checkpoint after its process was lost or raised: a cluster of spot machines
-loses the same trial a few times, and an environment that always raises should not be tried for ever."""
+"""Maximum restarts of a trial from its last checkpoint after its process died or raised: enough for a cluster of spot machines that
+loses a trial a few times, but finite for an environment that always raises."""
 
 KEPT = 4
-"""Newest checkpoints of a trial that are kept. With fewer, one that another trial is to take over could be gone by then."""
+"""Newest checkpoints kept per trial. With fewer, one that another trial is about to copy could be deleted."""
 
 SEEDS = "seeds"
-"""Folder, in the sweep's, of the trainings of the best settings with other seeds."""
+"""Subfolder of the sweep with trainings of the best settings with other seeds."""
 
 PLAN = "sweep.json"
 
 
 def tell(what: str) -> None:
-    """Print it. A function of ours, since Tune pickles what it is given, and Ray may have put another in the place of `print`."""
+    """Print a message. A function of ours, since Tune pickles it, and Ray may have replaced `print`."""
     print(what)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep: an experiment, what of it varies, and how that is searched.
+    """A sweep: an experiment, the settings that vary, and how to search them.
 
     Attributes:
-        experiment: what the trials have in common. Its seed is also that of the draws.
-        space: what varies; see `rlhf_ray.sweeps.space`.
-        trials: how many.
-        concurrent: at most so many at a time; None: as many as there is room for.
-        search: who chooses the settings.
-        schedule: which trials are stopped early, or take over others.
-        metric: what trials are measured by.
-        evaluation_episodes: played for each measurement of the true return.
-        seeds: trainings of the best settings with other seeds, at the end.
-        tracker: where results go besides TensorBoard.
-        name: of the experiment, for people.
+        experiment: the settings shared by all trials. Its seed also seeds the search.
+        space: the settings that vary; see `rlhf_ray.sweeps.space`.
+        trials: number of trials.
+        concurrent: maximum number of concurrent trials; None for as many as fit.
+        search: the searcher, which chooses settings.
+        schedule: the scheduler, which stops trials early or lets them copy others.
+        metric: the objective.
+        evaluation_episodes: episodes per measurement of the true return.
+        seeds: number of trainings of the best settings with other seeds, at the end.
+        tracker: experiment tracker besides TensorBoard.
+        name: display name of the experiment.
     """
 
     experiment: Experiment
@@ -84,10 +84,10 @@ class Plan:
     name: str = ""
 
     def check(self) -> None:
-        """Check that it can be run.
+        """Check the plan.
 
         Raises:
-            SettingError: it cannot.
+            SettingError: a setting is invalid, or settings don't fit together.
         """
         for name in ("trials", "evaluation_episodes"):
             if getattr(self, name) < 1:
@@ -99,20 +99,20 @@ class Plan:
         preferences = self.experiment.preferences
         if self.metric == "likelihood" and not preferences.held_out_share:
             raise SettingError(
-                "preferences.held_out_share is 0, and trials are to be measured by the likelihood of held-out comparisons: set it "
-                "to 0.1, say, or --metric to return."
+                "preferences.held_out_share is 0, but the objective is the likelihood of held-out comparisons: set it to 0.1, for "
+                "example, or --metric to return."
             )
         if preferences.asks_people and self.schedule in ("pbt", "pb2"):
             raise SettingError(
-                f"--schedule is {self.schedule} and preferences.teacher is {preferences.teacher!r}: the trials of a population "
-                "take turns, each with a labelling page of its own, so that people are sent from one to another. Use asha or none."
+                f"--schedule is {self.schedule} and preferences.teacher is {preferences.teacher!r}: trials of a population take "
+                "turns, each with its own labelling page, so annotators would have to switch pages. Use asha or none."
             )
         check_tracker(self.tracker)
         check(self.space, self.experiment)
         check_strategies(self.search, self.schedule, self.space, self.trials, self.concurrent)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values; the search space in words."""
+        """Return the plan as JSON values, with the search space as `describe` gives it."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return values | {
             "experiment": to_json(self.experiment),
@@ -121,19 +121,24 @@ class Plan:
 
 
 def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepOutcome:
-    """Run ``plan`` and leave results, report and the best settings in ``folder``.
+    """Run ``plan``. Write results, report and the best settings to ``folder``.
+
+    Args:
+        plan: the sweep.
+        folder: a new or empty folder.
+        say: called with messages for the user.
 
     Raises:
-        SettingError: it cannot be run.
+        SettingError: the plan is invalid, a trial doesn't fit on the cluster, or the folder is not empty.
     """
     plan.check()
     if folder.exists() and any(folder.iterdir()):
-        raise SettingError(f"run_dir is {folder}, and there is something there already: name another folder.")
+        raise SettingError(f"run_dir is {folder}, which is not empty: name another folder.")
     at_once = concurrency(plan, say)
     folder.mkdir(parents=True, exist_ok=True)
     values = plan.to_json() | {"modules": found_in_all(map(consent.module_of, plan.experiment.own_names()))}
     write_text(folder / PLAN, json.dumps(values, indent=2) + "\n")
-    # The schedulers draw from these.
+    # The schedulers use these generators.
     random.seed(plan.experiment.seed)
     np.random.seed(plan.experiment.seed)
     space = {**plan.space, TRIAL: _common(plan, plan.experiment)}
@@ -143,27 +148,27 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepO
 
 
 def go_on(folder: Path, say: Callable[[str], None] = tell) -> SweepOutcome:
-    """Go on with the sweep in ``folder``: each trial from its last checkpoint.
+    """Resume the sweep in ``folder``, each trial from its last checkpoint.
 
     Raises:
-        SettingError: there is no sweep in ``folder``.
+        SettingError: ``folder`` has no sweep, or none of its trials has started.
     """
     plan = read_plan(folder)
     if not tune.Tuner.can_restore(str(folder)):
-        raise SettingError(f"--resume is {folder}, and no trial of the sweep in it has begun: begin the sweep anew.")
+        raise SettingError(f"--resume is {folder}, but no trial of its sweep has started: start the sweep again.")
     concurrency(plan, say)
     tuner = tune.Tuner.restore(str(folder), trainable=SweepTrial, resume_errored=True)
     return _finish(plan, folder, tuner, say)
 
 
 def read_plan(folder: Path) -> Plan:
-    """The plan of the sweep in ``folder``, with its search space in words.
+    """Read the plan of the sweep in ``folder``, with its search space as `describe` gives it.
 
     Raises:
         SettingError: there is no sweep in ``folder``.
     """
     if not (folder / PLAN).exists():
-        raise SettingError(f"{folder} is no folder of a sweep (it has no {PLAN}).")
+        raise SettingError(f"{folder} is not a sweep's folder: it has no {PLAN}.")
     values = json.loads((folder / PLAN).read_text())
     look_in_all(values.pop("modules", None))
     experiment = from_json(Experiment, values["experiment"])
@@ -172,12 +177,12 @@ def read_plan(folder: Path) -> Plan:
 
 
 def concurrency(plan: Plan, say: Callable[[str], None] = lambda what: None) -> int:
-    """How many trials may run at a time; 0 for no limit, where they have to exist side by side and take turns.
+    """Return how many trials may run concurrently; 0 for no limit, for populations, whose trials must all exist and take turns.
 
-    On a cluster of others' nodes, which may grow, as many as ``plan.concurrent`` says; all else waits until it fits.
+    On a cluster that may grow (RAY_ADDRESS), returns ``plan.concurrent`` if set; trials wait until they fit.
 
     Raises:
-        SettingError: there is no room for a single one; says what is missing.
+        SettingError: not even one trial fits. The message says what is missing.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     grows = bool(os.environ.get("RAY_ADDRESS")) and plan.concurrent is not None
@@ -188,11 +193,11 @@ def concurrency(plan: Plan, say: Callable[[str], None] = lambda what: None) -> i
         if fits == 0 and not grows:
             of = f" with {', '.join(f'{name}={value}' for name, value in settings.items())}" if settings else ""
             raise SettingError(
-                f"A trial{of} needs {_said(request.bundles)}, and the cluster has {_said(nodes)}: free or add nodes, or lower "
-                "ppo.num_env_runners. Where an autoscaler brings nodes, say how many trials to ask for at a time with --concurrent."
+                f"A trial{of} needs {_said(request.bundles)}, but the cluster has {_said(nodes)}: free or add nodes, or reduce "
+                "ppo.num_env_runners. With an autoscaler, set the number of trials to request at a time with --concurrent."
             )
         fit = max(fit, fits)
-    # Of those that take turns, no more wait for a place than there are places.
+    # Trials that take turns: request resources for no more than fit.
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(1, fit))
     if plan.schedule in ("pbt", "pb2"):
         return 0
@@ -201,18 +206,18 @@ def concurrency(plan: Plan, say: Callable[[str], None] = lambda what: None) -> i
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(plan.concurrent)
         return plan.concurrent
     if plan.concurrent is not None and plan.concurrent > fit:
-        say(f"There is room for {fit} of the {plan.concurrent} trials that --concurrent asks for at a time.")
+        say(f"Only {fit} of the {plan.concurrent} concurrent trials requested with --concurrent fit on the cluster.")
     return min(fit, plan.concurrent or fit)
 
 
 def placements(space: Space) -> list[dict[str, Any]]:
-    """The settings in ``space`` that decide what a trial needs, at the ends of what they are drawn from, in every combination."""
+    """Return all combinations of extreme values of the settings in ``space`` that decide a trial's resources."""
     varied = {name: extremes(space[name]) for name in PLACED if name in space}
     return [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
 
 
 def room(bundles: Sequence[dict[str, float]], nodes: Sequence[dict[str, float]]) -> int:
-    """How many trials of these bundles fit on nodes with these resources, each bundle as a whole on one node."""
+    """Return how many trials with these bundles fit on nodes with these resources. A bundle must fit on one node."""
     count = 0
     while bundles and missing([*bundles] * (count + 1), nodes) is None:
         count += 1
@@ -227,7 +232,7 @@ def _said(of: Sequence[dict[str, float]]) -> str:
 
 
 def _common(plan: Plan, experiment: Experiment) -> dict[str, Any]:
-    """What all trials have in common, in their configs."""
+    """Return the part of the config that all trials share."""
     return {
         "experiment": to_json(experiment),
         "metric": plan.metric,
@@ -243,7 +248,7 @@ def _tuner(
     if plan.tracker == "wandb":
         from ray.air.integrations.wandb import WandbLoggerCallback
 
-        # Its processes may be on other nodes, and have another environment.
+        # W&B runs in processes that may be on other nodes, without this environment.
         mode = os.environ.get("WANDB_MODE")
         callbacks.append(WandbLoggerCallback(project=PROJECT, group=folder.name, dir=str(folder), mode=mode))
     return tune.Tuner(
@@ -255,7 +260,7 @@ def _tuner(
             num_samples=samples,
             search_alg=search,
             scheduler=schedule,
-            reuse_actors=False,  # RLlib's algorithms cannot be reset
+            reuse_actors=False,  # RLlib's algorithms can't be reset
             trial_name_creator=_name,
             trial_dirname_creator=_name,
         ),
@@ -267,13 +272,13 @@ def _tuner(
                 checkpoint_at_end=True, checkpoint_frequency=plan.experiment.checkpoint_every, num_to_keep=KEPT
             ),
             callbacks=callbacks,
-            verbose=0,  # Tune's own table has a column of each setting
+            verbose=0,  # Tune's own table would have a column per setting
         ),
     )
 
 
 def _name(trial: Any) -> str:
-    """What a trial and its folder are called: Tune's own names list settings, those that all trials share too."""
+    """Return the name of a trial and its folder. Tune's own names list all settings, including shared ones."""
     return f"trial_{trial.trial_id}"
 
 
@@ -288,7 +293,7 @@ def _finish(plan: Plan, folder: Path, tuner: tune.Tuner, say: Callable[[str], No
 def _with_other_seeds(
     plan: Plan, folder: Path, outcome: SweepOutcome, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """The trials of the best settings with the seeds that follow the sweep's own."""
+    """Train the best settings with the seeds after the sweep's own."""
     assert outcome.best is not None
     best = apply(plan.experiment, outcome.best["settings"])
     say(f"training the best settings with {plan.seeds} other seeds")
@@ -305,57 +310,57 @@ def _with_other_seeds(
 
 
 def _fit(tuner: tune.Tuner) -> tune.ResultGrid:
-    # Not every result has an objective: no reason for Tune to give up.
+    # Not every result has an objective; don't let Tune fail because of that.
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
-    # Nor is a trial that is lost and begun again one for a trace: the announcer says it, and `error.txt` in its folder holds all.
+    # No tracebacks for lost trials: `Announcer` reports them in one line, and `error.txt` in the trial's folder has the details.
     os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
     return tuner.fit()
 
 
 class Announcer(tune.Callback):  # type: ignore[misc]
-    """Says when a trial starts, what each measurement comes to, and when it ends or fails."""
+    """Reports starts, measurements, restarts and failures of trials, and annotators' links."""
 
     def __init__(self, say: Callable[[str], None] = tell):
         self.say = say
         self._told: dict[str, str] = {}
-        """The links that were said last, of each trial."""
+        """The links last reported, by trial."""
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
-        """Called by Tune, every now and then."""
+        """Report new links (called by Tune regularly)."""
         for trial in trials:
             links = Path(trial.path or ".") / LINKS
             if not trial.is_finished() and links.exists() and self._told.get(trial.trial_id) != links.read_text():
                 self._told[trial.trial_id] = links.read_text()
-                if in_job():  # everyone with the cluster's token reads what a job prints
-                    self.say(f"{trial}: everybody's link is in {links}")
+                if in_job():  # a job's output is readable by anyone with the cluster's token
+                    self.say(f"{trial}: annotators' links are in {links}")
                     continue
                 for person, link in json.loads(links.read_text()).items():
                     self.say(f"{trial}: {person} labels at {link}")
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Called by Tune."""
+        """Report a start (called by Tune)."""
         self.say(f"{trial}: started, {sum(t.is_finished() for t in trials)} of {len(trials)} trials done")
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
-        """Called by Tune."""
+        """Report a measurement or a refusal (called by Tune)."""
         if REFUSAL in result:
-            self.say(f"{trial}: cannot be run: {result[REFUSAL]}")
+            self.say(f"{trial}: can't run: {result[REFUSAL]}")
         if OBJECTIVE in result:
             self.say(f"{trial}: env steps {result[ENV_STEPS]:.0f}, objective {result[OBJECTIVE]:.4g}")
 
     def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Called by Tune."""
+        """Report a restart (called by Tune)."""
         start = f"its last checkpoint, {Path(trial.checkpoint.path).name}" if trial.checkpoint else "the beginning"
-        self.say(f"{trial}: {_why(trial)}; it restarts from {start} (restart {trial.num_failures} of {FAILURES})")
+        self.say(f"{trial}: {_why(trial)}; restarting from {start} (restart {trial.num_failures} of {FAILURES})")
 
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-        """Called by Tune."""
+        """Report a failure (called by Tune)."""
         self.say(f"{trial}: failed: {_why(trial)}; see {trial.error_file}")
 
 
 def _why(trial: Any) -> str:
-    """What went wrong with a trial, in a few words."""
-    try:  # in this machine's file: Tune's own way reads the one in the sweep's folder, which is written later
+    """Describe a trial's error in a few words."""
+    try:  # read this machine's file: Tune's own function reads the one in the sweep's folder, which is written later
         error = ray.cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
     except Exception:
         return "it failed"

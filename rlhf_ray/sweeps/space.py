@@ -1,4 +1,4 @@
-"""Search spaces: the settings that a sweep varies, by their names on the command line, and what each is drawn from."""
+"""Search spaces: the settings that a sweep varies, by their command line names, with a sampler each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.settings import Experiment, from_json, to_json
 
 Space = dict[str, Any]
-"""Names of settings (``ppo.gamma``, ``seed``), each with one of Tune's samplers."""
+"""Maps names of settings (``ppo.gamma``, ``seed``) to Tune's samplers."""
 
 CHANGEABLE = frozenset(
     {
@@ -39,8 +39,8 @@ CHANGEABLE = frozenset(
         "reward_model.label_noise",
     }
 )
-"""Settings that a training may change on its way, as population-based training does: a new value takes effect with the next
-iteration or fit. All others are part of what a checkpoint holds (networks, clips, budgets)."""
+"""Settings that may change during a training, as in population-based training: a new value takes effect at the next iteration or
+fit. Checkpoints fix all others (networks, fragments, budgets)."""
 
 PLACED = (
     "ppo.num_env_runners",
@@ -49,32 +49,32 @@ PLACED = (
     "preferences.mode",
     "reward_model.gpus",
 )
-"""Settings that decide what a trial needs on the cluster, which Tune asks for once, when the trial begins."""
+"""Settings that decide a trial's resources, which Tune requests once, at the trial's start."""
 
 
 def apply(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
-    """``experiment`` with the settings that ``values`` names.
+    """Return ``experiment`` with the settings in ``values``, by name.
 
     Raises:
-        SettingError: there is no such setting, or a value cannot work.
+        SettingError: there is no such setting, or a value is invalid.
     """
     settings = to_json(experiment)
     for name, value in plain(dict(values)).items():
         if name not in kinds():
             raise SettingError(
-                f"There is no setting {name!r} to vary; there are {', '.join(sorted(kinds()))}. `rlhf-ray train PRESET --help` "
-                "explains each."
+                f"There is no setting {name!r} to vary; choose from {', '.join(sorted(kinds()))}. `rlhf-ray train PRESET --help` "
+                "explains them."
             )
         group, _, field = name.rpartition(".")
         (settings[group] if group else settings)[field] = value
     try:
         return from_json(Experiment, settings)
-    except TypeError as error:  # a text where a number belongs
+    except TypeError as error:  # for example a string in place of a number
         raise SettingError(f"{', '.join(f'{name}={value!r}' for name, value in values.items())}: {error}") from error
 
 
 def kinds() -> dict[str, Any]:
-    """Every setting that can be varied, by its name, with its type."""
+    """Return the type of every setting that can vary, by name."""
     hints = get_type_hints(Experiment)
     found = {}
     for name, kind in hints.items():
@@ -87,12 +87,19 @@ def kinds() -> dict[str, Any]:
 
 
 def parse(words: Sequence[str], experiment: Experiment) -> Space:
-    """What ``--vary`` names.
+    """Parse the words of ``--vary``.
 
-    ``NAME=A,B,C`` is a choice of values, ``NAME=LOW..HIGH`` a range, and ``NAME=LOW..HIGH:log`` a range on a logarithmic scale.
+    ``NAME=A,B,C`` is a choice, ``NAME=LOW..HIGH`` a range, and ``NAME=LOW..HIGH:log`` a range on a logarithmic scale.
+
+    Args:
+        words: the words.
+        experiment: the experiment to vary, for checks.
+
+    Returns:
+        The search space.
 
     Raises:
-        SettingError: a word is none of these, or a value cannot work.
+        SettingError: a word has another form, or a value is invalid.
     """
     space = dict(_parse(word) for word in words)
     check(space, experiment)
@@ -104,10 +111,10 @@ def _parse(word: str) -> tuple[str, Domain]:
     name = name.removeprefix("--").replace("-", "_")
     kind = kinds().get(name)
     if not equals or not text or kind is None:
-        what = f"there is no setting {name!r}" if equals and text else "nothing is said of what to draw it from"
+        what = f"there is no setting {name!r}" if equals and text else "the values are missing"
         raise SettingError(
-            f"--vary is {word!r}, and {what}: write NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C, where NAME is a setting as "
-            "in `rlhf-ray train PRESET --help`, such as ppo.learning_rate."
+            f"--vary is {word!r}, but {what}: write NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C, with the name of a setting "
+            "from `rlhf-ray train PRESET --help`, such as ppo.learning_rate."
         )
     if ".." not in text:
         return name, tune.choice(_values(text))
@@ -120,16 +127,16 @@ def _parse(word: str) -> tuple[str, Domain]:
             raise ValueError
     except ValueError:
         raise SettingError(
-            f"--vary is {word!r}; write {name}=LOW..HIGH or {name}=LOW..HIGH:log with two {'whole ' if whole else ''}numbers, the "
-            "lower first, and above 0 where the scale is logarithmic."
+            f"--vary is {word!r}; write {name}=LOW..HIGH or {name}=LOW..HIGH:log with two {'whole ' if whole else ''}numbers, LOW "
+            "below HIGH, and both above 0 on a logarithmic scale."
         ) from None
-    if whole:  # Tune leaves out the upper end
+    if whole:  # Tune excludes the upper end
         return name, (tune.lograndint if scale else tune.randint)(ends[0], ends[1] + 1)
     return name, (tune.loguniform if scale else tune.uniform)(*ends)
 
 
 def _values(text: str) -> list[Any]:
-    """The values in ``A,B,C``: numbers, true, false, null and lists as JSON has them, and words."""
+    """Parse the values in ``A,B,C``: JSON numbers, booleans, null and lists, or words."""
     try:
         values: list[Any] = json.loads(f"[{text}]")
     except ValueError:
@@ -138,13 +145,13 @@ def _values(text: str) -> list[Any]:
 
 
 def check(space: Space, experiment: Experiment) -> None:
-    """Check that each value of a choice, and each end of a range, works by itself.
+    """Check that each value of a choice, and each end of a range, works on its own.
 
     Raises:
-        SettingError: one does not, or nothing varies.
+        SettingError: one doesn't, or nothing varies.
     """
     if not space:
-        raise SettingError("Nothing is varied: name at least one setting with --vary NAME=LOW..HIGH or NAME=A,B,C.")
+        raise SettingError("Nothing varies: name at least one setting with --vary NAME=LOW..HIGH or NAME=A,B,C.")
     for name, domain in space.items():
         for value in extremes(domain):
             changed = apply(experiment, {name: value})
@@ -152,22 +159,22 @@ def check(space: Space, experiment: Experiment) -> None:
 
 
 def extremes(domain: Any) -> list[Any]:
-    """The values of a choice, or the ends of a range; none of what is neither."""
+    """Return the values of a choice or the ends of a range; an empty list for anything else."""
     if isinstance(domain, Categorical):
         return list(domain.categories)
     if isinstance(domain, Float):
         return [domain.lower, domain.upper]
     if isinstance(domain, Integer):
         return [domain.lower, domain.upper - 1]
-    if isinstance(domain, dict):  # in the words of `describe`
+    if isinstance(domain, dict):  # from `describe`
         return list(domain.get("values", [domain[end] for end in ("low", "high") if end in domain]))
     return []
 
 
 def describe(domain: Any) -> dict[str, Any]:
-    """A sampler in plain words and numbers: ``values`` of a choice, or ``low``, ``high`` and whether the scale is ``log``.
+    """Describe a sampler as JSON values: ``values`` of a choice, or ``low``, ``high`` and ``log`` of a range.
 
-    What is in these words already, as that of a sweep that is gone on with, stays as it is.
+    Returns a description (from a resumed sweep) unchanged.
     """
     if isinstance(domain, dict):
         return domain

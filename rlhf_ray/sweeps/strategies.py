@@ -1,4 +1,4 @@
-"""Who chooses a trial's settings (searchers), and which trials are stopped or continue as copies of others (schedulers)."""
+"""Searchers, which choose a trial's settings, and schedulers, which stop trials or let them copy others."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from rlhf_ray.sweeps.trial import ENV_STEPS, TRIAL
 _NEEDS = {"optuna": "optuna", "pb2": "sklearn"}
 
 GRACE = 5
-"""ASHA lets every trial run for this part (1/5) of its steps: before that, all that learn later look alike."""
+"""ASHA runs every trial for at least this fraction (1/5) of its steps: before, slow learners look like failures."""
 
 REDUCTION = 3
-"""ASHA lets the best third go on at each rung, and a rung is three times as high as the one before."""
+"""ASHA continues the best third at each rung; each rung is three times as long as the previous one."""
 
 POPULATION = 5
-"""Population-based training: this part (1/5) of a trial's steps lies between two looks at how it stands among the others."""
+"""Population-based training compares trials after each such fraction (1/5) of their steps."""
 
 DRAWS = 20
-"""Times that other settings are drawn for a trial that would get those of the one it takes over: a choice may have one value."""
+"""Attempts to draw settings that differ from those of the copied trial: a choice may have only one value."""
 
 
 def check_strategies(search: Search, schedule: Schedule, space: Space, trials: int, concurrent: int | None) -> None:
-    """Check that searcher, scheduler and search space go together.
+    """Check that searcher, scheduler and search space fit together.
 
     Raises:
-        SettingError: they do not.
+        SettingError: they don't, or a library is missing.
     """
     for chosen, library in ((search, _NEEDS.get(search)), (schedule, _NEEDS.get(schedule))):
         if library is not None and importlib.util.find_spec(library) is None:
@@ -48,37 +48,37 @@ def check_strategies(search: Search, schedule: Schedule, space: Space, trials: i
         return
     if search == "optuna":
         raise SettingError(
-            f"--schedule is {schedule} and --search is optuna: population-based training changes settings by itself; leave out "
+            f"--schedule is {schedule} and --search is optuna: population-based training changes settings itself; remove "
             "--search."
         )
     if concurrent is not None and concurrent < trials:
         raise SettingError(
-            f"--concurrent is {concurrent}, and --schedule {schedule} compares all {trials} trials with each other while they run: "
-            "leave it out. Trials for which there is no room take turns."
+            f"--concurrent is {concurrent}, but --schedule {schedule} compares all {trials} trials while they run: remove it. "
+            "Trials that don't fit take turns."
         )
     if trials < 2:
         raise SettingError(
-            f"--trials is {trials}, and --schedule {schedule} needs at least 2, to take one over from the other."
+            f"--trials is {trials}, but --schedule {schedule} needs at least 2, so that one can copy another."
         )
     if placed := [name for name in PLACED if name in space]:
         raise SettingError(
-            f"--schedule {schedule} cannot vary {placed[0]}, which decides where a trial runs: leave it out."
+            f"--schedule {schedule} can't vary {placed[0]}, which decides where a trial runs: remove it."
         )
     if not mutations(space, schedule):
         kind = "a range of " if schedule == "pb2" else ""
         raise SettingError(
-            f"--schedule {schedule} changes settings while trials run, and the search space ({', '.join(space)}) has none that may "
+            f"--schedule {schedule} changes settings while trials run, but the search space ({', '.join(space)}) has none that may "
             f"change: vary {kind}at least one of {', '.join(sorted(CHANGEABLE))}."
         )
 
 
 def searcher(search: Search, seed: int, concurrent: int) -> Any:
-    """What draws the settings.
+    """Build the searcher.
 
     Args:
-        search: which.
-        seed: of the draws.
-        concurrent: at most so many trials at a time; 0 for no limit.
+        search: its name.
+        seed: seeds its draws.
+        concurrent: maximum number of concurrent trials; 0 for no limit.
     """
     if search == "random":
         return BasicVariantGenerator(max_concurrent=concurrent, random_state=seed)
@@ -91,12 +91,12 @@ def searcher(search: Search, seed: int, concurrent: int) -> Any:
 
 
 def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialScheduler:
-    """What decides which trials go on.
+    """Build the scheduler.
 
     Args:
-        schedule: which.
-        space: what is varied. Of it, PBT and PB2 change what may change while a trial runs; the rest comes with what is copied.
-        total_env_steps: of a trial.
+        schedule: its name.
+        space: the search space. PBT and PB2 change those of its settings that may change during a trial; the others are copied.
+        total_env_steps: step budget of a trial.
     """
     if schedule == "none":
         return FIFOScheduler()
@@ -113,8 +113,8 @@ def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialSc
     population = kind(
         time_attr=ENV_STEPS,
         perturbation_interval=max(1, total_env_steps // POPULATION),
-        require_attrs=False,  # not every iteration is measured
-        synch=True,  # who takes over whom depends on no timing, so that a sweep can be repeated
+        require_attrs=False,  # not every iteration has the objective
+        synch=True,  # copies don't depend on timing, so that a sweep is reproducible
         custom_explore_fn=partial(
             within, {name: _ends(of) for name, of in space.items() if isinstance(of, Float | Integer)}
         ),
@@ -125,16 +125,16 @@ def scheduler(schedule: Schedule, space: Space, total_env_steps: int) -> TrialSc
 
 
 class _Population:
-    """What Tune's populations lack: nobody waits for ever, whoever takes over another differs from it, and nobody is cut short.
+    """Fixes for Tune's populations: no deadlock, a copy differs from its original, and no trial is cut short.
 
-    All trials stop at each look, and go on when all have been looked at. A base that comes before Tune's class.
+    All trials pause at each comparison and continue when all have been compared. A mixin to put before Tune's class.
     """
 
     space: Space
-    """What varies; set by `scheduler`."""
+    """The search space; set by `scheduler`."""
 
     def choose_trial_to_run(self: Any, tune_controller: Any) -> Any:
-        """Called by Tune, all the time. Where all wait and nobody is left to wait for, the next look is a later one."""
+        """Choose a trial (called by Tune in a loop). If all are paused and none is left to wait for, postpone the comparison."""
         chosen = super().choose_trial_to_run(tune_controller)  # type: ignore[misc]
         live = tune_controller.get_live_trials()
         if chosen is None and live and all(trial.status == Trial.PAUSED for trial in live):
@@ -143,20 +143,20 @@ class _Population:
         return chosen
 
     def _look_later(self: Any, states: list[Any]) -> None:
-        """Move the look that everybody has come to, or is beyond, behind the one who is farthest.
+        """Move the next comparison past the trial that is farthest.
 
-        Tune leaves it where it is when it has lost the trial that was waited for, and puts it on the very step where all stand when
-        what lies between two results of a trial is more than what lies between two looks.
+        Tune doesn't move it when it has lost the trial that the others wait for, or when a trial's results are farther apart than
+        two comparisons.
         """
         self._next_perturbation_sync = max(state.last_train_time for state in states) + self._perturbation_interval
         for state in states:
             state.last_perturbation_time = state.last_train_time
 
     def _get_new_config(self: Any, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The settings of ``trial``, which takes over ``trial_to_clone``: changed, and with a seed of its own.
+        """Return the settings of ``trial``, which copies ``trial_to_clone``: changed, and with a seed of its own.
 
-        With the same weights, settings and seed both would be one training from then on. PB2 changes nothing as long as the
-        settings that are taken over have not come to two results, and both may be held back by the end of a range.
+        With equal weights, settings and seeds, both would be the same training from then on. PB2 changes nothing until the copied
+        settings have two results, and both trials may be at the same end of a range.
         """
         config, operations = super()._get_new_config(trial, trial_to_clone)  # type: ignore[misc]
         theirs = trial_to_clone.config
@@ -171,9 +171,10 @@ class _Population:
         return config, operations
 
     def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
-        """Have ``trial`` take over ``trial_to_clone``.
+        """Let ``trial`` copy ``trial_to_clone``.
 
-        Where it is still saving to pause, Tune notes that it is to stop when it has saved, and would do so at a much later save.
+        If it is still saving in order to pause, Tune records a decision to stop it after the save, and would apply that at a much
+        later save; hence this removes the decision.
         """
         super()._exploit(tune_controller, trial, trial_to_clone)  # type: ignore[misc]
         tune_controller._cached_trial_decisions.pop(trial.trial_id, None)
@@ -194,7 +195,7 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def mutations(space: Space, schedule: Schedule) -> dict[str, Any]:
-    """What PBT or PB2 may change, as it takes it: PB2 ranges alone."""
+    """Return the settings that PBT or PB2 may change, in Tune's format. PB2 supports only ranges."""
     changeable = {name: domain for name, domain in space.items() if name in CHANGEABLE}
     if schedule == "pb2":
         return {name: list(_ends(domain)) for name, domain in changeable.items() if isinstance(domain, Float | Integer)}
@@ -205,7 +206,7 @@ def mutations(space: Space, schedule: Schedule) -> dict[str, Any]:
 
 
 def within(bounds: dict[str, tuple[float, float]], config: dict[str, Any]) -> dict[str, Any]:
-    """``config`` with every value within its bounds: PBT multiplies by 0.8 or 1.2, wherever that leads."""
+    """Clip every value of ``config`` to its bounds: PBT multiplies by 0.8 or 1.2 without limits."""
     return config | {name: min(max(config[name], low), high) for name, (low, high) in bounds.items()}
 
 

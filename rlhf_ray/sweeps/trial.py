@@ -1,4 +1,4 @@
-"""One trial of a sweep: a whole training with its own ring, measured every now and then by what the sweep looks for."""
+"""One trial of a sweep: a whole training with its own ring, measured regularly by the sweep's objective."""
 
 from __future__ import annotations
 
@@ -24,53 +24,53 @@ from rlhf_ray.settings.sweep import Metric as Metric  # where callers look for i
 from rlhf_ray.sweeps.space import apply, kinds
 
 OBJECTIVE, ENV_STEPS, SETTINGS = "objective", "env_steps", "settings"
-"""What a trial's results call what it is measured by (the larger, the better), how far it is, and its settings that vary."""
+"""Keys of a trial's results: the objective (larger is better), the environment steps so far, and the settings that vary."""
 
 TRIAL = "trial"
-"""In a trial's config, beside the settings that vary: all that is the same for all trials."""
+"""Key of a trial's config, next to the settings that vary: everything that all trials share."""
 
 REFUSAL = "refusal"
-"""In the only result of a trial whose settings cannot work together: why. A sweep goes on with the others."""
+"""Key in the only result of a trial with invalid settings: the reason. The sweep continues with the others."""
 
 LINKS = "links.json"
-"""File in a trial's folder with each person's link to its labelling page, where people are asked."""
+"""File in a trial's folder with each annotator's link to its labelling page."""
 
 MEASUREMENTS = 20
-"""Times that a trial is measured, about: often enough for a scheduler to see it coming, and a few percent of its time."""
+"""Approximate number of measurements per trial: often enough for a scheduler, at a few percent of the trial's time."""
 
 
 class Evaluator:
-    """Plays episodes on environments of its own, in a process of its own, so that measuring changes nothing in the training.
+    """Plays episodes in its own environments and process, so that measuring doesn't affect the training.
 
     Args:
-        environment: a name that `rlhf_ray.envs.make_env` takes.
-        episodes: played each time. They begin alike each time and for all trials, so that luck is the same for all.
-        seed: of the episodes.
+        environment: a name that `rlhf_ray.envs.make_env` accepts.
+        episodes: episodes per measurement. Initial states are the same each time and for all trials, for a fair comparison.
+        seed: seeds the episodes.
     """
 
     def __init__(self, environment: str, episodes: int, seed: int):
         self.environment, self.episodes, self.seed = environment, episodes, seed
 
     def measure(self, make_policy: PolicyMaker) -> TrueReturn:
-        """The true return of a policy that acts deterministically."""
+        """Measure the true return of the deterministic policy."""
         return evaluate(self.environment, make_policy().best, episodes=self.episodes, seed=self.seed)
 
 
 def experiment_of(config: dict[str, Any]) -> Experiment:
-    """The experiment that a trial's config comes to."""
+    """Return the experiment for a trial's config."""
     return apply(from_json(Experiment, config[TRIAL]["experiment"]), settings_of(config))
 
 
 def settings_of(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings that vary, in a trial's config: Tune adds things of its own."""
+    """Return the settings that vary from a trial's config, to which Tune adds keys of its own."""
     return {name: config[name] for name in kinds() if name in config}
 
 
 class SweepTrial(PreferencePPO):
-    """`PreferencePPO` as Tune sees it in a sweep.
+    """`PreferencePPO` as a trial of a sweep.
 
-    Its config is a dictionary: under ``trial`` the experiment (``experiment``), what it is measured by (``metric``), and
-    ``episodes`` and ``seed`` of the evaluations; beside that, the settings that vary, by their names.
+    Its config is a dictionary. The key ``trial`` holds the experiment (``experiment``), the objective (``metric``), and
+    ``episodes`` and ``seed`` of the evaluations. The other keys are the settings that vary, by name.
     """
 
     def __init__(self, config: Any = None, **arguments: Any):
@@ -87,7 +87,7 @@ class SweepTrial(PreferencePPO):
 
     @classmethod
     def default_resource_request(cls, config: Any) -> Any:
-        """RLlib's bundles and the ring's, where the evaluator has its place too; one CPU to say that the settings cannot work."""
+        """Return the bundles of RLlib and the ring, which include the evaluator; one CPU if the settings are invalid."""
         if isinstance(config, dict) and TRIAL in config:
             try:
                 config = PreferencePPOConfig.from_experiment(experiment_of(config))
@@ -96,7 +96,7 @@ class SweepTrial(PreferencePPO):
         return super().default_resource_request(config)
 
     def setup(self, config: Any) -> None:
-        """See `PreferencePPO.setup`; starts the evaluator too."""
+        """Set up the algorithm (see `PreferencePPO.setup`) and the evaluator."""
         self.evaluator: Any = None
         if self._refusal is None:
             try:
@@ -123,18 +123,18 @@ class SweepTrial(PreferencePPO):
             self.evaluator = evaluator.remote(str(self.config.env), self._plan["episodes"], self._plan["seed"])
 
     def _leave_links(self, links: dict[str, str]) -> None:
-        """Leave the links to the labelling page in the trial's folder, for its owner: nobody sees what a trial prints."""
+        """Write the links to the labelling page to the trial's folder, for its owner only: a trial's output isn't shown."""
         folder = Path(self._storage.trial_fs_path)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / LINKS, json.dumps(links), mode=0o600)
 
     def step(self) -> dict[str, Any]:
-        """An iteration; its result has the environment steps so far, the settings that vary, and now and then the objective."""
+        """Run an iteration. The result has the environment steps, the settings that vary, and regularly the objective."""
         if self._refusal is not None:
             return {"done": True, REFUSAL: self._refusal, ENV_STEPS: 0, SETTINGS: self._settings}
         try:
             result: dict[str, Any] = super().step()
-        except Exception as error:  # Tune would begin the trial again, ten times, for the same to happen
+        except Exception as error:  # Tune would restart the trial ten times, with the same result
             if not isinstance(fault := cause(error), FaultyEnvironmentError):
                 raise
             return {"done": True, REFUSAL: str(fault), ENV_STEPS: self.env_steps, SETTINGS: self._settings}
@@ -145,14 +145,14 @@ class SweepTrial(PreferencePPO):
         return result
 
     def log_result(self, result: dict[str, Any]) -> None:
-        """See `PreferencePPO`; a trial that cannot begin has no callbacks."""
+        """See `PreferencePPO`. A trial with invalid settings has no callbacks."""
         if self._refusal is None:
             super().log_result(result)
         else:
             Trainable.log_result(self, result)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """See `PreferencePPO`; of a trial that cannot begin there is nothing to save but why."""
+        """See `PreferencePPO`. For a trial with invalid settings, save only the reason."""
         if self._refusal is None:
             super().save_checkpoint(checkpoint_dir)
         else:
@@ -165,7 +165,7 @@ class SweepTrial(PreferencePPO):
         super().cleanup()
 
     def _measure(self, result: dict[str, Any]) -> float | None:
-        """The objective, where it is time for it and it can be told."""
+        """Return the objective if a measurement is due and possible; else None."""
         if not self.finished and (self.training_iteration + 1) % self._every:
             return None
         if self.evaluator is not None:

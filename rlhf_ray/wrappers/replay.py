@@ -19,7 +19,7 @@ def relabel_replay_buffer(agent: Any, env: HumanPreferencesEnv) -> int:
     """Recompute all rewards in ``agent.replay_buffer`` with the newest version of the learned reward.
 
     Call it when ``env.status()["reward_version"]`` has changed. The buffer stores the rewards that `step` returned: 0.0 before
-    the first version, and rewards of older versions after it. See ``examples/sb3_off_policy.py``.
+    the first version, and rewards of older versions after it. See ``examples/sb3_sac.py``.
 
     Args:
         agent: SAC, TD3, DDPG or DQN, with a `ReplayBuffer` or `DictReplayBuffer`.

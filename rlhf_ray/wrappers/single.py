@@ -60,7 +60,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
     **Off-policy agents** (SAC, DQN …) store rewards in a replay buffer, where they become stale: 0.0 from before the first
     version, or rewards of older versions. Therefore create the environment with ``wait=True``, and relabel the buffer when
     ``status()["reward_version"]`` changes: with Stable-Baselines3, call ``rlhf_ray.wrappers.relabel_replay_buffer(agent, env)``
-    (examples/sb3_off_policy.py); otherwise use `relabel`. ``status()["unlearned_steps"]`` counts the steps with reward 0.0.
+    (examples/sb3_sac.py); otherwise use `relabel`. ``status()["unlearned_steps"]`` counts the steps with reward 0.0.
 
     **Failures.** A failed actor restarts without losing data. `step` raises errors that can't be repaired, and settings that
     turn out not to match the environment.

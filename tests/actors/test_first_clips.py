@@ -112,6 +112,6 @@ def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, 
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert ring.env_steps == 200
-        assert said[0].startswith("the first clips: clip ")
+        assert said[0].startswith("the initial fragments: fragment ")
         over.set()
         thread.join(30)

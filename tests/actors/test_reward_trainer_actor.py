@@ -61,7 +61,7 @@ def test_a_restarted_trainer_says_that_it_lost_its_state_and_goes_on_when_given_
     undisturbed = _actor()
     _, _, state = undisturbed.fit(5, 1, FIRST)
     restarted = _actor()
-    with pytest.raises(StateLostError, match="at version 0; version 2 cannot follow"):
+    with pytest.raises(StateLostError, match="at version 0; it can't make version 2 next"):
         restarted.fit(5, 2, SECOND)
     restarted.load_state(state, FIRST)
     undisturbed.fit(5, 2, SECOND)

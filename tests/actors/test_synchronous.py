@@ -224,7 +224,7 @@ def test_fragments_longer_than_the_episodes_are_an_error_that_names_the_setting(
         ring.begin(200)
     assert str(error.value).startswith("fragments.length is 21, ")
     assert "[20] steps" in str(error.value)
-    assert "shorten fragments.length" in str(error.value)
+    assert "reduce fragments.length" in str(error.value)
 
 
 def test_what_exploration_has_no_room_for_is_not_explored(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_submit_warns_that_variables_are_no_place_for_keys(
     monkeypatch.setattr(jobs, "submit", lambda client, command, **of: given.append(of["env"]) or "job-1")
     cli.main(["submit", "--no-follow", "--env", "WANDB_API_KEY=abc", "A=b", "--", "train", "pendulum"])
     said = capsys.readouterr().err
-    assert "Ray shows the values of WANDB_API_KEY, A to everyone with the cluster's token" in said
+    assert "everyone with the cluster's token can read the values of WANDB_API_KEY, A" in said
     assert "abc" not in said
     cli.main(["submit", "--no-follow", "--", "train", "pendulum"])
     assert not capsys.readouterr().err

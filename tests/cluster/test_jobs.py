@@ -149,7 +149,7 @@ def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_listed_and_st
     # One folder cannot be trained twice at a time.
     refused = somebody.types("rlhf-ray", "submit", "--", "train", "--resume", f"runs/{run.path.name}")
     assert refused.returncode == 1
-    assert "is going on in this cluster" in refused.stdout
+    assert "is still running in this cluster" in refused.stdout
 
     printed = somebody.succeeds("rlhf-ray", "stop", run.path.name)
     assert f"{run.path.name}: stopped" in printed
@@ -206,8 +206,8 @@ def test_who_has_no_token_is_refused(head: Head, tmp_path: Path) -> None:
     stranger = Somebody(head, HOME=str(tmp_path))  # the same machine, another home folder
     del stranger.environment["RAY_AUTH_MODE"]
     for token, words, message in (
-        (None, ("submit", "--", "store", "info", "x"), "asks for a token, and this machine has none. Copy"),
-        (None, ("ps", "--address", head.ray), "asks for a token, and this machine has none. Copy"),
+        (None, ("submit", "--", "store", "info", "x"), "requires a token, but this machine has none. Copy"),
+        (None, ("ps", "--address", head.ray), "requires a token, but this machine has none. Copy"),
         ("wrong", ("stop", "x"), "auth_token): it has another. Copy"),
         ("wrong", ("doctor", "--address", head.ray), "auth_token): it has another"),
     ):

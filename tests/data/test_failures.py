@@ -103,9 +103,9 @@ def test_a_disk_error_names_file_and_remedy() -> None:
         (["evaluate", "RUN", "--episodes", "0"], 2, "--episodes is 0; it must be 1 or more"),
         (["train", "pendulum", "--evaluation-episodes", "0"], 2, "--evaluation-episodes is 0"),
         (["train", "pendulum", "--run-dir", "/proc/run"], 1, "/proc/run: "),
-        (["train", "RUN/config.json"], 2, "config.json cannot be read as settings (it is cut off or no JSON"),
-        (["evaluate", "RUN"], 2, "config.json cannot be read as settings"),
-        (["train", "--resume", "RUN"], 2, "run.json is missing: bring it back"),
+        (["train", "RUN/config.json"], 2, "config.json (truncated or not JSON"),
+        (["evaluate", "RUN"], 2, "Can't read settings from"),
+        (["train", "--resume", "RUN"], 2, "run.json is missing: restore it"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -124,7 +124,7 @@ def test_damaged_checkpoints_are_not_called_missing_ones(capsys: pytest.CaptureF
     (folder.checkpoints / "00000007" / "state").write_text("rubbish")
     for words in (["evaluate", folder.path], ["record", folder.path, "--out", folder.path / "x.npz"]):
         _, printed = run(capsys, *words)
-        assert "is damaged; these files are missing or changed (00000007: state)" in printed
+        assert "are damaged; files are missing or changed (00000007: state)" in printed
     shutil.rmtree(folder.checkpoints)
     assert "has no policy yet" in run(capsys, "evaluate", folder.path)[1]
 

@@ -35,7 +35,7 @@ def test_the_command_ends_with_1_when_there_is_a_problem(
     printed = capsys.readouterr().out
     assert "ok       Python" in printed
     assert "problem  Ray " in printed
-    assert "→ Bring the cluster there" in printed
+    assert "→ Forward the cluster's port" in printed
 
 
 def test_an_address_where_nobody_listens_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,6 +220,19 @@ def test_fragments_longer_than_an_episode_are_refused() -> None:
         config.build_algo()
 
 
+def test_ray_is_started_with_room_for_the_ring_and_the_env_runners(monkeypatch: pytest.MonkeyPatch) -> None:
+    class StartedError(Exception):
+        """In place of Ray."""
+
+    def start(cpus: int) -> None:
+        raise StartedError(f"with {cpus} CPUs")
+
+    monkeypatch.setattr("rlhf_ray.rllib.algorithm.start_ray", start)
+    config = PreferencePPOConfig().environment("Pendulum-v1").env_runners(num_env_runners=3)
+    with pytest.raises(StartedError, match="with 5 CPUs"):
+        config.build_algo()
+
+
 def test_a_setting_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(SettingError, match=r"has no setting lenght; it has length"):
         PreferencePPOConfig().fragments(lenght=10)

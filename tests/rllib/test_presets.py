@@ -49,5 +49,5 @@ def test_a_big_preset_takes_its_first_iterations(name: str, needs: str, tmp_path
 def test_each_preset_says_what_to_prefer_and_why(name: str) -> None:
     instructions = tune_configs.load(name).experiment.labelling.instructions
     assert instructions.startswith("Prefer the ")
-    assert "The goal: " in instructions
+    assert "Goal: " in instructions
     assert len(instructions) <= 140  # four lines on a phone

@@ -212,7 +212,7 @@ def test_a_sweep_that_is_terminated_ends_as_by_ctrl_c(
         os.killpg(process.pid, signal.SIGTERM)
     said, _ = process.communicate(timeout=300)
     assert "trials, best first" in said, said
-    assert f"go on with: rlhf-ray tune --resume {folder}" in said.replace("\n", ""), said
+    assert f"resume with: rlhf-ray tune --resume {folder}" in said.replace("\n", ""), said
     assert "Traceback" not in said
     assert (folder / "trials.json").exists()
 

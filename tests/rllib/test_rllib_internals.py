@@ -1,11 +1,13 @@
 """The private side of RLlib that is used, held to the installed RLlib: each name is there and does what we use it for."""
 
 import inspect
+import logging
 import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 from ray.rllib.algorithms import algorithm
@@ -17,10 +19,13 @@ from ray.rllib.env import env_runner_group, single_agent_env_runner
 from ray.rllib.utils import torch_utils
 from ray.rllib.utils.actor_manager import FaultTolerantActorManager
 from ray.tune.registry import ENV_CREATOR, _global_registry
+from ray.util.debug import reset_log_once
 
 from rlhf_ray.rllib import rllib_internals
 from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.policy import built, policy_spec
 from rlhf_ray.rllib.ppo import PPOLearner, PreferencePPOConfig
+from rlhf_ray.settings import PPOSettings
 
 
 def test_environments_are_found_by_the_name_they_were_registered_by() -> None:
@@ -28,6 +33,28 @@ def test_environments_are_found_by_the_name_they_were_registered_by() -> None:
     assert callable(_global_registry.get)
     assert callable(_global_registry.contains)
     assert ENV_CREATOR == "env_creator"
+
+
+def test_rllib_logs_no_notes_on_its_past_interfaces(caplog: pytest.LogCaptureFixture) -> None:
+    loggers = [logging.getLogger(name) for name in ("ray.rllib.algorithms.algorithm_config", "ray._common.deprecation")]
+
+    def logged(config: PPOConfig) -> set[str]:
+        for key in (f"{config.algo_class.__name__}_on_new_api_stack", "RLModule(config=[RLModuleConfig object])"):
+            reset_log_once(key)
+        caplog.clear()
+        config.environment("Pendulum-v1").validate()
+        space = gymnasium.spaces.Box(-1.0, 1.0, (3,))
+        built(policy_spec(PPOSettings()), space, space)
+        return {record.getMessage().split()[3] for record in caplog.records}
+
+    for logger in loggers:
+        logger.addHandler(caplog.handler)
+    try:
+        assert len(logged(PPOConfig())) == 2
+        assert logged(PreferencePPOConfig()) == set()
+    finally:
+        for logger in loggers:
+            logger.removeHandler(caplog.handler)
 
 
 def test_a_manager_of_env_runners_knows_what_is_under_way_by_call_with_tag_and_runner() -> None:

@@ -77,10 +77,10 @@ def test_what_is_varied_can_be_named_on_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("ppo.gamma", "nothing is said of what to draw it from"),
+        ("ppo.gamma", "the values are missing"),
         ("ppo.gama=1,2", "there is no setting 'ppo.gama'"),
-        ("ppo.gamma=0.9..", "two numbers, the lower first"),
-        ("ppo.gamma=0.99..0.9", "the lower first"),
+        ("ppo.gamma=0.9..", "two numbers, LOW below HIGH"),
+        ("ppo.gamma=0.99..0.9", "LOW below HIGH"),
         ("ppo.epochs=1.5..3", "whole numbers"),
         ("ppo.learning_rate=0..1:log", "above 0"),
         ("ppo.learning_rate=0.1..1:exp", "NAME=LOW..HIGH|ppo.learning_rate=LOW..HIGH:log"),
@@ -114,7 +114,7 @@ GAMMA = {"ppo.gamma": tune.uniform(0.9, 0.99)}
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("optuna", "pbt", GAMMA, 4, None), "leave out --search"),
+        (("optuna", "pbt", GAMMA, 4, None), "remove --search"),
         (("random", "pbt", GAMMA, 4, 2), "compares all 4 trials"),
         (("random", "pb2", GAMMA, 1, None), "at least 2"),
         (("random", "pbt", {**GAMMA, "ppo.num_env_runners": tune.choice([0, 1])}, 4, None), "ppo.num_env_runners"),
@@ -309,7 +309,7 @@ def test_people_are_told_where_they_label_once(tmp_path: Path, monkeypatch: pyte
     assert said == [f"trial_t1: ann labels at http://127.0.0.1:{port}/#a" for port in (1, 2)]
     monkeypatch.setenv(JOB, "{}")  # everyone with the cluster's token reads what a job prints
     Announcer(said.append).on_step_end(0, [trial])
-    assert said[2:] == [f"trial_t1: everybody's link is in {tmp_path}/links.json"]
+    assert said[2:] == [f"trial_t1: annotators' links are in {tmp_path}/links.json"]
 
 
 def test_a_plan_that_cannot_work_is_refused() -> None:
@@ -318,7 +318,7 @@ def test_a_plan_that_cannot_work_is_refused() -> None:
         ({"trials": 0}, "trials is 0"),
         ({"concurrent": 0}, "concurrent is 0"),
         ({"seeds": -1}, "seeds is -1"),
-        ({"space": {}}, "Nothing is varied"),
+        ({"space": {}}, "Nothing varies"),
         ({"metric": "likelihood", "experiment": Experiment(preferences=blind)}, "held_out_share is 0"),
     ):
         with pytest.raises(SettingError, match=message):

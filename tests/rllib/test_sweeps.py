@@ -219,9 +219,9 @@ def test_the_command_line_of_a_sweep_is_checked_before_anything_starts(
     (tmp_path / "bad.json").write_text('{"ppo": 3}')
     for words, message in (
         (["tune", "pendulum", "--vary", "ppo.gama=1,2"], "there is no setting 'ppo.gama'"),
-        (["tune", "Pendulum-v1"], "Nothing is varied"),
-        (["tune", "pendulum", "--search", "optuna", "--schedule", "pb2"], "leave out --search"),
-        (["tune", "--resume", str(tmp_path)], "no folder of a sweep"),
+        (["tune", "Pendulum-v1"], "Nothing varies"),
+        (["tune", "pendulum", "--search", "optuna", "--schedule", "pb2"], "remove --search"),
+        (["tune", "--resume", str(tmp_path)], "is not a sweep's folder"),
         (["tune", "--resume"], "needs the folder"),
         (["tune", "--resume", str(tmp_path), "--trials", "9"], "give no others"),
         (["train", str(tmp_path / "bad.json")], "Can't read settings"),

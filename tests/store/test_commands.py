@@ -88,9 +88,9 @@ def test_export_import_and_merge(capsys: pytest.CaptureFixture[str], tmp_path: P
         (["info", "nowhere"], "nowhere is not a preference store"),
         (["verify", "nowhere"], "nowhere is not a preference store"),
         (["merge", "new", "nowhere"], "nowhere is not a preference store"),
-        (["import", "new", "nowhere.parquet"], "nowhere.parquet is no file"),
+        (["import", "new", "nowhere.parquet"], "nowhere.parquet is not a file"),
         (["export", "store", "out.xls"], "out.xls must end in .parquet, .csv, .jsonl"),
-        (["fly", "store"], "there is no action 'fly'"),
+        (["fly", "store"], "unknown action 'fly'"),
         ([], "rlhf-ray store verify PATH"),
     ],
 )
@@ -107,10 +107,10 @@ def test_what_is_wrong_is_named_and_makes_nothing(
 
 
 def test_weigh_decides_what_an_annotators_answers_count(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
-    assert "each of the 6 answers of oracle counts 0" in run(capsys, "weigh", stored, "oracle", "0")
+    assert "the 6 labels of oracle now have weight 0" in run(capsys, "weigh", stored, "oracle", "0")
     assert PreferenceStore(stored).weights() == {"oracle": 0.0}
     assert json.loads(run(capsys, "info", stored, "--json"))["weights"] == {"oracle": 0.0}
     assert "0.0 oracle" in run(capsys, "info", stored)
-    assert "no answers of 'orcale'; it holds those of oracle" in run(capsys, "weigh", stored, "orcale", "0", code=2)
+    assert "no annotator 'orcale'; it has oracle" in run(capsys, "weigh", stored, "orcale", "0", code=2)
     assert "must be a finite number, 0 (excluded) or more" in run(capsys, "weigh", stored, "oracle", "nan", code=2)
     assert PreferenceStore(stored).weights() == {"oracle": 0.0}

@@ -149,7 +149,7 @@ def test_clips_must_be_stored_or_come_along(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "rule"),
     [
-        ({"kind": "like"}, "the kinds are label, supersede, retract, skip, flag, check"),
+        ({"kind": "like"}, "kind must be one of label, supersede, retract, skip, flag, check"),
         ({"event_id": ""}, "event_id and annotator must not be empty"),
         ({"annotator": ""}, "event_id and annotator must not be empty"),
         ({"preference": None}, "label, supersede and check need a preference"),

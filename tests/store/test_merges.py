@@ -85,7 +85,7 @@ def test_an_undo_takes_back_what_the_merge_brought_and_nothing_else(
     store.compact()
 
     cli.main(["store", "undo", str(tmp_path / "store")])
-    assert f"took back 3 comparisons from {other.path}" in capsys.readouterr().out
+    assert f"removed 3 comparisons from {other.path}" in capsys.readouterr().out
     for opened in (store, PreferenceStore(tmp_path / "store")):
         assert opened.snapshot().ids[:4] == before
         assert (len(opened), opened.weights(), opened.merges()) == (5, {}, [])
@@ -155,7 +155,7 @@ def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(
     (problem,) = store.verify().problems
     assert f"rlhf-ray store undo {path}" in problem
     cli.main(["store", "undo", str(path)])
-    assert "took back 3 comparisons of fragments of 7 steps" in capsys.readouterr().out
+    assert "removed 3 comparisons of fragments of 7 steps" in capsys.readouterr().out
     found = PreferenceStore(path).load()
     assert found is not None
     assert (len(found), found.pairs.left.length) == (4, 5)

@@ -67,8 +67,8 @@ def text_of(page: str) -> str:
 
 def test_it_names_the_best_and_what_all_took(tmp_path: Path) -> None:
     text = text_of(write(tmp_path))
-    assert "The best of 3 trials came to a true return of −120.5 (1 stopped early, 1 failed)" in text
-    assert "taking 5,600 environment steps in all" in text
+    assert "The best of 3 trials reached a true return of −120.5 (1 stopped early, 1 failed)" in text
+    assert "in a total of 5,600 env steps" in text
     assert "rlhf-ray train best.json" in text
     assert "--seeds 5" in text
 
@@ -99,15 +99,15 @@ def test_other_seeds_are_shown_with_their_interval(tmp_path: Path) -> None:
     seeds = [trial(f"s{i}", -150.0 - i, seed=i) for i in range(3)]
     over = {"mean": -151.0, "interval_95": [-153.5, -148.5], "each": [-150.0, -151.0, -152.0]}
     text = text_of(write(tmp_path, seeds=seeds, over_seeds=over))
-    assert "With 3 other seeds its settings come to −151 (95 % interval of the mean: −153.5 to −148.5)." in text
-    assert "trained anew with other seeds: 3." in text
+    assert "With 3 other seeds, its settings reach −151 (95 % interval of the mean: −153.5 to −148.5)." in text
+    assert "trained with 3 other seeds." in text
     assert "--seeds 5" not in text
 
 
 @pytest.mark.parametrize("trials", [[], [trial("c", None, "failed")]])
 def test_a_sweep_without_a_measurement_says_so(tmp_path: Path, trials: list[Any]) -> None:
     text = text_of(write(tmp_path, trials=trials, best=None))
-    assert "No trial came as far as to be measured." in text
+    assert "No trial ran long enough to be measured." in text
 
 
 def test_a_sweep_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
-from examples import sb3_off_policy
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.wrappers import relabel_replay_buffer
 from rlhf_ray.wrappers.teaching import WINDOW
@@ -74,20 +73,6 @@ def test_a_relabelled_buffer_holds_what_the_newest_version_says(
     first, last = (record.message for record in caplog.records if "0.0" in record.message)
     assert "relabel_replay_buffer(agent, env)" in first
     assert f"{unlearned} steps had reward 0.0" in last
-
-
-def test_the_example_relabels_whenever_there_is_a_newer_version(
-    in_process: SimpleNamespace, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "rlhf_ray")
-    with make(gym.make("Pendulum-v1"), wait=True) as env:
-        agent = sb3_off_policy.learn(env, 2_000, train_freq=100, gradient_steps=1)
-        assert env.status()["reward_version"] > 1
-        assert env.status()["unlearned_steps"] == 0
-        rewards = agent.replay_buffer.rewards[:2_000].copy()  # type: ignore[union-attr]
-        relabel_replay_buffer(agent, env)
-        assert np.allclose(agent.replay_buffer.rewards[:2_000], rewards, atol=1e-5)  # type: ignore[union-attr]
-    assert not caplog.records
 
 
 def test_a_buffer_of_other_observations_is_refused(in_process: SimpleNamespace) -> None:

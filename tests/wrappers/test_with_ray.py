@@ -15,7 +15,6 @@ import gymnasium as gym
 import pytest
 import ray
 
-from examples import sb3_pendulum
 from rlhf_ray.actors.executor import DirectExecutor
 from rlhf_ray.settings import PreferenceSettings, SettingError
 from rlhf_ray.store import PreferenceStore
@@ -117,13 +116,3 @@ assert not ray.is_initialized()
 @pytest.mark.ray
 def test_ray_is_started_and_ended_with_those_that_need_it() -> None:
     subprocess.run([sys.executable, "-c", ALONE], check=True, timeout=800)
-
-
-@pytest.mark.soak
-@pytest.mark.learning
-@pytest.mark.usefixtures("ray_session")
-def test_stable_baselines_learns_pendulum_from_comparisons() -> None:
-    before, after, status = sb3_pendulum.learn(60_000, envs=4, seed=0)
-    assert status["comparisons"] == 200
-    assert before < -1000.0
-    assert after > -900.0  # -250 to -630 over seeds
