@@ -62,28 +62,17 @@ html_theme_options = {  # the labelling page's colours
 }
 
 
-<<<<<<< HEAD
 def _name_source(app: Sphinx, document: str, text: list[str]) -> None:
     """Show links to files outside of docs/, which work in a checkout, as the files' names: the site has no such files."""
-    up = r"(?:\.\./){" + str(document.count("/") + 1) + r"}"
-    text[0] = re.sub(rf"\[([^\]]+)\]\({up}([^)\s]+)\)", _named, text[0])
-
-
-def _named(link: re.Match[str]) -> str:
-    text, path = link.groups()
-    return f"`{path}`" if text.strip("`") in path else f"{text} (`{path}`)"
-=======
-def _point_at_source(app: Sphinx, document: str, text: list[str]) -> None:
-    """Turn links to files outside of docs/, which GitHub finds, into links to the repository."""
     up = "../" * (document.count("/") + 1)
 
-    def at_source(link: re.Match[str]) -> str:
-        if not (ROOT / link[1]).exists():
-            logger.warning("there is no %s to link to", link[1], location=document)
-        return f"]({SOURCE}{link[1]})"
+    def named(link: re.Match[str]) -> str:
+        said, path = link.groups()
+        if not (ROOT / path).exists():
+            logger.warning("there is no %s to link to", path, location=document)
+        return f"`{path}`" if said.strip("`/") in path else f"{said} (`{path}`)"
 
-    text[0] = re.sub(rf"\]\({re.escape(up)}([^)#\s]+)\)", at_source, text[0])
->>>>>>> site
+    text[0] = re.sub(rf"\[([^\]]+)\]\({re.escape(up)}([^)#\s]+)\)", named, text[0])
 
 
 def _no_long_signature(app: Sphinx, what: str, name: str, found: Any, *rest: Any) -> tuple[str, None] | None:
