@@ -42,7 +42,7 @@ from tests.made_up import some_comparisons
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROGRAMS = ["cd", "export", "git", "gcloud", "kubectl", "pip", "ray", "source", "ssh", "tensorboard", "uv", "wandb"]
+PROGRAMS = ["cat", "cd", "export", "git", "gcloud", "kubectl", "pip", "ray", "source", "ssh", "tensorboard", "uv", "wandb"]
 """Other people's, which pages may name."""
 MOST_NOT_RUN = 12
 """Blocks that no test runs. One more has to be worth it."""
@@ -78,7 +78,7 @@ def blocks(page: Path, *languages: str) -> list[Block]:
     for start in starts:
         comment = re.fullmatch(r"<!-- (soak|not run)(?:: (.+))? -->", lines[start - 1])
         mark, why = comment.groups("") if comment else ("", "")
-        if page.name == "README.md" and not mark and languages == ("python",):
+        if page.name == "README.md" and not mark and lines[start] == "```python":
             mark = "soak"
         end = lines.index("```", start)
         found.append(Block(page, start + 2, lines[start][3:], mark, why, "\n".join(lines[start + 1 : end]) + "\n"))
