@@ -88,7 +88,7 @@ def test_export_import_and_merge(capsys: pytest.CaptureFixture[str], tmp_path: P
         (["info", "nowhere"], "nowhere is no preference store"),
         (["verify", "nowhere"], "nowhere is no preference store"),
         (["merge", "new", "nowhere"], "nowhere is no preference store"),
-        (["import", "new", "nowhere.parquet"], "nowhere.parquet is no file"),
+        (["import", "new", "nowhere.parquet"], "nowhere.parquet is not a file"),
         (["export", "store", "out.xls"], "out.xls should end in .parquet, .csv, .jsonl"),
         (["fly", "store"], "unknown action 'fly'"),
         ([], "rlhf-ray store verify PATH"),
