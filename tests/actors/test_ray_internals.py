@@ -114,6 +114,7 @@ ray.shutdown()
 """
 
 
+@pytest.mark.soak
 def test_a_start_that_fails_leaves_nothing_and_one_that_succeeds_has_no_helpers() -> None:
     """The processes are real; that Ray has waited its half minute is not."""
     kept = {name: value for name, value in os.environ.items() if name not in cluster.FOR_ACTORS}

@@ -92,7 +92,7 @@ def test_a_run_that_is_going_on_is_evaluated_at_its_newest_whole_checkpoint(
 
 
 @pytest.mark.usefixtures("ring_in_process")
-@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("mode", ["synchronous", pytest.param("asynchronous", marks=pytest.mark.soak)])
 def test_a_run_starts_from_stored_labels_and_asks_only_for_what_is_missing(
     trained_run: RunFolder, tmp_path: Path, mode: Any
 ) -> None:
