@@ -45,6 +45,6 @@ returns: list[float] = []
 while not algorithm.finished:
     result = algorithm.train()  # waits for answers
     returns.append(result["env_runners"]["episode_return_mean"])
-    print(f"{result['preferences']['comparisons']} answers, true return {returns[-1]:.0f}", flush=True)
+    print(f"{result['preferences']['comparisons']:.0f} answers, true return {returns[-1]:.0f}", flush=True)
 algorithm.stop()
 print(f"true return: {returns[0]:.0f} in the first iteration, {returns[-1]:.0f} in the last; answers: {options.folder}")

@@ -35,6 +35,6 @@ results = tune.Tuner(
 
 for result in results:
     of, true_return = result.metrics["preferences"], result.metrics["env_runners"]["episode_return_mean"]
-    print(f"{of['comparisons']:4} comparisons, {of['env_steps']} environment steps: true return {true_return:.0f}")
-best = results.get_best_result().config["experiment"]["preferences"]
-print(f"best: {best['comparisons']} comparisons; all results are in {folder}")
+    print(f"{of['comparisons']:4.0f} comparisons, {of['env_steps']:.0f} steps: true return {true_return:.0f}")
+best = results.get_best_result().metrics["preferences"]
+print(f"best: {best['comparisons']:.0f} comparisons; all results are in {folder}")

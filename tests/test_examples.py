@@ -76,7 +76,7 @@ def check_offline(output: str) -> None:
 
 
 def check_tune(output: str) -> None:
-    trials = re.findall(rf"{NUMBER} comparisons, {NUMBER} environment steps: true return {NUMBER}", output)
+    trials = re.findall(rf"{NUMBER} comparisons, {NUMBER} steps: true return {NUMBER}", output)
     assert [trial[0] for trial in trials] == ["10", "100"]
     assert all(28_400 < float(steps) <= 30_000 for _, steps, _ in trials), output  # by an iteration of 1,600, at most
     assert max(float(true_return) for *_, true_return in trials) > -1050.0, output
@@ -87,11 +87,11 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "sb3_sac.py": rises("true return: N in the first 5 episodes, N in the last 5", to=-700.0, by=300.0),
     "cleanrl_vector.py": rises(r"\d+ steps: true return N\n[^$]*steps: true return N", to=-900.0, by=200.0),
     "own_environment.py": rises("true return: N in the first iteration, N in the last", to=-40.0, by=20.0),
-    "own_teacher.py": rises("speed .rad/s.: N in the first iteration, N in the last", to=4.0, by=1.0),
+    "own_teacher.py": rises("speed .rad/s.: N in the first iteration, N in the last", to=4.5, by=1.0),
     "own_network.py": check_network,
     "offline_from_store.py": check_offline,
     "tune_from_python.py": check_tune,
-    "people_over_a_tunnel.py": rises("true return: N in the first iteration, N in the last", to=-70.0, by=5.0),
+    "people_over_a_tunnel.py": rises("true return: N in the first iteration, N in the last", to=-1000.0, by=150.0),
 }
 """What each example's output has to hold."""
 
@@ -156,7 +156,7 @@ def test_people_teach_over_a_tunnel(folder: Path) -> None:
     CHECKS["people_over_a_tunnel.py"](output)
     events = PreferenceStore(folder / "people" / "preferences", create=False).events()["event_id"].to_pylist()
     assert set(person.acknowledged) <= set(events)
-    assert len(person.acknowledged) >= 40
+    assert len(person.acknowledged) >= 60
 
 
 @pytest.mark.soak

@@ -95,7 +95,7 @@ def test_the_name_of_an_environment_starts_from_the_defaults() -> None:
         (["train", "pendulum", "--seed", "-1"], ["seed", "-1", "from 0"]),
         (
             ["train", "pendulum", "--preferences.comparisons", "1000000"],
-            ["preferences.comparisons", "1000000", "fewer"],
+            ["preferences.comparisons", "1000000", "lower it"],
         ),
     ],
 )

@@ -30,7 +30,7 @@ export function showProgress(progress) {
   ];
   if (perMinute != null) rows.push(["Yours per minute", short(perMinute)]);
   if (queue != null) rows.push(["Waiting for you", short(queue)]);
-  if (steps != null) rows.push(["Environment steps", total ? `${short(steps)} of ${short(total)}` : short(steps)]);
+  if (steps != null) rows.push(["Agent steps", total ? `${short(steps)} of ${short(total)}` : short(steps)]);
   byId("numbers").replaceChildren(...rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
   byId("reason").textContent = reason || (finished ? "Labelling is finished. Thank you!" : "Loading the next clips …");
 }
