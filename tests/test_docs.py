@@ -42,7 +42,21 @@ from tests.made_up import some_comparisons
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROGRAMS = ["cat", "cd", "export", "git", "gcloud", "kubectl", "pip", "ray", "source", "ssh", "tensorboard", "uv", "wandb"]
+PROGRAMS = [
+    "cat",
+    "cd",
+    "export",
+    "git",
+    "gcloud",
+    "kubectl",
+    "pip",
+    "ray",
+    "source",
+    "ssh",
+    "tensorboard",
+    "uv",
+    "wandb",
+]
 """Other people's, which pages may name."""
 MOST_NOT_RUN = 12
 """Blocks that no test runs. One more has to be worth it."""
