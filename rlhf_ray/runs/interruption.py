@@ -91,7 +91,7 @@ def nothing_to_save() -> Iterator[None]:
     """
 
     def end(number: int, frame: FrameType | None) -> None:
-        os.write(2, b"rlhf-ray: stopped at once\n")
+        os.write(2, b"rlhf-ray: interrupted\n")
         os._exit(128 + number)
 
     with _handled_by(end):
