@@ -56,7 +56,7 @@ def test_questions_come_with_the_clips() -> None:
     asyncio.run(first.gather("collector", lambda most: [], lambda helper: None))
     assert asked[:4] == [0, 0, 9, 19]
     assert asked[-1] < 175
-    assert first.progress == "clip 36 of 36"
+    assert first.progress == "fragment 36 of 36"
     assert questions(175, first.share, True) == 175
     assert first.env_steps == 18_000
 

@@ -51,10 +51,10 @@ def test_nothing_is_missing_where_everything_fits(
 @pytest.mark.parametrize(
     ("bundles", "nodes", "words"),
     [
-        ([{"CPU": 1.0}] * 3, [{"CPU": 2.0}], ["3 CPU in 3 pieces", "2 CPU on 1 nodes", "1 bundles fit on no node"]),
+        ([{"CPU": 1.0}] * 3, [{"CPU": 2.0}], ["3 CPU in 3 bundles", "2 CPU on 1 nodes", "1 bundles fit on no node"]),
         ([{"CPU": 3.0}], [{"CPU": 2.0}, {"CPU": 2.0}], ["4 CPU on 2 nodes", "(3 CPU)"]),
         ([{"CPU": 1.0, "GPU": 1.0}], [{"CPU": 8.0}], ["1 GPU", "0 GPU", "(1 CPU + 1 GPU)"]),
-        ([{"GPU": 1.0}] * 2, [{"GPU": 1.0, "CPU": 4.0}], ["2 GPU", "1 pieces"]),
+        ([{"GPU": 1.0}] * 2, [{"GPU": 1.0, "CPU": 4.0}], ["2 GPU", "1 bundles"]),
         ([{"CPU": 1.0}], [], ["0 CPU on 0 nodes"]),
     ],
 )

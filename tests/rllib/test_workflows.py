@@ -218,7 +218,7 @@ def test_a_fitted_reward_does_not_hide_that_episodes_have_different_lengths(tmp_
     RewardEnsemble(*spaces_of(config), RewardModelSettings()).save(tmp_path / "reward")
     algorithm = config.start_from(reward_model=tmp_path / "reward").build_algo()
     try:
-        with pytest.raises(SettingError, match=r"allow_variable_horizon is False, and episodes of \d+ to \d+ steps"):
+        with pytest.raises(SettingError, match=r"allow_variable_horizon is False, but episodes of \d+ to \d+ steps"):
             algorithm.train()
     finally:
         algorithm.stop()

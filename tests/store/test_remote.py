@@ -161,7 +161,7 @@ def test_weights_are_there_too(tmp_path: Path, url: str) -> None:
 
 def test_a_url_that_nobody_knows_is_one_line_without_its_keys() -> None:
     with pytest.raises(
-        SettingError, match=r"open the preference store 'nosuch://bucket/labels' .*fsspec is installed"
+        SettingError, match=r"open the preference store 'nosuch://bucket/labels' .*fsspec file system is installed"
     ) as error:
         PreferenceStore("nosuch://key:secret@bucket/labels")
     assert "\n" not in str(error.value)
