@@ -12,7 +12,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 HERE = Path(__file__).parent
-TASKS = {"pendulum": "Pendulum-v1", "cartpole": "CartPoleFixed", "moving_dot": "MovingDot (pixels)"}
+TASKS = {"pendulum": "Pendulum-v1", "cartpole": "CartPoleFixed"}
 
 
 def main() -> None:
