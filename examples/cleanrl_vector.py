@@ -1,6 +1,6 @@
 """A training loop of your own, in CleanRL's manner: PPO on a vector environment whose reward is learned from comparisons.
 
-    pip install rlhf_ray
+    pip install /path/to/rlhf_ray
     python examples/cleanrl_vector.py
 
 All of PPO is below, and only the wrapper around the environment knows of preferences. A scripted teacher answers 200 questions

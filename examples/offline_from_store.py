@@ -1,6 +1,6 @@
 """Offline: fit a reward model to stored comparisons and measure it on held-out ones. No Ray, no training.
 
-    pip install rlhf_ray
+    pip install /path/to/rlhf_ray
     python examples/offline_from_store.py [STORE]
 
 STORE is a preference store about Pendulum: of `rlhf-ray label pendulum --store STORE`, say, or the folder `preferences` of a run.

@@ -1,6 +1,6 @@
 """An environment of your own, trained by PPO on preferences: any gymnasium environment will do.
 
-    pip install rlhf_ray
+    pip install /path/to/rlhf_ray
     python examples/own_environment.py
 
 The same from the command line, in the folder of this file, with a report of the run:

@@ -1,6 +1,6 @@
 """A reward network of your own: three weights on quantities that you know to matter, which can be read afterwards.
 
-    pip install rlhf_ray
+    pip install /path/to/rlhf_ray
     python examples/own_network.py
 
 The same from the command line, in the folder of this file:

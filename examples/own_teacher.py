@@ -1,6 +1,6 @@
 """A teacher of your own: the agent learns what the teacher prefers, whatever the environment's own reward says.
 
-    pip install rlhf_ray
+    pip install /path/to/rlhf_ray
     python examples/own_teacher.py
 
 Pendulum's reward is for standing still. This teacher prefers to see it spin: after 100 of its answers and about a minute, it does.

@@ -1,6 +1,6 @@
 """People teach: they compare clips in a browser on another machine, reached through SSH, while PPO learns here.
 
-    pip install rlhf_ray
+    pip install /path/to/rlhf_ray
     python examples/people_over_a_tunnel.py [--comparisons 60] [--annotators ada bob]
 
 It prints a command and a link for each person. The command forwards the page's port through SSH: the page is served on 127.0.0.1,

@@ -1,6 +1,6 @@
 """Stable-Baselines3: PPO learns Pendulum from 200 comparisons of clips. It never sees the environment's reward.
 
-    pip install rlhf_ray stable-baselines3
+    pip install /path/to/rlhf_ray stable-baselines3
     python examples/sb3_ppo.py
 
 A scripted teacher, who knows the true reward, answers in place of a person. Four environments share one learned reward. In about

@@ -1,6 +1,6 @@
 """Stable-Baselines3: SAC, whose replay buffer is relabelled whenever there is a newer version of the reward.
 
-    pip install rlhf_ray stable-baselines3
+    pip install /path/to/rlhf_ray stable-baselines3
     python examples/sb3_sac.py
 
 An off-policy agent learns from old steps, which older versions rewarded: a callback renews their rewards. A scripted teacher

@@ -1,6 +1,6 @@
 """Ray Serve: the labelling page as a deployment, about clips of random actions in the moving dot.
 
-    pip install "rlhf_ray[serve]"
+    pip install "/path/to/rlhf_ray[serve]"
     python examples/serve_labelling.py [STORE] [--port 8765]
 
 It prints a link and serves until Ctrl-C. Answers are in the preference store STORE (`labels` unless given) before they are

@@ -1,6 +1,6 @@
 """Ray Tune from Python: how many comparisons does Pendulum need? Trials of `PreferencePPO`, like those of any RLlib algorithm.
 
-    pip install rlhf_ray
+    pip install /path/to/rlhf_ray
     python examples/tune_from_python.py
 
 Each trial asks, learns and stops by itself: when its environment steps are spent it reports `done`, so no `stop` is needed. Two

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,7 +52,7 @@ USAGE = """usage: rlhf-ray COMMAND …
 PRESET is one of {presets};
 or an environment id, which uses the default settings; or a JSON file of settings (a run's config.json, a sweep's best.json).
 If a file names an environment or a part as module:Name, allow it with --allow-import MODULE, because importing runs its code.
-`rlhf-ray COMMAND --help` (and `rlhf-ray train PRESET --help`) describes every option. With --debug (or RLHF_RAY_DEBUG=1), every
+`rlhf-ray COMMAND --help` describes a command, `rlhf-ray train PRESET --help` every setting. With --debug (or RLHF_RAY_DEBUG=1), every
 command shows full tracebacks."""
 
 
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if "--debug" in own:
         words.remove("--debug")
         os.environ[DEBUG] = "1"
+    warnings.filterwarnings("ignore", "pkg_resources is deprecated")  # pygame's, when an environment is drawn
     if not debugging():  # otherwise Ray prints tracebacks of errors that we report in one line
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     try:

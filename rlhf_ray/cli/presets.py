@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import time
 from datetime import UTC, datetime
@@ -32,6 +33,8 @@ def preset(name: str) -> Experiment:
         if ":" in name:  # can't be a preset
             raise SettingError(str(error)) from error
         presets = ", ".join(tune_configs.names())
+        if nearest := difflib.get_close_matches(name, tune_configs.names(), n=1):
+            raise SettingError(f"{name!r} is not a preset; did you mean {nearest[0]}? Presets: {presets}.") from error
         raise SettingError(f"{name!r} is neither a preset ({presets}) nor an environment: {error}") from error
     consent.allow(consent.module_of(name))  # typing the name is consent
     return Experiment(environment=name)

@@ -30,6 +30,8 @@ AT_A_TIME = 20
 
 LOOK_EVERY = 0.5
 """Seconds between two checks of how many questions are open."""
+FAREWELL = 3.0
+"""Seconds that the server stays up after the last answer: idle pages ask every two seconds and show that labelling is finished."""
 
 _T = TypeVar("_T")
 
@@ -138,9 +140,7 @@ def collect(
                     desk.tell(situation, await asyncio.to_thread(film_episode))
                     filmed = True
                 await asyncio.sleep(LOOK_EVERY)
-            await asyncio.sleep(
-                2 * LOOK_EVERY if server.serving else 0
-            )  # lets the pages see that labelling is finished
+            await asyncio.sleep(FAREWELL if server.serving else 0.0)
         finally:
             await server.stop()
 

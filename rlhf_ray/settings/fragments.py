@@ -25,9 +25,10 @@ class FragmentSettings:
     pool: int = 400
     """Number of fragments from which pairs are drawn; new fragments replace the oldest."""
     initial_env_steps: int | Auto = "auto"
-    """Environment steps with random actions for the first fragments; count towards total_env_steps. auto: ten episodes, at least
-    2,000 steps and at most a tenth of total_env_steps; repeats each random action for 1 to 25 steps, so that fragments show more
-    than jitter; and while nearly all answers are ties, collects more fragments and saves labels until answers differ."""
+    """Environment steps with random actions for the first fragments; count towards total_env_steps. Steps of the budget that do not
+    fill a PPO iteration are added. auto: ten episodes, at least 2,000 steps and at most a tenth of total_env_steps; repeats each
+    random action for 1 to 25 steps, so that fragments show more than jitter; and while nearly all answers are ties, collects more
+    fragments and saves labels until answers differ."""
     exploration_env_steps: int = 0
     """Environment steps before each later round, taken by the policy mixed with random actions, to get fragments of behaviour that
     the policy alone does not show. Count towards total_env_steps."""

@@ -20,7 +20,7 @@ class PreferenceSettings:
     PPO never waits for labels or fits (but see max_reward_age)."""
     comparisons: int = 200
     """Total number of comparisons: the label budget. Used up exactly, except that in asynchronous mode a slow teacher may leave
-    some unanswered. 0: train on a given reward model without asking (see `without_questions`)."""
+    some unanswered. 0: train on a given reward model without asking (`rlhf-ray train --reward-from`)."""
     initial_comparisons: int | Literal["auto"] = "auto"
     """How many of the comparisons are asked before training, about fragments of the random policy. auto: a quarter, as in
     Christiano et al. 2017."""

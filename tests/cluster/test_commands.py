@@ -75,8 +75,8 @@ def test_what_cannot_be_stopped_is_said() -> None:
     rows = commands.listed([run("a"), run("a", folder="/shared/a")], [job("job-3", "failed")])
     for word, message in (
         ("a", "/home/ada/runs/a, /shared/a"),
-        ("job-3", "it has failed"),
-        ("c", "there are job-3, a, a"),
+        ("job-3", r"already ended \(failed\)"),
+        ("c", "it has job-3, a, a"),
     ):
         with pytest.raises(SettingError, match=message):
             commands.find(rows, word)

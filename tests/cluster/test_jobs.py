@@ -116,7 +116,7 @@ def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(
 
     failed = somebody.types("rlhf-ray", "submit", "--", "train", "pendulm")
     assert failed.returncode == 1
-    assert "'pendulm' is neither a preset" in failed.stdout
+    assert "'pendulm' is not a preset; did you mean pendulum?" in failed.stdout
 
 
 def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_listed_and_stopped(head: Head, home: Path) -> None:

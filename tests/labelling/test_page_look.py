@@ -260,7 +260,7 @@ def test_of_an_episode_that_was_cut_the_page_says_so(visit, desk):
 
 def test_the_agent_plays_beside_the_clips(visit):
     page = visit()
-    expect(page.locator("#episode-text")).to_have_text("After 12,288 environment steps: 90 steps long.")
+    expect(page.locator("#episode-text")).to_have_text("Filmed after 12,288 environment steps; 90 steps long.")
     canvas = page.locator("#episode-canvas")
     before = canvas.get_attribute("data-frame")
     wait_until(lambda: canvas.get_attribute("data-frame") != before, page)

@@ -220,7 +220,7 @@ def test_a_sweep_that_is_terminated_ends_as_by_ctrl_c(
 def test_a_complete_run_and_other_settings_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = RunFolder.create(tmp_path / "run", small())
     for words, message in (
-        (["--resume"], "needs the folder"),
+        (["--resume"], "needs the run folder"),
         (["--resume", str(tmp_path / "nothing")], "is not a run folder"),
         (["--resume", str(folder.path), "--seed", "4"], "keeps the run's settings"),
         (["--resume", str(folder.path), "--ppo.num-env-runners", "2"], "with preferences.mode=asynchronous"),

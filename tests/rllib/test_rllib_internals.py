@@ -49,6 +49,7 @@ def test_rllib_logs_no_notes_on_its_past_interfaces(caplog: pytest.LogCaptureFix
 
     for logger in loggers:
         logger.addHandler(caplog.handler)
+        caplog.set_level(logging.WARNING, logger=logger.name)  # other tests quiet Ray
     try:
         assert len(logged(PPOConfig())) == 2
         assert logged(PreferencePPOConfig()) == set()

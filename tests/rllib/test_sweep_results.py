@@ -60,10 +60,10 @@ def test_the_first_of_the_table_is_marked_as_the_best_and_is_the_one_in_the_file
         (
             ray.exceptions.ActorDiedError(),
             "/runs/sweep/trial_a/checkpoint_000003",
-            "trial_a: its process died; it restarts from its last checkpoint, checkpoint_000003 (restart 2 of 10)",
+            "trial_a: its process died; restarting from its last checkpoint, checkpoint_000003 (restart 2 of 10)",
         ),
-        (ValueError("a\nb\n"), None, "trial_a: b; it restarts from the beginning (restart 2 of 10)"),
-        (ValueError(), None, "trial_a: ValueError; it restarts from the beginning (restart 2 of 10)"),
+        (ValueError("a\nb\n"), None, "trial_a: b; restarting from the beginning (restart 2 of 10)"),
+        (ValueError(), None, "trial_a: ValueError; restarting from the beginning (restart 2 of 10)"),
     ],
 )
 def test_a_trial_that_is_lost_says_that_it_restarts(

@@ -236,7 +236,7 @@ def test_a_policy_is_recorded_cloned_and_trained_on(
     assert recorded.timeouts is not None
     assert recorded.timeouts.sum() == 3
     folder = new_run(tmp_path / "run", small(seed=7), Start(demonstrations=str(demos), cloning_epochs=5), say=print)
-    assert "imitating 600 demonstrated steps" in capsys.readouterr().out
+    assert "pretraining the policy on 600 demonstrated steps" in capsys.readouterr().out
     cloned = load_file(folder.start / "policy.safetensors")
     config = PreferencePPOConfig.from_experiment(folder.experiment()).preferences(store=tmp_path / "store")
     algorithm = config.start_from(policy=folder.start / "policy.safetensors").build_algo()

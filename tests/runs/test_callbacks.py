@@ -107,7 +107,7 @@ def test_a_failing_callback_stops_the_run_which_resumes_with_nothing_lost(tmp_pa
 def example_in_the_docs() -> Callback:
     """The callback that docs/metrics.md shows."""
     (code,) = re.findall(r"```python\n(.*?class .*?)```", (ROOT / "docs" / "metrics.md").read_text(), re.DOTALL)
-    assert len(code.splitlines()) <= 20
+    assert len(code.splitlines()) <= 25
     names: dict[str, Any] = {"__name__": "docs"}
     exec(code, names)
     return cast(Callback, names["Best"]())

@@ -78,5 +78,5 @@ def test_a_relabelled_buffer_holds_what_the_newest_version_says(
 def test_a_buffer_of_other_observations_is_refused(in_process: SimpleNamespace) -> None:
     with make() as env:
         agent = SAC("MlpPolicy", VecFrameStack(DummyVecEnv([lambda: env]), 2), **SMALL)
-        with pytest.raises(ValueError, match=r"shape \(6,\), and the environment returns \(3,\)"):
+        with pytest.raises(ValueError, match=r"shape \(6,\), but the environment returns \(3,\)"):
             relabel_replay_buffer(agent, env)

@@ -37,8 +37,8 @@ export function showEpisodes(playing) {
         shown = episode.film.id;
       }
       const steps = Number(episode.steps ?? 0).toLocaleString("en");
-      const long = episode.ended === false ? `: first ${steps} steps of an episode` : `: ${steps} steps long`;
-      byId("episode-text").textContent = `After ${Number(episode.env_steps ?? 0).toLocaleString("en")} environment steps${long}.`;
+      const long = episode.ended === false ? `its first ${steps} steps` : `${steps} steps long`;
+      byId("episode-text").textContent = `Filmed after ${Number(episode.env_steps ?? 0).toLocaleString("en")} environment steps; ${long}.`;
     } catch {
       // Retried at the next poll; the clips matter more.
     }

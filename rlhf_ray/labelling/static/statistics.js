@@ -28,7 +28,7 @@ const COLUMNS = [
   { title: "Ties", means: "share of “equal” answers", text: (row) => percent(row.ties) },
   {
     title: "A chosen",
-    means: "share of answers for A, ties excluded; about half, because sides are random",
+    means: "share of answers for A, ties excluded; should be about half, because sides are random",
     text: (row) => percent(row.left_share),
     odd: (row) => row.labels >= 30 && told(row.left_share, (share) => Math.abs(share - 0.5) > 0.2),
   },
