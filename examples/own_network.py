@@ -8,8 +8,8 @@ The same from the command line, in the folder of this file:
     rlhf-ray train pendulum --reward-model.network own_network:Linear
 
 Pendulum's reward is -(θ² + 0.1 ω² + 0.001 u²). The network gets its three terms and learns their weights from 100 comparisons: θ²
-counts most. (u² hardly changes the reward, so comparisons say little about its weight.) In about a minute the true return rises from
--1200 to above -700.
+counts most. (u² hardly changes the reward, so comparisons say little about its weight.) In about a minute the true return rises
+from -1200 to above -700.
 """
 
 import torch

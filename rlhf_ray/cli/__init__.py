@@ -52,8 +52,8 @@ USAGE = """usage: rlhf-ray COMMAND …
 PRESET is one of {presets};
 or an environment id, which uses the default settings; or a JSON file of settings (a run's config.json, a sweep's best.json).
 If a file names an environment or a part as module:Name, allow it with --allow-import MODULE, because importing runs its code.
-`rlhf-ray COMMAND --help` describes a command, `rlhf-ray train PRESET --help` every setting. With --debug (or RLHF_RAY_DEBUG=1), every
-command shows full tracebacks."""
+`rlhf-ray COMMAND --help` describes a command, `rlhf-ray train PRESET --help` every setting. With --debug (or RLHF_RAY_DEBUG=1),
+every command shows full tracebacks."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

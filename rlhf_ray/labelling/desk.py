@@ -436,7 +436,10 @@ class Desk:
         if situation.wanted is not None and labels >= situation.wanted:
             return f"All {situation.wanted} labels are in, and training continues with them. Thank you!"
         if self.queue.open(annotator):
-            return "The remaining pairs are on another page of yours, or their answers are being saved. If a page crashed, reload this one."
+            return (
+                "The remaining pairs are on another page of yours, or your answers are being saved. "
+                "If a page crashed, reload this one."
+            )
         if self.queue.open():
             reason = "All open pairs are with other annotators or already answered by you. More will come."
         else:
