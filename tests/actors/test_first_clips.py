@@ -89,7 +89,8 @@ def test_helpers_make_parts_once_they_are_ready_and_are_ended() -> None:
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("mode", ["asynchronous", pytest.param("synchronous", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
 def test_the_first_pair_is_asked_before_the_last_clip_is_filmed(tmp_path: Path, mode: Any) -> None:
     over, said = threading.Event(), list[str]()
     preferences, slow = dataclasses.replace(PREFERENCES, mode=mode), partial(SlowlyDrawn, (20,), numbered=False)

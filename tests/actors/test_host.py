@@ -77,6 +77,7 @@ def test_what_one_raises_arrives_as_it_is_and_harms_none(executor: RayExecutor) 
         executor.stop(quick)
 
 
+@pytest.mark.soak
 def test_a_ring_whose_shared_process_is_killed_loses_no_label(tmp_path: Path, executor: RayExecutor) -> None:
     preferences = PreferenceSettings(
         mode="asynchronous", comparisons=20, initial_comparisons=6, rounds=4, answer_seconds=0.02

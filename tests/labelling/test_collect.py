@@ -24,6 +24,7 @@ from tests.labelling.person import Person
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlhf_ray.labelling.collect.LOOK_EVERY", 0.02)
+    monkeypatch.setattr("rlhf_ray.labelling.collect.FAREWELL", 0.04)
 
 
 def with_films(count: int, number: int) -> tuple[Pairs, list[Film]]:

@@ -255,7 +255,7 @@ def test_instructions_are_text(visit):
 def test_of_an_episode_that_was_cut_the_page_says_so(visit, desk):
     desk.episode_ended = False
     page = visit()
-    expect(page.locator("#episode-text")).to_contain_text("first 90 steps of an episode.")
+    expect(page.locator("#episode-text")).to_contain_text("; its first 90 steps.")
 
 
 def test_the_agent_plays_beside_the_clips(visit):

@@ -21,6 +21,7 @@ PAGE = LabellingSettings(annotators=("ada",), port=0, catch_share=0.0)
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlhf_ray.labelling.collect.LOOK_EVERY", 0.02)
+    monkeypatch.setattr("rlhf_ray.labelling.collect.FAREWELL", 0.04)
 
 
 def _label(source: str, store: Path, environment: str, comparisons: int, **options: Any) -> int:
@@ -84,6 +85,7 @@ def test_people_label_what_random_actions_do_from_the_first_two_clips_on_and_lat
     assert (better == (stored.preferences == 1)).all()
 
 
+@pytest.mark.soak
 def test_people_label_recorded_steps_and_then_the_store_they_made(tmp_path: Path) -> None:
     _dots(tmp_path / "dots.npz")
     assert _label(str(tmp_path / "dots.npz"), tmp_path / "one", "rlhf_ray/MovingDot-v0", 5) == 5

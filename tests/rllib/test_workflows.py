@@ -111,7 +111,7 @@ def test_a_run_starts_from_stored_labels_and_asks_only_for_what_is_missing(
 
 
 @pytest.mark.usefixtures("ring_in_process")
-@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("mode", ["synchronous", pytest.param("asynchronous", marks=pytest.mark.soak)])
 def test_where_all_labels_are_there_none_is_asked_and_the_fit_takes_the_steps_of_all_rounds(
     trained_run: RunFolder, tmp_path: Path, mode: Any
 ) -> None:
