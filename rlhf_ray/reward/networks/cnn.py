@@ -68,7 +68,9 @@ class CNN(nn.Module):
         n, length = inputs["features"].shape[:2]
         features = inputs["features"].flatten(0, 1).expand(self.members, n * length, -1)
         if self.convolutions is not None:
-            pixels = self._images(inputs["frames"]).permute(0, 3, 1, 2).float().mul_(1.0 / 255.0)
+            images = self._images(inputs["frames"]).permute(0, 3, 1, 2)
+            # In place only on a new tensor: float images are the caller's, who may want their gradients.
+            pixels = images * (1.0 / 255.0) if images.is_floating_point() else images.float().mul_(1.0 / 255.0)
             encoded = torch.stack([convolve(pixels) for convolve in self.convolutions])
             features = torch.cat([encoded, features], -1)
         rewards: Tensor = self.head(features)

@@ -40,7 +40,9 @@ class ActionEncoder:
         self.low, self.scale = torch.as_tensor(low, dtype=torch.float32), torch.as_tensor(scale, dtype=torch.float32)
 
     def __call__(self, actions: Tensor) -> Tensor:
-        """Encode actions ``[..., *action_shape]`` as ``[..., size]`` float32."""
+        """Encode actions ``[..., *action_shape]`` as ``[..., size]`` float32. One-hot floats ``[..., size]`` stay as they are."""
+        if self.discrete and actions.is_floating_point():
+            return actions
         if self.discrete:
             return nn.functional.one_hot((actions - int(self.low)).long(), self.size).float()
         return (actions.float() - self.low.to(actions.device)) / self.scale.to(actions.device)

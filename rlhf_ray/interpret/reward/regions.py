@@ -1,0 +1,88 @@
+"""Regions: the parts of an observation that tools remove, exchange and name."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlhf_ray.data.arrays import Array, BoolArray
+from rlhf_ray.data.images import is_image
+
+PATCHES = 8
+"""Patches per side of an image."""
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Parts of an observation that don't overlap and together cover it: features, grid cells or image patches.
+
+    Attributes:
+        names: one for each region, for example ``angle``, ``cell (2, 9)``, ``rows 0-7, columns 8-15``.
+        masks: ``[regions, *observation_shape]`` bool.
+        layout: ``(rows, columns)`` of the regions for drawing; ``(1, regions)`` for features.
+        kind: "feature", "cell" or "patch".
+    """
+
+    names: tuple[str, ...]
+    masks: BoolArray
+    layout: tuple[int, int]
+    kind: str
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def sums(self, values: Array) -> Array:
+        """Sum ``values`` ``[n, *observation_shape]`` within each region: ``[n, regions]``."""
+        flat = values.reshape(len(values), -1)
+        return flat @ self.masks.reshape(len(self), -1).T.astype(flat.dtype)
+
+    def join(self, which: Sequence[int]) -> BoolArray:
+        """Return the union of some regions, a mask ``[*observation_shape]``."""
+        joined: BoolArray = self.masks[list(which)].any(0)
+        return joined
+
+
+def regions_of(
+    space: gym.Space[Any],
+    grid: tuple[int, int] | None = None,
+    names: Sequence[str] | None = None,
+    patches: int = PATCHES,
+) -> Regions:
+    """Divide the observations of ``space``.
+
+    Args:
+        space: Box. An image is divided into ``patches`` x ``patches`` patches over all its channels, a grid into its cells, any
+            other vector into its features.
+        grid: (rows, columns) if the observations are grids, flat or not.
+        names: names of a vector's features.
+        patches: patches per side of an image.
+
+    Raises:
+        ValueError: ``space`` has no parts (Discrete).
+    """
+    if not isinstance(space, gym.spaces.Box):
+        raise ValueError(f"Observations of {space} have no parts.")
+    shape = space.shape
+    size = int(np.prod(shape))
+    if grid is not None and size == grid[0] * grid[1]:
+        masks = np.eye(size, dtype=bool).reshape(size, *shape)
+        cells = [f"cell ({row}, {column})" for row in range(grid[0]) for column in range(grid[1])]
+        return Regions(tuple(cells), masks, grid, "cell")
+    if is_image(space) or (len(shape) == 3 and min(shape[:2]) > 1):
+        height, width = shape[:2]
+        rows, columns = (np.linspace(0, side, min(patches, side) + 1).round().astype(int) for side in (height, width))
+        found, called = [], []
+        for top, bottom in itertools.pairwise(rows):
+            for left, right in itertools.pairwise(columns):
+                mask = np.zeros(shape, bool)
+                mask[top:bottom, left:right] = True
+                found.append(mask)
+                called.append(f"rows {top}-{bottom - 1}, columns {left}-{right - 1}")
+        return Regions(tuple(called), np.stack(found), (len(rows) - 1, len(columns) - 1), "patch")
+    called = list(names) if names is not None and len(names) == size else [f"feature {i}" for i in range(size)]
+    return Regions(tuple(called), np.eye(size, dtype=bool).reshape(size, *shape), (1, size), "feature")

@@ -1,0 +1,16 @@
+"""The report's sections: one file per tool, in the order of the report."""
+
+from __future__ import annotations
+
+import importlib
+
+from rlhf_ray.interpret.reward.section import Tool
+
+NAMES: tuple[str, ...] = ()
+"""The tools, in the order of the report: each is a module of this package with ``NAME``, ``TITLE``, ``unsuitable``, ``look``."""
+
+
+def tool(name: str) -> Tool:
+    """Import the tool ``name``."""
+    module: Tool = importlib.import_module(f"{__name__}.{name}")  # type: ignore[assignment]
+    return module

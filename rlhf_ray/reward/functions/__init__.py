@@ -1,0 +1,27 @@
+"""Reward functions: one interface for any reward, learned or written. One file per kind.
+
+Everything that measures, changes or explains a reward takes a `RewardFunction`:
+
+* `EnsembleReward`: a `rlhf_ray.reward.RewardEnsemble`, learned from comparisons or by supervision;
+* `ImitationReward`: any ``RewardNet`` of `imitation`;
+* `TableReward`: a table over states, actions and next states;
+* `CallableReward`: any function of ``(observations, actions, next_observations, terminated)``.
+"""
+
+from rlhf_ray.reward.functions.ensemble import EnsembleReward
+from rlhf_ray.reward.functions.function import INPUTS, Input, NotDifferentiableError, RewardFunction, TorchReward
+from rlhf_ray.reward.functions.imitation import ImitationReward
+from rlhf_ray.reward.functions.plain import CallableReward
+from rlhf_ray.reward.functions.table import TableReward
+
+__all__ = [
+    "INPUTS",
+    "CallableReward",
+    "EnsembleReward",
+    "ImitationReward",
+    "Input",
+    "NotDifferentiableError",
+    "RewardFunction",
+    "TableReward",
+    "TorchReward",
+]

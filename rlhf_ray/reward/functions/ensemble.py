@@ -1,0 +1,56 @@
+"""A reward ensemble of ours as a reward function."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.reward.functions.function import Input, RewardFunction, TorchReward
+from rlhf_ray.reward.networks import CNN, MLP
+
+
+class EnsembleReward(TorchReward):
+    """A `RewardEnsemble`: the mean of its members' normalised rewards.
+
+    Args:
+        ensemble: the reward model; later changes to it have no effect.
+        name: short name for reports.
+    """
+
+    module: RewardEnsemble
+
+    def __init__(self, ensemble: RewardEnsemble, name: str = "learned reward"):
+        super().__init__(ensemble)
+        self.name = name
+        self.observation_space, self.action_space = ensemble.observation_space, ensemble.action_space
+        settings = ensemble.settings
+        used: dict[Input, bool] = {
+            "state": settings.use_state,
+            "action": settings.use_action,
+            "next_state": settings.use_next_state,
+            "done": settings.use_done,
+        }
+        own = not isinstance(ensemble.networks, MLP | CNN)  # a network of the user's own may use what it likes
+        self.inputs = frozenset(name for name, is_used in used.items() if is_used or own)
+        self._choices_as_numbers = own
+
+    def member_tensor(
+        self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
+    ) -> Tensor:
+        """Compute each member's normalised reward, ``[members, n]``."""
+        if self._choices_as_numbers and actions.dim() == 2 and not self.action_space.shape:
+            actions = actions.argmax(1) + int(getattr(self.action_space, "start", 0))
+        frames = torch.stack([observations, next_observations], 1)
+        inputs = self.module.networks.encode(frames, actions.unsqueeze(1), terminated)
+        raw: Tensor = self.module.networks(inputs).squeeze(-1)
+        return (raw - self.module.reward_mean[:, None]) / self.module.reward_std[:, None]
+
+    def fresh(self, seed: int) -> RewardFunction:
+        """Return an ensemble with the same settings, spaces and normalisers, and new weights."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            ensemble = RewardEnsemble(self.module.observation_space, self.action_space, self.module.settings)
+        ensemble.reward_mean.copy_(self.module.reward_mean)
+        ensemble.reward_std.copy_(self.module.reward_std)
+        return EnsembleReward(ensemble, f"{self.name}, untrained")

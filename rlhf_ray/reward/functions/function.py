@@ -1,0 +1,186 @@
+"""The interface of reward functions, and what those made of torch modules share."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.transitions import Transitions
+
+Input = Literal["state", "action", "next_state", "done"]
+INPUTS: tuple[Input, ...] = ("state", "action", "next_state", "done")
+
+CHUNK = 2048
+"""Steps per forward pass without gradients. Bounds memory for images."""
+
+
+class NotDifferentiableError(SettingError):
+    """A tool needs gradients and the reward function has none."""
+
+
+class RewardFunction(ABC):
+    """A reward ``(observations, actions, next_observations, terminated) -> rewards``, in batches.
+
+    Attributes:
+        name: short name for reports.
+        observation_space: Box (vectors, grids, images with any number of channels, frame stacks) or Discrete (tables).
+        action_space: Box or Discrete.
+        inputs: the inputs that the reward may depend on. Tools skip the others.
+    """
+
+    name: str
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    inputs: frozenset[Input] = frozenset(INPUTS)
+
+    @abstractmethod
+    def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
+        """Compute the reward of ``n`` steps for each member of an ensemble; other rewards have one member.
+
+        Args:
+            observations: ``[n, *observation_shape]``, as the environment returns them.
+            actions: ``[n, *action_shape]``, as given to the environment.
+            next_observations: ``[n, *observation_shape]``.
+            terminated: ``[n]`` bool.
+
+        Returns:
+            ``[members, n]`` float64.
+        """
+
+    def __call__(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
+        """Compute the reward of ``n`` steps, ``[n]`` float64: the mean over `members`, whose arguments it takes."""
+        rewards: FloatArray = self.members(observations, actions, next_observations, terminated).mean(0)
+        return rewards
+
+    def of(self, steps: Transitions) -> FloatArray:
+        """Compute the reward of each of ``steps``, ``[n]`` float64."""
+        return self(steps.observations, steps.actions, steps.next_observations, steps.terminated)
+
+    def members_of(self, steps: Transitions) -> FloatArray:
+        """Compute the reward of each of ``steps`` for each member, ``[members, n]`` float64."""
+        return self.members(steps.observations, steps.actions, steps.next_observations, steps.terminated)
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether `forward` works."""
+        return False
+
+    def forward(self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor) -> Tensor:
+        """Compute the reward with gradients.
+
+        Args:
+            observations: ``[n, *observation_shape]`` float32, in the environment's units (images 0 to 255).
+            actions: `action_inputs` of the actions.
+            next_observations: as ``observations``.
+            terminated: ``[n]`` float32, 0 or 1.
+
+        Returns:
+            ``[n]`` float32.
+
+        Raises:
+            NotDifferentiableError: the reward has no gradients.
+        """
+        raise NotDifferentiableError(
+            f"The reward {self.name!r} has no gradients; use a tool that needs none, such as occlusion."
+        )
+
+    def action_inputs(self, actions: Array) -> Tensor:
+        """Convert actions to the input of `forward`: one-hot ``[n, choices]`` for Discrete, unchanged for Box; float32."""
+        if isinstance(self.action_space, gym.spaces.Discrete):
+            at = torch.as_tensor(np.asarray(actions).astype(np.int64) - int(self.action_space.start))
+            return nn.functional.one_hot(at, int(self.action_space.n)).float()
+        return torch.as_tensor(np.array(actions, np.float32))
+
+    def tensors(self, steps: Transitions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Convert ``steps`` to the arguments of `forward`: new tensors, without gradients yet."""
+        return (
+            torch.as_tensor(np.array(steps.observations, np.float32)),
+            self.action_inputs(steps.actions),
+            torch.as_tensor(np.array(steps.next_observations, np.float32)),
+            torch.as_tensor(np.array(steps.terminated, np.float32)),
+        )
+
+    def layers(self) -> dict[str, nn.Module]:
+        """Return the layers by name, in order; `forward` runs them, so hooks see their outputs. Empty without layers."""
+        return {}
+
+    def fresh(self, seed: int) -> RewardFunction | None:
+        """Return the same reward function with new random weights, for comparison; None if it has no weights."""
+        return None
+
+
+class TorchReward(RewardFunction):
+    """A reward function made of a torch module. Subclasses write `member_tensor`.
+
+    Args:
+        module: the module; a copy is kept, in evaluation mode, and no activation works in place, so that hooks and gradients see
+            each layer's own output.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.module = copy.deepcopy(module).eval().requires_grad_(False)
+        for each in self.module.modules():
+            if getattr(each, "inplace", False):
+                each.inplace = False
+
+    @abstractmethod
+    def member_tensor(
+        self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
+    ) -> Tensor:
+        """As `RewardFunction.forward`, for each member: ``[members, n]``."""
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether `forward` works."""
+        return True
+
+    def forward(self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor) -> Tensor:
+        """Compute the reward with gradients: see `RewardFunction.forward`."""
+        return self.member_tensor(observations, actions, next_observations, terminated).mean(0)
+
+    def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
+        """Compute the reward of each member, ``[members, n]`` float64."""
+        parts = []
+        with torch.no_grad():
+            for start in range(0, len(terminated), CHUNK):
+                part = slice(start, start + CHUNK)
+                parts.append(
+                    self.member_tensor(
+                        torch.as_tensor(np.array(observations[part], np.float32)),
+                        self.action_inputs(actions[part]),
+                        torch.as_tensor(np.array(next_observations[part], np.float32)),
+                        torch.as_tensor(np.array(terminated[part], np.float32)),
+                    ).double()
+                )
+        rewards: FloatArray = torch.cat(parts, 1).numpy()
+        return rewards
+
+    def layers(self) -> dict[str, nn.Module]:
+        """Return the layers by name: modules without children, in the order of their definition."""
+        return {name: each for name, each in self.module.named_modules() if name and not list(each.children())}
+
+
+def reinitialise(module: nn.Module, seed: int) -> None:
+    """Draw the weights of ``module`` anew, as its layers do when they are made.
+
+    Raises:
+        NotImplementedError: a layer with weights has no ``reset_parameters``.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for each in module.modules():
+            if not list(each.parameters(recurse=False)) and not list(each.buffers(recurse=False)):
+                continue
+            reset = getattr(each, "reset_parameters", None)
+            if reset is not None:
+                reset()
+            elif list(each.parameters(recurse=False)):
+                raise NotImplementedError(f"{type(each).__name__} has no reset_parameters().")

@@ -1,0 +1,113 @@
+"""Reward functions: every kind answers the same call; gradients, layers and members where there are any."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.functions import (
+    CallableReward,
+    EnsembleReward,
+    ImitationReward,
+    NotDifferentiableError,
+    RewardFunction,
+    TableReward,
+)
+from rlhf_ray.settings import RewardModelSettings
+
+VECTOR, IMAGE = gym.spaces.Box(-1, 1, (5,), np.float32), gym.spaces.Box(0, 255, (20, 24, 4), np.uint8)
+DISCRETE, CONTINUOUS = gym.spaces.Discrete(3), gym.spaces.Box(-2, 2, (2,), np.float32)
+ALL = RewardModelSettings(use_next_state=True, use_done=True, ensemble_size=2)
+
+
+def ensemble(observations, actions):
+    torch.manual_seed(0)
+    return EnsembleReward(RewardEnsemble(observations, actions, ALL))
+
+
+def of_imitation(observations, actions):
+    nets = pytest.importorskip("imitation.rewards.reward_nets")
+    make = nets.CnnRewardNet if len(observations.shape) == 3 else nets.BasicRewardNet
+    return ImitationReward(make(observations, actions, use_next_state=True, use_done=True))
+
+
+KINDS = {
+    "ensemble, vectors, discrete": lambda: ensemble(VECTOR, DISCRETE),
+    "ensemble, vectors, continuous": lambda: ensemble(VECTOR, CONTINUOUS),
+    "ensemble, stacked images": lambda: ensemble(IMAGE, DISCRETE),
+    "imitation, vectors": lambda: of_imitation(VECTOR, CONTINUOUS),
+    "imitation, images": lambda: of_imitation(IMAGE, DISCRETE),
+    "table": lambda: TableReward(np.arange(24.0).reshape(4, 6)),
+    "callable": lambda: CallableReward(lambda o, a, n, d: n[:, 0] - d, VECTOR, DISCRETE),
+}
+
+
+def steps_for(reward: RewardFunction, n=7, seed=0):
+    rng = np.random.default_rng(seed)
+    reward.observation_space.seed(seed)
+    reward.action_space.seed(seed)
+    before, actions, after = (
+        np.stack([space.sample() for _ in range(n)])
+        for space in (reward.observation_space, reward.action_space, reward.observation_space)
+    )
+    return Transitions(before, actions, after, rng.random(n) < 0.3, rng.random(n), np.arange(n) // 3, np.arange(n) % 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_answers_the_same_call(kind):
+    reward = KINDS[kind]()
+    steps = steps_for(reward)
+    rewards = reward.of(steps)
+    assert rewards.shape == (7,)
+    assert rewards.dtype == np.float64
+    assert np.allclose(reward.members_of(steps).mean(0), rewards)
+    assert np.allclose(reward.of(steps[2:3]), rewards[2:3], atol=1e-5)
+    if not reward.differentiable:
+        with pytest.raises(NotDifferentiableError):
+            reward.forward(*reward.tensors(steps))
+        return
+    inputs = [of.requires_grad_() for of in reward.tensors(steps)]
+    output = reward.forward(*inputs)
+    assert np.allclose(output.detach().numpy(), rewards, atol=1e-4)
+    grads = torch.autograd.grad(output.sum(), inputs)
+    assert all(grad.abs().sum() > 0 for grad in grads)
+    assert reward.layers()
+    assert not np.allclose(reward.fresh(1).of(steps), reward.fresh(2).of(steps))
+
+
+def test_gradients_are_those_of_the_reward():
+    reward = ensemble(VECTOR, CONTINUOUS)
+    steps = steps_for(reward)
+    inputs = [of.requires_grad_() for of in reward.tensors(steps)]
+    slope = torch.autograd.grad(reward.forward(*inputs).sum(), inputs)[0].numpy()[:, 2]
+    moved = steps.observations.copy()
+    moved[:, 2] += 1e-3
+    assert np.allclose((reward.of(steps.with_(observations=moved)) - reward.of(steps)) / 1e-3, slope, atol=1e-2)
+
+
+def test_an_adapter_keeps_its_own_copy():
+    made = RewardEnsemble(VECTOR, DISCRETE, ALL)
+    reward = EnsembleReward(made)
+    steps = steps_for(reward)
+    before = reward.of(steps)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(1.0)
+    assert np.array_equal(reward.of(steps), before)
+
+
+def test_a_callable_of_the_wrong_shape_says_so():
+    reward = CallableReward(lambda o, a, n, d: o, VECTOR, DISCRETE, "mine")
+    with pytest.raises(SettingError, match=r"'mine' returned shape \(7, 5\) for 7 steps; it must return \(7,\)"):
+        reward.of(steps_for(reward))
+
+
+def test_splits_are_by_episode():
+    steps = steps_for(ensemble(VECTOR, DISCRETE), n=30)
+    train, test = steps.split(0.3, np.random.default_rng(0))
+    assert len(train) + len(test) == 30
+    assert not set(train.episodes) & set(test.episodes)
+    assert len(set(test.episodes)) == 3
