@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class Transitions:
         own = {name: value[index] for name, value in vars(self).items() if name != "columns"}
         return Transitions(**own, columns={name: value[index] for name, value in self.columns.items()})
 
-    def with_(self, **changes: Array) -> Transitions:
+    def with_(self, **changes: Any) -> Transitions:
         """Return the same steps with some arrays replaced."""
         return replace(self, **changes)
 

@@ -39,12 +39,12 @@ class Regions:
     def sums(self, values: Array) -> Array:
         """Sum ``values`` ``[n, *observation_shape]`` within each region: ``[n, regions]``."""
         flat = values.reshape(len(values), -1)
-        return flat @ self.masks.reshape(len(self), -1).T.astype(flat.dtype)
+        sums: Array = flat @ self.masks.reshape(len(self), -1).T.astype(flat.dtype)
+        return sums
 
     def join(self, which: Sequence[int]) -> BoolArray:
         """Return the union of some regions, a mask ``[*observation_shape]``."""
-        joined: BoolArray = self.masks[list(which)].any(0)
-        return joined
+        return np.asarray(self.masks[list(which)].any(0))
 
 
 def regions_of(

@@ -129,7 +129,7 @@ class TorchReward(RewardFunction):
         self.module = copy.deepcopy(module).eval().requires_grad_(False)
         for each in self.module.modules():
             if getattr(each, "inplace", False):
-                each.inplace = False
+                setattr(each, "inplace", False)  # noqa: B010 (modules type their attributes as tensors)
 
     @abstractmethod
     def member_tensor(

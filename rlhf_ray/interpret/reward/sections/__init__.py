@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import cast
 
 from rlhf_ray.interpret.reward.section import Tool
 
@@ -12,5 +13,4 @@ NAMES: tuple[str, ...] = ()
 
 def tool(name: str) -> Tool:
     """Import the tool ``name``."""
-    module: Tool = importlib.import_module(f"{__name__}.{name}")  # type: ignore[assignment]
-    return module
+    return cast(Tool, importlib.import_module(f"{__name__}.{name}"))
