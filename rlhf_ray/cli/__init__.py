@@ -1,4 +1,4 @@
-"""The command line: `rlhf-ray train | evaluate | record | label | links | fit | tune | submit | ps | stop | store | doctor`."""
+"""The command line, `rlhf-ray COMMAND`: see `COMMANDS`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ COMMANDS = {
     "fit": "fit:run",
     "label": "label:run",
     "links": "links:run",
+    "interpret": "interpret:run",
     "tune": "tune:run",
     "store": "store:run",
     "submit": "cluster:submit",
@@ -41,6 +42,7 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray label SOURCE --store STORE         collect comparisons from people, without training
   rlhf-ray links RUN [--revoke NAME]          show, renew or revoke the annotators' links to a labelling page
   rlhf-ray fit STORE [--out FOLDER]           fit a reward model to stored labels
+  rlhf-ray interpret reward RUN               report what a run's learned reward looks at
   rlhf-ray tune PRESET [--trials N …]         search over settings: the preset's search space, or --vary
   rlhf-ray tune --resume FOLDER               resume a stopped or killed sweep
   rlhf-ray submit -- COMMAND …                run one of these commands on a cluster

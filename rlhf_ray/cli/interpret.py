@@ -1,0 +1,146 @@
+"""`rlhf-ray interpret`: what does a reward look at?"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.data.errors import SettingError
+
+if TYPE_CHECKING:
+    from rlhf_ray.data.transitions import Transitions
+    from rlhf_ray.interpret.reward.report import Report
+    from rlhf_ray.reward.functions import RewardFunction
+
+USAGE = """usage: rlhf-ray interpret reward RUN [--out FOLDER] [--OPTION VALUE …]
+       rlhf-ray interpret reward --model PATH --data PATH [--OPTION VALUE …]
+
+  reward       a report: what the reward seems to reward, what it ignores, which checks failed, with the evidence
+
+RUN is a run folder. `rlhf-ray interpret reward --help` describes every option."""
+
+SUBJECTS = {"reward": "interpret:reward"}
+"""``module:function`` of what there is to interpret, in this package."""
+
+
+@dataclass(frozen=True)
+class InterpretReward:
+    """Report what a reward looks at: one HTML page and a JSON twin. A stopped report continues where it stopped."""
+
+    run: tyro.conf.Positional[Path | None] = None
+    """The run folder. Its reward model is examined on new steps of its policy."""
+    model: Path | None = None
+    """A reward instead of the run's: a reward model's folder, a table (.npz), or a network saved by imitation (.pt)."""
+    data: Path | None = None
+    """Steps to look at instead of new ones: a recording of `rlhf-ray record`, an .npz, or trajectories saved by imitation."""
+    environment: str | None = None
+    """The environment, for its grid, its features' names and the incentive test. Not needed with RUN or a recording."""
+    out: Path | None = None
+    """The report's folder. Default: interpret/reward in the run folder, or reward_report."""
+    tools: tuple[str, ...] = ()
+    """Run these tools only."""
+    effort: float = 1.0
+    """Amount of work: 0.2 for a quick look, 3 for a thorough one."""
+    gamma: float | None = None
+    """Discount factor of the agent that learns from the reward. Default: the run's, else 0.99."""
+    seed: int = 0
+    """Random seed."""
+
+
+def run(words: list[str]) -> None:
+    """Run the command."""
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE)
+        sys.exit(0 if words else 2)
+    if words[0] not in SUBJECTS:
+        raise SettingError(f"`rlhf-ray interpret {words[0]}` does not exist; it is one of: {', '.join(SUBJECTS)}.")
+    module, _, function = SUBJECTS[words[0]].partition(":")
+    getattr(importlib.import_module(f"rlhf_ray.cli.{module}"), function)(words[1:])
+
+
+def reward(words: list[str]) -> None:
+    """Run `rlhf-ray interpret reward`."""
+    command: InterpretReward = parse_arguments(InterpretReward, "rlhf-ray interpret reward", words)
+    if command.run is None and (command.model is None or command.data is None):
+        raise SettingError("Give a run folder, or both --model and --data.")
+    if not 0 < command.effort <= 100:
+        raise SettingError(f"--effort is {command.effort}; it must be above 0 and at most 100.")
+    import torch
+
+    from rlhf_ray.data.places import in_job
+    from rlhf_ray.interpret.reward.report import one_after_another, write_report
+    from rlhf_ray.interpret.reward.section import Subject
+    from rlhf_ray.interpret.reward.sections import NAMES
+    from rlhf_ray.runs.interpret import default_out, over_ray, regions_in
+    from rlhf_ray.runs.steps import Steps
+
+    if unknown := [name for name in command.tools if name not in NAMES]:
+        raise SettingError(f"--tools has {unknown[0]!r}; the tools are {', '.join(NAMES)}.")
+    torch.set_num_threads(1)
+    function, data, environment, gamma = _subject(command)
+    subject = Subject(
+        function,
+        data,
+        command.gamma or gamma,
+        command.seed,
+        environment,
+        regions_in(environment, function),
+        command.effort,
+    )
+    names = command.tools or NAMES
+    with Steps("tools", len(names)) as steps:
+        report = write_report(
+            subject,
+            command.out or default_out(command.run or Path()),
+            names=names,
+            about={
+                "model": str(command.model or command.run),
+                "data": str(command.data or "new rollouts of the run's policy"),
+            },
+            runner=over_ray if in_job() else one_after_another,
+            told=lambda name, kept: steps.done(f"{name} (kept)" if kept else name),
+        )
+    _say(report)
+
+
+def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str | None, float]:
+    """Load the reward and the steps; return them with the environment's name and the discount."""
+    from rlhf_ray.reward.ensemble import RewardEnsemble
+    from rlhf_ray.reward.functions import EnsembleReward
+    from rlhf_ray.runs.folder import RunFolder
+    from rlhf_ray.runs.interpret import steps_of_run
+
+    assert command.run is not None
+    folder = RunFolder.open(command.run)
+    experiment = folder.experiment()
+    function = EnsembleReward(RewardEnsemble.load(command.model or folder.reward_model))
+    data = steps_of_run(folder, command.seed)
+    return function, data, command.environment or experiment.environment, experiment.ppo.gamma
+
+
+def _say(report: Report) -> None:
+    """Print the verdict."""
+    from rich.console import Console
+
+    from rlhf_ray.interpret.reward.report.verdict import MOST
+
+    console = Console()
+    heads = {
+        "rewards": "It seems to reward",
+        "ignores": "It ignores",
+        "warnings": "Warnings",
+        "failed": "Failed checks",
+    }
+    for kind, head in heads.items():
+        said = getattr(report.verdict, kind)
+        if said:
+            console.print(head, style="bold")
+            for each in said[:MOST]:
+                console.print(f"  {each.text}", highlight=False, markup=False)
+    console.print(f"report: {report.page}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,57 @@
+"""How a reward compares with the true one, and with itself: correlations, members, distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+
+RESAMPLES = 300
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % bootstrap interval over episodes; NaN bounds with fewer than three episodes."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        bounds = "" if np.isnan(self.low) else f" ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.value:.2f}{bounds}"
+
+
+def correlation(first: Array, second: Array, rank: bool = False) -> float:
+    """Compute Pearson's (or Spearman's) correlation; 0 if either is constant."""
+    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return 0.0
+    if rank:
+        first, second = stats.rankdata(first), stats.rankdata(second)
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def over_episodes(
+    figure: Callable[[IntArray], float], episodes: IntArray, rng: np.random.Generator, resamples: int = RESAMPLES
+) -> Estimate:
+    """Compute ``figure(index of steps)`` for all steps and its bootstrap interval, drawing whole episodes."""
+    names, inverse = np.unique(episodes, return_inverse=True)
+    where = [np.flatnonzero(inverse == i) for i in range(len(names))]
+    value = figure(np.arange(len(episodes)))
+    if len(names) < 3:
+        return Estimate(value, float("nan"), float("nan"))
+    drawn = [
+        figure(np.concatenate([where[i] for i in rng.integers(len(names), size=len(names))])) for _ in range(resamples)
+    ]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Estimate(value, float(low), float(high))
+
+
+def episode_sums(values: FloatArray, episodes: IntArray) -> FloatArray:
+    """Sum ``values`` within each episode: ``[episodes]``, in the order of their numbers."""
+    _, inverse = np.unique(episodes, return_inverse=True)
+    return np.bincount(inverse, values)

@@ -1,0 +1,135 @@
+"""Section: does the reward agree with the true one, and do its members agree with each other?"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from rlhf_ray.interpret.reward.overview import Estimate, correlation, episode_sums, over_episodes
+from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
+
+NAME = "overview"
+TITLE = "Agreement with the true reward"
+
+GOOD_RANK = 0.8
+"""Rank correlation with the true reward above which a reward counts as agreeing. Rewards that trained agents as well as the true
+reward had 0.9 and more."""
+
+
+def unsuitable(subject: Subject) -> str | None:
+    """Return why there is nothing to say: no steps."""
+    return None if len(subject.data) else "There are no steps to look at."
+
+
+def look(subject: Subject) -> Section:
+    """Compare the reward with the true one, and its members with each other."""
+    data = subject.data
+    members = subject.reward.members_of(data)
+    rewards = members.mean(0)
+    deviation = float(rewards.std())
+    statements: list[Statement] = []
+    checks = [
+        Check(
+            "the reward varies",
+            deviation > 0,
+            deviation,
+            "> 0",
+            "" if deviation > 0 else "The reward is the same for every step. It can teach an agent nothing.",
+        )
+    ]
+    quantiles = [float(q) for q in np.quantile(rewards, [0.0, 0.05, 0.5, 0.95, 1.0])]
+    tables = [
+        Table(["", "minimum", "5 %", "median", "95 %", "maximum"], [["given reward", *quantiles]], "Distribution")
+    ]
+    values = {"reward_mean": float(rewards.mean()), "reward_std": deviation, "reward_quantiles": quantiles}
+    known = np.isfinite(data.rewards)
+    pictures = []
+    if known.any() and deviation > 0:
+        true, given, episodes = data.rewards[known], rewards[known], data.episodes[known]
+        values["true_quantiles"] = [float(q) for q in np.quantile(true, [0.0, 0.05, 0.5, 0.95, 1.0])]
+        tables[0] = Table(
+            tables[0].columns, [*tables[0].rows, ["true reward", *values["true_quantiles"]]], "Distribution"
+        )
+        if np.ptp(true) == 0:
+            statements.append(
+                Statement(
+                    "warning",
+                    f"The true reward is {true[0]:g} at every recorded step: agreement can't be measured on this data.",
+                    1.0,
+                )
+            )
+        else:
+            rng = subject.rng("overview")
+            by_step = {
+                name: over_episodes(lambda at, rank=rank: correlation(true[at], given[at], rank), episodes, rng)
+                for name, rank in (("linear", False), ("rank", True))
+            }
+            sums = episode_sums(given, episodes), episode_sums(true, episodes)
+            by_return = over_episodes(
+                lambda at: correlation(sums[0][at], sums[1][at], True), np.arange(len(sums[0])), rng
+            )
+            tables.append(_agreement(by_step, by_return))
+            values |= {"correlation": {**{k: vars(v) for k, v in by_step.items()}, "of_returns": vars(by_return)}}
+            rank = by_step["rank"]
+            checks.append(
+                Check(
+                    "it ranks steps like the true reward",
+                    rank.value >= GOOD_RANK,
+                    rank.value,
+                    f"≥ {GOOD_RANK}",
+                    ""
+                    if rank.value >= GOOD_RANK
+                    else "A shaped reward may rank steps differently and still be right: see the distances and the incentive test.",
+                )
+            )
+            statements.append(_says(by_step["linear"], rank, by_return))
+            pictures.append(
+                Picture("against_true", _scatter(true, given), "Given against true reward, one point per step.")
+            )
+    if len(members) > 1 and deviation > 0:
+        pairs = [correlation(members[i], members[j]) for i in range(len(members)) for j in range(i)]
+        values["members_correlation"] = float(np.mean(pairs))
+        checks.append(
+            Check(
+                "its members agree",
+                values["members_correlation"] > 0.7,
+                values["members_correlation"],
+                "mean correlation > 0.7",
+                ""
+                if values["members_correlation"] > 0.7
+                else "The ensemble's members give different rewards to the same steps.",
+            )
+        )
+    return Section(NAME, TITLE, statements, checks, tables, pictures, values)
+
+
+def _agreement(by_step: dict[str, Estimate], by_return: Estimate) -> Table:
+    rows = [
+        ["linear, of steps", by_step["linear"].value, by_step["linear"].low, by_step["linear"].high],
+        ["rank, of steps", by_step["rank"].value, by_step["rank"].low, by_step["rank"].high],
+        ["rank, of episodes' returns", by_return.value, by_return.low, by_return.high],
+    ]
+    return Table(["correlation", "value", "95 % from", "to"], rows, "Correlation with the true reward")
+
+
+def _says(linear: Estimate, rank: Estimate, returns: Estimate) -> Statement:
+    figures = f"correlation {linear}, rank correlation {rank}; of episodes' returns {returns}"
+    if rank.value >= GOOD_RANK:
+        return Statement("rewards", f"What the true reward rewards, as far as these steps show: {figures}.", 10.0)
+    if max(rank.value, linear.value, returns.value) >= 0.5:
+        return Statement("warning", f"It agrees with the true reward only in part: {figures}.", 10.0)
+    return Statement("warning", f"It does not agree with the true reward: {figures}.", 10.0)
+
+
+def _scatter(true: np.ndarray, given: np.ndarray) -> bytes:
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    axes = figure.add_subplot()
+    at = slice(None, None, max(1, len(true) // 3000))
+    axes.plot(true[at], given[at], ".", markersize=3, alpha=0.35, color="#0072b2")
+    axes.set_xlabel("true reward")
+    axes.set_ylabel("given reward")
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=110, metadata={"Software": None})
+    return image.getvalue()

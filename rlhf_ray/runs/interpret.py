@@ -1,0 +1,107 @@
+"""The subject of a reward report: a run's reward, and steps of its policy and of random actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rlhf_ray import envs
+from rlhf_ray.data.images import is_image
+from rlhf_ray.data.rollout import Act, rollout
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.regions import Regions, regions_of
+from rlhf_ray.interpret.reward.report import run_tool
+from rlhf_ray.interpret.reward.section import Section, Subject
+from rlhf_ray.measure.true_return import with_an_end
+from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.policies import newest_policy
+
+STEPS, IMAGE_STEPS = 6000, 1500
+"""Steps to look at, of vectors and of images."""
+
+EPSILON = 0.3
+"""Share of random actions in a third of the steps: between what the policy does and what random actions do."""
+
+
+def steps_of_run(folder: RunFolder, seed: int) -> Transitions:
+    """Roll out a run's newest policy: a third of the steps as it is, a third with random actions among its own, a third random.
+
+    The column ``policy`` says which: 0 the policy, 1 mixed, 2 random.
+    """
+    environment = folder.experiment().environment
+    policy, _ = newest_policy(folder)
+    env = with_an_end(environment)
+    rng = np.random.default_rng([seed, 14])
+    env.action_space.seed(seed)
+    budget = IMAGE_STEPS if is_image(env.observation_space) else STEPS
+
+    def follows(epsilon: float) -> Act:
+        return lambda seen: env.action_space.sample() if rng.random() < epsilon else policy.act(seen, rng)
+
+    parts = []
+    for number, act in enumerate((follows(0.0), follows(EPSILON), follows(1.0))):
+        rolled: list[Transitions] = []
+        while (left := budget // 3 - sum(map(len, rolled))) > 0:
+            # Several short episodes say more than one long one.
+            most = min(left, max(50, budget // 12))
+            trajectory = rollout(env, act, steps=most, seed=int(rng.integers(2**31))).trajectory
+            rolled.append(Transitions.of_trajectories([trajectory]))
+        joined = Transitions.concatenate(rolled)
+        parts.append(joined.with_(columns={"policy": np.full(len(joined), number)}))
+    env.close()  # type: ignore[no-untyped-call]
+    return Transitions.concatenate(parts)
+
+
+def regions_in(environment: str | None, reward: RewardFunction) -> Regions | None:
+    """Divide the observations: into grid cells and named features where the environment tells them."""
+    grid: tuple[int, int] | None = None
+    names: Sequence[str] | None = None
+    if environment is not None:
+        env = envs.make_env(environment)
+        grid = getattr(env.unwrapped, "grid", None)
+        names = getattr(env.unwrapped, "feature_names", None) or FEATURES.get(
+            environment.rpartition("/")[2].rpartition("-")[0]
+        )
+        env.close()  # type: ignore[no-untyped-call]
+    try:
+        return regions_of(reward.observation_space, grid, names)
+    except ValueError:
+        return None
+
+
+FEATURES: dict[str, tuple[str, ...]] = {
+    "Pendulum": ("cos(angle)", "sin(angle)", "angular velocity"),
+    "CartPole": ("cart position", "cart velocity", "pole angle", "pole angular velocity"),
+    "CartPoleFixed": ("cart position", "cart velocity", "pole angle", "pole angular velocity"),
+    "MountainCar": ("position", "velocity"),
+    "MountainCarContinuous": ("position", "velocity"),
+    "Acrobot": (
+        "cos(angle 1)",
+        "sin(angle 1)",
+        "cos(angle 2)",
+        "sin(angle 2)",
+        "angular velocity 1",
+        "angular velocity 2",
+    ),
+}
+"""What the features of gymnasium's environments mean, by the id without namespace and version."""
+
+
+def over_ray(subject: Subject, names: Sequence[str]) -> Iterator[Section]:
+    """Run each tool as a Ray task; yield sections as they finish."""
+    import ray
+
+    ray.init(address="auto", ignore_reinit_error=True, log_to_driver=False)
+    shared, task = ray.put(subject), ray.remote(run_tool)
+    waiting = [task.remote(shared, name) for name in names]
+    while waiting:
+        ready, waiting = ray.wait(waiting)
+        yield from ray.get(ready)
+
+
+def default_out(source: Path) -> Path:
+    """Return the report's folder: ``interpret/reward`` in a run folder, beside any other source."""
+    return source / "interpret" / "reward" if (source / "config.json").exists() else Path("reward_report")
