@@ -23,7 +23,7 @@ def env_creator(name: str) -> Any:
     return _global_registry.get(ENV_CREATOR, name) if _global_registry.contains(ENV_CREATOR, name) else None
 
 
-def skip_notes(algorithm_name: str) -> None:
+def skip_notes(algorithm_name: str = "") -> None:
     """Keep RLlib from logging its notes on interfaces of its past, which no user of ours can act on: it logs each once."""
     for note in (f"{algorithm_name}_on_new_api_stack", "RLModule(config=[RLModuleConfig object])"):
         log_once(note)

@@ -13,6 +13,7 @@ from ray.rllib.core import (
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from rlhf_ray.rllib.policy import CollectorPolicy
+from rlhf_ray.rllib.rllib_internals import skip_notes
 
 
 def load_policy(checkpoint: Path) -> CollectorPolicy:
@@ -24,4 +25,5 @@ def load_policy(checkpoint: Path) -> CollectorPolicy:
     path = checkpoint / COMPONENT_LEARNER_GROUP / COMPONENT_LEARNER / COMPONENT_RL_MODULE / DEFAULT_MODULE_ID
     if not path.is_dir():
         raise ValueError(f"{checkpoint} is not a checkpoint with a policy.")
+    skip_notes()
     return CollectorPolicy(RLModule.from_checkpoint(path))

@@ -54,4 +54,4 @@ def over_episodes(
 def episode_sums(values: FloatArray, episodes: IntArray) -> FloatArray:
     """Sum ``values`` within each episode: ``[episodes]``, in the order of their numbers."""
     _, inverse = np.unique(episodes, return_inverse=True)
-    return np.bincount(inverse, values)
+    return np.asarray(np.bincount(inverse, values), np.float64)

@@ -100,11 +100,15 @@ def write_report(
     for section in runner(subject, [name for name in names if name not in done]):
         if not any(check.name == "the tool ran" for check in section.checks):  # try again next time
             files.save(section, out / "sections" / section.name, mark)
-        done[section.name] = section
+        done[section.name] = files.as_saved(section)
         told(section.name, False)
     sections = tuple(done[name] for name in names)
     found = verdict(sections)
-    facts = {"reward": subject.reward.name, "environment": subject.environment, "steps": len(subject.data)}
+    facts: dict[str, Any] = {
+        "reward": subject.reward.name,
+        "environment": subject.environment,
+        "steps": len(subject.data),
+    }
     facts |= {"episodes": len(np.unique(subject.data.episodes)), "seed": subject.seed, "effort": subject.effort}
     facts |= {"gamma": subject.gamma, **(about or {})}
     twin = {

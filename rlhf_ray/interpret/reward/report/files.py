@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,11 @@ def values(section: Section) -> dict[str, Any]:
     return dict(plain({**own, **parts, "pictures": pictures}))
 
 
+def as_saved(section: Section) -> Section:
+    """Return the section as `load` would: with Python's own numbers."""
+    return _section(values(section), section.pictures)
+
+
 def save(section: Section, folder: Path, fingerprint: str) -> None:
     """Write ``section`` to ``folder``, replacing an earlier one."""
     with whole_folder(folder) as new:
@@ -37,20 +43,23 @@ def load(folder: Path, fingerprint: str) -> Section | None:
         found = json.loads((folder / "section.json").read_text())
         if found["fingerprint"] != fingerprint:
             return None
-        return Section(
-            found["name"],
-            found["title"],
-            [Statement(**each) for each in found["statements"]],
-            [Check(**each) for each in found["checks"]],
-            [Table(**each) for each in found["tables"]],
-            [
-                Picture(
-                    each["name"], (folder / f"{each['name']}.png").read_bytes(), each["caption"], each["crossed_out"]
-                )
-                for each in found["pictures"]
-            ],
-            found["values"],
-            found["skipped"],
-        )
+        pictures = [
+            Picture(each["name"], (folder / f"{each['name']}.png").read_bytes(), each["caption"], each["crossed_out"])
+            for each in found["pictures"]
+        ]
+        return _section(found, pictures)
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def _section(values: dict[str, Any], pictures: Sequence[Picture]) -> Section:
+    return Section(
+        values["name"],
+        values["title"],
+        [Statement(**each) for each in values["statements"]],
+        [Check(**each) for each in values["checks"]],
+        [Table(**each) for each in values["tables"]],
+        pictures,
+        values["values"],
+        values["skipped"],
+    )

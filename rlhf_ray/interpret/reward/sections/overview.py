@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -43,7 +44,11 @@ def look(subject: Subject) -> Section:
     tables = [
         Table(["", "minimum", "5 %", "median", "95 %", "maximum"], [["given reward", *quantiles]], "Distribution")
     ]
-    values = {"reward_mean": float(rewards.mean()), "reward_std": deviation, "reward_quantiles": quantiles}
+    values: dict[str, Any] = {
+        "reward_mean": float(rewards.mean()),
+        "reward_std": deviation,
+        "reward_quantiles": quantiles,
+    }
     known = np.isfinite(data.rewards)
     pictures = []
     if known.any() and deviation > 0:
@@ -63,8 +68,8 @@ def look(subject: Subject) -> Section:
         else:
             rng = subject.rng("overview")
             by_step = {
-                name: over_episodes(lambda at, rank=rank: correlation(true[at], given[at], rank), episodes, rng)
-                for name, rank in (("linear", False), ("rank", True))
+                "linear": over_episodes(lambda at: correlation(true[at], given[at]), episodes, rng),
+                "rank": over_episodes(lambda at: correlation(true[at], given[at], rank=True), episodes, rng),
             }
             sums = episode_sums(given, episodes), episode_sums(true, episodes)
             by_return = over_episodes(
