@@ -8,6 +8,7 @@ from typing import Literal
 from rlhf_ray.settings.checks import name_parts, require, require_choices, require_layers
 
 Activation = Literal["relu", "leaky_relu", "tanh"]
+Output = Literal["reward", "probability", "two_part"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,9 @@ class RewardModelSettings:
     """Number of units in each hidden layer (for a cnn: in each layer after the convolutions)."""
     activation: Activation = "leaky_relu"
     """Activation function of the hidden layers."""
+    output: Output = "reward"
+    """What becomes the reward: reward (the network's output); probability (its sigmoid); two_part (the sigmoid of one network times
+    the output of another). A fit to recorded rewards sets it (`SupervisedSettings.objective`)."""
     use_state: bool = True
     """Whether the observation before the step is an input of the reward."""
     use_action: bool = True
