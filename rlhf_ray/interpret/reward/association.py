@@ -18,7 +18,7 @@ MOST = 400
 
 @dataclass(frozen=True)
 class Association:
-    """How well the true reward of unseen episodes is predicted (R², 1 is perfect, 0 the constant mean) by forests on parts of steps.
+    """How well forests on parts of steps predict the true reward of unseen episodes: R², 1 is perfect, 0 the constant mean.
 
     Attributes:
         part: from the part alone.
@@ -29,7 +29,7 @@ class Association:
     rest: float
 
 
-def association(pairs: Pairs, regions: Regions, mask: BoolArray, most: int = 1200) -> Association | None:
+def association(pairs: Pairs, regions: Regions, mask: BoolArray, most: int = 400) -> Association | None:
     """Measure how well a part, and everything else, predict the true reward of the pairs' steps.
 
     Returns:
@@ -58,7 +58,7 @@ def predicted(numbers: FloatArray, truth: FloatArray, episodes: IntArray) -> flo
         return 0.0
     guess = np.zeros(len(truth))
     for train, test in GroupKFold(3).split(numbers, truth, episodes):
-        forest = ExtraTreesRegressor(40, min_samples_leaf=2, max_features=0.5, random_state=0, n_jobs=1)
+        forest = ExtraTreesRegressor(24, min_samples_leaf=2, max_features=0.5, random_state=0, n_jobs=1)
         guess[test] = forest.fit(numbers[train], truth[train]).predict(numbers[test])
     return float(1 - np.mean((guess - truth) ** 2) / np.var(truth))
 

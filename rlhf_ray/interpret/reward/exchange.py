@@ -60,8 +60,8 @@ class Background(Part):
         for mask, name in ((self.state, "observations"), (self.next_state, "next_observations")):
             if mask is not None:
                 images = getattr(own, name)
-                colour, where = _background(images)
-                painted, _ = _background(getattr(donor, name))
+                where = _background(images)[1]
+                painted = _background(getattr(donor, name))[0]
                 changes[name] = np.where(where[..., None], painted[:, None, None], images)
         return own.with_(**changes)
 
@@ -191,7 +191,7 @@ class Pairs:
 
 
 def levelled(kinds: list[FloatArray], count: int, rng: np.random.Generator) -> IntArray:
-    """Draw ``count`` indices with replacement: a third uniformly, a third each with equal shares for the levels of each of two values."""
+    """Draw ``count`` indices with replacement: one part uniformly, and for each of ``kinds`` one with equal shares by level."""
     n = len(kinds[0])
     weights = np.full(n, 1 / n)
     for values in kinds:

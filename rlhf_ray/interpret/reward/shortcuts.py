@@ -159,7 +159,7 @@ def find(
         regions: parts of the observations; None for tables: then only whole inputs are exchanged.
         rng: draws the pairs.
         pairs: pairs of steps; by default 1,000, or 160 for images.
-        truth: the true reward function, if it can be computed for any step: then each cause tells how much it moves the true reward.
+        truth: the true reward function, if it can be computed for any step: each cause then tells how it moves the true reward.
     """
     values = reward.of(data)
     scale = float(values.std()) if len(data) else 0.0
