@@ -1,0 +1,360 @@
+"""Report section: what moves the reward, and whether it should."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.drawing import curves_picture, map_picture, scatter_picture
+from rlhf_ray.interpret.reward.exchange import Effect
+from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.shortcuts import NOTHING, Cause, Findings, find
+from rlhf_ray.interpret.reward.strata import Comparison, Stratum, best_lag, compare, correlation
+
+NAME = "shortcuts"
+TITLE = "What moves the reward"
+
+STEPS = 6000
+"""Steps looked at, whole episodes, for vectors; a quarter for images."""
+
+
+def unsuitable(subject: Subject) -> str | None:
+    """Return why the tool does not apply; None if it does."""
+    return "There are fewer than two steps to exchange anything between." if len(subject.data) < 2 else None
+
+
+def look(subject: Subject) -> Section:
+    """Exchange everything, and report what moves the reward."""
+    image = subject.regions is not None and subject.regions.kind == "patch"
+    effort = float(np.clip(subject.effort, 0.1, 10))
+    data = episodes(subject.data, int(STEPS * effort / (4 if image else 1)), subject.rng("shortcuts: data"))
+    count = max(60, round((160 if image else 1000) * effort))
+    found = find(subject.reward, data, subject.regions, subject.rng("shortcuts"), pairs=count)
+    beside = compare(subject.reward, data, subject.regions)
+    if found.constant:
+        text = f"The reward is the same on all {len(data)} steps ({subject.reward.of(data).mean():.3g}): it rewards nothing."
+        check = Check("the reward varies", False, 0.0, "standard deviation > 0", text)
+        return Section(NAME, TITLE, [Statement("warning", text, 10.0)], [check], values={"constant": True})
+    statements = [*_rewards(found), *_ignores(found, subject), *_warnings(found), *_lags(found, beside, data)]
+    statements += _differences(beside) if beside is not None else []
+    return Section(
+        NAME,
+        TITLE,
+        statements,
+        list(_checks(found, beside)),
+        list(_tables(found, beside)),
+        list(_pictures(subject, data, found, beside)),
+        _values(found, beside),
+    )
+
+
+def episodes(data: Transitions, most: int, rng: np.random.Generator) -> Transitions:
+    """Return whole episodes of ``data``, drawn at random, with about ``most`` steps at most; the first ``most`` of a single one."""
+    if len(data) <= most:
+        return data
+    names, sizes = np.unique(data.episodes, return_counts=True)
+    order = rng.permutation(len(names))
+    kept = names[order[: max(1, int((np.cumsum(sizes[order]) <= most).sum()))]]
+    return data[np.isin(data.episodes, kept)][:most]
+
+
+def percent(share: float) -> str:
+    """Write a share as per cent, with a decimal where it is small."""
+    return f"{100 * share:.1f} %" if share < 0.095 else f"{100 * share:.0f} %"
+
+
+def _effect(effect: Effect) -> str:
+    low, high = (percent(each) for each in effect.interval)
+    return f"{percent(effect.moves)} of what exchanging the whole step does (95 % interval {low} to {high})"
+
+
+def _rewards(found: Findings) -> Iterator[Statement]:
+    for each in found.inputs:
+        others = [other.part.name for other in found.inputs if other is not each and other.interval[1] >= NOTHING]
+        if each.sole and not others:
+            yield Statement("rewards", f"The reward depends on {each.part.name} alone.", 1.5)
+        elif each.part.action and each.interval[1] >= NOTHING:
+            yield Statement(
+                "rewards", f"The action matters: exchanging it moves the reward by {_effect(each)}.", each.moves
+            )
+    for cause in found.causes:
+        clear = cause.curve is not None and np.ptp(cause.curve.rewards) > 0.5 * found.scale
+        how = f", which {cause.curve.words()}" if cause.curve is not None and clear else ""
+        text = (
+            f"It looks at {cause.name} {cause.when}{how}: exchanging that moves the reward by {_effect(cause.effect)}."
+        )
+        yield Statement("rewards", text, cause.effect.moves)
+        if cause.effect.sole and len(found.regions) > 1:
+            yield Statement(
+                "rewards",
+                f"{_capital(cause.name)} is the sole cause of the reward: with it exchanged, the reward follows the donor (AUC "
+                f"{cause.effect.donor_auc:.3f}); with everything else exchanged, it stays as it was (AUC "
+                f"{cause.effect.own_auc:.3f}).",
+                cause.effect.moves + 0.2,
+            )
+    if found.done_change is not None and abs(found.done_change) > NOTHING:
+        more = "more" if found.done_change > 0 else "less"
+        size = f"{abs(found.done_change):.2f} standard deviations {more}"
+        text = f"A step that terminates the episode gets {size} than the same step otherwise."
+        yield Statement("rewards", text, abs(found.done_change))
+    for a, b, share in found.together[:2]:
+        text = f"{_capital(a)} and {b} act together: {percent(min(share, 1))} of the reward's variance is in neither alone."
+        yield Statement("rewards", text, share)
+    if found.background is not None and found.background.moves > 0.3:
+        yield Statement(
+            "rewards",
+            f"The background colour matters: painting it in another step's colour moves the reward by {_effect(found.background)}.",
+            found.background.moves + 0.3,
+        )
+
+
+def _ignores(found: Findings, subject: Subject) -> Iterator[Statement]:
+    if not found.ignored:
+        return
+    names = list(found.ignored)
+    regions = set(subject.regions.names) if subject.regions is not None and subject.regions.kind != "feature" else set()
+    places = [name for name in names if name in regions]
+    named = [name for name in names if name not in regions]
+    if places:
+        kind = f"{subject.regions.kind}{'es' if subject.regions.kind == 'patch' else 's'}" if subject.regions else ""
+        named.append(f"{len(places)} of {len(regions)} {kind}" if len(places) > 4 else ", ".join(places))
+    text = (
+        f"It ignores {_listed(named)}: exchanging any of them alone moves the reward by less than {percent(NOTHING)}."
+    )
+    yield Statement("ignores", text, len(named))
+
+
+def _warnings(found: Findings) -> Iterator[Statement]:
+    joint = {name for a, b, _ in found.together for name in (a, b)}
+    for cause in found.causes:
+        if cause.true_moves is not None and cause.true_moves < 0.05 < 0.2 < cause.effect.moves:
+            text = f"{_capital(cause.name)} moves the reward, but exchanging it does not change the true reward: a shortcut."
+            yield Statement("warning", text, 2 * cause.effect.moves)
+        if cause.association is None:
+            continue
+        part, rest = cause.association.part, cause.association.rest
+        if cause.effect.moves > 0.2 and part < 0.05 and rest > 0.2 and cause.name not in joint:
+            yield Statement(
+                "warning",
+                f"{_capital(cause.name)} moves the reward, but tells nothing about the true reward (R² {max(part, 0):.2f}; "
+                f"everything else {rest:.2f}): a shortcut, or noise.",
+                2 * cause.effect.moves,
+            )
+        elif cause.effect.moves > 0.8 and part > 0.8 and rest > 0.8 and len(cause.regions) < 0.5 * len(found.regions):
+            yield Statement(
+                "warning",
+                f"{_capital(cause.name)} and everything else each tell the true reward (R² {part:.2f} and {rest:.2f}), but the "
+                f"reward looks at {cause.name}{' alone' if cause.effect.sole else ''}. The data can't tell which is meant: it may "
+                "be a shortcut.",
+                2 * cause.effect.moves,
+            )
+    if found.background is not None and found.background.sole:
+        yield Statement("warning", "The background colour alone decides the reward.", 3.0)
+
+
+def _lags(found: Findings, beside: Comparison | None, data: Transitions) -> Iterator[Statement]:
+    if beside is not None and beside.lag:
+        steps, when = abs(beside.lag), "after" if beside.lag > 0 else "before"
+        yield Statement(
+            "warning",
+            f"The reward comes {steps} step{'s' if steps > 1 else ''} {when} the true one: shifted by that, they correlate "
+            f"{beside.lag_correlation:.2f}, at the same step {beside.correlation:.2f}.",
+            3.0,
+        )
+    if found.frames > 1 and found.causes and found.causes[0].when.startswith("in the frame"):
+        text = f"It looks at an old frame of the stack ({found.causes[0].name} {found.causes[0].when}), so it notices late."
+        yield Statement("warning", text, 1.5)
+    if beside is None or beside.constant_truth:
+        return
+    for cause in found.causes[:3]:
+        changes = np.abs(
+            data.next_observations[:, cause.mask].astype(float) - data.observations[:, cause.mask].astype(float)
+        ).mean(1)
+        lag, there = best_lag(changes, data.rewards, data, 5)
+        if lag and there > 0.5 and abs(correlation(changes, data.rewards)) < 0.3:
+            steps = f"{abs(lag)} step{'s' if abs(lag) > 1 else ''} {'after' if lag > 0 else 'before'}"
+            text = f"{_capital(cause.name)} changes {steps} the true reward (correlation {there:.2f})."
+            yield Statement("warning", text, 1.0 + there)
+
+
+def stratum_words(stratum: Stratum, constant: bool) -> str:
+    """Describe a stratum in one sentence."""
+    usual = (
+        f"all other steps, of the same true reward, usually get {stratum.usual:.3g}"
+        if constant
+        else f"steps of the same true reward ({stratum.truth:.3g} on average) usually get {stratum.usual:.3g}"
+    )
+    return (
+        f"On the {percent(stratum.share)} of steps where {stratum.condition}, the reward is {stratum.given:.3g} on average; "
+        f"{usual} ({abs(stratum.gap):.1f} standard deviations {'too much' if stratum.gap > 0 else 'too little'})."
+    )
+
+
+def _differences(beside: Comparison) -> list[Statement]:
+    statements = [
+        Statement("warning", stratum_words(each, beside.constant_truth), abs(each.gap) * np.sqrt(each.share) + 0.5)
+        for each in beside.strata
+    ]
+    if beside.constant_truth:
+        text = "The true reward is the same on all steps: it can't tell whether differences between steps are right."
+        return [*statements, Statement("warning", text, 0.3)]
+    if beside.auc < 0.9 and beside.lag == 0:
+        how = (
+            "no better than chance"
+            if abs(beside.auc - 0.5) < 0.05
+            else "the wrong way round"
+            if beside.auc < 0.5
+            else "poorly"
+        )
+        text = f"It tells steps of high from those of low true reward {how} (AUC {beside.auc:.2f})."
+        statements.append(Statement("warning", text, 2.0))
+    if beside.flat is not None:
+        text = f"It saturates: above {percent(beside.flat)} of the true reward's range, it no longer rises."
+        statements.append(Statement("warning", text, 1.2))
+    return statements
+
+
+def _checks(found: Findings, beside: Comparison | None) -> Iterator[Check]:
+    suspects = list(_warnings(found))
+    known = beside is not None and not beside.constant_truth
+    yield Check(
+        "no cause looks like a shortcut",
+        (not suspects) if known or suspects else None,
+        float(len(suspects)),
+        "0",
+        suspects[0].text if suspects else "" if known else "The true reward is unknown.",
+    )
+    if beside is None or beside.constant_truth:
+        return
+    yield Check(
+        "it tells high from low true rewards",
+        beside.auc > 0.9,
+        beside.auc,
+        "AUC > 0.9",
+        "" if beside.auc > 0.9 else "The reward ranks steps differently from the true reward.",
+    )
+    yield Check(
+        "it comes at the right step",
+        beside.lag == 0,
+        float(beside.lag),
+        "lag 0",
+        "" if beside.lag == 0 else "The reward correlates better with the true reward of another step.",
+    )
+    worst = max((abs(each.gap) for each in beside.strata), default=0.0)
+    text = "" if worst < 1 else stratum_words(max(beside.strata, key=lambda each: abs(each.gap)), False)
+    yield Check("no kind of step is far off", worst < 1, worst, "< 1 standard deviation", text)
+
+
+def _tables(found: Findings, beside: Comparison | None) -> Iterator[Table]:
+    heads = ("exchanged", "moves the reward by", "95 % interval", "everything else moves it by", "donor AUC", "own AUC")
+    effects = [*found.inputs, *([found.background] if found.background is not None else [])]
+    yield Table(
+        heads, [_row(each, each.part.name) for each in effects], "Whole inputs. 100 % is exchanging the whole step."
+    )
+    if found.causes:
+        rows = [
+            row
+            for cause in found.causes
+            for row in (
+                _row(cause.effect, cause.name),
+                *(_row(each, f"… in {each.part.name} only") for each in cause.moments if len(cause.moments) > 1),
+            )
+        ]
+        yield Table(heads, rows, "Causes among the regions, and at each moment alone.")
+    if beside is not None and beside.strata:
+        yield Table(
+            ("where", "steps", "share", "reward", "usual", "true reward", "gap in sd", "rank correlation there"),
+            [
+                (
+                    s.condition,
+                    s.steps,
+                    percent(s.share),
+                    *(round(v, 3) for v in (s.given, s.usual, s.truth, s.gap)),
+                    s.agreement,
+                )
+                for s in beside.strata
+            ],
+            "Kinds of steps whose reward differs most from that of other steps with the same true reward.",
+        )
+    if beside is not None and not beside.constant_truth:
+        yield Table(
+            ("true reward", "steps", "mean reward", "standard deviation"),
+            [(f"{v.truth:.3g}", v.steps, round(v.given, 3), round(v.deviation, 3)) for v in beside.levels],
+            "The reward by level of the true reward.",
+        )
+
+
+def _row(effect: Effect, name: str) -> tuple[Any, ...]:
+    low, high = (percent(each) for each in effect.interval)
+    aucs = (round(effect.donor_auc, 3), round(effect.own_auc, 3))
+    return (name, percent(effect.moves), f"{low} to {high}", percent(effect.rest), *aucs)
+
+
+def _pictures(subject: Subject, data: Transitions, found: Findings, beside: Comparison | None) -> Iterator[Picture]:
+    if subject.regions is not None and len(found.regions):
+        caption = "How much the exchange of each region moves the reward, relative to exchanging the whole step."
+        yield Picture("effects", map_picture(subject.regions, found.regions, found.intervals), caption)
+    curves = [(f"{c.name} {c.when}", c.curve) for c in found.causes if c.curve is not None]
+    if curves:
+        caption = "Mean reward by what a region shows, everything else being as in the data."
+        yield Picture("curves", curves_picture(curves), caption)
+    if beside is not None and not beside.constant_truth:
+        worst = beside.strata[0] if beside.strata else None
+        image = scatter_picture(data.rewards, subject.reward.of(data), None if worst is None else worst.chosen)
+        caption = "The reward beside the true reward." + (f" Orange: where {worst.condition}." if worst else "")
+        yield Picture("truth", image, caption)
+
+
+def _values(found: Findings, beside: Comparison | None) -> dict[str, Any]:
+    def effect(of: Effect) -> dict[str, Any]:
+        return {"part": of.part.name} | {
+            each.name: getattr(of, each.name) for each in dataclasses.fields(of) if each.name != "part"
+        }
+
+    def cause(of: Cause) -> dict[str, Any]:
+        return {
+            "name": of.name,
+            "when": of.when,
+            "sole": of.effect.sole,
+            "effect": effect(of.effect),
+            "moments": [effect(each) for each in of.moments],
+            "association": None if of.association is None else dataclasses.asdict(of.association),
+            "true_moves": of.true_moves,
+        }
+
+    values: dict[str, Any] = {
+        "constant": False,
+        "scale": found.scale,
+        "pairs": found.pairs,
+        "frames": found.frames,
+        "inputs": [effect(each) for each in found.inputs],
+        "done_change": found.done_change,
+        "regions": [float(each) for each in found.regions],
+        "causes": [cause(each) for each in found.causes],
+        "background": None if found.background is None else effect(found.background),
+        "together": [list(each) for each in found.together],
+        "ignored": list(found.ignored),
+    }
+    if beside is not None:
+        strata = [
+            {each.name: getattr(s, each.name) for each in dataclasses.fields(s) if each.name != "chosen"}
+            for s in beside.strata
+        ]
+        values["truth"] = {
+            each.name: getattr(beside, each.name)
+            for each in dataclasses.fields(beside)
+            if each.name not in ("strata", "levels")
+        } | {"strata": strata, "levels": [dataclasses.asdict(each) for each in beside.levels]}
+    return values
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

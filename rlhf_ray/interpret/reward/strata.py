@@ -1,0 +1,286 @@
+"""Compare a reward with the true one step by step: on which steps, and how many steps late, does it rank differently?"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import spearmanr
+from sklearn.isotonic import IsotonicRegression
+
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.exchange import auc, split_at
+from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.reward.functions import RewardFunction
+
+LAGS = 10
+"""Steps that a reward is looked for before and after the true one."""
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """Steps on which the reward differs from what steps of the same true reward usually get.
+
+    Attributes:
+        condition: what these steps have in common, in words: "where …".
+        steps: their number.
+        share: their share of the data.
+        given: mean reward.
+        usual: mean of the usual reward of steps with the same true rewards.
+        truth: mean true reward.
+        gap: ``given - usual``, in standard deviations of the reward.
+        agreement: rank correlation with the true reward on these steps; None if either is constant there.
+        chosen: which steps, ``[n]`` bool.
+    """
+
+    condition: str
+    steps: int
+    share: float
+    given: float
+    usual: float
+    truth: float
+    gap: float
+    agreement: float | None
+    chosen: BoolArray
+
+
+@dataclass(frozen=True)
+class Level:
+    """Steps of one level of the true reward: its mean, their number, and mean and standard deviation of their reward."""
+
+    truth: float
+    steps: int
+    given: float
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A reward beside the true one.
+
+    Attributes:
+        correlation: over steps (Pearson).
+        agreement: rank correlation over steps (Spearman).
+        auc: how well the reward tells steps of high from those of low true reward.
+        lag: steps after the true reward at which the reward correlates best with it; 0 unless that is clearly better.
+        lag_correlation: the correlation at that lag.
+        levels: by level of the true reward, the lowest first.
+        flat: share of the true reward's upper half, by value, above which the reward no longer rises; None if it rises throughout.
+        strata: where the reward differs most, the worst first. Empty if it comes at a lag: that explains the difference.
+        constant_truth: whether the true reward is the same on all steps.
+    """
+
+    correlation: float
+    agreement: float
+    auc: float
+    lag: int
+    lag_correlation: float
+    levels: tuple[Level, ...]
+    flat: float | None
+    strata: tuple[Stratum, ...]
+    constant_truth: bool
+
+
+def compare(reward: RewardFunction, data: Transitions, regions: Regions | None) -> Comparison | None:
+    """Compare ``reward`` with the true rewards in ``data``.
+
+    Returns:
+        None if true rewards are unknown, or there are fewer than 20 steps.
+    """
+    truth = data.rewards
+    if len(data) < 20 or not np.isfinite(truth).all():
+        return None
+    given = reward.of(data)
+    steady = bool(np.ptp(truth) <= 1e-9 * max(1.0, np.abs(truth).max()))
+    lag, there = (0, correlation(given, truth)) if steady else best_lag(given, truth, data)
+    levels, usual = _levels(given, truth)
+    return Comparison(
+        correlation(given, truth),
+        _agreement(given, truth) or 0.0,
+        auc(given, split_at(truth)),
+        lag,
+        there,
+        levels,
+        None if steady else _flat(given, truth),
+        tuple(_worst(given, usual, data, regions)) if lag == 0 else (),
+        steady,
+    )
+
+
+def correlation(a: FloatArray, b: FloatArray) -> float:
+    """Return Pearson's correlation; 0 if either is constant."""
+    spread = float(a.std() * b.std())
+    return float(np.mean((a - a.mean()) * (b - b.mean())) / spread) if spread > 1e-12 else 0.0
+
+
+def best_lag(late: FloatArray, early: FloatArray, data: Transitions, most: int = LAGS) -> tuple[int, float]:
+    """Return by how many steps ``late`` follows ``early`` within episodes, and their correlation then.
+
+    A lag other than 0 must correlate better by 0.1, and the true one is the closest to 0 of those within 0.02 of the best.
+    """
+    found = {}
+    for lag in range(-most, most + 1):
+        first = np.arange(max(0, -lag), min(len(data), len(data) - lag))
+        second = first + lag
+        same = (data.episodes[first] == data.episodes[second]) & (data.steps[second] - data.steps[first] == lag)
+        if same.sum() >= 20:
+            found[lag] = abs(correlation(late[second[same]], early[first[same]]))
+    if not found:
+        return 0, 0.0
+    best = max(found.values())
+    lag = min((lag for lag in found if found[lag] > best - 0.02), key=abs)
+    if found[lag] < found.get(0, 0.0) + 0.1:
+        lag = 0
+    return lag, found.get(lag, 0.0)
+
+
+def _agreement(a: FloatArray, b: FloatArray) -> float | None:
+    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return float(spearmanr(a, b).statistic)
+
+
+def _groups(truth: FloatArray, most: int = 20) -> Array:
+    """Return the number of each step's level of the true reward: its value if there are few, otherwise a quantile."""
+    values, which, counts = np.unique(truth, return_inverse=True, return_counts=True)
+    if len(values) <= most:
+        return np.asarray(which)
+    ranks = (np.cumsum(counts) - counts / 2) / len(truth)
+    return np.unique((ranks * most).astype(int)[which], return_inverse=True)[1]
+
+
+def _levels(given: FloatArray, truth: FloatArray) -> tuple[tuple[Level, ...], FloatArray]:
+    """Return the reward by level of the true reward, and each step's usual one: medians by level, made to rise."""
+    which = _groups(truth)
+    at = [which == i for i in range(which.max() + 1)]
+    levels = tuple(
+        Level(float(truth[i].mean()), int(i.sum()), float(given[i].mean()), float(given[i].std())) for i in at
+    )
+    centres = np.array([level.truth for level in levels])
+    medians = np.array([np.median(given[i]) for i in at])
+    rising = IsotonicRegression().fit_transform(centres, medians) if len(centres) > 1 else medians
+    usual = np.interp(truth, centres, rising)
+    if len(centres) > 2:  # the tails lie beyond the centres of the outermost levels
+        for end, inner, beyond in ((0, 2, truth < centres[0]), (-1, -3, truth > centres[-1])):
+            slope = (rising[end] - rising[inner]) / (centres[end] - centres[inner])
+            usual[beyond] += slope * (truth[beyond] - centres[end])
+    return levels, np.asarray(usual)
+
+
+def _flat(given: FloatArray, truth: FloatArray) -> float | None:
+    """Return from which true reward on the reward no longer rises, as a share of its range, if that is below 0.8."""
+    span = truth.max() - truth.min()
+    values = np.unique(truth)
+    if len(values) < 5 or np.ptp(given) == 0:
+        return None
+    for share in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8):
+        above = truth >= truth.min() + share * span
+        agreement = _agreement(given[above], truth[above]) if above.sum() >= 30 else None
+        spread = float(np.ptp(np.quantile(given[above], [0.05, 0.95]))) if above.any() else np.inf
+        if (agreement is None or agreement < 0.3) and spread < 0.1 * np.ptp(given) and above.sum() >= 30:
+            return share
+    return None
+
+
+def _worst(given: FloatArray, usual: FloatArray, data: Transitions, regions: Regions | None) -> Iterator[Stratum]:
+    """Find up to three strata that explain most of the difference, each by one condition or two."""
+    error = given - usual
+    spread = float(given.std())
+    n = len(data)
+    if spread <= 1e-12:
+        return
+    named = {name: at for name, at in _conditions(data, regions) if max(5, 0.002 * n) <= at.sum() <= 0.6 * n}
+    if not named:
+        return
+    names, masks = list(named), np.stack(list(named.values()))
+    left = np.ones(n, bool)
+    for _ in range(3):
+        first, at = _strongest(masks, error, left)
+        condition = names[first]
+        second, both = _strongest(masks, error, at)
+        if _weight(error, both) > 1.2 * _weight(error, at):
+            condition, at = f"{condition} and {names[second]}", both
+        gap = float(error[at].mean()) / spread if at.any() else 0.0
+        standard = float(error[at].std()) / np.sqrt(max(1, at.sum())) / spread
+        if abs(gap) < 0.5 or abs(gap) < 4 * standard:
+            return
+        agreement = _agreement(given[at], data.rewards[at])
+        count = int(at.sum())
+        figures = (float(each[at].mean()) for each in (given, usual, data.rewards))
+        yield Stratum(condition, count, count / n, *figures, gap, agreement, at)
+        left &= ~at
+
+
+def _weight(error: FloatArray, at: BoolArray) -> float:
+    return float(error[at].sum() ** 2 / at.sum()) if at.sum() >= 5 else 0.0
+
+
+def _strongest(masks: BoolArray, error: FloatArray, within: BoolArray) -> tuple[int, BoolArray]:
+    """Return the condition whose steps, among those ``within``, explain most of the squared error, and those steps."""
+    inside = masks & within
+    counts = inside.sum(1)
+    weights = np.where(counts >= 5, (inside @ error) ** 2 / np.maximum(counts, 1), 0)
+    best = int(weights.argmax())
+    return best, inside[best]
+
+
+def _conditions(data: Transitions, regions: Regions | None) -> Iterator[tuple[str, BoolArray]]:
+    """Yield conditions on steps: events, actions, time, what regions show or change, and recorded state."""
+    last = np.append(data.episodes[1:] != data.episodes[:-1], True)
+    yield "the step terminates the episode", data.terminated
+    yield "the step is the last of its episode", last
+    yield "the step is the first of its episode", data.steps == 0
+    flat = [each.reshape(len(data), -1) for each in (data.observations, data.next_observations)]
+    yield "the observation does not change", (flat[0] == flat[1]).all(1)
+    yield from _by_value("the true reward", data.rewards)
+    yield from _by_value("the step number", data.steps)
+    acts = data.actions.reshape(len(data), -1)
+    for i in range(acts.shape[1]):
+        yield from _by_value("the action" if acts.shape[1] == 1 else f"action {i}", acts[:, i])
+    for name, column in data.columns.items():
+        if name.startswith("state.") and column.ndim == 1 and column.dtype.kind in "bif":
+            yield from _by_value(name.removeprefix("state."), column)
+    yield from _by_content(data, regions, flat)
+
+
+def _by_content(data: Transitions, regions: Regions | None, flat: list[Array]) -> Iterator[tuple[str, BoolArray]]:
+    if regions is None:
+        for when, shown in zip(("the state", "the next state"), flat, strict=True):
+            yield from _by_value(when, shown[:, 0], values=200)
+        return
+    sizes = regions.masks.reshape(len(regions), -1).sum(1)
+    means = [regions.sums(each.astype(np.float32)) / sizes for each in flat]
+    for i, name in enumerate(regions.names):
+        for when, shown in zip(("in the state", "in the next state"), means, strict=True):
+            if np.ptp(shown[:, i]) > 0:
+                label = f"{name} {when}" if regions.kind != "patch" else f"the mean of {name} {when}"
+                yield from _by_value(label, shown[:, i])
+        if regions.kind != "feature":
+            yield f"{name} changes", (flat[0] != flat[1])[:, regions.masks[i].reshape(-1)].any(1)
+    if regions.kind == "cell":
+        for when, shown in zip(("state", "next state"), flat, strict=True):
+            for code in np.unique(shown)[:10]:
+                yield from _by_value(f"the number of cells that show {code:g} in the {when}", (shown == code).sum(1))
+
+
+def _by_value(name: str, of: Array, values: int = 8) -> Iterator[tuple[str, BoolArray]]:
+    """Yield conditions on a number: each value if there are few, otherwise its tails, and the tenths between."""
+    found = np.unique(of)
+    if len(found) < 2:
+        return
+    if len(found) <= values:
+        for value in found:
+            yield f"{name} is {value:.4g}", of == value
+        return
+    of = of.astype(np.float64)
+    for share in (0.01, 0.03, 0.1, 0.25, 0.5):
+        low, high = np.quantile(of, [share, 1 - share])
+        yield f"{name} is at most {low:.3g}", of <= low
+        yield f"{name} is at least {high:.3g}", of >= high
+    edges = np.quantile(of, np.linspace(0.1, 0.9, 9))
+    for low, high in itertools.pairwise(edges):
+        if low < high:
+            yield f"{name} is between {low:.3g} and {high:.3g}", (of >= low) & (of <= high)
