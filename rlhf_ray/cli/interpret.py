@@ -73,12 +73,12 @@ def reward(words: list[str]) -> None:
         raise SettingError(f"--effort is {command.effort}; it must be above 0 and at most 100.")
     import torch
 
-    from rlhf_ray.data.places import in_job
+    from rlhf_ray.data.places import in_job, run_path
     from rlhf_ray.interpret.reward.report import one_after_another, write_report
     from rlhf_ray.interpret.reward.section import Subject
     from rlhf_ray.interpret.reward.sections import NAMES
-    from rlhf_ray.runs.interpret import default_out, over_ray, regions_in
-    from rlhf_ray.runs.steps import Steps
+    from rlhf_ray.runs.bar import Bar
+    from rlhf_ray.runs.interpret import over_ray, regions_in
 
     if unknown := [name for name in command.tools if name not in NAMES]:
         raise SettingError(f"--tools has {unknown[0]!r}; the tools are {', '.join(NAMES)}.")
@@ -94,10 +94,10 @@ def reward(words: list[str]) -> None:
         command.effort,
     )
     names = command.tools or NAMES
-    with Steps("tools", len(names)) as steps:
+    with Bar("tools", len(names)) as steps:
         report = write_report(
             subject,
-            command.out or default_out(command.run or Path()),
+            run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report")),
             names=names,
             about={
                 "model": str(command.model or command.run),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
+import ray
 
 from rlhf_ray import envs
+from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.rollout import Act, rollout
 from rlhf_ray.data.transitions import Transitions
@@ -92,16 +93,9 @@ FEATURES: dict[str, tuple[str, ...]] = {
 
 def over_ray(subject: Subject, names: Sequence[str]) -> Iterator[Section]:
     """Run each tool as a Ray task; yield sections as they finish."""
-    import ray
-
-    ray.init(address="auto", ignore_reinit_error=True, log_to_driver=False)
+    start_ray(1)
     shared, task = ray.put(subject), ray.remote(run_tool)
     waiting = [task.remote(shared, name) for name in names]
     while waiting:
         ready, waiting = ray.wait(waiting)
         yield from ray.get(ready)
-
-
-def default_out(source: Path) -> Path:
-    """Return the report's folder: ``interpret/reward`` in a run folder, beside any other source."""
-    return source / "interpret" / "reward" if (source / "config.json").exists() else Path("reward_report")

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import requests
 
+from rlhf_ray.interpret.reward.sections import NAMES
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.store import PreferenceStore
 from tests.cluster.head import BIN, Head
@@ -113,6 +114,16 @@ def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(
     assert "env steps" in printed
     result = json.loads((home / "runs" / "by-hand" / "result.json").read_text())
     assert (result["env_steps"], result["comparisons"]) == (2000, 40)
+
+    # Its tools run as tasks of the cluster.
+    printed = somebody.succeeds(
+        *("rlhf-ray", "submit", "--working-dir", str(tmp_path), "--", "interpret", "reward", "runs/by-hand"),
+        *("--allow-import", "sent_along", "--effort", "0.1"),
+    )
+    assert "report: " in printed
+    report = json.loads((home / "runs" / "by-hand" / "interpret" / "reward" / "report.json").read_text())
+    assert report["about"]["environment"] == "sent_along:Pendulum-v1"
+    assert {section["name"] for section in report["sections"]} == set(NAMES)
 
     failed = somebody.types("rlhf-ray", "submit", "--", "train", "pendulm")
     assert failed.returncode == 1
