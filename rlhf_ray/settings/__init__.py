@@ -18,13 +18,14 @@ from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PolicyNetwork, PPOSettings
 from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings, ScheduleName
 from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, Output, RewardModelSettings
-from rlhf_ray.settings.supervised import Balance, SupervisedSettings
+from rlhf_ray.settings.supervised import SUPERVISED_MODEL, Balance, SupervisedSettings
 
 __all__ = [
     "NO_QUESTIONS",
     "PARTS",
     "PEOPLES_NOISE",
     "STARTS",
+    "SUPERVISED_MODEL",
     "Activation",
     "Balance",
     "Experiment",

@@ -16,13 +16,16 @@ class RewardModelSettings:
     """The reward model, an ensemble of networks, and how it is fitted to the comparisons."""
 
     network: str = "auto"
-    """Reward network: mlp; cnn; auto (cnn for images, mlp for vectors); or module:Name for your own network
-    (`rlhf_ray.reward.networks`)."""
+    """Reward network: mlp; cnn; auto (cnn for images, mlp for vectors); pooled_cnn (3x3 convolutions, their average over the image,
+    one output per action; small_cnn, large_cnn and very_large_cnn are it with other convolutions); or module:Name for your own
+    network (`rlhf_ray.reward.networks`)."""
     loss: str = "bradley_terry"
     """Loss: bradley_terry (cross-entropy of the Bradley-Terry model), or module:Name for your own loss
     (`rlhf_ray.reward.likelihood.Loss`)."""
     hidden: tuple[int, ...] = (64, 64)
     """Number of units in each hidden layer (for a cnn: in each layer after the convolutions)."""
+    convolutions: tuple[int, ...] = (32, 64)
+    """Number of filters of each convolution of a pooled_cnn."""
     activation: Activation = "leaky_relu"
     """Activation function of the hidden layers."""
     output: Output = "reward"
@@ -68,6 +71,7 @@ class RewardModelSettings:
         require_choices(self, "reward_model")
         name_parts(self, "network", "loss")
         require_layers(self.hidden, "reward_model.hidden")
+        require_layers(self.convolutions, "reward_model.convolutions")
         require(
             self.use_state or self.use_action or self.use_next_state or self.use_done,
             "reward_model.use_state",

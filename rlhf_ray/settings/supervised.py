@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_ray.settings.checks import name_parts, require, require_choices
+from rlhf_ray.settings.reward_model import RewardModelSettings
+
+SUPERVISED_MODEL = RewardModelSettings(ensemble_size=1, bootstrap=False, use_next_state=True)
+"""Defaults of the reward model for a fit to recorded rewards: one network that sees the state, the action and the next state."""
 
 Balance = Literal["none", "sampler", "inverse_frequency", "drop_zeros"]
 

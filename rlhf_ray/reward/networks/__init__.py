@@ -16,6 +16,7 @@ from rlhf_ray.data.registry import Registry
 from rlhf_ray.reward.networks.cnn import CNN as CNN
 from rlhf_ray.reward.networks.mlp import MLP as MLP  # where callers look for it
 from rlhf_ray.reward.networks.outputs import OUTPUTS
+from rlhf_ray.reward.networks.pooled import PRESETS, PooledCNN
 from rlhf_ray.settings import RewardModelSettings
 
 
@@ -104,7 +105,9 @@ def _auto(
     return (CNN if is_image(observation_space) else MLP)(observation_space, action_space, settings)
 
 
-NETWORKS: Registry[Any] = Registry("reward_model.network", AnyNetwork, {"auto": _auto, "mlp": MLP, "cnn": CNN})
+NETWORKS: Registry[Any] = Registry(
+    "reward_model.network", AnyNetwork, {"auto": _auto, "mlp": MLP, "cnn": CNN, "pooled_cnn": PooledCNN, **PRESETS}
+)
 """Built-in networks by name."""
 
 

@@ -22,20 +22,17 @@ from rlhf_ray.reward.supervised.checks import check_steps
 from rlhf_ray.reward.supervised.objectives import Objective, make_objective
 from rlhf_ray.reward.supervised.report import SupervisedReport, count_episodes, levels_of, measures
 from rlhf_ray.reward.trainer import device_for
-from rlhf_ray.settings import RewardModelSettings, SupervisedSettings
+from rlhf_ray.settings import SUPERVISED_MODEL, RewardModelSettings, SupervisedSettings
 
 Progress = Callable[[int, int], None]
 """Called with the gradient steps done and their total."""
-
-DEFAULT_MODEL = RewardModelSettings(ensemble_size=1, bootstrap=False, use_next_state=True)
-"""Reward model settings for a fit to recorded rewards: one network that sees the state, the action and the next state."""
 
 
 def fit_to_rewards(
     steps: Transitions,
     observation_space: gym.spaces.Box,
     action_space: gym.Space[Any],
-    model: RewardModelSettings = DEFAULT_MODEL,
+    model: RewardModelSettings = SUPERVISED_MODEL,
     settings: SupervisedSettings | None = None,
     *,
     seed: int = 0,

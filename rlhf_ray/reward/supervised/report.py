@@ -75,11 +75,12 @@ class AdversarialReport:
     error_after: float
 
     def __str__(self) -> str:
+        aucs = f"{_number(self.auc_before)} -> {_number(self.auc_after)}"
         return (
             f"adversarial training, {self.rounds} rounds, {self.trained} visualisations as reward {self.nonsense_reward:.4g}: "
             f"score of new visualisations {self.fresh_before:.3g} -> {self.fresh_after:.3g}, of held-out ones "
-            f"{self.held_out_before:.3g} -> {self.held_out_after:.3g}; balanced AUC {_number(self.auc_before)} -> {_number(self.auc_after)}, test error "
-            f"{self.error_before:.3g} -> {self.error_after:.3g}"
+            f"{self.held_out_before:.3g} -> {self.held_out_after:.3g}; balanced AUC {aucs}, "
+            f"test error {self.error_before:.3g} -> {self.error_after:.3g}"
         )
 
 

@@ -10,20 +10,27 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import EnsembleReward
-from rlhf_ray.reward.supervised import DEFAULT_MODEL, fit_to_rewards
-from rlhf_ray.settings import SupervisedSettings
+from rlhf_ray.reward.supervised import fit_to_rewards
+from rlhf_ray.settings import SUPERVISED_MODEL, SupervisedSettings
 
 VECTORS, CHOICES = gym.spaces.Box(-4, 4, (6,), np.float32), gym.spaces.Discrete(3)
-MODEL = replace(DEFAULT_MODEL, hidden=(32,))
+MODEL = replace(SUPERVISED_MODEL, hidden=(32,))
 
 
 def steps_of(n=2000, seed=0, size=1.0, share=0.2) -> Transitions:
     """Steps that earn ``size`` where the next state's first feature is among the highest ``share``, else nothing."""
     rng = np.random.default_rng(seed)
     states = rng.normal(size=(2, n, 6)).astype(np.float32)
-    rewards = size * (states[1, :, 0] > np.quantile(states[1, :, 0], 1 - share))
+    rewarded = states[1, :, 0] > np.quantile(states[1, :, 0], 1 - share)
+    states[1, rewarded, 0] += 1.0
     return Transitions(
-        states[0], rng.integers(0, 3, n), states[1], np.zeros(n, bool), rewards, np.arange(n) // 20, np.arange(n) % 20
+        states[0],
+        rng.integers(0, 3, n),
+        states[1],
+        np.zeros(n, bool),
+        size * rewarded,
+        np.arange(n) // 20,
+        np.arange(n) % 20,
     )
 
 
