@@ -53,12 +53,14 @@ def verdict(sections: Sequence[Section]) -> Verdict:
         chosen.sort(key=lambda pair: -pair[0].weight)  # stable: sections stay in order
         return tuple(Said(statement.text, section.name, section.title) for statement, section in chosen)
 
+    warned = {statement.text for statement, _ in found}
+
     def checks(passed: bool | None) -> tuple[Said, ...]:
         return tuple(
             Said(f"{check.name}: {check.says}" if check.says else check.name, section.name, section.title)
             for section in sections
             for check in section.checks
-            if check.passed is passed
+            if check.passed is passed and check.says not in warned  # once is enough
         )
 
     return Verdict(of("rewards"), of("ignores"), of("warning"), checks(False), checks(None))
