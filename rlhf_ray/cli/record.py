@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class Record:
     """Record whole episodes of policies, with true rewards and final observations.
 
-    The result is a dataset of steps, demonstrations, or clips to label. An interrupted recording continues when the command is repeated, and gets the same content as an uninterrupted one.
+    The result is a dataset of steps, demonstrations, or clips to label. An interrupted recording continues when the command is
+    repeated, and gets the same content as an uninterrupted one.
     """
 
     source: tyro.conf.Positional[str]
