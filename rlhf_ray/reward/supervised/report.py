@@ -140,8 +140,12 @@ class SupervisedReport:
         constant's, with zero and nonzero rewards weighing the same where both occur, and then the AUC counts too.
         """
         if not math.isnan(self.balanced_auc):
-            return self.balanced_auc > GOOD_AUC and self.balanced_error < GOOD_SHARE * self.balanced_constant_error
+            return self._ranks_well and self.test_error < self.constant_error
         return self.explained > GOOD_SHARE
+
+    @property
+    def _ranks_well(self) -> bool:
+        return self.balanced_auc > GOOD_AUC and self.balanced_error < GOOD_SHARE * self.balanced_constant_error
 
     @property
     def verdict(self) -> str:
@@ -151,6 +155,11 @@ class SupervisedReport:
         error = f"The test error is {self.test_error:.3g}; a constant has {self.constant_error:.3g}."
         if self.learned:
             return f"The model predicts held-out rewards better than any constant. {error}"
+        if self._ranks_well:
+            return (
+                f"The model tells zero from nonzero rewards (AUC {self.balanced_auc:.2f}), but is off in size: see the calibration. "
+                f"{error} More epochs may help."
+            )
         rarer = min(self.train_nonzero, self.train_steps - self.train_nonzero)
         remedy = ""
         if self.balance == "none" and 0 < rarer < 0.1 * self.train_steps:
