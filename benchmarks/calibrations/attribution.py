@@ -1,0 +1,173 @@
+"""Attribution: planted image reward (S1), pointing game (S2), completeness (S3), intervention against gradient (C3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import gymnasium as gym
+import numpy as np
+
+from benchmarks.calibrations import Row
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.rollout import rollout
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.envs import make_env
+from rlhf_ray.envs.planted import SIDE
+from rlhf_ray.interpret.reward.attribution import METHODS, Background
+from rlhf_ray.interpret.reward.attribution.gradients import IntegratedGradients, gap
+from rlhf_ray.interpret.reward.regions import Regions, regions_of
+from rlhf_ray.interpret.reward.section import Subject
+from rlhf_ray.interpret.reward.sections import attribution
+from rlhf_ray.reward.functions import EnsembleReward, RewardFunction
+from rlhf_ray.reward.supervised import fit_to_rewards
+from rlhf_ray.settings import RewardModelSettings, SupervisedSettings
+
+POSITIVES = 60
+"""Steps of the pointing game."""
+POINTING = ("saliency", "input_x_gradient", "integrated_gradients", "occlusion_typical")
+SEES_NEXT = RewardModelSettings(
+    network="pooled_cnn",
+    convolutions=(32, 32, 32),
+    use_state=False,
+    use_action=False,
+    use_next_state=True,
+    ensemble_size=1,
+    bootstrap=False,
+)
+SEES_BOTH = RewardModelSettings(
+    hidden=(64, 64), activation="tanh", use_action=False, use_next_state=True, ensemble_size=1, bootstrap=False
+)
+
+
+def rows(seeds: Sequence[int]) -> list[Row]:
+    """Measure every claim for each seed."""
+    return [row for seed in seeds for row in (*_planted(seed), _coin_flip(seed))]
+
+
+def _planted(seed: int) -> list[Row]:
+    env, train, reward = planted(seed)
+    test = recorded(env, 30, seed + 1000, by_experts=0.7)
+    positive = test.rewards > 0
+    scores = reward.of(test)
+    auc = float((scores[positive][:, None] > scores[~positive][None]).mean())
+    steps = test[np.random.default_rng(seed).permutation(np.flatnonzero(positive))[:POSITIVES]]
+    regions = regions_of(reward.observation_space)
+    background = Background(reward, train.sample(512, np.random.default_rng(seed)), regions, seed)
+    fresh = reward.fresh(seed + 1)
+    assert fresh is not None
+    objects = where(steps, regions)
+    hits, untrained, masses = {}, {}, {}
+    for name in POINTING:
+        maps = METHODS[name](background, steps)["next_state"]
+        hits[name], masses[name] = pointing(maps, objects)
+        untrained[name] = pointing(METHODS[name](background.of(fresh), steps)["next_state"], objects)[0]
+    errors = {
+        points: float(gap(background, steps, IntegratedGradients().with_points(background, steps, points)).max())
+        for points in (8, 32, 128)
+    }
+    chance = float(objects.mean())
+    return [
+        Row("S1", f"planted image reward, seed {seed}: AUC", auc, "> 0.98", auc > 0.98),
+        Row(
+            "S2",
+            f"pointing game, seed {seed} (area by chance {chance:.2f}): hits of the trained network",
+            hits,
+            "each >= 0.9",
+            min(hits.values()) >= 0.9,
+        ),
+        Row(
+            "S2",
+            f"pointing game, seed {seed}: hits of an untrained network",
+            untrained,
+            "mean <= 0.4",
+            float(np.mean(list(untrained.values()))) <= 0.4,
+        ),
+        Row(
+            "S2",
+            f"pointing game, seed {seed}: mass of occlusion on the objects",
+            masses["occlusion_typical"],
+            ">= 0.8",
+            masses["occlusion_typical"] >= 0.8,
+        ),
+        Row(
+            "S3",
+            f"integrated gradients, seed {seed}: largest gap by points",
+            {str(points): error for points, error in errors.items()},
+            "< 0.05 with 32 points, and decreasing",
+            errors[32] < 0.05 and errors[128] < errors[32] < errors[8],
+        ),
+    ]
+
+
+def _coin_flip(seed: int) -> Row:
+    subject = coin_flip(seed)
+    section = attribution.look(subject)
+    found = section.values["gradient_against_intervention"]
+    warned = any(each.kind == "warning" and "gradient" in each.text for each in section.statements)
+    passed = warned and found["ablation"] >= 0.4 and found["ablation"] >= 10 * found["gradient"]
+    return Row(
+        "C3",
+        f"CoinFlip, seed {seed}: share of the most important cell in interventions and in the gradient; the report warns",
+        found,
+        "ablation >= 0.4 and >= 10 x gradient, with a warning",
+        bool(passed),
+    )
+
+
+@cache
+def planted(seed: int) -> tuple[gym.Env, Transitions, RewardFunction]:
+    """Fit a reward to the planted image."""
+    env = make_env("rlhf_ray/PlantedImage-v0")
+    steps = recorded(env, 60, seed, by_experts=0.7)
+    settings = SupervisedSettings(epochs=8, balance="sampler", learning_rate=2e-3)
+    ensemble, _ = fit_to_rewards(steps, env.observation_space, env.action_space, SEES_NEXT, settings, seed=seed)
+    return env, steps, EnsembleReward(ensemble)
+
+
+@cache
+def coin_flip(seed: int) -> Subject:
+    """Fit a reward to CoinFlip."""
+    env = make_env("rlhf_ray/CoinFlip-v0")
+    steps = recorded(env, 600, seed, by_experts=0.9)
+    settings = SupervisedSettings(epochs=12, batch_size=20)
+    ensemble, _ = fit_to_rewards(steps, env.observation_space, env.action_space, SEES_BOTH, settings, seed=seed)
+    regions = regions_of(env.observation_space, env.unwrapped.grid)
+    return Subject(EnsembleReward(ensemble), steps, seed=seed, regions=regions)
+
+
+def recorded(env: gym.Env, episodes: int, seed: int, by_experts: float) -> Transitions:
+    """Record episodes of at most 50 steps by the scripted expert, with some random actions."""
+    rng = np.random.default_rng(seed)
+    env.action_space.seed(seed)
+
+    def act(_: Array) -> int:
+        return env.unwrapped.expert(rng) if rng.random() < by_experts else int(env.action_space.sample())
+
+    return Transitions.of_trajectories(
+        [rollout(env, act, steps=50, seed=seed * 10_000 + i).trajectory for i in range(episodes)]
+    )
+
+
+def where(steps: Transitions, regions: Regions) -> BoolArray:
+    """Return the pixels of the patches that agent and coin touch after each step, ``[n, height, width]``."""
+    images = steps.next_observations
+    agent = (images[..., 2] > 200) & (images[..., 0] < 100)
+    coin = (images[..., 0] > 200) & (images[..., 2] < 50)
+    objects = (agent | coin).reshape(len(steps), -1)
+    masks = regions.masks[..., 0].reshape(len(regions), -1)
+    touched = objects @ masks.T
+    return (touched @ masks).reshape(len(steps), SIDE, SIDE)
+
+
+def pointing(maps: FloatArray, objects: BoolArray) -> tuple[float, float]:
+    """Return how often a map's largest pixel lies on the objects, and the share of its absolute values there."""
+    size = np.abs(maps.sum(-1)).reshape(len(maps), -1)
+    on = objects.reshape(len(maps), -1)
+    hits = on[np.arange(len(maps)), size.argmax(1)].mean()
+    return float(hits), float(((size * on).sum(1) / np.maximum(size.sum(1), 1e-12)).mean())
+
+
+if __name__ == "__main__":
+    for row in rows((0, 1, 2)):
+        print(row)

@@ -1,0 +1,168 @@
+"""Checks of attributions: completeness, untrained networks, permuted labels, agreement with interventions.
+
+Each asks whether a map shows what the reward learned, or only what is in the picture (Adebayo et al. 2018; Yeh et al. 2019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.attribution.background import Background, Maps
+from rlhf_ray.interpret.reward.attribution.gradients import gap
+from rlhf_ray.interpret.reward.attribution.interventions import Effects, part_effects
+from rlhf_ray.interpret.reward.attribution.method import Method
+from rlhf_ray.interpret.reward.section import Check
+from rlhf_ray.reward.functions import RewardFunction, TorchReward
+
+GAP = 0.05
+"""Largest gap of a complete map, in standard deviations of the reward."""
+SIMILAR = 0.5
+"""Rank correlation with the maps of a network that learned nothing from which a map is not about this reward."""
+AGREEMENT = 0.4
+"""Least rank correlation with interventions."""
+UNTRAINED = 2
+"""Untrained networks."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A method's maps with the checks they went through.
+
+    Attributes:
+        method: the method.
+        maps: its maps of the steps that the checks use.
+        checks: the checks.
+        infidelity: mean squared difference of part sums and interventions' effects over the effects' mean square; 1 is no better
+            than an empty map.
+    """
+
+    method: Method
+    maps: Maps
+    checks: tuple[Check, ...]
+    infidelity: float
+
+    @property
+    def crossed_out(self) -> str | None:
+        """Why not to trust the maps; None if no check failed."""
+        failed = [check.says for check in self.checks if check.passed is False]
+        return " ".join(failed) or None
+
+
+class Judge:
+    """Runs all checks of methods on the same steps, against the same other networks and interventions.
+
+    Args:
+        background: reward and data.
+        steps: the steps that checks use.
+        updates: gradient steps of the network that learns permuted rewards.
+    """
+
+    def __init__(self, background: Background, steps: Transitions, updates: int = 150):
+        self.background, self.steps, self.updates = background, steps, updates
+
+    @cached_property
+    def effects(self) -> Effects:
+        """Effects of the matching intervention: each part exchanged with other steps'; cells get their most frequent code."""
+        return part_effects(self.background, self.steps, "typical" if self.background.coded else "donor")
+
+    @cached_property
+    def untrained(self) -> list[RewardFunction]:
+        """Networks like the reward's with new weights; empty if there are none."""
+        made = [self.background.reward.fresh(self.background.seed + i) for i in range(UNTRAINED)]
+        return [each for each in made if each is not None]
+
+    @cached_property
+    def permuted(self) -> RewardFunction | None:
+        """A network like the reward's that learned its rewards, permuted; None if it can't be trained."""
+        return learn_permuted(self.background, self.updates)
+
+    def judge(self, method: Method) -> Judged:
+        """Compute a method's maps and check them."""
+        maps = method(self.background, self.steps)
+        sums = self.background.part_sums(maps)
+        if not self.background.spread:
+            says = "The reward is constant: there is nothing to attribute."
+            return Judged(method, maps, (Check("differs from chance", None, says=says),), 0.0)
+        checks = [self._completeness(method, maps)] if method.complete else []
+        checks += [
+            self._differs("untrained network", method, sums, self.untrained, "of untrained networks"),
+            self._differs(
+                "permuted labels", method, sums, [self.permuted] if self.permuted else [], "after learning permuted rewards"
+            ),
+            self._agreement(method, sums),
+        ]  # fmt: skip
+        size = float(np.square(self.effects.signed).mean())
+        infidelity = float(np.square(sums - self.effects.signed).mean()) / size if size else 0.0
+        return Judged(method, maps, tuple(checks), infidelity)
+
+    def _completeness(self, method: Method, maps: Maps) -> Check:
+        error = float(gap(self.background, self.steps, maps).max()) / self.background.spread
+        says = f"Its sums miss the reward's difference by up to {error:.2f} of the reward's standard deviation."
+        return Check("completeness", error < GAP, error, f"< {GAP}", "" if error < GAP else says)
+
+    def _differs(self, name: str, method: Method, sums: FloatArray, others: list[RewardFunction], whose: str) -> Check:
+        if not others:
+            return Check(name, None, None, f"< {SIMILAR}", "This reward has no weights to draw anew.")
+        found = [
+            self._correlation(method, sums, self.background.part_sums(method(self.background.of(other), self.steps)))
+            for other in others
+        ]
+        value = float(np.mean(found))
+        says = (
+            f"The maps {whose} look alike (rank correlation {value:.2f}): it shows what the data have there, not what the reward "
+            "learned."
+        )
+        return Check(name, value < SIMILAR, value, f"< {SIMILAR}", "" if value < SIMILAR else says)
+
+    def _correlation(self, method: Method, sums: FloatArray, others: FloatArray) -> float:
+        varies = self.background.varies
+        mine, theirs = sums[:, varies], others[:, varies]
+        return rank_correlation(mine, theirs) if method.signed else rank_correlation(abs(mine), abs(theirs))
+
+    def _agreement(self, method: Method, sums: FloatArray) -> Check:
+        name, varies = "agreement with interventions", self.background.varies
+        if varies.sum() < 2:
+            return Check(name, None, None, f"> {AGREEMENT}", "Fewer than two parts vary in the data.")
+        value = rank_correlation(abs(sums[:, varies]), self.effects.size[:, varies])
+        says = f"It ranks the parts otherwise than exchanging them does (rank correlation {value:.2f})."
+        return Check(name, value > AGREEMENT, value, f"> {AGREEMENT}", "" if value > AGREEMENT else says)
+
+
+def rank_correlation(one: FloatArray, other: FloatArray) -> float:
+    """Return Spearman's correlation of all elements; 0 if one of them is constant."""
+    ranks = [rankdata(np.round(each.ravel(), 12)) for each in (one, other)]
+    if any(each.std() == 0.0 for each in ranks):
+        return 0.0
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def learn_permuted(background: Background, updates: int = 150, batch: int = 64) -> RewardFunction | None:
+    """Train a new network of the reward's architecture to predict the reward's values, permuted among the steps.
+
+    Returns:
+        The network; None if the reward has no network that can be drawn anew.
+    """
+    fresh = background.reward.fresh(background.seed + UNTRAINED)
+    if not isinstance(fresh, TorchReward) or not list(fresh.module.parameters()):
+        return None
+    rng = background.rng("permuted labels")
+    data = background.data
+    labels = background.reward.of(data)[rng.permutation(len(data))]
+    labels = (labels - labels.mean()) / (labels.std() or 1.0)
+    weights = list(fresh.module.requires_grad_(True).parameters())
+    optimiser = torch.optim.Adam(weights, lr=1e-3)
+    for _ in range(updates):
+        at = np.sort(rng.choice(len(data), min(batch, len(data)), replace=False))
+        error = fresh.member_tensor(*fresh.tensors(data[at])) - torch.as_tensor(labels[at], dtype=torch.float32)
+        optimiser.zero_grad()
+        error.square().mean().backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    fresh.module.requires_grad_(False)
+    return fresh

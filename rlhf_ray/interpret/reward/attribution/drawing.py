@@ -1,0 +1,161 @@
+"""Figures of attributions: maps over grey images, cells of grids, bars for vectors; crossed out where a check failed."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.attribution.background import FIELDS, WORDS, Background, Maps
+from rlhf_ray.reward.functions import Input
+
+DPI = 90
+BARS = 16
+"""Most bars of a vector."""
+CROSS = "#c0392b"
+
+
+def grey(image: Array) -> FloatArray:
+    """Return an image ``[height, width, channels]`` as grey values 0 to 1: of a stack, the newest frame."""
+    channels = image.shape[-1]
+    newest = image[..., -3:] if channels % 3 == 0 else image[..., -1:]
+    values = newest.astype(np.float64).mean(-1)
+    top = 255.0 if image.dtype == np.uint8 else float(np.abs(values).max()) or 1.0
+    return np.asarray(np.clip(values / top, 0.0, 1.0))
+
+
+def scale_of(maps: Maps) -> float:
+    """Return the largest absolute value of all maps, channels added: the one colour scale of a figure; 1 for maps of zeros."""
+    return max((float(np.abs(_plane(of)).max()) for of in maps.values()), default=0.0) or 1.0
+
+
+def draw(
+    background: Background,
+    steps: Transitions,
+    captions: Sequence[str],
+    maps: Maps,
+    signed: bool,
+    crossed_out: str | None = None,
+) -> bytes:
+    """Draw the maps of some steps, all on one scale, as a PNG.
+
+    Args:
+        background: reward and data.
+        steps: the steps, one column each.
+        captions: one for each step.
+        maps: their maps.
+        signed: whether maps tell raising (red) from lowering (blue).
+        crossed_out: why not to trust the maps; written across them.
+    """
+    shown = [name for name in maps if name in ("state", "next_state")]
+    kind = background.regions.kind if background.regions is not None else ""
+    if kind in ("patch", "cell") and shown:
+        figure = _planes(background, steps, captions, maps, shown, signed)
+    else:
+        figure = _bars(background, steps, captions, maps)
+    if crossed_out:
+        _cross_out(figure, crossed_out)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _planes(
+    background: Background,
+    steps: Transitions,
+    captions: Sequence[str],
+    maps: Maps,
+    shown: Sequence[Input],
+    signed: bool,
+) -> Figure:
+    assert background.regions is not None
+    cells = background.regions.layout if background.regions.kind == "cell" else None
+    planes = {name: _plane(maps[name]) for name in shown}
+    scale = scale_of({name: maps[name] for name in shown})
+    figure = Figure(figsize=(1.7 * len(steps) + 1.0, 1.75 * len(shown) + 0.9), layout="constrained")
+    axes = figure.subplots(len(shown), len(steps), squeeze=False)
+    colours = matplotlib.colormaps["RdBu_r" if signed else "viridis"]
+    norm = Normalize(-scale if signed else 0.0, scale)
+    for row, name in enumerate(shown):
+        observations = getattr(steps, FIELDS[name])
+        for column, ax in enumerate(axes[row]):
+            values = planes[name][column].reshape(cells) if cells else planes[name][column]
+            if cells:
+                _draw_cells(ax, observations[column].reshape(cells), values, colours, norm)
+            else:
+                opacity = np.clip(np.abs(values) / scale, 0.0, 1.0) ** 0.6
+                shade = 0.25 + 0.55 * grey(observations[column])
+                mixed = colours(norm(values))[..., :3] * opacity[..., None] + shade[..., None] * (
+                    1 - opacity[..., None]
+                )
+                ax.imshow(mixed, interpolation="nearest")
+            ax.set_xticks([])
+            ax.set_yticks([])
+            if row == 0:
+                ax.set_title(captions[column], fontsize=8)
+            if column == 0:
+                ax.set_ylabel(WORDS[name], fontsize=9)
+            if row == len(shown) - 1:
+                others = [f"{WORDS[of]} {maps[of][column].sum():+.2g}" for of in maps if of not in shown]
+                ax.set_xlabel("\n".join(others), fontsize=8)
+    bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, shrink=0.8, pad=0.01)
+    bar.set_label("reward per " + ("cell" if cells else "pixel"), fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    return figure
+
+
+def _draw_cells(ax: Axes, codes: Array, values: FloatArray, colours: Any, norm: Normalize) -> None:
+    ax.imshow(values, cmap=colours, norm=norm, interpolation="nearest")
+    common = np.unique(codes, return_counts=True)
+    empty = common[0][common[1].argmax()]
+    for (row, column), code in np.ndenumerate(codes):
+        if code != empty:
+            dark = colours(norm(values[row, column]))[:3]
+            ink = "white" if float(np.dot(dark, (0.3, 0.6, 0.1))) < 0.5 else "black"
+            size = min(8.0, 80.0 / max(codes.shape))
+            ax.text(column, row, f"{code:g}", ha="center", va="center", fontsize=size, color=ink)
+
+
+def _bars(background: Background, steps: Transitions, captions: Sequence[str], maps: Maps) -> Figure:
+    sums = background.part_sums(maps)
+    top = np.sort(np.argsort(-np.abs(sums).mean(0), kind="stable")[:BARS])[::-1]
+    limit = float(np.abs(sums).max()) * 1.05 or 1.0
+    figure = Figure(figsize=(1.6 * len(steps) + 2.0, 0.24 * len(top) + 1.2), layout="constrained")
+    axes = figure.subplots(1, len(steps), squeeze=False, sharey=True)[0]
+    for column, ax in enumerate(axes):
+        values = sums[column, top]
+        ax.barh(range(len(top)), values, color=np.where(values >= 0, "#b2182b", "#2166ac"))
+        ax.axvline(0.0, color="#59636e", linewidth=0.6)
+        ax.set_xlim(-limit if sums.min() < 0 else 0.0, limit)
+        ax.set_title(captions[column], fontsize=8)
+        ax.set_yticks(range(len(top)), [background.part_names[i] for i in top], fontsize=8)
+        ax.tick_params(axis="x", labelsize=7)
+    figure.supxlabel("units of the reward", fontsize=8)
+    return figure
+
+
+def _cross_out(figure: Figure, why: str) -> None:
+    for ends in (([0, 1], [0, 1]), ([0, 1], [1, 0])):
+        figure.add_artist(Line2D(*ends, color=CROSS, linewidth=5, alpha=0.85, transform=figure.transFigure))
+    width = max(30, int(figure.get_figwidth() * 10))
+    text = "Don't trust this: " + why
+    figure.text(
+        0.5, 0.5, "\n".join(textwrap.wrap(text, width)), ha="center", va="center", fontsize=9, color=CROSS,
+        bbox={"facecolor": "white", "edgecolor": CROSS, "alpha": 0.92, "pad": 5},
+    )  # fmt: skip
+
+
+def _plane(values: FloatArray) -> FloatArray:
+    """Add the channels of images ``[n, height, width, channels]``; leave other maps."""
+    return values.sum(-1) if values.ndim == 4 else values
