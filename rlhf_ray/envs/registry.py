@@ -41,6 +41,9 @@ _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "rlhf_ray/KeyMaze6-v0": (_MAZE, 20, {"size": 6, "key": True}),
     "rlhf_ray/KeyMaze10-v0": (_MAZE, 30, {"size": 10, "key": True}),
     "rlhf_ray/MountainCar-v0": ("rlhf_ray.envs.mountain_car:MountainCar", 200, {}),
+    "rlhf_ray/DotsAndDistances-v0": ("rlhf_ray.envs.dots:DotsAndDistances", 100, {}),
+    "rlhf_ray/PlantedImage-v0": ("rlhf_ray.envs.planted:PlantedImage", 50, {}),
+    "rlhf_ray/ScoreShortcut-v0": ("rlhf_ray.envs.score_shortcut:ScoreShortcut", 50, {}),
 }
 """Our ids: class, episode length in steps, and options."""
 

@@ -24,4 +24,5 @@ def shaped(
     Returns:
         ``[n]``: the shaped reward; with tensors, differentiable in each of its arguments.
     """
-    return reward - shift + gamma * (1 - 1 * terminated) * next_potential - potential
+    still = 1 - 1 * terminated  # an integer, so that tensors keep the precision of the potential
+    return reward - shift + gamma * (still * next_potential) - potential
