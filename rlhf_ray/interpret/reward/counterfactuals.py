@@ -1,0 +1,323 @@
+"""Counterfactuals: edit recorded steps and compare the reward that they get with the one that they should get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import gymnasium as gym
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from rlhf_ray.data.arrays import Array, BoolArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.edits import (
+    FREE,
+    Add,
+    AnyEdit,
+    Duplicate,
+    Move,
+    Remove,
+    Swap,
+    check,
+    edit_from_json,
+    edited,
+    read_json,
+)
+from rlhf_ray.reward.functions import RewardFunction
+
+On = Literal["all", "rewarded", "ordinary"]
+"""Steps that a case starts from: all, those of high true reward, or the others. Without true rewards: of high or low given reward."""
+STEPS = 400
+"""Steps per case."""
+
+
+@dataclass(frozen=True)
+class Counterfactual:
+    """One case: edits of steps, and the reward expected after them.
+
+    Attributes:
+        name: in words.
+        edits: applied one after another; none for the steps as they are.
+        expected: expected mean reward: a number; "unchanged", the true reward of the steps as they were; None if unknown, or if
+            the true reward function tells.
+        on: the steps it starts from.
+    """
+
+    name: str
+    edits: tuple[AnyEdit, ...] = ()
+    expected: float | Literal["unchanged"] | None = None
+    on: On = "all"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of one case.
+
+    Attributes:
+        case: the case.
+        steps: number of steps that the edits changed; steps that they left as they were don't count.
+        expected: expected mean reward; None if unknown.
+        given: mean reward after the edits; NaN without steps.
+        deviation: its standard deviation over steps.
+        before: mean reward of the same steps before the edits.
+        before_steps: the first few of these steps, for drawing.
+        after_steps: the same after the edits.
+    """
+
+    case: Counterfactual
+    steps: int
+    expected: float | None
+    given: float
+    deviation: float
+    before: float
+    before_steps: Transitions
+    after_steps: Transitions
+
+    @property
+    def error(self) -> float | None:
+        """``given - expected``; None if either is unknown."""
+        return None if self.expected is None or not self.steps else self.given - self.expected
+
+
+def evaluate(
+    reward: RewardFunction,
+    data: Transitions,
+    cases: Sequence[Counterfactual],
+    rng: np.random.Generator,
+    *,
+    grid: tuple[int, int] | None = None,
+    truth: RewardFunction | None = None,
+    most: int = STEPS,
+) -> list[Outcome]:
+    """Edit steps of ``data`` and compute their reward.
+
+    Args:
+        reward: the reward function.
+        data: steps to edit.
+        cases: what to do with them.
+        rng: draws the steps and the random places.
+        grid: (rows, columns) if observations are grids.
+        truth: the true reward function; tells the expected reward of cases that don't give one.
+        most: steps per case.
+
+    Raises:
+        SettingError: an edit doesn't fit the observations.
+    """
+    high = rewarded(reward, data)
+    return [_outcome(reward, data, case, high, rng, grid, truth, most) for case in cases]
+
+
+def _outcome(
+    reward: RewardFunction,
+    data: Transitions,
+    case: Counterfactual,
+    high: BoolArray,
+    rng: np.random.Generator,
+    grid: tuple[int, int] | None,
+    truth: RewardFunction | None,
+    most: int,
+) -> Outcome:
+    check(case.edits, data.observations.shape[1:], grid, case.name)
+    chosen = np.ones(len(data), bool) if case.on == "all" else high if case.on == "rewarded" else ~high
+    steps = data[chosen].sample(most, rng)
+    after, changed = edited(steps, case.edits, rng)
+    if case.edits:
+        steps, after = steps[changed], after[changed]
+    if not len(steps):
+        return Outcome(case, 0, None, float("nan"), 0.0, float("nan"), steps, after)
+    given = reward.of(after)
+    if case.expected == "unchanged":
+        expected = float(steps.rewards.mean())
+    elif case.expected is not None:
+        expected = float(case.expected)
+    elif truth is not None:
+        expected = float(truth.of(after).mean())
+    else:
+        expected = float(steps.rewards.mean()) if not case.edits else float("nan")
+    before = float(reward.of(steps).mean())
+    known = expected if np.isfinite(expected) else None
+    figures = (float(given.mean()), float(given.std()), before)
+    return Outcome(case, len(steps), known, *figures, steps[:4], after[:4])
+
+
+def rewarded(reward: RewardFunction, data: Transitions) -> BoolArray:
+    """Return the steps of high true reward: above the middle of its range; of high given reward if the truth is unknown."""
+    values = data.rewards if np.isfinite(data.rewards).all() and len(data) else reward.of(data)
+    if not len(values) or np.ptp(values) == 0:
+        return np.zeros(len(values), bool)
+    return np.asarray(values > (values.min() + values.max()) / 2)
+
+
+def automatic(data: Transitions, grid: tuple[int, int], objects: dict[str, int] | None = None) -> list[Counterfactual]:
+    """Return cases for a grid from the object codes in ``data``.
+
+    Objects are codes that not all observations show at the same places; the most frequent code is free space.
+
+    Args:
+        data: steps of a grid world.
+        grid: (rows, columns).
+        objects: object codes by name, for the cases' names.
+    """
+    names = {code: name for name, code in (objects or {}).items()}
+    kinds = object_codes(data)
+    cases = [Counterfactual("ordinary step", on="ordinary"), Counterfactual("rewarded step", on="rewarded")]
+    for code in kinds:
+        name = f"the {names[code]}" if code in names else f"object {code:g}"
+        cases += [
+            Counterfactual(f"{name} vanishes", (Remove(code, when="next_state"),), on="ordinary"),
+            Counterfactual(f"{name} is in neither state", (Remove(code),), on="ordinary"),
+            Counterfactual(f"{name} is moved in both states", (Move(code),), on="ordinary"),
+            Counterfactual(f"{name} appears a second time", (Add(code, when="next_state"),), on="ordinary"),
+            Counterfactual(f"rewarded step, one more of {name} in both states", (Add(code),), on="rewarded"),
+            Counterfactual(f"rewarded step without {name}", (Remove(code),), on="rewarded"),
+            Counterfactual(f"{name} on all free cells of both states", (Add(code, count=-1),), on="ordinary"),
+        ]
+    for i, first in enumerate(kinds):
+        for second in kinds[i + 1 :]:
+            pair = " and ".join(
+                f"the {names[code]}" if code in names else f"object {code:g}" for code in (first, second)
+            )
+            cases.append(Counterfactual(f"{pair} swapped", (Swap(first, second),), on="ordinary"))
+    return cases
+
+
+def object_codes(data: Transitions, most: int = 6) -> list[float]:
+    """Return the codes of objects in grids: those, free space aside, that are not always at the same cells."""
+    shown = np.concatenate([each.reshape(len(data), -1) for each in (data.observations, data.next_observations)])
+    codes = [code for code in np.unique(shown) if code != FREE]
+    moving = [float(code) for code in codes if ((shown == code) != (shown[0] == code)).any()]
+    return moving[:most]
+
+
+def read_edits(path: Path | str, objects: dict[str, int] | None = None) -> list[Counterfactual]:
+    """Read cases from a JSON file: a list of objects such as::
+
+        {"name": "no goal", "edits": [{"edit": "remove", "object": "goal", "when": "next_state"}], "expected": 0, "on": "ordinary"}
+
+    Args:
+        path: the file.
+        objects: object codes by name; without, objects are numbers.
+
+    Raises:
+        SettingError: the file can't be read, or a case is wrong.
+    """
+    path = Path(path)
+    value = read_json(path)
+    if not isinstance(value, list) or not value:
+        raise SettingError(f"The edits {path} must be a list of cases, each with name, edits and, if known, expected.")
+    cases = []
+    for number, each in enumerate(value, 1):
+        where = f"{path}, case {number}"
+        if not isinstance(each, dict):
+            raise SettingError(f"{where}: a case must be an object with name and edits; got {json.dumps(each)[:60]}.")
+        unknown = sorted(set(each) - {"name", "edits", "expected", "on"})
+        if unknown:
+            raise SettingError(f"{where} has {', '.join(unknown)}; a case has name, edits, expected and on.")
+        expected, on = each.get("expected"), each.get("on", "all")
+        is_number = isinstance(expected, int | float) and not isinstance(expected, bool) and np.isfinite(expected)
+        if expected not in (None, "unchanged") and not is_number:
+            raise SettingError(
+                f'{where}: expected is {json.dumps(expected)}; it must be a number, "unchanged" or null.'
+            )
+        if on not in ("all", "rewarded", "ordinary"):
+            raise SettingError(f"{where}: on is {json.dumps(on)}; it must be 'all', 'rewarded' or 'ordinary'.")
+        edits = each.get("edits", [])
+        if not isinstance(edits, list):
+            raise SettingError(f"{where}: edits must be a list of edits.")
+        found = tuple(edit_from_json(edit, where, objects or {}) for edit in edits)
+        cases.append(Counterfactual(str(each.get("name", f"case {number}")), found, expected, cast(On, on)))
+    return cases
+
+
+@dataclass(frozen=True)
+class FolderRow:
+    """Reward of the pictures of one type with one action: mean, standard deviation and number."""
+
+    type: str
+    action: str
+    mean: float
+    deviation: float
+    pictures: int
+
+
+def evaluate_folder(reward: RewardFunction, folder: Path | str) -> list[FolderRow]:
+    """Compute the reward of hand-edited PNGs for each action (the middle of the range for continuous actions).
+
+    The folder holds one folder per type, with ``<picture>.png`` (nothing moves: state and next state), or
+    ``<number>/obs.png`` and ``<number>/next_obs.png``.
+
+    Raises:
+        SettingError: there are no such pictures, or one has the wrong size or channels.
+    """
+    folder = Path(folder)
+    shape = getattr(reward.observation_space, "shape", None) or ()
+    if len(shape) != 3:
+        raise SettingError(
+            f"The reward takes observations of shape {list(shape)}: no images. Give edits in a JSON file."
+        )
+    if not folder.is_dir():
+        raise SettingError(f"There is no folder {folder} with pictures.")
+    rows: list[FolderRow] = []
+    for kind in sorted(each for each in folder.iterdir() if each.is_dir()):
+        pairs = [(path, path) for path in sorted(kind.glob("*.png"))]
+        for number in sorted(each for each in kind.iterdir() if each.is_dir()):
+            for name in ("obs.png", "next_obs.png"):
+                if not (number / name).is_file():
+                    raise SettingError(f"{number} needs obs.png and next_obs.png; {name} is missing.")
+            pairs.append((number / "obs.png", number / "next_obs.png"))
+        if not pairs:
+            continue
+        before, after = (np.stack([_picture(pair[i], shape) for pair in pairs]) for i in range(2))
+        for name, action in _actions(reward.action_space):
+            given = reward(before, np.stack([action] * len(pairs)), after, np.zeros(len(pairs), bool))
+            rows.append(FolderRow(kind.name, name, float(given.mean()), float(given.std()), len(pairs)))
+    if not rows:
+        raise SettingError(
+            f"{folder} has no pictures; it needs TYPE/NAME.png, or TYPE/NUMBER/obs.png and next_obs.png."
+        )
+    return rows
+
+
+def _actions(space: gym.Space[Any]) -> list[tuple[str, Array]]:
+    if isinstance(space, gym.spaces.Discrete):
+        return [(str(i), np.asarray(i)) for i in range(int(space.start), int(space.start + space.n))]
+    assert isinstance(space, gym.spaces.Box)
+    low, high = np.clip(space.low, -1e6, 1e6), np.clip(space.high, -1e6, 1e6)
+    return [("middle", ((low + high) / 2).astype(space.dtype))]
+
+
+def _picture(path: Path, shape: Sequence[int]) -> Array:
+    try:
+        with Image.open(path, formats=["PNG"]) as file:
+            if (file.height, file.width) != tuple(shape[:2]):
+                raise SettingError(f"{path} is {file.height} x {file.width}; the reward takes {shape[0]} x {shape[1]}.")
+            image = np.asarray(file.convert("RGB") if file.mode == "P" else file)
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as error:
+        raise SettingError(f"Can't read {path} as PNG.") from error
+    image = image[..., None] if image.ndim == 2 else image
+    if image.shape[2] == 4 and shape[2] == 3:  # an editor added transparency
+        image = image[..., :3]
+    if image.dtype != np.uint8 or image.shape[2] != shape[2]:
+        raise SettingError(
+            f"{path} has {image.shape[2]} channels of {image.dtype}; the reward takes {shape[2]} of uint8."
+        )
+    return image
+
+
+def spread(reward: RewardFunction, data: Transitions) -> float:
+    """Return the range of the reward between ordinary and rewarded steps, at least its standard deviation."""
+    high = rewarded(reward, data)
+    values = reward.of(data)
+    apart = float(values[high].mean() - values[~high].mean()) if high.any() and not high.all() else 0.0
+    return max(apart, float(values.std()), 1e-9)
+
+
+__all__ = [
+    "Add", "AnyEdit", "Counterfactual", "Duplicate", "FolderRow", "Move", "Outcome", "Remove", "Swap", "automatic",
+    "evaluate", "evaluate_folder", "object_codes", "read_edits", "rewarded", "spread",
+]  # fmt: skip
