@@ -6,7 +6,7 @@ import importlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -35,8 +35,9 @@ class InterpretReward:
 
     run: tyro.conf.Positional[Path | None] = None
     """The run folder. Its reward model is examined on new steps of its policy."""
-    model: Path | None = None
-    """A reward instead of the run's: a reward model's folder, a table (.npz), or a network saved by imitation (.pt)."""
+    model: str | None = None
+    """A reward instead of the run's: a reward model's folder, a table (.npz), a network saved by imitation (.pt), or module:Name of
+    your own function."""
     data: Path | None = None
     """Steps to look at instead of new ones: a recording of `rlhf-ray record`, an .npz, or trajectories saved by imitation."""
     environment: str | None = None
@@ -111,17 +112,35 @@ def reward(words: list[str]) -> None:
 
 def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str | None, float]:
     """Load the reward and the steps; return them with the environment's name and the discount."""
-    from rlhf_ray.reward.ensemble import RewardEnsemble
-    from rlhf_ray.reward.functions import EnsembleReward
+    from rlhf_ray import envs
+    from rlhf_ray.data.recordings import environment_of
+    from rlhf_ray.reward.functions.loading import load_reward
     from rlhf_ray.runs.folder import RunFolder
-    from rlhf_ray.runs.interpret import steps_of_run
+    from rlhf_ray.runs.interpret import check_steps, given_steps, steps_of_run
 
-    assert command.run is not None
-    folder = RunFolder.open(command.run)
-    experiment = folder.experiment()
-    function = EnsembleReward(RewardEnsemble.load(command.model or folder.reward_model))
-    data = steps_of_run(folder, command.seed)
-    return function, data, command.environment or experiment.environment, experiment.ppo.gamma
+    folder = None if command.run is None else RunFolder.open(command.run)
+    experiment = None if folder is None else folder.experiment()
+    environment, gamma = command.environment, 0.99
+    if experiment is not None:
+        environment, gamma = environment or experiment.environment, experiment.ppo.gamma
+    elif environment is None:
+        assert command.data is not None
+        environment = environment_of(command.data)
+    spaces: tuple[Any, Any] = (None, None)
+    if environment is not None:
+        env = envs.make_env(environment)
+        spaces = env.observation_space, env.action_space
+        env.close()  # type: ignore[no-untyped-call]
+    source = command.model or (None if folder is None else folder.path)
+    assert source is not None
+    function = load_reward(source, *spaces)
+    if command.data is None:
+        assert folder is not None
+        data = steps_of_run(folder, command.seed)
+    else:
+        data = given_steps(command.data, command.seed)
+    check_steps(function, data, str(command.data or environment))
+    return function, data, environment, gamma
 
 
 def _say(report: Report) -> None:

@@ -495,3 +495,11 @@ def load_transitions(path: Path | str, most: int | None = None) -> Transitions:
     if timeouts is not None and len(timeouts) == len(steps):
         truncated = timeouts.astype(bool)
     return steps.with_(columns={"truncated": truncated})[: len(steps) if most is None else most]
+
+
+def environment_of(path: Path | str) -> str | None:
+    """Return the name of the environment that a recording is of; None if ``path`` is no recording or doesn't say."""
+    if not (Path(path) / MANIFEST).exists():
+        return None
+    name = Recording(path).about.get("environment")
+    return name if isinstance(name, str) else None

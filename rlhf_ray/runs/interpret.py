@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import ray
 
 from rlhf_ray import envs
 from rlhf_ray.actors.cluster import start_ray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.rollout import Act, rollout
 from rlhf_ray.data.transitions import Transitions
@@ -19,9 +22,13 @@ from rlhf_ray.measure.true_return import with_an_end
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy
+from rlhf_ray.runs.steps import load_steps
 
 STEPS, IMAGE_STEPS = 6000, 1500
-"""Steps to look at, of vectors and of images."""
+"""New steps to look at, of vectors and of images."""
+
+MOST_STEPS = 20_000
+"""Steps of a recording to look at; a quarter for images."""
 
 EPSILON = 0.3
 """Share of random actions in a third of the steps: between what the policy does and what random actions do."""
@@ -54,6 +61,52 @@ def steps_of_run(folder: RunFolder, seed: int) -> Transitions:
         parts.append(joined.with_(columns={"policy": np.full(len(joined), number)}))
     env.close()  # type: ignore[no-untyped-call]
     return Transitions.concatenate(parts)
+
+
+def given_steps(path: Path, seed: int) -> Transitions:
+    """Load steps from a file or folder: whole episodes, drawn at random if there are more than the report looks at.
+
+    Raises:
+        SettingError: there are no steps.
+    """
+    most = 4 * MOST_STEPS
+    data = load_steps(path, most)
+    if not len(data):
+        raise SettingError(f"--data is {path}, which holds no steps; give a recording with at least one episode.")
+    if is_image(data.observations[0]):
+        most //= 4
+    names = np.random.default_rng([seed, 15]).permutation(np.unique(data.episodes))
+    kept, count = [], 0
+    for name in names:
+        count += int((data.episodes == name).sum())
+        if kept and count > most // 4:
+            break
+        kept.append(name)
+    return data[np.isin(data.episodes, kept)]
+
+
+def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
+    """Check that steps are of the environment that the reward is for.
+
+    Raises:
+        SettingError: they are not.
+    """
+    for name, values, space in (
+        ("observations", data.observations, reward.observation_space),
+        ("actions", data.actions, reward.action_space),
+    ):
+        if values.shape[1:] != space.shape:
+            raise SettingError(
+                f"The steps in {where} have {name} of shape {values.shape[1:]}; the reward {reward.name!r} is for {space}. Give "
+                "steps of the environment it was made for."
+            )
+    if isinstance(reward.action_space, gym.spaces.Discrete):
+        least, most = int(reward.action_space.start), int(reward.action_space.start + reward.action_space.n) - 1
+        if int(data.actions.min()) < least or int(data.actions.max()) > most:
+            raise SettingError(
+                f"The steps in {where} have actions from {data.actions.min()} to {data.actions.max()}; the reward {reward.name!r} "
+                f"is for {least} to {most}."
+            )
 
 
 def regions_in(environment: str | None, reward: RewardFunction) -> Regions | None:

@@ -97,7 +97,9 @@ def descend(
 
     def measured() -> float:
         with torch.no_grad():
-            made = [rewards(rows).double().numpy() for rows in np.array_split(np.arange(len(data)), len(data) // 4096 + 1)]
+            made = [
+                rewards(rows).double().numpy() for rows in np.array_split(np.arange(len(data)), len(data) // 4096 + 1)
+            ]
         return problem.loss(np.concatenate(made), objective)
 
     record = [(0, measured())]
