@@ -12,6 +12,9 @@ from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 
 RESAMPLES = 300
 
+PAIRS = 20_000
+"""Pairs of steps to compare."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -33,6 +36,26 @@ def correlation(first: Array, second: Array, rank: bool = False) -> float:
     if rank:
         first, second = stats.rankdata(first), stats.rankdata(second)
     return float(np.corrcoef(first, second)[0, 1])
+
+
+def pairs_in_order(true: Array, given: Array, at: IntArray, rng: np.random.Generator) -> float:
+    """Compute the share of pairs of steps with different true rewards that the given reward orders alike; ties count half.
+
+    Unlike a rank correlation, it does not depend on how many steps share one true reward. 0.5 if all do.
+
+    Args:
+        true: ``[n]``.
+        given: ``[n]``.
+        at: steps to pair.
+        rng: draws `PAIRS` pairs.
+    """
+    first, second = rng.choice(at, (2, PAIRS))
+    differ = true[first] != true[second]
+    if not differ.any():
+        return 0.5
+    first, second = first[differ], second[differ]
+    alike = np.sign(given[first] - given[second]) * np.sign(true[first] - true[second])
+    return float((alike.mean() + 1) / 2)
 
 
 def over_episodes(

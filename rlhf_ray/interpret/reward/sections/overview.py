@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rlhf_ray.interpret.reward.overview import Estimate, correlation, episode_sums, over_episodes
+from rlhf_ray.interpret.reward.overview import Estimate, correlation, episode_sums, over_episodes, pairs_in_order
 from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
 
 NAME = "overview"
 TITLE = "Agreement with the true reward"
 
-GOOD_RANK = 0.8
-"""Rank correlation with the true reward above which a reward counts as agreeing. Rewards that trained agents as well as the true
-reward had 0.9 and more."""
+AGREES, IN_PART = 0.9, 0.65
+"""Shares of pairs of steps ordered like the true reward, from which a reward counts as agreeing, wholly or in part. Random order:
+0.5."""
 
 
 def unsuitable(subject: Subject) -> str | None:
@@ -70,6 +70,7 @@ def look(subject: Subject) -> Section:
             by_step = {
                 "linear": over_episodes(lambda at: correlation(true[at], given[at]), episodes, rng),
                 "rank": over_episodes(lambda at: correlation(true[at], given[at], rank=True), episodes, rng),
+                "pairs": over_episodes(lambda at: pairs_in_order(true, given, at, rng), episodes, rng),
             }
             sums = episode_sums(given, episodes), episode_sums(true, episodes)
             by_return = over_episodes(
@@ -77,25 +78,25 @@ def look(subject: Subject) -> Section:
             )
             tables.append(_agreement(by_step, by_return))
             values |= {"correlation": {**{k: vars(v) for k, v in by_step.items()}, "of_returns": vars(by_return)}}
-            rank = by_step["rank"]
+            pairs = by_step["pairs"]
             checks.append(
                 Check(
-                    "it ranks steps like the true reward",
-                    rank.value >= GOOD_RANK,
-                    rank.value,
-                    f"≥ {GOOD_RANK}",
+                    "it orders steps like the true reward",
+                    pairs.value >= AGREES,
+                    pairs.value,
+                    f"≥ {AGREES} of pairs",
                     ""
-                    if rank.value >= GOOD_RANK
-                    else "A shaped reward may rank steps differently and still be right: see the distances and the incentive test.",
+                    if pairs.value >= AGREES
+                    else "A shaped reward may order steps differently and still be right: see the distances and the incentive test.",
                 )
             )
-            statements.append(_says(by_step["linear"], rank, by_return))
+            statements.append(_says(by_step["linear"], pairs, by_return))
             pictures.append(
                 Picture("against_true", _scatter(true, given), "Given against true reward, one point per step.")
             )
     if len(members) > 1 and deviation > 0:
-        pairs = [correlation(members[i], members[j]) for i in range(len(members)) for j in range(i)]
-        values["members_correlation"] = float(np.mean(pairs))
+        of_two = [correlation(members[i], members[j]) for i in range(len(members)) for j in range(i)]
+        values["members_correlation"] = float(np.mean(of_two))
         checks.append(
             Check(
                 "its members agree",
@@ -111,19 +112,24 @@ def look(subject: Subject) -> Section:
 
 
 def _agreement(by_step: dict[str, Estimate], by_return: Estimate) -> Table:
-    rows = [
-        ["linear, of steps", by_step["linear"].value, by_step["linear"].low, by_step["linear"].high],
-        ["rank, of steps", by_step["rank"].value, by_step["rank"].low, by_step["rank"].high],
-        ["rank, of episodes' returns", by_return.value, by_return.low, by_return.high],
-    ]
-    return Table(["correlation", "value", "95 % from", "to"], rows, "Correlation with the true reward")
+    named = {
+        "pairs of steps in the true order": by_step["pairs"],
+        "linear correlation of steps": by_step["linear"],
+        "rank correlation of steps": by_step["rank"],
+        "rank correlation of episodes' returns": by_return,
+    }
+    rows = [[name, of.value, of.low, of.high] for name, of in named.items()]
+    return Table(["", "value", "95 % from", "to"], rows, "Agreement with the true reward")
 
 
-def _says(linear: Estimate, rank: Estimate, returns: Estimate) -> Statement:
-    figures = f"correlation {linear}, rank correlation {rank}; of episodes' returns {returns}"
-    if rank.value >= GOOD_RANK:
+def _says(linear: Estimate, pairs: Estimate, returns: Estimate) -> Statement:
+    figures = (
+        f"it orders {100 * pairs.value:.1f} % of pairs of steps like the true reward; correlation {linear}, rank correlation of "
+        f"episodes' returns {returns}"
+    )
+    if pairs.value >= AGREES:
         return Statement("rewards", f"What the true reward rewards, as far as these steps show: {figures}.", 10.0)
-    if max(rank.value, linear.value, returns.value) >= 0.5:
+    if pairs.value >= IN_PART:
         return Statement("warning", f"It agrees with the true reward only in part: {figures}.", 10.0)
     return Statement("warning", f"It does not agree with the true reward: {figures}.", 10.0)
 
