@@ -87,7 +87,7 @@ def look(subject: Subject) -> Section:
                     f"≥ {AGREES} of pairs",
                     ""
                     if pairs.value >= AGREES
-                    else "A shaped reward may order steps differently and still be right: see the distances and the incentive test.",
+                    else "A shaped reward may do so and still be right: see the distances and the incentive test.",
                 )
             )
             statements.append(_says(by_step["linear"], pairs, by_return))
