@@ -75,7 +75,9 @@ def solve(given: FloatArray, effects: sparse.csr_array, problem: Problem, object
     return Solution(best, None, residual, programmes, status)
 
 
-def _least_absolute(values: FloatArray, rows: sparse.csr_array, weights: FloatArray) -> tuple[FloatArray, float, float, str]:
+def _least_absolute(
+    values: FloatArray, rows: sparse.csr_array, weights: FloatArray
+) -> tuple[FloatArray, float, float, str]:
     """Minimise ``weights @ |values + rows @ x|``: x, a lower bound, the bound's residual, the solver's status."""
     n, k = rows.shape
     scale = max(float(np.abs(values).max()), NO_SIZE)

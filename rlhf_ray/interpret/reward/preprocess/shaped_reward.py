@@ -104,7 +104,9 @@ class ShapedReward(RewardFunction):
                 save_file({"table": np.ascontiguousarray(self.base.table)}, new / "base.safetensors")
             else:
                 description["base"] = {"kind": "path", "path": str(base_path)}
-            save_file({name: np.ascontiguousarray(value) for name, value in arrays.items()}, new / "potential.safetensors")
+            save_file(
+                {name: np.ascontiguousarray(value) for name, value in arrays.items()}, new / "potential.safetensors"
+            )
             (new / "shaped.json").write_text(json.dumps(description, indent=2) + "\n")
 
     @staticmethod
