@@ -63,6 +63,7 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
         walls: whether walls divide the grid into four rooms.
         shaping: none; dense, a potential of minus the L1 distance left to walk; antidense, plus that; random, drawn for each cell.
         gamma: discount of the shaping.
+        shaping_seed: draws the random potential.
         render_mode: None or "rgb_array".
     """
 
@@ -76,6 +77,7 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
         walls: bool = False,
         shaping: Shaping = "none",
         gamma: float = 0.99,
+        shaping_seed: int = 0,
         render_mode: str | None = None,
     ) -> None:
         if render_mode not in (None, "rgb_array"):
@@ -94,7 +96,9 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
         self.goals = checked_option("goals", goals, Goals, "GridWorld") if isinstance(goals, str) else "given"
         self._given = [] if isinstance(goals, str) else self._checked_levels(goals)
         name = "entering a goal" if shaping == "none" else f"entering a goal, {shaping} shaping"
-        self.formula = Formula(name, enters_goal, _potential(shaping, self.grid), gamma, ("state", "next_state"))
+        self.formula = Formula(
+            name, enters_goal, _potential(shaping, self.grid, shaping_seed), gamma, ("state", "next_state")
+        )
         self._agent, self._goals, self._holds_key = (1, 1), tuple[Position, ...](), not key
         self._seen: Array = np.zeros(0, np.float32)
 
@@ -236,8 +240,11 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
         next_states, terminal = self._next_states()
         layouts, holding = self._layouts(), (True,) if self.key_at is None else (False, True)
         names, marks = [], []
-        for goals in layouts:
-            level = f"goal at {', '.join(str(goal) for goal in goals)}" if len(layouts) > 1 else ""
+        for i, goals in enumerate(layouts):
+            where = f"goal at {', '.join(str(goal) for goal in goals)}" if len(goals) <= 2 else f"{len(goals)} goals"
+            level = (
+                where if len(layouts) > 1 and len(goals) <= 2 else f"level {i + 1}, {where}" if len(layouts) > 1 else ""
+            )
             for holds in holding:
                 key = "" if self.key_at is None else "with key" if holds else "without key"
                 names.append(", ".join(part for part in (level, key) if part))
@@ -372,13 +379,13 @@ def distance_left(observations: Array, grid: tuple[int, int]) -> FloatArray:
     return np.where(found, between[agent, via] + np.where(found, last, 0.0), 0.0)
 
 
-def _potential(shaping: str, grid: tuple[int, int]) -> Any:
+def _potential(shaping: str, grid: tuple[int, int], seed: int) -> Any:
     if shaping == "none":
         return None
     if shaping in ("dense", "antidense"):
         sign = -1.0 if shaping == "dense" else 1.0
         return lambda observations: sign * distance_left(observations, grid)
-    drawn = np.random.default_rng(0).uniform(-1.0, 1.0, (2, grid[0] * grid[1]))
+    drawn = np.random.default_rng(seed).uniform(-1.0, 1.0, (2, grid[0] * grid[1]))
 
     def potential(observations: Array) -> FloatArray:
         codes = np.asarray(observations).reshape(len(observations), -1)
