@@ -115,6 +115,18 @@ def test_distance_goes_by_the_key_to_the_nearest_goal() -> None:
     assert distance_left(seen, env.grid).tolist() == [7.0, 8.0 + 16.0, 0.0, 0.0]
 
 
+def test_levels_of_ones_own() -> None:
+    env = world("FixedGoal", goals=[[(3, 4)], [(5, 5), (6, 6)]], size=7)
+    check_env(env, skip_render_check=True)
+    seen = {tuple(env.objects(env.reset(seed=seed)[0])["goal"]) for seed in range(20)}
+    assert seen == {((3, 4),), ((5, 5), (6, 6))}
+    assert env.mdp_tables()[3].sum() == 3
+    assert env.grid_states().layers == ["goal at (3, 4)", "goal at (5, 5), (6, 6)"]
+    for goals in ([[(0, 1)]], [], [[(1, 7)]]):
+        with pytest.raises(Exception, match=r"goals of GridWorld is \[.*it must be a list of levels"):
+            world("Key", goals=goals, size=7)
+
+
 def test_options_and_tables_that_do_not_exist() -> None:
     with pytest.raises(SettingError, match="too many for a table"):
         world("RandomGoal").mdp_tables()

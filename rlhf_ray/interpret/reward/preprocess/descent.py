@@ -76,14 +76,14 @@ def descend(
     if start is not None:
         module = potential.module
         with torch.no_grad():
-            module.linear.weight.copy_(torch.as_tensor(start[0], dtype=torch.float32) * module.std)  # type: ignore[operator, union-attr]
+            module.linear.weight.copy_(torch.as_tensor(start[0], dtype=torch.float32) * module.std)  # type: ignore[union-attr]
             constant.fill_(start[1] / potential.scale)
     before, after = (torch.as_tensor(np.array(of, np.float32)) for of in (data.observations, data.next_observations))
     ended, base = torch.as_tensor(data.terminated).float(), torch.as_tensor(given, dtype=torch.float32)
     # Start included, the linear part is not trained: a change of it in 32 bits would move the whole reward.
-    trained = [*potential.module.mlp.parameters(), *([constant] if shift else [])]  # type: ignore[operator, union-attr]
+    trained = [*potential.module.mlp.parameters(), *([constant] if shift else [])]  # type: ignore[union-attr]
     if start is None:
-        trained += list(potential.module.linear.parameters())  # type: ignore[operator, union-attr]
+        trained += list(potential.module.linear.parameters())  # type: ignore[union-attr]
     optimiser = torch.optim.Adam(trained, learning_rate)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, max(1, steps))
     terms = len(data) if objective.startswith("sparse") else len(problem.pairs)
@@ -148,7 +148,7 @@ def distil(
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     with torch.no_grad():
-        fitted.module.mlp[-1].bias += centre / scale  # type: ignore[index, operator, union-attr]
+        fitted.module.mlp[-1].bias += centre / scale  # type: ignore[index, union-attr]
     return fitted
 
 

@@ -168,7 +168,7 @@ class MLPPotential(Potential):
 
 def features_of(observations: Array, features: Callable[[Array], Array] | None) -> FloatArray:
     """Compute features ``[n, features]`` float64: those of a function, or the flattened observation."""
-    made = observations if features is None else features(observations)
+    made: Any = observations if features is None else features(observations)
     if isinstance(made, Tensor):
         made = made.detach().numpy()
     return np.asarray(made, np.float64).reshape(len(observations), -1)
