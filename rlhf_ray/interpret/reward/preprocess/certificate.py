@@ -9,9 +9,9 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.preprocess.potentials import Potential
-from rlhf_ray.interpret.reward.preprocess.problem import Objective
-from rlhf_ray.interpret.reward.preprocess.shaped_reward import ShapedReward
+from rlhf_ray.reward.functions.potentials import Potential
+from rlhf_ray.interpret.reward.preprocess.options import Objective
+from rlhf_ray.reward.functions.shaped import ShapedReward
 from rlhf_ray.measure.distances import epic
 from rlhf_ray.measure.mdp import TabularMDP
 from rlhf_ray.reward.functions import RewardFunction

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
-from rlhf_ray.interpret.reward.preprocess.potentials import MLPPotential, Potential
-from rlhf_ray.interpret.reward.preprocess.problem import Objective, Problem
+from rlhf_ray.reward.functions.potentials import MLPPotential, Potential
+from rlhf_ray.interpret.reward.preprocess.options import Objective
+from rlhf_ray.interpret.reward.preprocess.problem import Problem
 from rlhf_ray.reward.shaping import shaped
 
 RECORDS = 20
@@ -72,18 +74,18 @@ def descend(
     rng = np.random.default_rng(seed)
     data = problem.steps
     potential = _new(data.observations, hidden, max(float(given.std()), 1e-6), seed)
+    module: Any = potential.module
     constant = nn.Parameter(torch.zeros(()))
     if start is not None:
-        module = potential.module
         with torch.no_grad():
-            module.linear.weight.copy_(torch.as_tensor(start[0], dtype=torch.float32) * module.std)  # type: ignore[union-attr]
+            module.linear.weight.copy_(torch.as_tensor(start[0], dtype=torch.float32) * module.std)
             constant.fill_(start[1] / potential.scale)
     before, after = (torch.as_tensor(np.array(of, np.float32)) for of in (data.observations, data.next_observations))
     ended, base = torch.as_tensor(data.terminated).float(), torch.as_tensor(given, dtype=torch.float32)
     # Start included, the linear part is not trained: a change of it in 32 bits would move the whole reward.
-    trained = [*potential.module.mlp.parameters(), *([constant] if shift else [])]  # type: ignore[union-attr]
+    trained = [*module.mlp.parameters(), *([constant] if shift else [])]
     if start is None:
-        trained += list(potential.module.linear.parameters())  # type: ignore[union-attr]
+        trained += list(module.linear.parameters())
     optimiser = torch.optim.Adam(trained, learning_rate)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, max(1, steps))
     terms = len(data) if objective.startswith("sparse") else len(problem.pairs)
@@ -147,8 +149,9 @@ def distil(
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
+    module: Any = fitted.module
     with torch.no_grad():
-        fitted.module.mlp[-1].bias += centre / scale  # type: ignore[index, union-attr]
+        module.mlp[-1].bias += centre / scale
     return fitted
 
 

@@ -10,10 +10,11 @@ from scipy.optimize import linprog
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.reward.preprocess.problem import Objective, Problem
+from rlhf_ray.interpret.reward.preprocess.options import Objective
+from rlhf_ray.interpret.reward.preprocess.problem import Problem
 
-REWEIGHTINGS = 20
-"""Most linear programmes for a log objective."""
+REWEIGHTINGS = 5
+"""Most linear programmes from each start for a log objective."""
 NO_SIZE = 1e-12
 """A smaller effect of the parameters on the objective counts as none."""
 
@@ -67,7 +68,7 @@ def solve(given: FloatArray, effects: sparse.csr_array, problem: Problem, object
             loss = float(weights @ np.log1p(sizes))
             if loss < lowest:
                 best, lowest = current, loss
-            if loss > previous - 1e-9 * max(1.0, abs(previous)):
+            if loss > previous - 1e-4 * abs(previous):
                 break
             previous = loss
             current, _, residual, status = _least_absolute(values, rows, weights / (1 + sizes))

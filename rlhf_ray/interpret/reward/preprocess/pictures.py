@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret.reward.preprocess.problem import Problem
-from rlhf_ray.interpret.reward.preprocess.shaped_reward import ShapedReward
+from rlhf_ray.reward.functions.shaped import ShapedReward
 
 BEFORE, AFTER = "#D55E00", "#0072B2"
 """Vermilion and blue, told apart by colour-blind people."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 import torch
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.preprocess.options import Objective
 from rlhf_ray.measure.mdp import TabularMDP
-
-Objective: TypeAlias = Literal["sparse_l1", "sparse_log", "smooth_l1", "smooth_log"]
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 STEPS = 10_000
 """Most recorded steps in an objective."""

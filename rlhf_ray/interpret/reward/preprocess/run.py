@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -21,46 +20,15 @@ from rlhf_ray.interpret.reward.preprocess import certificate, pictures
 from rlhf_ray.interpret.reward.preprocess.certificate import Certificate
 from rlhf_ray.interpret.reward.preprocess.descent import descend
 from rlhf_ray.interpret.reward.preprocess.exact import Solution, solve
-from rlhf_ray.interpret.reward.preprocess.potentials import LinearPotential, Potential, TabularPotential, features_of
-from rlhf_ray.interpret.reward.preprocess.problem import OBJECTIVES, Objective, Problem
-from rlhf_ray.interpret.reward.preprocess.shaped_reward import ShapedReward
+from rlhf_ray.reward.functions.potentials import LinearPotential, Potential, TabularPotential, features_of
+from rlhf_ray.interpret.reward.preprocess.options import Options, PotentialKind
+from rlhf_ray.interpret.reward.preprocess.problem import Problem
+from rlhf_ray.reward.functions.shaped import ShapedReward
 from rlhf_ray.measure.mdp import TabularMDP
 from rlhf_ray.reward.functions import RewardFunction
 
-PotentialKind: TypeAlias = Literal["auto", "tabular", "linear", "mlp"]
 MOST_FEATURES = 64
 """Most features of a linear potential; images have more, and get an MLP."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to preprocess a reward."""
-
-    objective: Objective = "sparse_l1"
-    """What to minimise: sparse_l1 or sparse_log (rewards that are 0 on most steps), smooth_l1 or smooth_log (rewards that change
-    little from step to step)."""
-    potential: PotentialKind = "auto"
-    """Potential: tabular, linear or mlp. auto: tabular for numbered states, linear for vectors, mlp for images."""
-    gamma: float = 0.99
-    """Discount of the shaping; that of the agent."""
-    shift: bool | None = None
-    """Whether a constant may be subtracted. It changes what is optimal if episodes can end. None: only if no step terminates."""
-    hidden: tuple[int, ...] = (64,)
-    """Units in each hidden layer of an mlp potential."""
-    steps: int = 1000
-    """Gradient steps for an mlp potential."""
-    seed: int = 0
-    """Random seed."""
-
-    def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise SettingError(f"objective is {self.objective!r}; it must be one of {', '.join(OBJECTIVES)}.")
-        if self.potential not in ("auto", "tabular", "linear", "mlp"):
-            raise SettingError(f"potential is {self.potential!r}; it must be auto, tabular, linear or mlp.")
-        if not 0 <= self.gamma <= 1:
-            raise SettingError(f"gamma is {self.gamma}; it must be from 0 to 1.")
-        if self.steps < 1:
-            raise SettingError(f"steps is {self.steps}; it must be 1 or more.")
 
 
 @dataclass(frozen=True)
@@ -180,7 +148,10 @@ def _solve(
     if kind == "linear" or width <= MOST_FEATURES:
         before, after = (features_of(of, features) for of in (steps.observations, steps.next_observations))
         columns = [onward[:, None] * after - before, -np.ones((len(steps), int(shift)))]
-        solution = solve(given, sparse.csr_array(np.concatenate(columns, 1)), problem, options.objective)
+        objective = options.objective
+        if kind == "mlp":  # a start only
+            objective = "sparse_l1" if objective.startswith("sparse") else "smooth_l1"
+        solution = solve(given, sparse.csr_array(np.concatenate(columns, 1)), problem, objective)
         start = solution.parameters[: before.shape[1]], float(solution.parameters[before.shape[1] :].sum())
         if kind == "linear":
             solver = _Solver("linear programme", solution.status, solution, [])

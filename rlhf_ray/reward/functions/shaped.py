@@ -13,12 +13,15 @@ from torch import Tensor, nn
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.reward.preprocess.potentials import Potential, potential_from
+from rlhf_ray.reward.functions.potentials import Potential, potential_from
 from rlhf_ray.reward.ensemble import RewardEnsemble
-from rlhf_ray.reward.functions import EnsembleReward, RewardFunction, TableReward
+from rlhf_ray.reward.functions.ensemble import EnsembleReward
+from rlhf_ray.reward.functions.function import RewardFunction
+from rlhf_ray.reward.functions.table import TableReward
 from rlhf_ray.reward.shaping import shaped
 
 FORMAT = "rlhf_ray.shaped_reward/1"
+NAME = "reward.json"
 
 
 class ShapedReward(RewardFunction):
@@ -69,7 +72,7 @@ class ShapedReward(RewardFunction):
         return self.base.fresh(seed)
 
     def save(self, folder: Path | str, base_path: Path | str | None = None) -> None:
-        """Write ``shaped.json``, ``potential.safetensors`` and the base reward into ``folder``, which is replaced.
+        """Write ``reward.json``, ``potential.safetensors`` and the base reward into ``folder``, which is replaced.
 
         Args:
             folder: the folder.
@@ -107,7 +110,7 @@ class ShapedReward(RewardFunction):
             save_file(
                 {name: np.ascontiguousarray(value) for name, value in arrays.items()}, new / "potential.safetensors"
             )
-            (new / "shaped.json").write_text(json.dumps(description, indent=2) + "\n")
+            (new / NAME).write_text(json.dumps(description, indent=2) + "\n")
 
     @staticmethod
     def load(folder: Path | str, base: RewardFunction | None = None) -> ShapedReward:
@@ -122,7 +125,7 @@ class ShapedReward(RewardFunction):
         """
         folder = Path(folder)
         try:
-            description = json.loads((folder / "shaped.json").read_text())
+            description = json.loads((folder / NAME).read_text())
             if description["format"] != FORMAT:
                 raise SettingError(
                     f"{folder} has format {description['format']!r}; this version reads {FORMAT!r}: update rlhf_ray."
