@@ -77,7 +77,11 @@ def action_spread(actions: Array) -> float:
 
 def with_an_end(environment: str) -> gym.Env[Any, Any]:
     """Make the environment with a step limit: its own, or `LONGEST` if it has none, since some episodes would never end."""
-    env = envs.make_env(environment)
+    return ended(envs.make_env(environment))
+
+
+def ended(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """Add the step limit `LONGEST` to the environment if it has none."""
     limited = env.spec is None or env.spec.max_episode_steps is not None
     return env if limited else gym.wrappers.TimeLimit(env, LONGEST)
 

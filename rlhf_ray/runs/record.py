@@ -18,7 +18,8 @@ from rlhf_ray.actors.executor import DirectExecutor, Executor, RayExecutor
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import RecordedEpisode, Recording, RecordingWriter
-from rlhf_ray.measure.true_return import with_an_end
+from rlhf_ray.envs import EnvCreator
+from rlhf_ray.measure.true_return import ended
 from rlhf_ray.rllib.policy import PolicyMaker
 
 POLICIES = ("policy", "expert", "random", "epsilon")
@@ -129,7 +130,7 @@ def record(plan: Plan, out: Path, *, actors: int = 0, watch: Watch = lambda step
     Raises:
         SettingError: ``out`` holds something else.
     """
-    make_env = functools.partial(with_an_end, plan.environment)
+    make_env = functools.partial(_make_env, EnvCreator(plan.environment))
     env = make_env()
     try:
         about = plan.about(env)
@@ -159,6 +160,10 @@ def record(plan: Plan, out: Path, *, actors: int = 0, watch: Watch = lambda step
     else:
         Demonstrations.of([each.trajectory for each in kept]).save(out)
     return steps.total()
+
+
+def _make_env(creator: EnvCreator) -> gym.Env[Any, Any]:
+    return ended(creator({}))
 
 
 def _episodes(

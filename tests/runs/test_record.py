@@ -1,0 +1,185 @@
+"""`rlhf-ray record`: mixtures of policies, recorded by one process or several, with the same result after any interruption."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray import cli
+from rlhf_ray.actors.episode_player import EpisodePlayer
+from rlhf_ray.data import recordings
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.recordings import Recording, load_transitions
+from rlhf_ray.runs.record import Plan, record
+from rlhf_ray.runs.steps import load_steps, transitions_of
+from rlhf_ray.store import PreferenceStore
+from tests.made_up import some_comparisons
+
+NAME = "record_test/Walk-v0"
+
+
+class Walk(gym.Env[Any, Any]):
+    """Walk right to 5 for a reward of 1; the expert does. Truncated after 12 steps by gymnasium."""
+
+    observation_space = gym.spaces.Box(-20, 20, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.at = int(self.np_random.integers(-2, 3))
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.at += 2 * int(action) - 1
+        return self._seen(), float(self.at == 5), self.at == 5, False, {"moved": int(action), "said": "words"}
+
+    def describe(self) -> dict[str, Any]:
+        return {"at": self.at, "cells": np.array([self.at, 5])}
+
+    def expert(self, rng: np.random.Generator) -> int:
+        return 1
+
+    def _seen(self) -> Any:
+        return np.array([self.at], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def walk() -> Iterator[None]:
+    gym.register(NAME, entry_point=Walk, max_episode_steps=12)
+    yield
+    del gym.registry[NAME]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_steps_are_mixed_by_weight_and_nothing_of_an_episode_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixture = ["--mix", "expert=0.6", "random=0.3", "epsilon=0.1", "--epsilon", "0.5"]
+    cli.main(["record", NAME, "--out", str(tmp_path / "r"), *mixture, "--env-steps", "2000"])
+    assert "episodes of 60% expert, 30% random, 10% epsilon, mean true return" in capsys.readouterr().out
+    steps = load_transitions(tmp_path / "r")
+    assert 2000 <= len(steps) < 2012
+    shares = {name: count / len(steps) for name, count in Counter(steps.columns["policy"].tolist()).items()}
+    assert shares == pytest.approx({"expert": 0.6, "random": 0.3, "epsilon": 0.1}, abs=0.006)
+    assert steps.actions[steps.columns["policy"] == "expert"].all()
+    assert 0.4 < steps.actions[steps.columns["policy"] == "random"].mean() < 0.6
+    assert 0.6 < steps.actions[steps.columns["policy"] == "epsilon"].mean() < 0.9
+    ends = np.append(np.diff(steps.episodes) > 0, True)
+    assert (ends == steps.terminated | steps.columns["truncated"]).all()
+    assert not (steps.terminated & steps.columns["truncated"]).any()
+    assert (steps.steps[steps.columns["truncated"]] == 11).all()
+    assert (steps.next_observations[steps.terminated] == 5).all()  # the final observation
+    assert (steps.next_observations[:-1][~ends[:-1]] == steps.observations[1:][~ends[:-1]]).all()
+    np.testing.assert_array_equal(steps.rewards, steps.terminated)
+    np.testing.assert_array_equal(steps.columns["next_state.at"], steps.next_observations[:, 0])
+    np.testing.assert_array_equal(steps.columns["state.cells"][:, 0], steps.observations[:, 0])
+    np.testing.assert_array_equal(steps.columns["next_state.moved"], steps.actions)
+    assert np.isnan(steps.columns["state.moved"][steps.steps == 0]).all()
+    assert len(np.unique(steps.columns["level_seed"])) == steps.episodes[-1] + 1
+    assert steps.columns["normalised_reward"][steps.terminated].min() > 1.5  # the true reward stays 1
+    cli.main(["record", NAME, "--out", str(tmp_path / "r"), *mixture, "--env-steps", "2000"])
+    assert "is already complete" in capsys.readouterr().out
+
+
+def test_an_interrupted_recording_continues_to_the_same_bytes_and_no_other_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordings, "CHUNK_STEPS", 30)
+    plan = Plan(NAME, {"expert": 1.0, "random": 1.0}, seed=3, episodes=40)
+    record(plan, tmp_path / "whole")
+    play, played = EpisodePlayer.play, 0
+
+    def interrupted(self: EpisodePlayer, policy: str, number: int) -> Any:
+        nonlocal played
+        played += 1
+        if played % 9 == 0:
+            raise KeyboardInterrupt
+        return play(self, policy, number)
+
+    monkeypatch.setattr(EpisodePlayer, "play", interrupted)
+    interruptions = 0
+    while played < 200:
+        try:
+            record(plan, tmp_path / "broken")
+            break
+        except KeyboardInterrupt:
+            interruptions += 1
+            with pytest.raises(SettingError, match=r"with seed=3, not 4; repeat its command to continue it"):
+                record(Plan(NAME, plan.mix, seed=4, episodes=40), tmp_path / "broken")
+    assert interruptions > 2
+    assert files(tmp_path / "broken") == files(tmp_path / "whole")
+
+
+def test_actors_record_the_same(ray_session: None, tmp_path: Path) -> None:
+    plan = Plan(NAME, {"expert": 0.5, "random": 0.3, "epsilon": 0.2}, env_steps=300)
+    record(plan, tmp_path / "alone")
+    record(plan, tmp_path / "actors", actors=2)
+    assert files(tmp_path / "actors") == files(tmp_path / "alone")
+
+
+def test_one_file_of_demonstrations(tmp_path: Path) -> None:
+    cli.main(["record", NAME, "--out", str(tmp_path / "d.npz"), "--episodes", "5"])  # an environment's expert
+    demonstrations = Demonstrations.load(tmp_path / "d.npz")
+    assert demonstrations.terminals is not None
+    assert demonstrations.terminals.sum() == 5
+    assert demonstrations.actions.all()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([NAME, "--mix", "expert"], "--mix has 'expert'; write POLICY=SHARE"),
+        ([NAME, "--mix", "expret=1"], "mix names the policy 'expret'; choose from policy, expert, random, epsilon"),
+        ([NAME, "--mix", "random=0"], "mix gives random the weight 0; it must be above 0"),
+        ([NAME, "--mix", "policy=1"], "'policy', which only a run has"),
+        (["CartPole-v1", "--mix", "expert=1"], "CartPole-v1 has no scripted expert"),
+        ([NAME, "--episodes", "0"], "episodes is 0; it must be 1 or more"),
+        ([NAME, "--episodes", "1", "--env-steps", "1"], "not both"),
+        ([NAME, "--epsilon", "2"], "epsilon is 2; it must be between 0 and 1"),
+        (["Walk-v7"], "'Walk-v7' is neither a preset"),
+    ],
+)
+def test_what_cannot_be_recorded_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["record", *words, "--out", str(tmp_path / "out")])
+    told = capsys.readouterr().err.strip()
+    assert said in told
+    assert "\n" not in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_procgen_levels_are_recorded(tmp_path: Path) -> None:
+    pytest.importorskip("procgen")
+    record(Plan("procgen/coinrun-easy", {"expert": 1.0}, episodes=2), tmp_path / "r")
+    steps = load_transitions(tmp_path / "r")
+    assert len(set(steps.columns["level_seed"].tolist())) == 2
+    assert (steps.columns["next_state.prev_level_complete"] == 1).sum() == (steps.rewards > 0).sum()
+    assert Recording(tmp_path / "r").observation_space == gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+
+
+def test_labelled_clips_of_a_run_are_steps(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(SettingError, match="has no labelled clips; record steps with"):
+        load_steps(tmp_path)
+    comparisons = some_comparisons(3)
+    PreferenceStore(tmp_path / "preferences").commit(comparisons, annotator="oracle")
+    steps = load_steps(tmp_path)
+    left, right = comparisons.pairs.left, comparisons.pairs.right
+    assert len(steps) == 6 * left.length
+    np.testing.assert_array_equal(steps.rewards, np.concatenate([left.rewards.ravel(), right.rewards.ravel()]))
+    assert len(transitions_of(left[np.array([0, 0, 1])])) == 2 * left.length  # each clip once
+    assert len(load_steps(tmp_path, most=7)) == 7
+    with pytest.raises(SettingError, match="is a run folder"):
+        load_transitions(tmp_path)
