@@ -1,8 +1,8 @@
 """Adversarial training: a reward model learns that its own feature visualisations earn nothing.
 
 Each round visualises inputs that the current model scores highly and keeps them all (a replay buffer), so that the model does not
-forget the first ones. Visualisations have the data's own type: mixed with bytes, floats in [0, 1] turn a batch's images to floats, whose
-real images are then no longer scaled, and the model learns to tell the two kinds apart by their brightness.
+forget the first ones. Visualisations have the data's own type: mixed with bytes, floats in [0, 1] turn a batch's images to floats,
+whose real images are then no longer scaled, and the model learns to tell the two kinds apart by their brightness.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.reward.supervised.balance import Extra
 from rlhf_ray.reward.supervised.checks import check_steps
 from rlhf_ray.reward.supervised.report import AdversarialReport, balanced_auc, predict
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rlhf_ray.reward.supervised.fitting import Fitter, Visualise
 
 HELD_OUT = 0, 1, 2
-"""Numbers of the visualisations that are only measured: held out, fresh before, fresh after. Those of round ``k`` have ``3 + k``."""
+"""Numbers of the visualisations that are only measured: held out, fresh before, fresh after. Round ``k``'s has ``3 + k``."""
 
 
 def train_adversarially(
@@ -39,8 +40,6 @@ def train_adversarially(
     Raises:
         SettingError: a visualisation does not fit the environment's spaces and types.
     """
-    from rlhf_ray.reward.supervised.fitting import Extra
-
     settings, train = fitter.settings, fitter.train
     nonsense = float(np.median(train.rewards)) if settings.nonsense_reward is None else settings.nonsense_reward
     target = float(fitter.objective.targets(np.array([nonsense]))[0])

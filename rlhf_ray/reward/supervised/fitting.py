@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -19,7 +19,7 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.optimizers import Adam
 from rlhf_ray.reward.supervised.adversarial import train_adversarially
-from rlhf_ray.reward.supervised.balance import Balancer
+from rlhf_ray.reward.supervised.balance import Balancer, Extra
 from rlhf_ray.reward.supervised.checks import check_steps
 from rlhf_ray.reward.supervised.objectives import RewardObjective, make_objective
 from rlhf_ray.reward.supervised.report import SupervisedReport, count_episodes, levels_of, measures, predict
@@ -92,15 +92,6 @@ def fit_to_rewards(
     ensemble = fitter.finish()
     report = fitter.report(ensemble, test, total, time.perf_counter() - started)
     return ensemble, replace(report, adversarial=adversarial)
-
-
-@dataclass(frozen=True)
-class Extra:
-    """Steps that are added to each batch: ``count`` of ``steps``, each with this target (in the rewards' unit)."""
-
-    steps: Transitions
-    target: float
-    count: int
 
 
 class Fitter:
