@@ -10,6 +10,7 @@ Behaviour cloning needs only the first two. A folder of trajectories saved by im
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ class Demonstrations:
         path = Path(path)
         try:
             if path.is_dir():
-                return _of_trajectories(imitation_files.read_folder(path))
+                return Demonstrations.of(imitation_files.read_folder(path))
             with np.load(path, allow_pickle=False) as arrays:
                 return Demonstrations(**{name: arrays[name] for name in _NAMES if name in arrays})
         except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
@@ -84,6 +85,22 @@ class Demonstrations:
                 f"{path} holds no demonstrations ({error}): it must be an .npz with the arrays observations and actions, as "
                 "`rlhf-ray record` writes it, or a folder of trajectories saved by imitation."
             ) from error
+
+    @staticmethod
+    def of(trajectories: Sequence[Trajectory]) -> Demonstrations:
+        """Join whole episodes. Those that did not terminate count as truncated."""
+        ends = [np.arange(len(each)) == len(each) - 1 for each in trajectories]
+        rewards = np.concatenate([each.rewards for each in trajectories])
+        return Demonstrations(
+            observations=np.concatenate([each.observations[:-1] for each in trajectories]),
+            actions=np.concatenate([each.actions for each in trajectories]),
+            next_observations=np.concatenate([each.observations[1:] for each in trajectories]),
+            rewards=None if np.isnan(rewards).all() else rewards,
+            terminals=np.concatenate([last & each.terminated for last, each in zip(ends, trajectories, strict=True)]),
+            timeouts=np.concatenate(
+                [last & (not each.terminated) for last, each in zip(ends, trajectories, strict=True)]
+            ),
+        )
 
     def check(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], where: str) -> None:
         """Check that the demonstrations match the environment's spaces and are finite.
@@ -145,16 +162,3 @@ class Demonstrations:
 
 
 _NAMES = ("observations", "actions", "next_observations", "rewards", "terminals", "timeouts")
-
-
-def _of_trajectories(trajectories: list[Trajectory]) -> Demonstrations:
-    ends = [np.arange(len(each)) == len(each) - 1 for each in trajectories]
-    rewards = np.concatenate([each.rewards for each in trajectories])
-    return Demonstrations(
-        observations=np.concatenate([each.observations[:-1] for each in trajectories]),
-        actions=np.concatenate([each.actions for each in trajectories]),
-        next_observations=np.concatenate([each.observations[1:] for each in trajectories]),
-        rewards=None if np.isnan(rewards).all() else rewards,
-        terminals=np.concatenate([last & each.terminated for last, each in zip(ends, trajectories, strict=True)]),
-        timeouts=np.concatenate([last & (not each.terminated) for last, each in zip(ends, trajectories, strict=True)]),
-    )

@@ -277,6 +277,7 @@ class RecordingWriter:
         for entry in self.path.iterdir():
             if left_over(entry.name):
                 entry.unlink()
+        self._write_manifest()
 
     def _resume(self) -> None:
         recording = Recording(self.path)
