@@ -10,7 +10,6 @@ import pickletools
 import re
 import warnings
 import zipfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -152,20 +151,24 @@ def _why(path: Path, error: Exception) -> str:
 
 
 def _newer_names(path: Path) -> list[str]:
-    """The first classes, besides layers, that a pickle of a newer protocol names; torch does not read it. Nothing is built."""
+    """The first classes, besides torch's, that a pickle of a newer protocol names; torch does not read it. Nothing is built."""
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 content = archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
         else:
             content = path.read_bytes()
-        found, texts = [], [""]
+        found: list[str] = []
+        texts, memo, last = ["", ""], dict[int, str | None](), None
         for operation, argument, _ in pickletools.genops(content):
-            if isinstance(argument, str):
-                texts.append(argument)
+            if operation.name == "MEMOIZE":
+                memo[len(memo)] = last
+                continue
+            last = argument if isinstance(argument, str) else memo.get(argument) if "GET" in operation.name else None
+            if last is not None:
+                texts.append(last)
             elif operation.name == "STACK_GLOBAL":
                 found.append(".".join(texts[-2:]))
     except Exception:  # damaged: said elsewhere
         return []
-    ours = {f"{of.__module__}.{of.__qualname__}" for of in (OrderedDict, *LAYERS)}
-    return [name for name in dict.fromkeys(found) if name not in ours][:3]
+    return [name for name in dict.fromkeys(found) if not name.startswith(("torch.", "collections."))][:3]
