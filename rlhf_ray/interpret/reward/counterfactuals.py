@@ -31,7 +31,7 @@ from rlhf_ray.interpret.reward.edits import (
 from rlhf_ray.reward.functions import RewardFunction
 
 On = Literal["all", "rewarded", "ordinary"]
-"""Steps that a case starts from: all, those of high true reward, or the others. Without true rewards: of high or low given reward."""
+"""Steps that a case starts from: all, those of high true reward, or the others. Without true rewards, the given ones count."""
 STEPS = 400
 """Steps per case."""
 
@@ -195,7 +195,9 @@ def object_codes(data: Transitions, most: int = 6) -> list[float]:
 
 
 def read_edits(path: Path | str, objects: dict[str, int] | None = None) -> list[Counterfactual]:
-    """Read cases from a JSON file: a list of objects such as::
+    """Read cases from a JSON file.
+
+    It holds a list of objects such as::
 
         {"name": "no goal", "edits": [{"edit": "remove", "object": "goal", "when": "next_state"}], "expected": 0, "on": "ordinary"}
 

@@ -36,6 +36,8 @@ NOTHING = 0.05
 """Parts whose exchange moves the reward less than this, relative to exchanging everything, are ignored by the reward."""
 EXPLAINED = 0.9
 """Share of the variance that a smaller part must explain to stand for a larger one."""
+TRIES = 80
+"""Sets of regions tried in the search for one that is sufficient."""
 CAUSES = 6
 """Causes described one by one."""
 
@@ -115,6 +117,7 @@ class Findings:
         regions: effect ``[regions]`` of exchanging each region at all moments.
         intervals: ``[regions, 2]``: their 95 % intervals.
         causes: the largest causes, the largest first.
+        others: effect of exchanging all of the observation but the causes; None for vectors, or without causes.
         background: effect of exchanging the background colour; None without a background.
         together: pairs of causes that act together (neither adds to the other), with the share of the variance that this makes.
         moments: names of the moments that steps show.
@@ -130,6 +133,7 @@ class Findings:
     regions: FloatArray = field(default_factory=lambda: np.zeros(0))
     intervals: FloatArray = field(default_factory=lambda: np.zeros((0, 2)))
     causes: tuple[Cause, ...] = ()
+    others: Effect | None = None
     background: Effect | None = None
     together: tuple[tuple[str, str, float], ...] = ()
     moments: tuple[str, ...] = ()
@@ -228,14 +232,19 @@ class _Search:
         background = self.background()
         causes: list[Cause] = []
         if pairs.relative(everything - pairs.rewards) > NOTHING:
-            chosen = set(self.sufficient(everything, moves)) | set(np.flatnonzero(intervals[:, 0] > 0.1).tolist())
-            groups = self.connected(sorted(chosen)) if regions.kind != "feature" else [[i] for i in sorted(chosen)]
+            chosen = self.chosen(everything, moves, intervals)
+            groups = self.connected(chosen) if regions.kind != "feature" else [[i] for i in chosen]
             causes = [self.cause(group) for group in groups]
             causes = sorted(
                 (each for each in causes if each.effect.interval[1] >= NOTHING), key=lambda c: -c.effect.moves
             )
         within = {i for each in causes for i in each.regions}
+        others = None
+        if causes and regions.kind != "feature":
+            outside = ~np.any([each.mask for each in causes], 0)
+            others = pairs.effect(self.part(outside, "everything outside these regions")) if outside.any() else None
         return {
+            "others": others,
             "regions": moves,
             "intervals": intervals,
             "causes": tuple(causes[:CAUSES]),
@@ -263,6 +272,18 @@ class _Search:
         total = np.mean((whole - self.pairs.rewards) ** 2)
         return 1 - float(np.mean((part - whole) ** 2) / total) if total > 0 else 0.0
 
+    def chosen(self, everything: FloatArray, moves: FloatArray, intervals: FloatArray) -> list[int]:
+        """Return the regions that the causes consist of: those that stand out, and those that it takes to explain the reward.
+
+        If that takes many more than those that stand out, such as the many places where an agent may be, only these are returned.
+        """
+        clear = set(np.flatnonzero(intervals[:, 0] > 0.1).tolist())
+        if self.regions.kind == "feature":
+            return sorted(clear | set(self.sufficient(everything, moves)))
+        leaders = {i for i in clear if moves[i] >= 0.4 * moves.max()}
+        both = leaders | set(self.sufficient(everything, moves))
+        return sorted(leaders if moves.max() > 0.3 and len(both) > 2 * len(leaders) + 2 else both)
+
     def sufficient(self, everything: FloatArray, moves: FloatArray) -> list[int]:
         """Drop regions, in ever smaller blocks and the least effective first, while the rest explains the reward.
 
@@ -272,10 +293,10 @@ class _Search:
         block, tries = (len(kept) + 1) // 2, 0
         while block >= 1:
             at = 0
-            while at < len(kept) and len(kept) > 1 and tries < 120:
+            while at < len(kept) and len(kept) > 1 and tries < TRIES:
                 fewer = kept[:at] + kept[at + block :]
                 tries += 1
-                if fewer and self.explained(self.exchanged(self.regions.join(fewer)), everything) >= EXPLAINED:
+                if fewer and self.explained(self.exchanged(self.regions.join(fewer)), everything) >= 0.95:
                     kept = fewer
                 else:
                     at += block
@@ -354,7 +375,7 @@ class _Search:
                 smaller = sides.copy()
                 smaller[side] += inward * step
                 fits = smaller[side | 1] > smaller[side & ~1]
-                if fits and self.explained(self.exchanged(inside(smaller)), whole) >= 0.95:
+                if fits and self.explained(self.exchanged(inside(smaller)), whole) >= 0.99:
                     sides = smaller
                 else:
                     step //= 2
@@ -411,7 +432,8 @@ class _Search:
             both = self.exchanged(a.mask | b.mask) - self.pairs.rewards
             share = float(np.mean((both - alone[i] - alone[j]) ** 2)) / total
             if share > 0.15:
-                found.append((a.name, b.name, share))
+                first, second = sorted((a, b), key=lambda each: each.regions)
+                found.append((first.name, second.name, share))
         return sorted(found, key=lambda each: -each[2])
 
 

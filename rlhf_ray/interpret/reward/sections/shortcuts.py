@@ -96,6 +96,10 @@ def _rewards(found: Findings) -> Iterator[Statement]:
                 f"{cause.effect.own_auc:.3f}).",
                 cause.effect.moves + 0.2,
             )
+    if found.others is not None and found.others.interval[0] > 0.15:
+        where = "this region" if len(found.causes) == 1 else "these regions"
+        text = f"Everything outside {where} moves it by {_effect(found.others)}."
+        yield Statement("rewards", text, 0.5 * found.others.moves)
     if found.done_change is not None and abs(found.done_change) > NOTHING:
         more = "more" if found.done_change > 0 else "less"
         size = f"{abs(found.done_change):.2f} standard deviations {more}"
@@ -119,9 +123,11 @@ def _ignores(found: Findings, subject: Subject) -> Iterator[Statement]:
     regions = set(subject.regions.names) if subject.regions is not None and subject.regions.kind != "feature" else set()
     places = [name for name in names if name in regions]
     named = [name for name in names if name not in regions]
-    if places:
-        kind = f"{subject.regions.kind}{'es' if subject.regions.kind == 'patch' else 's'}" if subject.regions else ""
-        named.append(f"{len(places)} of {len(regions)} {kind}" if len(places) > 4 else ", ".join(places))
+    if subject.regions is not None and len(places) > 0.25 * len(subject.regions):
+        kind = {"patch": "patches", "cell": "cells"}[subject.regions.kind]
+        named.append(f"{len(places)} of {len(regions)} {kind}")
+    if not named:
+        return
     text = (
         f"It ignores {_listed(named)}: exchanging any of them alone moves the reward by less than {percent(NOTHING)}."
     )
@@ -264,6 +270,8 @@ def _tables(found: Findings, beside: Comparison | None) -> Iterator[Table]:
                 *(_row(each, f"… in {each.part.name} only") for each in cause.moments if len(cause.moments) > 1),
             )
         ]
+        if found.others is not None:
+            rows.append(_row(found.others, found.others.part.name))
         yield Table(heads, rows, "Causes among the regions, and at each moment alone.")
     if beside is not None and beside.strata:
         yield Table(
@@ -335,6 +343,7 @@ def _values(found: Findings, beside: Comparison | None) -> dict[str, Any]:
         "done_change": found.done_change,
         "regions": [float(each) for each in found.regions],
         "causes": [cause(each) for each in found.causes],
+        "others": None if found.others is None else effect(found.others),
         "background": None if found.background is None else effect(found.background),
         "together": [list(each) for each in found.together],
         "ignored": list(found.ignored),
