@@ -18,7 +18,15 @@ from rlhf_ray.actors.placement import CPUS, HOST, of_ring, one_machine
 class Executor(Protocol):
     """Starts actors. A call, ``actor.method.remote(…)``, returns a reference to await or to pass to other calls."""
 
-    def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0, shares: bool = False) -> Any:
+    def start(
+        self,
+        kind: type,
+        role: str,
+        *arguments: Any,
+        gpus: float = 0.0,
+        shares: bool = False,
+        anywhere: bool = False,
+    ) -> Any:
         """Start an actor of this ring.
 
         Args:
@@ -27,6 +35,7 @@ class Executor(Protocol):
             arguments: constructor arguments.
             gpus: GPUs it claims.
             shares: whether it may share a process with others, because it does little, or works only while they wait.
+            anywhere: whether it claims a CPU on any node, because it works all the time and needs none of this node's files.
         """
         ...
 
@@ -71,8 +80,18 @@ class RayExecutor:
         """Handle and factory of each role in the host."""
         self._host: Any = None
 
-    def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0, shares: bool = False) -> Any:
+    def start(
+        self,
+        kind: type,
+        role: str,
+        *arguments: Any,
+        gpus: float = 0.0,
+        shares: bool = False,
+        anywhere: bool = False,
+    ) -> Any:
         """See `Executor.start`."""
+        if anywhere:
+            return self._start(kind, role, "SPREAD", 1.0, *arguments, num_gpus=gpus)
         if shares and self._host is None and one_machine():
             hosted = Hosted(None, role)
             self._hosted[role] = hosted, functools.partial(kind, *arguments)
@@ -145,7 +164,15 @@ class DirectExecutor:
         self.lock = threading.RLock()
         """Held during each call that is not a coroutine: an actor runs one call at a time."""
 
-    def start(self, kind: type, role: str, *arguments: Any, gpus: float = 0.0, shares: bool = False) -> Any:
+    def start(
+        self,
+        kind: type,
+        role: str,
+        *arguments: Any,
+        gpus: float = 0.0,
+        shares: bool = False,
+        anywhere: bool = False,
+    ) -> Any:
         """See `Executor.start`."""
         self._makers[role] = functools.partial(kind, *arguments)
         self.restart(role)

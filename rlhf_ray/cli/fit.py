@@ -1,4 +1,4 @@
-"""`rlhf-ray fit`: fit a reward model to the labels in a preference store."""
+"""`rlhf-ray fit`: fit a reward model to the labels in a preference store; with ``--from-rewards``, to recorded rewards."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlhf_ray.cli import fit_rewards
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.folder import RunFolder
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
     from rlhf_ray.reward import FitReport, RewardEnsemble
 
 USAGE = """usage: rlhf-ray fit STORE [--out FOLDER] [--SETTING VALUE …]
+       rlhf-ray fit --from-rewards DATA [--out FOLDER] [--SETTING VALUE …]
 
-STORE is a preference store's folder or URL, or a run folder. `rlhf-ray fit STORE --help` describes every option."""
+STORE is a preference store's folder or URL, or a run folder. DATA is a recording, or an .npz or folder of imitation, whose true
+rewards the reward model is fitted to. `rlhf-ray fit STORE --help` and `rlhf-ray fit --from-rewards DATA --help` describe every
+option."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,10 @@ def run(words: list[str]) -> None:
     Raises:
         SettingError: there are no labels, or an option does not match them.
     """
+    data, rest = fit_rewards.take_data(words)
+    if data is not None:
+        fit_rewards.run(data, rest)
+        return
     if not words or words[0].startswith("-"):
         print(USAGE)
         sys.exit(0 if words and words[0] in ("-h", "--help") else 2)
@@ -56,8 +64,7 @@ def run(words: list[str]) -> None:
         raise SettingError(
             f"{where} is not a run folder or inside one, so the environment is unknown; give it with --environment."
         )
-    if command.out.exists() and not (command.out / "reward.json").exists():
-        raise SettingError(f"--out is {command.out}, which exists and is not a reward model; give another folder.")
+    fit_rewards.check_out(command.out)
     with nothing_to_save():
         from rlhf_ray import envs
         from rlhf_ray.envs.spaces import check_spaces

@@ -1,45 +1,133 @@
-"""`rlhf-ray record`: record episodes of a run's policy."""
+"""`rlhf-ray record`: record episodes of policies."""
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.presets import preset
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.progress import Counting
+
+if TYPE_CHECKING:
+    from rlhf_ray.runs.record import Plan
 
 
 @dataclass(frozen=True)
 class Record:
-    """Record episodes of a run's saved policy, acting deterministically: demonstrations, or a dataset to label."""
+    """Record whole episodes of policies, with true rewards and final observations.
 
-    run: tyro.conf.Positional[Path]
-    """The run folder. The run may still be running."""
+    The result is a dataset of steps, demonstrations, or clips to label. An interrupted recording continues when the command is
+    repeated, and gets the same content as an uninterrupted one.
+    """
+
+    source: tyro.conf.Positional[str]
+    """A run folder (the run may still be running), a preset or an environment id."""
     out: Path
-    """The output file, .npz, with flat arrays observations, actions, next_observations, rewards, terminals and timeouts."""
-    episodes: int = 20
-    """Number of episodes."""
+    """A folder for a recording: Arrow files (see rlhf_ray.data.recordings). Or an .npz file with flat arrays observations, actions,
+    next_observations, rewards, terminals and timeouts."""
+    mix: tuple[str, ...] = ()
+    """The share of the steps of each policy, for example --mix expert=0.7 random=0.2 epsilon=0.1. policy: the run's, acting
+    deterministically. expert: the environment's own scripted one. random: random actions. epsilon: the run's policy, or else the
+    expert, with a share --epsilon of random actions. Default: the run's policy; the expert of an environment, if it has one; or
+    random."""
+    epsilon: float = 0.1
+    """Share of random actions of the policy epsilon."""
+    episodes: int | None = None
+    """Number of episodes. Default: 20."""
+    env_steps: int | None = None
+    """Number of environment steps instead; the last episode is recorded to its end."""
+    actors: int = 0
+    """Number of Ray actors that play, one CPU each. 0: play in this process, without Ray. The result is the same."""
     seed: int = 0
-    """Random seed for the episodes' initial states."""
+    """Random seed for the episodes and the random actions."""
 
 
 def run(words: list[str]) -> None:
     """Run the command."""
     command = parse_arguments(Record, "rlhf-ray record", words)
-    if command.episodes < 1:
-        raise SettingError(f"--episodes is {command.episodes}; it must be 1 or more.")
-    from rlhf_ray.runs.policies import newest_policy
+    if command.actors < 0:
+        raise SettingError(f"--actors is {command.actors}; it must be 0 or more.")
+    if command.episodes is not None and command.env_steps is not None:
+        raise SettingError("Set either --episodes or --env-steps, not both.")
+    plan, who = _plan(command)
     from rlhf_ray.runs.record import record
 
-    folder = RunFolder.open(command.run)
-    policy, iteration = newest_policy(folder)
-    demonstrations = record(folder.experiment().environment, policy.best, episodes=command.episodes, seed=command.seed)
-    demonstrations.save(command.out)
-    assert demonstrations.rewards is not None
-    print(
-        f"{command.out}: {len(demonstrations)} steps in {command.episodes} episodes of the policy of iteration {iteration}, mean "
-        f"true return {demonstrations.rewards.sum() / command.episodes:.1f}"
-    )
+    steps: Counter[str] = Counter()
+    episodes: Counter[str] = Counter()
+    mean = float("nan")
+
+    def watch(steps_now: Counter[str], episodes_now: Counter[str], mean_now: float) -> None:
+        nonlocal steps, episodes, mean
+        steps, episodes, mean = steps_now, episodes_now, mean_now
+        done = steps.total() if plan.env_steps is not None else episodes.total()
+        bar.show(done, f"mean true return {mean:.2f}")
+
+    total = plan.env_steps or plan.episodes or 0
+    with _continued(command.out), Counting("env steps" if plan.env_steps is not None else "episodes", total) as bar:
+        count = record(plan, command.out, actors=command.actors, watch=watch)
+    if not episodes:
+        print(f"{command.out} is already complete: {count} steps")
+        return
+    shares = ", ".join(f"{steps[name] / count:.0%} {name}" for name in plan.mix)
+    acted = who if list(plan.mix) == ["policy"] else f"{shares} ({who})" if "policy" in plan.mix else shares
+    print(f"{command.out}: {count} steps in {episodes.total()} episodes of {acted}, mean true return {mean:.1f}")
+
+
+def _plan(command: Record) -> tuple[Plan, str]:
+    """What to record, and a description of the run's policy."""
+    mix = dict(_share(word) for word in command.mix)
+    if len(mix) != len(command.mix):
+        raise SettingError(f"--mix is {' '.join(command.mix)}; it names a policy twice.")
+    folder = RunFolder(command.source)
+    policy, who = None, ""
+    if folder.config.exists():
+        environment = folder.experiment().environment
+    elif folder.path.exists() and "/" in command.source:
+        raise SettingError(f"{folder.path} is not a run folder (no config.json); give the folder of a run.")
+    else:
+        environment = preset(command.source).environment
+    from rlhf_ray import envs
+    from rlhf_ray.runs.record import Plan
+
+    if folder.config.exists():
+        from rlhf_ray.runs.policies import newest_policy
+        from rlhf_ray.runs.train import quiet
+
+        quiet()
+        mix = mix or {"policy": 1.0}
+        if {"policy", "epsilon"} & mix.keys():
+            newest, iteration = newest_policy(folder)
+            policy, who = newest.maker(), f"the policy of iteration {iteration}"
+    elif not mix:
+        env = envs.make_env(environment)
+        mix = {"expert" if hasattr(env.unwrapped, "expert") else "random": 1.0}
+        env.close()  # type: ignore[no-untyped-call]
+    episodes = 20 if command.episodes is None and command.env_steps is None else command.episodes
+    return Plan(environment, mix, command.seed, episodes, command.env_steps, command.epsilon, policy), who
+
+
+def _share(word: str) -> tuple[str, float]:
+    name, _, value = word.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise SettingError(f"--mix has {word!r}; write POLICY=SHARE, for example expert=0.7.") from None
+
+
+@contextlib.contextmanager
+def _continued(out: Path) -> Iterator[None]:
+    """On an interrupt, raise KeyboardInterrupt with the way to continue."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        said = "nothing is saved" if out.suffix == ".npz" else f"repeat the command to continue {out}"
+        raise KeyboardInterrupt(f"stopped; {said}") from stopped

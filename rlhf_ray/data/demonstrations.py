@@ -9,8 +9,8 @@ Behaviour cloning needs only the first two. A folder of trajectories saved by im
 
 from __future__ import annotations
 
-import json
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 import pyarrow as pa
 
+from rlhf_ray.data import imitation_files
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
@@ -76,7 +77,7 @@ class Demonstrations:
         path = Path(path)
         try:
             if path.is_dir():
-                return _of_imitation(path)
+                return Demonstrations.of(imitation_files.read_folder(path))
             with np.load(path, allow_pickle=False) as arrays:
                 return Demonstrations(**{name: arrays[name] for name in _NAMES if name in arrays})
         except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
@@ -84,6 +85,22 @@ class Demonstrations:
                 f"{path} holds no demonstrations ({error}): it must be an .npz with the arrays observations and actions, as "
                 "`rlhf-ray record` writes it, or a folder of trajectories saved by imitation."
             ) from error
+
+    @staticmethod
+    def of(trajectories: Sequence[Trajectory]) -> Demonstrations:
+        """Join whole episodes. Those that did not terminate count as truncated."""
+        ends = [np.arange(len(each)) == len(each) - 1 for each in trajectories]
+        rewards = np.concatenate([each.rewards for each in trajectories])
+        return Demonstrations(
+            observations=np.concatenate([each.observations[:-1] for each in trajectories]),
+            actions=np.concatenate([each.actions for each in trajectories]),
+            next_observations=np.concatenate([each.observations[1:] for each in trajectories]),
+            rewards=None if np.isnan(rewards).all() else rewards,
+            terminals=np.concatenate([last & each.terminated for last, each in zip(ends, trajectories, strict=True)]),
+            timeouts=np.concatenate(
+                [last & (not each.terminated) for last, each in zip(ends, trajectories, strict=True)]
+            ),
+        )
 
     def check(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], where: str) -> None:
         """Check that the demonstrations match the environment's spaces and are finite.
@@ -145,24 +162,3 @@ class Demonstrations:
 
 
 _NAMES = ("observations", "actions", "next_observations", "rewards", "terminals", "timeouts")
-
-
-def _of_imitation(folder: Path) -> Demonstrations:
-    """Read trajectories saved by imitation: a Hugging Face dataset with one row per episode."""
-    files = json.loads((folder / "state.json").read_text())["_data_files"]
-    columns: dict[str, list[Any]] = {name: [] for name in ("obs", "acts", "rews", "terminal")}
-    for file in files:
-        with pa.memory_map(str(folder / file["filename"])) as content:
-            table = pa.ipc.open_stream(content).read_all()
-        for name, values in columns.items():
-            values += [np.array(value) for value in table[name].to_pylist()] if name in table.column_names else []
-    ends = [np.arange(len(actions)) == len(actions) - 1 for actions in columns["acts"]]
-    terminal = columns["terminal"]
-    return Demonstrations(
-        observations=np.concatenate([observations[:-1] for observations in columns["obs"]]),
-        actions=np.concatenate(columns["acts"]),
-        next_observations=np.concatenate([observations[1:] for observations in columns["obs"]]),
-        rewards=np.concatenate(columns["rews"]) if columns["rews"] else None,
-        terminals=np.concatenate([last & over for last, over in zip(ends, terminal, strict=True)]),
-        timeouts=np.concatenate([last & ~over for last, over in zip(ends, terminal, strict=True)]),
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ Act = Callable[[Array], Any]
 
 See = Callable[[int, Array], None]
 """Callback with the number of steps taken in this rollout and the newest observation."""
+
+Hear = Callable[[int, Mapping[str, Any]], None]
+"""Callback with the number of steps taken in this rollout and the environment's newest info."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ def rollout(
     seed: int | None = None,
     after: Rollout | None = None,
     see: See = lambda step, observation: None,
+    hear: Hear = lambda step, info: None,
 ) -> Rollout:
     """Step one episode until it ends.
 
@@ -50,27 +54,32 @@ def rollout(
         seed: seeds the reset. Ignored with ``after``.
         after: continue this rollout's episode instead of starting a new one.
         see: called with each observation.
+        hear: called with each info, after ``see``. With ``after``, not for the first observation.
 
     Returns:
         The steps taken.
     """
     if after is None:
-        observation, start = np.array(env.reset(seed=seed)[0]), 0
+        observation, info = env.reset(seed=seed)
+        observation, start = np.array(observation), 0
     else:
         observation, start = after.trajectory.observations[-1], after.trajectory.start + len(after.trajectory)
     see(0, observation)
+    if after is None:
+        hear(0, info)
     observations = [observation]
     actions: list[Any] = []
     rewards: list[float] = []
     terminated = truncated = False
     while (steps is None or len(actions) < steps) and not (terminated or truncated):
         action = act(observation)
-        observation, reward, terminated, truncated, _ = env.step(action)
+        observation, reward, terminated, truncated, info = env.step(action)
         observation = np.array(observation)  # a copy: some environments reuse their arrays
         observations.append(observation)
         actions.append(action)
         rewards.append(float(reward))
         see(len(actions), observation)
+        hear(len(actions), info)
     trajectory = Trajectory(
         np.stack(observations), np.stack(actions), np.array(rewards, dtype=np.float64), bool(terminated), start
     )

@@ -28,6 +28,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from rlhf_ray.envs.procgen_experts import EXPERTS
 from rlhf_ray.envs.procgen_settings import ProcgenOptions, check_settings
 
 _NUM_ACTIONS = 15
@@ -275,7 +276,7 @@ class ProcgenEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     """One procgen game as an ordinary gymnasium environment.
 
     Settings, observations, rewards and infos are those of ``ProcgenVectorEnv`` for one sub-environment, without autoreset. The
-    last observation of a terminated episode is a copy here too.
+    last observation of a terminated episode is a copy here too. Games in `EXPERTS` have a scripted player, ``expert(rng)``.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012
@@ -288,6 +289,8 @@ class ProcgenEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     ) -> None:
         self._vector = ProcgenVectorEnv(game, distribution_mode, num_envs=1, render_mode=render_mode, **options)
         self._ended = True
+        if game in EXPERTS:
+            self.expert = EXPERTS[game]
         self.render_mode = render_mode
         self.observation_space = self._vector.single_observation_space
         self.action_space = self._vector.single_action_space

@@ -16,6 +16,8 @@ PROCGEN_PREFIX = "procgen/"
 FIXED_PREFIX = "fixed/"
 """Prefix of a gymnasium id for the same environment with a fixed episode length (`FixedHorizon`)."""
 
+_GRID, _MAZE = "rlhf_ray.envs.gridworld:GridWorld", "rlhf_ray.envs.mazes:Maze"
+
 _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "rlhf_ray/CartPoleFixed-v0": ("rlhf_ray.envs.cartpole_fixed:CartPoleFixed", 500, {}),
     "rlhf_ray/MovingDot-v0": ("rlhf_ray.envs.moving_dot:MovingDot", 100, {}),
@@ -26,6 +28,22 @@ _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
         {"terminate_when_unhealthy": False},
     ),
     "rlhf_ray/Pong-v0": ("rlhf_ray.envs.atari:pong", atari.STEPS, {}),
+    "rlhf_ray/FixedGoal-v0": (_GRID, 200, {"goals": "fixed"}),
+    "rlhf_ray/CoinFlip-v0": (_GRID, 200, {"goals": "coin"}),
+    "rlhf_ray/TwoGoals-v0": (_GRID, 200, {"goals": "two"}),
+    "rlhf_ray/RandomGoal-v0": (_GRID, 200, {"goals": "random"}),
+    "rlhf_ray/ManyGoals-v0": (_GRID, 200, {"goals": "many"}),
+    "rlhf_ray/NoGoal-v0": (_GRID, 200, {"goals": "none"}),
+    "rlhf_ray/Key-v0": (_GRID, 200, {"key": True}),
+    "rlhf_ray/Walls-v0": (_GRID, 200, {"walls": True}),
+    "rlhf_ray/EmptyMaze4-v0": (_MAZE, 8, {"size": 4}),
+    "rlhf_ray/EmptyMaze10-v0": (_MAZE, 20, {"size": 10}),
+    "rlhf_ray/KeyMaze6-v0": (_MAZE, 20, {"size": 6, "key": True}),
+    "rlhf_ray/KeyMaze10-v0": (_MAZE, 30, {"size": 10, "key": True}),
+    "rlhf_ray/MountainCar-v0": ("rlhf_ray.envs.mountain_car:MountainCar", 200, {}),
+    "rlhf_ray/DotsAndDistances-v0": ("rlhf_ray.envs.dots:DotsAndDistances", 100, {}),
+    "rlhf_ray/PlantedImage-v0": ("rlhf_ray.envs.planted:PlantedImage", 50, {}),
+    "rlhf_ray/ScoreShortcut-v0": ("rlhf_ray.envs.score_shortcut:ScoreShortcut", 50, {}),
 }
 """Our ids: class, episode length in steps, and options."""
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.data.spaces import space_from_json, space_to_json
 from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks import make_network
-from rlhf_ray.reward.spaces import space_from_json, space_to_json
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
 FORMAT = "rlhf_ray.reward/1"

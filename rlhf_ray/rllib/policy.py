@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 from dataclasses import dataclass, fields
 from typing import Any
@@ -174,6 +175,11 @@ class CollectorPolicy:
         distribution = self.module.get_inference_action_dist_cls().from_logits(inputs[Columns.ACTION_DIST_INPUTS])
         return to_env_actions(distribution.to_deterministic().sample().numpy(), self.module.action_space)
 
+    def maker(self) -> PolicyMaker:
+        """Return a factory of copies of this policy, for other processes."""
+        of = self.module
+        return PolicyMaker(RLModuleSpec.from_module(of), of.observation_space, of.action_space, of.get_state())
+
 
 @dataclass(frozen=True)
 class PolicyMaker:
@@ -189,6 +195,14 @@ class PolicyMaker:
     observation_space: Any
     action_space: Any
     weights: dict[str, Any]
+
+    def digest(self) -> str:
+        """Compute a hash of the weights (16 hex digits)."""
+        content = hashlib.sha256()
+        for name in sorted(self.weights):
+            content.update(name.encode())
+            content.update(np.ascontiguousarray(self.weights[name]).tobytes())
+        return content.hexdigest()[:16]
 
     def __call__(self) -> CollectorPolicy:
         """Build the policy."""

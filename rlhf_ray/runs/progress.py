@@ -35,6 +35,42 @@ class _Console(Console):
         signal.raise_signal(signal.SIGINT)
 
 
+class Counting:
+    """A context manager that shows one progress bar; without a terminal, a line every few seconds.
+
+    Args:
+        what: what is counted.
+        total: the count at the end.
+    """
+
+    LINE_EVERY = 10.0
+    """Seconds between lines when there is no bar."""
+
+    def __init__(self, what: str, total: int):
+        self._what, self._total = what, total
+        self._console = _Console()
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}", TimeElapsedColumn())
+        self._bar = Bars(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._task = self._bar.add_task(what, total=total, note="")
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, done: int, note: str = "") -> None:
+        """Show how much is done."""
+        self._bar.update(self._task, completed=min(done, self._total), note=note)
+        if not self._console.is_terminal and time.monotonic() - self._last_line > self.LINE_EVERY:
+            self._last_line = time.monotonic()
+            self._console.print(f"{self._what} {done}/{self._total} {note}", highlight=False, soft_wrap=True)
+
+
 class Progress(Callback):
     """Progress bars for environment steps, labels and reward fits, with the true and the learned return.
 

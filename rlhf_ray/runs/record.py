@@ -1,37 +1,220 @@
-"""Record episodes of a policy as demonstrations."""
+"""Record episodes of a mixture of policies: into a recording, or into one file of demonstrations."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import functools
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import gymnasium as gym
 
+from rlhf_ray.actors.cluster import hold_ray, release_ray
+from rlhf_ray.actors.episode_player import EpisodePlayer
+from rlhf_ray.actors.executor import DirectExecutor, Executor, RayExecutor
 from rlhf_ray.data.demonstrations import Demonstrations
-from rlhf_ray.measure.true_return import SEED_OFFSET, ActBest, with_an_end
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.recordings import RecordedEpisode, Recording, RecordingWriter
+from rlhf_ray.measure.true_return import with_an_end
+from rlhf_ray.rllib.policy import PolicyMaker
+
+POLICIES = ("policy", "expert", "random", "epsilon")
+
+AHEAD = 2
+"""Episodes that each actor has to play next, so that it never waits."""
+
+Watch = Callable[[Counter[str], Counter[str], float], None]
+"""Called after each episode with the steps and episodes of each policy so far, and the mean true return of the new episodes."""
 
 
-def record(environment: str, act: ActBest, *, episodes: int, seed: int) -> Demonstrations:
-    """Record full episodes.
+@dataclass(frozen=True)
+class Plan:
+    """What to record. The episodes depend on nothing else.
+
+    Attributes:
+        environment: a name for `rlhf_ray.envs.make_env`.
+        mix: the share of the steps of each policy, which need not add up to 1. Names are those of `EpisodePlayer`.
+        seed: seeds episodes and actions.
+        episodes: number of episodes; None with ``env_steps``.
+        env_steps: number of steps after which the last episode ends; None with ``episodes``.
+        epsilon: share of random actions of the policy ``epsilon``.
+        policy: makes the policy ``policy``; None if there is none.
+
+    Raises:
+        SettingError: the mixture names an unknown or unavailable policy, or a weight or number is invalid.
+    """
+
+    environment: str
+    mix: Mapping[str, float]
+    seed: int = 0
+    episodes: int | None = None
+    env_steps: int | None = None
+    epsilon: float = 0.1
+    policy: PolicyMaker | None = None
+
+    def __post_init__(self) -> None:
+        for name, weight in self.mix.items():
+            if name not in POLICIES:
+                raise SettingError(f"mix names the policy {name!r}; choose from {', '.join(POLICIES)}.")
+            if not 0 < weight < float("inf"):
+                raise SettingError(f"mix gives {name} the weight {weight:g}; it must be above 0.")
+        if not self.mix:
+            raise SettingError("mix is empty; name a policy, for example random=1.")
+        if "policy" in self.mix and self.policy is None:
+            raise SettingError(
+                "mix names the policy 'policy', which only a run has; give a run folder, or use expert or random."
+            )
+        if not 0 <= self.epsilon <= 1:
+            raise SettingError(f"epsilon is {self.epsilon:g}; it must be between 0 and 1.")
+        if (self.episodes is None) == (self.env_steps is None):
+            raise SettingError("Set either episodes or env_steps, to say how much to record.")
+        for name in ("episodes", "env_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingError(f"{name} is {value}; it must be 1 or more.")
+
+    def about(self, env: gym.Env[Any, Any]) -> dict[str, Any]:
+        """Return the plan as JSON values, for a recording's manifest.
+
+        Raises:
+            SettingError: the environment has no expert, but the mixture needs one.
+        """
+        wants = "expert" in self.mix or ("epsilon" in self.mix and self.policy is None)
+        if wants and not hasattr(env.unwrapped, "expert"):
+            raise SettingError(
+                f"{self.environment} has no scripted expert (a method expert(rng) of the environment), which the mixture needs; "
+                "use random=1, or record a run's policy."
+            )
+        about: dict[str, Any] = {
+            "environment": self.environment,
+            "policies": list(self.mix),
+            "mix": dict(self.mix),
+            "seed": self.seed,
+            "episodes": self.episodes,
+            "env_steps": self.env_steps,
+        }
+        if "epsilon" in self.mix:
+            about["epsilon"] = self.epsilon
+        if self.policy is not None:
+            about["policy"] = self.policy.digest()
+        if (grid := getattr(env.unwrapped, "grid", None)) is not None:
+            about["grid"] = [int(size) for size in grid]
+        return about
+
+    def turn(self, steps: Mapping[str, float]) -> str:
+        """Return whose turn it is: the policy that is furthest behind its share of the steps."""
+        return min(self.mix, key=lambda name: steps[name] / self.mix[name])
+
+    def over(self, episodes: int, steps: int) -> bool:
+        """Return whether that is enough."""
+        return steps >= self.env_steps if self.env_steps is not None else episodes >= (self.episodes or 0)
+
+
+def record(plan: Plan, out: Path, *, actors: int = 0, watch: Watch = lambda steps, episodes, mean: None) -> int:
+    """Record whole episodes.
 
     Args:
-        environment: a name for `rlhf_ray.envs.make_env`.
-        act: the policy.
-        episodes: number of episodes, at least 1.
-        seed: random seed for the initial states, which differ from those in training.
+        plan: what to record.
+        out: the folder of a recording, which an interrupted one with the same plan continues; or an ``.npz`` file of
+            demonstrations, written at the end.
+        actors: number of Ray actors that play; with 0 or 1, this process does, without Ray.
+        watch: called after each episode.
+
+    Returns:
+        The number of steps recorded before and now.
+
+    Raises:
+        SettingError: ``out`` holds something else.
     """
-    env = with_an_end(environment)
-    steps: dict[str, list[Any]] = defaultdict(list)
-    for episode in range(episodes):
-        observation, _ = env.reset(seed=SEED_OFFSET + 1000 * seed + episode)
-        over = False
-        while not over:
-            action = act(np.asarray(observation)[None])[0]
-            steps["observations"].append(np.array(observation))  # copies: some environments reuse their arrays
-            observation, reward, terminated, truncated, _ = env.step(action)
-            over = terminated or truncated
-            told = {"next_observations": np.array(observation), "actions": action, "rewards": float(reward)}
-            for name, value in (told | {"terminals": bool(terminated), "timeouts": bool(truncated)}).items():
-                steps[name].append(value)
-    env.close()  # type: ignore[no-untyped-call]
-    return Demonstrations(**{name: np.stack(values) for name, values in steps.items()})
+    make_env = functools.partial(with_an_end, plan.environment)
+    env = make_env()
+    try:
+        about = plan.about(env)
+        spaces = env.observation_space, env.action_space
+    finally:
+        env.close()  # type: ignore[no-untyped-call]
+    steps: Counter[str] = Counter()
+    episodes: Counter[str] = Counter()
+    kept: list[RecordedEpisode] = []
+    writer: RecordingWriter | None = None
+    if out.suffix != ".npz":
+        writer = RecordingWriter(out, *spaces, about)
+        before = Recording(out)
+        steps, episodes = before.steps_of_policies(), Counter(before.policies)
+    returns: list[float] = []
+    for episode in _episodes(plan, make_env, actors, steps, episodes):
+        steps[episode.policy] += len(episode.trajectory)
+        episodes[episode.policy] += 1
+        returns.append(float(episode.trajectory.rewards.sum()))
+        if writer is not None:
+            writer.add(episode)
+        else:
+            kept.append(episode)
+        watch(steps, episodes, sum(returns) / len(returns))
+    if writer is not None:
+        writer.finish()
+    else:
+        Demonstrations.of([each.trajectory for each in kept]).save(out)
+    return steps.total()
+
+
+def _episodes(
+    plan: Plan,
+    make_env: Callable[[], gym.Env[Any, Any]],
+    actors: int,
+    steps: Mapping[str, int],
+    episodes: Mapping[str, int],
+) -> Iterator[RecordedEpisode]:
+    """Yield the episodes after the first ``episodes`` of each policy, which had ``steps`` steps."""
+    if plan.over(sum(episodes.values()), sum(steps.values())):
+        return
+    arguments = (make_env, plan.seed, plan.epsilon, plan.policy)
+    if actors <= 1:
+        direct = DirectExecutor()
+        yield from _played(plan, direct, [direct.start(EpisodePlayer, "player", *arguments)], 1, steps, episodes)
+        return
+    hold_ray(cpus=actors)
+    ray = RayExecutor(f"recording-{uuid.uuid4().hex[:12]}")
+    players: list[Any] = []
+    try:
+        players += [ray.start(EpisodePlayer, f"player{i}", *arguments, anywhere=True) for i in range(actors)]
+        yield from _played(plan, ray, players, AHEAD * actors, steps, episodes)
+    finally:
+        for player in players:
+            ray.stop(player)
+        release_ray()
+
+
+def _played(
+    plan: Plan,
+    executor: Executor,
+    players: Sequence[Any],
+    ahead: int,
+    steps_before: Mapping[str, int],
+    episodes_before: Mapping[str, int],
+) -> Iterator[RecordedEpisode]:
+    """Yield episodes in the order of `Plan.turn`, which needs the length of each; ``ahead`` are played before it is known."""
+    steps, episodes = Counter(steps_before), Counter(episodes_before)
+    playing: dict[tuple[str, int], tuple[int, Any]] = {}
+    while not plan.over(episodes.total(), steps.total()):
+        # The next ones if episodes are as long as the mean of their policy's. An episode played too early is used later.
+        expected: Counter[str] = Counter(steps)
+        numbers = Counter(episodes)
+        for i in range(ahead):
+            policy = plan.turn(expected)
+            key = policy, numbers[policy]
+            if key not in playing and (i == 0 or len(playing) < 2 * ahead):
+                busy = Counter(player for player, reference in playing.values() if not executor.ready(reference))
+                player = min(range(len(players)), key=busy.__getitem__)
+                playing[key] = player, players[player].play.remote(*key)
+            numbers[policy] += 1
+            expected[policy] += max(1, round(steps[policy] / max(1, episodes[policy])))
+        policy = plan.turn(steps)
+        _, reference = playing.pop((policy, episodes[policy]))
+        episode: RecordedEpisode = executor.get(reference)
+        steps[policy] += len(episode.trajectory)
+        episodes[policy] += 1
+        yield episode

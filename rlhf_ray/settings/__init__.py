@@ -17,17 +17,21 @@ from rlhf_ray.settings.fragments import STARTS, FragmentSettings, ResolvedFragme
 from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PolicyNetwork, PPOSettings
 from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings, ScheduleName
-from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, RewardModelSettings
+from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, Output, RewardModelSettings
+from rlhf_ray.settings.supervised import SUPERVISED_MODEL, Balance, SupervisedSettings
 
 __all__ = [
     "NO_QUESTIONS",
     "PARTS",
     "PEOPLES_NOISE",
     "STARTS",
+    "SUPERVISED_MODEL",
     "Activation",
+    "Balance",
     "Experiment",
     "FragmentSettings",
     "LabellingSettings",
+    "Output",
     "PPOSettings",
     "PolicyNetwork",
     "PreferenceSettings",
@@ -35,6 +39,7 @@ __all__ = [
     "RewardModelSettings",
     "ScheduleName",
     "SettingError",
+    "SupervisedSettings",
     "env_steps_needed",
     "from_json",
     "load_experiment",

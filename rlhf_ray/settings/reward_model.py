@@ -8,6 +8,7 @@ from typing import Literal
 from rlhf_ray.settings.checks import name_parts, require, require_choices, require_layers
 
 Activation = Literal["relu", "leaky_relu", "tanh"]
+Output = Literal["reward", "probability", "two_part"]
 
 
 @dataclass(frozen=True)
@@ -15,15 +16,21 @@ class RewardModelSettings:
     """The reward model, an ensemble of networks, and how it is fitted to the comparisons."""
 
     network: str = "auto"
-    """Reward network: mlp; cnn; auto (cnn for images, mlp for vectors); or module:Name for your own network
-    (`rlhf_ray.reward.networks`)."""
+    """Reward network: mlp; cnn; auto (cnn for images, mlp for vectors); pooled_cnn (3x3 convolutions, their average over the image,
+    one output per action; small_cnn, large_cnn and very_large_cnn are it with other convolutions); or module:Name for your own
+    network (`rlhf_ray.reward.networks`)."""
     loss: str = "bradley_terry"
     """Loss: bradley_terry (cross-entropy of the Bradley-Terry model), or module:Name for your own loss
     (`rlhf_ray.reward.likelihood.Loss`)."""
     hidden: tuple[int, ...] = (64, 64)
     """Number of units in each hidden layer (for a cnn: in each layer after the convolutions)."""
+    convolutions: tuple[int, ...] = (32, 64)
+    """Number of filters of each convolution of a pooled_cnn."""
     activation: Activation = "leaky_relu"
     """Activation function of the hidden layers."""
+    output: Output = "reward"
+    """What becomes the reward: reward (the network's output); probability (its sigmoid); two_part (the sigmoid of one network times
+    the output of another). A fit to recorded rewards sets it (`SupervisedSettings.objective`)."""
     use_state: bool = True
     """Whether the observation before the step is an input of the reward."""
     use_action: bool = True
@@ -64,6 +71,7 @@ class RewardModelSettings:
         require_choices(self, "reward_model")
         name_parts(self, "network", "loss")
         require_layers(self.hidden, "reward_model.hidden")
+        require_layers(self.convolutions, "reward_model.convolutions")
         require(
             self.use_state or self.use_action or self.use_next_state or self.use_done,
             "reward_model.use_state",

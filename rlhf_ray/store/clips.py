@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from rlhf_ray.data.arrays import Array, IntArray
+from rlhf_ray.data.columns import to_array, to_column
 from rlhf_ray.data.fragments import Fragments
 
 COLUMNS = {
@@ -80,7 +81,7 @@ class Rows:
     def write(self, sink: BinaryIO) -> None:
         """Write the rows as an Arrow IPC file."""
         arrays = {column: self.arrays[name] for name, column in COLUMNS.items()}
-        tensors = {name: _tensors(array) if array.ndim > 1 else array for name, array in arrays.items()}
+        tensors = {name: to_column(array) for name, array in arrays.items()}
         table = pa.table({"clip_id": self.ids, "checksum": self.checksums} | tensors)
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)  # one batch, so that each column is contiguous in the file
@@ -103,8 +104,8 @@ class Pack(Rows):
             try:
                 table = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()
                 table.validate(full=True)  # a damaged offset could point outside the file
-                fragments = Fragments(**{field: _array(table, column) for field, column in COLUMNS.items()})
-                super().__init__(table["clip_id"].to_pylist(), fragments, _array(table, "checksum"))
+                fragments = Fragments(**{field: to_array(table, column) for field, column in COLUMNS.items()})
+                super().__init__(table["clip_id"].to_pylist(), fragments, to_array(table, "checksum"))
                 whole = self.content() in name
             except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise DamagedClipError(f"Can't read {name}: {error}") from error
@@ -210,26 +211,3 @@ def _one_by_one(packs: Sequence[Pack], which: IntArray, rows: IntArray, names: I
         (packs[number].arrays, slice(row, row + 1)) for number, row in zip(which.tolist(), rows.tolist(), strict=True)
     ]
     return {name: np.concatenate([arrays[name][row] for arrays, row in clips]) for name in names}
-
-
-def _tensors(values: Array) -> pa.Array:
-    """Convert ``[n, …]`` to ``n`` fixed-shape tensors."""
-    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
-
-
-def _array(table: pa.Table, name: str) -> Array:
-    column = table[name]
-    if column.num_chunks != 1:
-        raise ValueError(f"column {name} has {column.num_chunks} chunks instead of 1")
-    chunk = column.chunk(0)
-    if chunk.null_count:
-        raise ValueError(f"column {name} has nulls")
-    if isinstance(chunk.type, pa.FixedShapeTensorType):
-        tensors: Array = chunk.to_numpy_ndarray()
-        return tensors
-    # The chunk's to_numpy() would import pandas, which takes longer than reading a store.
-    content = np.frombuffer(chunk.buffers()[1], np.uint8)
-    if pa.types.is_boolean(chunk.type):
-        return np.unpackbits(content, count=len(chunk), bitorder="little").astype(bool)
-    values: Array = content.view(chunk.type.to_pandas_dtype())
-    return values[: len(chunk)]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.functions.function import Input, RewardFunction, TorchReward
-from rlhf_ray.reward.networks import CNN, MLP
+from rlhf_ray.reward.networks import is_built_in
 
 
 class EnsembleReward(TorchReward):
@@ -31,7 +31,7 @@ class EnsembleReward(TorchReward):
             "next_state": settings.use_next_state,
             "done": settings.use_done,
         }
-        own = not isinstance(ensemble.networks, MLP | CNN)  # a network of the user's own may use what it likes
+        own = not is_built_in(settings)  # a network of the user's own may use what it likes
         self.inputs = frozenset(name for name, is_used in used.items() if is_used or own)
         self._choices_as_numbers = own
 

@@ -15,6 +15,8 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.reward.networks.cnn import CNN as CNN
 from rlhf_ray.reward.networks.mlp import MLP as MLP  # where callers look for it
+from rlhf_ray.reward.networks.outputs import OUTPUTS
+from rlhf_ray.reward.networks.pooled import PRESETS, PooledCNN
 from rlhf_ray.settings import RewardModelSettings
 
 
@@ -103,12 +105,14 @@ def _auto(
     return (CNN if is_image(observation_space) else MLP)(observation_space, action_space, settings)
 
 
-NETWORKS: Registry[Any] = Registry("reward_model.network", AnyNetwork, {"auto": _auto, "mlp": MLP, "cnn": CNN})
+NETWORKS: Registry[Any] = Registry(
+    "reward_model.network", AnyNetwork, {"auto": _auto, "mlp": MLP, "cnn": CNN, "pooled_cnn": PooledCNN, **PRESETS}
+)
 """Built-in networks by name."""
 
 
 def make_network(observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings) -> Any:
-    """Build the reward network that ``settings.network`` names.
+    """Build the reward network that ``settings.network`` names, with ``settings.output``.
 
     Returns:
         A `RewardNetwork` that is a `torch.nn.Module`.
@@ -116,6 +120,12 @@ def make_network(observation_space: gym.spaces.Box, action_space: gym.Space[Any]
     Raises:
         SettingError: no network has this name, it doesn't fit the spaces, or it doesn't behave like a reward network.
     """
+    return OUTPUTS[settings.output](lambda: _inner_network(observation_space, action_space, settings))
+
+
+def _inner_network(
+    observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings
+) -> Any:
     offered: Mapping[str, Any] = {
         "observation_space": observation_space,
         "action_space": action_space,
@@ -135,6 +145,11 @@ def make_network(observation_space: gym.spaces.Box, action_space: gym.Space[Any]
         network = PerStep([first, *others])
     _try_out(network, observation_space, action_space, settings)
     return network
+
+
+def is_built_in(settings: RewardModelSettings) -> bool:
+    """Return whether the network is one of ours: it uses the inputs that the settings enable, and takes one-hot actions."""
+    return settings.network in NETWORKS.parts
 
 
 def _try_out(

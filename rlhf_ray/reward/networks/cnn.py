@@ -68,19 +68,27 @@ class CNN(nn.Module):
         n, length = inputs["features"].shape[:2]
         features = inputs["features"].flatten(0, 1).expand(self.members, n * length, -1)
         if self.convolutions is not None:
-            images = self._images(inputs["frames"]).permute(0, 3, 1, 2)
-            # In place only on a new tensor: float images are the caller's, who may want their gradients.
-            pixels = images * (1.0 / 255.0) if images.is_floating_point() else images.float().mul_(1.0 / 255.0)
+            pixels = pixels_of(self.settings, inputs["frames"])
             encoded = torch.stack([convolve(pixels) for convolve in self.convolutions])
             features = torch.cat([encoded, features], -1)
         rewards: Tensor = self.head(features)
         return rewards.view(self.members, n, length)
 
-    def _images(self, frames: Tensor) -> Tensor:
-        """Return the convolutions' input, channels concatenated: ``[n * length, height, width, channels]`` uint8."""
-        if self.settings.use_state and self.settings.use_next_state:
-            return torch.cat([frames[:, :-1], frames[:, 1:]], -1).flatten(0, 1)
-        return (frames[:, :-1] if self.settings.use_state else frames[:, 1:]).flatten(0, 1)
+
+def pixels_of(settings: RewardModelSettings, frames: Tensor) -> Tensor:
+    """Return the convolutions' input: state, next state or both, ``[n * length, channels, height, width]`` float32 in [0, 1].
+
+    Args:
+        settings: the inputs.
+        frames: ``[n, length + 1, height, width, channels]``, uint8 or float, 0 to 255.
+    """
+    if settings.use_state and settings.use_next_state:
+        images = torch.cat([frames[:, :-1], frames[:, 1:]], -1)
+    else:
+        images = frames[:, :-1] if settings.use_state else frames[:, 1:]
+    images = images.flatten(0, 1).permute(0, 3, 1, 2)
+    # In place only on a new tensor: float images are the caller's, who may want their gradients.
+    return images * (1.0 / 255.0) if images.is_floating_point() else images.float().mul_(1.0 / 255.0)
 
 
 def _convolutions(channels: int, activation: Activation) -> nn.Sequential:

@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rlhf_ray.reward.spaces import space_from_json, space_to_json
+from rlhf_ray.data.spaces import space_from_json, space_to_json
 
 
 @pytest.mark.parametrize(

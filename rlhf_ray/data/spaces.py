@@ -1,4 +1,4 @@
-"""Gymnasium spaces as JSON, for saved reward models."""
+"""Gymnasium spaces as JSON, for saved reward models and recordings."""
 
 from typing import Any
 

@@ -1,0 +1,118 @@
+"""EpisodePlayer: plays whole episodes for a recording."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.data.recordings import RecordedEpisode
+from rlhf_ray.data.rollout import Act, rollout
+from rlhf_ray.data.seeds import generator
+
+
+class BestPolicy(Protocol):
+    """The interface of a policy that the player needs."""
+
+    def best(self, observations: Array) -> Array:
+        """Return the deterministic action for each of ``n`` observations."""
+        ...
+
+
+class EpisodePlayer:
+    """Plays episodes. Each depends only on the seed, the policy's name and the episode's number.
+
+    The policies are:
+
+    * ``policy``: the policy that ``make_policy`` makes, acting deterministically;
+    * ``expert``: the environment's scripted one, ``env.unwrapped.expert(rng)``;
+    * ``random``: uniformly random actions;
+    * ``epsilon``: a share of random actions, otherwise ``policy``, or ``expert`` without one.
+
+    Args:
+        make_env: makes the environment.
+        seed: seeds episodes and actions.
+        epsilon: share of random actions of the policy ``epsilon``.
+        make_policy: makes the policy; None if there is none.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], gym.Env[Any, Any]],
+        seed: int,
+        epsilon: float,
+        make_policy: Callable[[], BestPolicy] | None = None,
+    ):
+        self.env = make_env()
+        self._seed = seed
+        self._epsilon = epsilon
+        self._policy = None if make_policy is None else make_policy()
+
+    def play(self, policy: str, number: int) -> RecordedEpisode:
+        """Play episode ``number`` of ``policy``."""
+        rng = generator(self._seed, "recordings", zlib.crc32(policy.encode()), number)
+        seed = int(rng.integers(2**31))
+        self.env.action_space.seed(int(rng.integers(2**31)))
+        level = seed
+        states: list[dict[str, Any]] = []
+
+        def hear(step: int, info: Mapping[str, Any]) -> None:
+            nonlocal level
+            level = int(info.get("level_seed", seed)) if step == 0 else level
+            states.append(self._state(info))
+
+        rolled = rollout(self.env, self._act(policy, rng), seed=seed, hear=hear)
+        truncated = rolled.ended and not rolled.trajectory.terminated
+        return RecordedEpisode(rolled.trajectory, truncated, policy, level, _stacked(states))
+
+    def _act(self, policy: str, rng: np.random.Generator) -> Act:
+        if policy == "random":
+            return lambda observation: self.env.action_space.sample()
+        if policy == "epsilon":
+            follow = self._act("expert" if self._policy is None else "policy", rng)
+            return lambda observation: (
+                self.env.action_space.sample() if rng.random() < self._epsilon else follow(observation)
+            )
+        if policy == "expert":
+            expert = self.env.unwrapped.expert  # type: ignore[attr-defined]
+            return lambda observation: expert(rng)
+        assert policy == "policy", policy
+        assert self._policy is not None, "there is no policy"
+        best = self._policy.best
+        return lambda observation: best(observation[None])[0]
+
+    def _state(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the environment says about its state: the plain numbers of its info, and its ``describe()``."""
+        numbers = {
+            name: float(value)
+            for name, value in info.items()
+            if name != "level_seed" and isinstance(value, bool | int | float | np.number | np.bool_)
+        }
+        describe = getattr(self.env.unwrapped, "describe", None)
+        if describe is None:
+            return numbers
+        said = {name: np.array(value) for name, value in describe().items()}
+        return numbers | {name: value if value.ndim else float(value) for name, value in said.items()}
+
+
+def _stacked(states: list[dict[str, Any]]) -> dict[str, Array]:
+    """Stack the states of an episode's observations. A number that was not told is NaN.
+
+    Raises:
+        FaultyEnvironmentError: an array changes its shape, or is missing at times.
+    """
+    found: dict[str, Array] = {}
+    for name in dict.fromkeys(name for state in states for name in state):
+        values = [state.get(name, np.nan) for state in states]
+        if len({np.shape(value) for value in values}) != 1:
+            raise FaultyEnvironmentError(
+                f"The environment's describe() returns {name!r} with different shapes within an episode; it must return the same "
+                "names and shapes at each step."
+            )
+        found[name] = np.stack(values)
+    return found

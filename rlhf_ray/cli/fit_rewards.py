@@ -1,0 +1,196 @@
+"""`rlhf-ray fit --from-rewards`: fit a reward model to recorded rewards, and test it on episodes that it did not see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.runs.interruption import nothing_to_save
+from rlhf_ray.settings import SUPERVISED_MODEL, RewardModelSettings, SupervisedSettings
+
+if TYPE_CHECKING:
+    from rlhf_ray.data.transitions import Transitions
+    from rlhf_ray.reward.supervised import SupervisedReport
+
+FLAG = "--from-rewards"
+REPORT = "fit.json"
+"""The report, beside the reward model's ``reward.json``."""
+
+ELSEWHERE = {
+    "loss": "supervised.objective",
+    "output": "supervised.objective",
+    "learning_rate": "supervised.learning_rate",
+    "batch_size": "supervised.batch_size",
+    "updates": "supervised.epochs",
+    "initial_updates": "supervised.epochs",
+    "weight_decay": None,
+    "window": None,
+    "label_noise": None,
+    "annotator_errors": None,
+    "discount": None,
+}
+"""Reward model settings that only a fit to comparisons uses, and what to set instead."""
+
+
+@dataclass(frozen=True)
+class FitToRewards:
+    """Fit a reward model to the true rewards of recorded episodes, and test it on other episodes of the recording."""
+
+    out: Path = Path("reward_model")
+    """Folder for the reward model; use it with `rlhf-ray train … --reward-from` and `rlhf-ray interpret reward --model`."""
+    environment: str | None = None
+    """Environment of the steps. Not needed for a recording, which knows its spaces."""
+    seed: int = 0
+    """Random seed for the held-out episodes, initial weights and batches."""
+    supervised: SupervisedSettings = field(default_factory=SupervisedSettings)
+    reward_model: RewardModelSettings = field(default_factory=lambda: SUPERVISED_MODEL)
+
+
+def take_data(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Take ``--from-rewards DATA`` from a command line. Return DATA, None if it is not there, and the other words.
+
+    Raises:
+        SettingError: DATA is missing.
+    """
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name != FLAG:
+            continue
+        given, after = ([value], at + 1) if equals else (list(words[at + 1 : at + 2]), at + 2)
+        if given in ([], [""]) or given[0] in ("-h", "--help"):
+            return "DATA", [*words[:at], "--help"]
+        if given[0].startswith("-"):
+            raise SettingError(f"{FLAG} is {given[0]!r}; give a recording, for example {FLAG} recording.")
+        return given[0], [*words[:at], *words[after:]]
+    return None, list(words)
+
+
+def check_out(out: Path) -> None:
+    """Check that ``out`` is new or holds a reward model, which the new one replaces.
+
+    Raises:
+        SettingError: it is something else.
+    """
+    if out.exists() and not (out / "reward.json").exists():
+        raise SettingError(f"--out is {out}, which exists and is not a reward model; give another folder.")
+
+
+def run(data: str, words: list[str]) -> None:
+    """Run the command.
+
+    Raises:
+        SettingError: the data can't be read or fitted, or an option does not match it.
+    """
+    command = parse_arguments(FitToRewards, f"rlhf-ray fit {FLAG} {data}", words, FitToRewards())
+    for name, instead in ELSEWHERE.items():
+        value = getattr(command.reward_model, name)
+        if value != getattr(SUPERVISED_MODEL, name):
+            remedy = f"set {instead} instead" if instead else "leave it out"
+            raise SettingError(
+                f"reward_model.{name} is {value!r}, which only fits to comparisons use; with {FLAG}, {remedy}."
+            )
+    check_out(command.out)
+    with nothing_to_save():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
+
+        from rlhf_ray.data.recordings import load_transitions
+        from rlhf_ray.reward.supervised import fit_to_rewards
+    console = Console(highlight=False)
+    steps = load_transitions(data)
+    observation_space, action_space = _spaces(data, command.environment)
+    with Bars(
+        TextColumn("gradient steps"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    ) as bars:
+        bar = bars.add_task("")
+        reward, report = fit_to_rewards(
+            steps,
+            observation_space,
+            action_space,
+            command.reward_model,
+            command.supervised,
+            seed=command.seed,
+            progress=lambda done, total: bars.update(bar, completed=done, total=total),
+        )
+    reward.save(command.out)
+    from rlhf_ray.data.atomic import write_text
+
+    write_text(
+        command.out / REPORT, json.dumps(report.to_json() | {"data": str(data), "seed": command.seed}, indent=2) + "\n"
+    )
+    _say(console, command, data, steps, report)
+
+
+def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
+    """Return the observation and action space of the steps: the recording's own, or the environment's.
+
+    Raises:
+        SettingError: neither is known, or the reward model doesn't support them.
+    """
+    from rlhf_ray import envs
+    from rlhf_ray.data.recordings import MANIFEST, Recording
+    from rlhf_ray.envs.spaces import check_spaces
+
+    try:
+        if environment is not None:
+            env = envs.make_env(environment)
+            spaces = env.observation_space, env.action_space
+            env.close()  # type: ignore[no-untyped-call]
+        elif (Path(data) / MANIFEST).exists():
+            of = Recording(data)
+            spaces = of.observation_space, of.action_space
+            environment = str(of.about.get("environment") or data)
+        else:
+            raise SettingError(
+                f"{data} is not a recording of `rlhf-ray record`, so its environment is unknown; give it with --environment."
+            )
+        check_spaces(*spaces, environment)
+    except SettingError:
+        raise
+    except (ValueError, ImportError) as error:
+        raise SettingError(str(error)) from error
+    return spaces
+
+
+def _say(console: Any, command: FitToRewards, data: str, steps: Transitions, report: SupervisedReport) -> None:
+    from rich.table import Table
+
+    def show(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        table = Table(title=title, title_justify="left")
+        for number, head in enumerate(heads):
+            table.add_column(head, justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+
+    show(f"{report.objective} of the rewards in {data}", ("", ""), report.rows())
+    show(
+        "calibration on the test part",
+        (
+            "target" if report.objective == "classification" else "true reward",
+            "training steps",
+            "test steps",
+            "predicted",
+        ),
+        report.level_rows(),
+    )
+    console.print(report.verdict, soft_wrap=True)
+    if report.adversarial is not None:
+        console.print(str(report.adversarial), soft_wrap=True)
+    console.print(
+        f"{command.out}: fitted to {report.train_steps} of {len(steps)} steps in {report.gradient_steps} gradient steps "
+        f"({report.seconds:.1f} s)",
+        soft_wrap=True,
+    )

@@ -1,0 +1,184 @@
+"""Files of imitation: its trajectories in and out, in both of its layouts. Runs no code from them.
+
+* A folder of Hugging Face datasets, as ``imitation.data.serialize.save`` writes it: one row per episode, with the nested lists
+  ``obs`` (one more than ``acts``), ``acts``, ``rews``, ``terminal`` and ``infos`` (strings of jsonpickle).
+* The legacy ``.npz``: ``obs`` ``[n + episodes, …]`` of all episodes joined, each with its final one; ``acts`` and ``rews``
+  ``[n, …]``; ``terminal`` ``[episodes]``; ``indices`` ``[episodes - 1]``, the number of steps before each episode but the first;
+  and ``infos``.
+
+``infos`` are never read: imitation pickles them. Written files have empty ones.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.atomic import whole_file, whole_folder
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import Trajectory
+
+
+def is_legacy(file: Path) -> bool:
+    """Return whether ``file`` is a legacy ``.npz`` of imitation."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return {"obs.npy", "acts.npy", "indices.npy"} <= set(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def read_npz(file: Path) -> list[Trajectory]:
+    """Read the trajectories in a legacy ``.npz``. Unpickles nothing.
+
+    Raises:
+        SettingError: it holds none, or needs unpickling.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            obs, acts, indices, terminal = (arrays[name] for name in ("obs", "acts", "indices", "terminal"))
+            rews = arrays["rews"] if "rews" in arrays else np.full(len(acts), np.nan)
+        bounds = np.array([0, *indices, len(acts)], dtype=np.int64)
+        if (np.diff(bounds) < 1).any() or len(obs) != len(acts) + len(terminal) or len(bounds) != len(terminal) + 1:
+            raise ValueError(
+                f"{len(obs)} observations, {len(acts)} actions and {len(terminal)} episodes don't fit together"
+            )
+        if len(rews) != len(acts):
+            raise ValueError(f"it has {len(rews)} rewards for {len(acts)} actions")
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise SettingError(
+            f"{file} holds no trajectories of imitation that can be read without unpickling ({error}): save them again with "
+            "imitation.data.serialize.save."
+        ) from error
+    return [
+        Trajectory(obs[a + i : b + i + 1], acts[a:b], rews[a:b], bool(terminal[i]))
+        for i, (a, b) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
+    ]
+
+
+def read_folder(folder: Path) -> list[Trajectory]:
+    """Read the trajectories in a folder of Hugging Face datasets.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError, pa.ArrowInvalid: it holds none.
+    """
+    found: list[Trajectory] = []
+    for file in json.loads((folder / "state.json").read_text())["_data_files"]:
+        name = Path(file["filename"])
+        with pa.memory_map(str(folder / name.name)) as content:
+            table = pa.ipc.open_stream(content).read_all().combine_chunks()
+        for i in range(len(table)):
+            obs, acts = (_of_lists(table[name][i]) for name in ("obs", "acts"))
+            known = "rews" in table.column_names
+            rews = _of_lists(table["rews"][i]) if known else np.full(len(acts), np.nan)
+            if len(obs) != len(acts) + 1 or len(rews) != len(acts) or not len(acts):
+                raise ValueError(
+                    f"episode {len(found)} has {len(obs)} observations, {len(acts)} actions, {len(rews)} rewards"
+                )
+            found.append(Trajectory(obs, acts, rews, bool(table["terminal"][i].as_py())))
+    if not found:
+        raise ValueError("it has no episodes")
+    return found
+
+
+def write_npz(trajectories: Sequence[Trajectory], file: Path | str) -> None:
+    """Write a legacy ``.npz``, which ``imitation.data.serialize.load`` opens. Nothing in it is pickled."""
+    lengths = [len(each) for each in trajectories]
+    file = Path(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(file) as sink:
+        np.savez_compressed(
+            sink,
+            obs=np.concatenate([each.observations for each in trajectories]),
+            acts=np.concatenate([each.actions for each in trajectories]),
+            rews=np.concatenate([each.rewards for each in trajectories]),
+            infos=np.zeros((sum(lengths), 0)),
+            terminal=np.array([each.terminated for each in trajectories]),
+            indices=np.cumsum(lengths)[:-1],
+        )
+
+
+def write_folder(trajectories: Sequence[Trajectory], folder: Path | str) -> None:
+    """Write a folder of Hugging Face datasets, which ``imitation.data.serialize.load`` and ``datasets.load_from_disk`` open.
+
+    Raises:
+        SettingError: ``folder`` exists.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise SettingError(f"out is {folder}, which exists; give another folder.")
+    name = "data-00000-of-00001.arrow"
+    with whole_folder(folder) as new:
+        writer = None
+        with pa.OSFile(str(new / name), "wb") as sink:
+            for each in trajectories:  # an episode at a time: the lists need no second copy of all of them
+                columns = {
+                    "obs": _to_lists(each.observations),
+                    "acts": _to_lists(each.actions),
+                    "infos": pa.array([["{}"] * len(each)]),
+                    "terminal": pa.array([each.terminated]),
+                    "rews": _to_lists(np.asarray(each.rewards)),
+                }
+                batch = pa.record_batch(columns)
+                writer = writer or pa.ipc.new_stream(sink, batch.schema)
+                writer.write_batch(batch)
+            if writer is not None:
+                writer.close()
+        state: dict[str, Any] = {
+            "_data_files": [{"filename": name}],
+            "_fingerprint": "0" * 16,
+            "_format_columns": None,
+            "_format_kwargs": {},
+            "_format_type": None,
+            "_output_all_columns": False,
+            "_split": None,
+        }
+        (new / "state.json").write_text(json.dumps(state, indent=2))
+        (new / "dataset_info.json").write_text(
+            json.dumps({"citation": "", "description": "", "homepage": "", "license": ""})
+        )
+
+
+def _to_lists(values: Array) -> pa.Array:
+    """Convert an array to one row of nested lists of the same dtype."""
+    nested = pa.array(np.ascontiguousarray(values).reshape(-1))
+    shape = (1, *values.shape)
+    for i in range(len(shape) - 1, 0, -1):
+        count = int(np.prod(shape[:i]))
+        nested = pa.ListArray.from_arrays(np.arange(count + 1, dtype=np.int32) * shape[i], nested)
+    return nested
+
+
+def _of_lists(row: pa.Scalar) -> Array:
+    """Convert one row of nested lists to an array of the same dtype.
+
+    Raises:
+        ValueError: the lists differ in length, or hold nulls.
+    """
+    values = getattr(row, "values", None)
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if values is None:
+        raise ValueError("a column holds no lists")
+    shape = [len(values)]
+    while (
+        pa.types.is_list(values.type) or pa.types.is_large_list(values.type) or pa.types.is_fixed_size_list(values.type)
+    ):
+        inner = values.flatten()
+        size = len(inner) // max(1, len(values))
+        if values.null_count or not np.all(np.asarray(values.value_lengths()) == size):
+            raise ValueError("the lists of an observation differ in length")
+        shape.append(size)
+        values = inner
+    if values.null_count or not (pa.types.is_primitive(values.type)):
+        raise ValueError(f"a column holds {values.type} instead of numbers")
+    array: Array = values.to_numpy(zero_copy_only=False)
+    return array.reshape(shape)

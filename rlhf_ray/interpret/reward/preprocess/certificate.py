@@ -1,0 +1,182 @@
+"""What is known about a preprocessed reward: how much better it is, how far from the best, and that it is equivalent."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.preprocess.potentials import Potential
+from rlhf_ray.interpret.reward.preprocess.problem import Objective
+from rlhf_ray.interpret.reward.preprocess.shaped_reward import ShapedReward
+from rlhf_ray.measure.distances import epic
+from rlhf_ray.measure.mdp import TabularMDP
+from rlhf_ray.reward.functions import RewardFunction
+
+ZERO = 1e-6
+"""Rewards below this count as 0, relative to the largest reward before preprocessing."""
+EQUIVALENT = 1e-4
+"""Bound of the equivalence residual: 32-bit potentials a hundred times the reward's size leave 1e-5."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is known about a preprocessed reward.
+
+    Attributes:
+        objective: what was minimised.
+        before: the objective of the original reward on the steps.
+        after: that of the new one; computed from the new reward itself, not taken from the solver.
+        lower_bound: no potential of this kind has less; None where no bound is known.
+        gap: ``after - lower_bound``.
+        dual_residual: infeasibility of the bound's proof; 0 without a bound.
+        solver: "linear programme" or "Adam".
+        status: what the solver said, and whether it converged.
+        mean_size_before: mean of ``|r|`` on the steps, whatever the objective.
+        mean_size_after: the same of the new reward.
+        nonzero_before: share of the steps whose reward is not 0.
+        nonzero_after: the same of the new reward.
+        equivalence_residual: largest difference, over episodes, of the new discounted return from what shaping may change: the
+            original return, the potential at both ends and the constant. Relative to the largest reward or potential.
+        epic: EPIC distance of both rewards, if the MDP is known.
+        optimal_actions_unchanged: whether each state's set of optimal actions is the same, if the MDP is known.
+        gamma: discount of the shaping.
+        shift: the constant that was subtracted.
+        warnings: sentences.
+        record: (gradient steps, objective) of a descent.
+    """
+
+    objective: str
+    before: float
+    after: float
+    lower_bound: float | None
+    gap: float | None
+    dual_residual: float
+    solver: str
+    status: str
+    mean_size_before: float
+    mean_size_after: float
+    nonzero_before: float
+    nonzero_after: float
+    equivalence_residual: float
+    epic: float | None
+    optimal_actions_unchanged: bool | None
+    gamma: float
+    shift: float
+    warnings: list[str] = field(default_factory=list)
+    record: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def equivalent(self) -> bool:
+        """Whether nothing speaks against equivalence."""
+        return self.equivalence_residual < EQUIVALENT and self.optimal_actions_unchanged is not False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.objective.replace('_', ' ')} {self.before:.4g} → {self.after:.4g}",
+            f"non-zero steps {self.nonzero_before:.1%} → {self.nonzero_after:.1%}",
+            f"equivalence residual {self.equivalence_residual:.1e}",
+        ]
+        if self.gap is not None:
+            parts.insert(1, f"at most {max(self.gap, 0):.1e} above the best possible")
+        if self.optimal_actions_unchanged is not None:
+            parts.append(
+                "optimal actions unchanged in every state"
+                if self.optimal_actions_unchanged
+                else "OPTIMAL ACTIONS CHANGED"
+            )
+        return "; ".join([*parts, self.status])
+
+
+def nonzero(rewards: FloatArray, weights: FloatArray, scale: float) -> float:
+    """Compute the share of the steps whose reward is not 0, relative to ``scale``."""
+    return float(weights @ (np.abs(rewards) > ZERO * max(scale, 1e-300)))
+
+
+def equivalence_residual(before: RewardFunction, after: ShapedReward, steps: Transitions) -> float:
+    """Compare discounted returns over all unbroken stretches of episodes: see `Certificate.equivalence_residual`."""
+    order = np.lexsort((steps.steps, steps.episodes))
+    steps = steps[order]
+    new = np.ones(len(steps), bool)
+    new[1:] = (steps.episodes[1:] != steps.episodes[:-1]) | (steps.steps[1:] != steps.steps[:-1] + 1)
+    starts = np.flatnonzero(new)
+    ends = np.append(starts[1:], len(steps)) - 1
+    ages = np.arange(len(steps)) - np.repeat(starts, ends - starts + 1)
+    discount = after.gamma**ages
+    rewards = before.of(steps)
+    change = np.add.reduceat(discount * (after.of(steps) - rewards + after.shift), starts)
+    first = after.potential(steps.observations[starts])
+    last = np.where(steps.terminated[ends], 0, after.potential(steps.next_observations[ends]))
+    allowed = after.gamma ** (ages[ends] + 1) * last - first
+    scale = max(float(np.abs(rewards).max()), float(np.abs(first).max()), float(np.abs(last).max()), 1e-12)
+    return float(np.abs(change - allowed).max() / scale)
+
+
+def in_mdp(
+    before: RewardFunction, after: RewardFunction, mdp: TabularMDP, observations: Array
+) -> tuple[float, bool, list[str]]:
+    """Compare two rewards in an MDP: EPIC distance, whether optimal actions are the same, and warnings."""
+    tables = [table_of(reward, mdp, observations) for reward in (before, after)]
+    optimal = [mdp.optimal_actions(table) for table in tables]
+    differing = int((optimal[0] != optimal[1]).any(1).sum())
+    warnings = [f"The optimal actions of {differing} of {mdp.states} states changed."] if differing else []
+    return epic(tables[0], tables[1], mdp), not differing, warnings
+
+
+def table_of(reward: RewardFunction, mdp: TabularMDP, observations: Array) -> FloatArray:
+    """Evaluate a reward on all steps between states, ``[states, actions, states]``; steps out of terminal states are 0.
+
+    Args:
+        reward: the reward.
+        mdp: gives states, actions and terminal states. Actions are numbered from 0.
+        observations: ``[states, *observation_shape]``.
+    """
+    table = np.zeros((mdp.states, mdp.actions, mdp.states))
+    live = np.flatnonzero(~mdp.terminal)
+    actions = np.repeat(np.arange(mdp.actions), mdp.states)
+    nexts = np.tile(np.arange(mdp.states), mdp.actions)
+    at_once = max(1, 65536 // len(actions))
+    for start in range(0, len(live), at_once):
+        some = live[start : start + at_once]
+        count = len(some)
+        made = reward(
+            observations[np.repeat(some, len(actions))],
+            np.tile(actions, count),
+            observations[np.tile(nexts, count)],
+            mdp.terminal[np.tile(nexts, count)],
+        )
+        table[some] = made.reshape(count, mdp.actions, mdp.states)
+    return table
+
+
+def gamma_warnings(gamma: float, own: float, potential: Potential) -> list[str]:
+    """Warn about shaping with another discount than the agent's."""
+    if gamma == own:
+        return []
+    return [
+        f"The shaping uses gamma {gamma:g} and the agent {own:g}: the new reward is not equivalent for this agent, and the "
+        f"{potential.kind} potential changes what it prefers. Use gamma {own:g}."
+    ]
+
+
+def make(
+    objective: Objective, problem_loss: tuple[float, float], rewards: tuple[FloatArray, FloatArray], weights: FloatArray
+) -> dict[str, Any]:
+    """Return the certificate's figures about the rewards on the steps, by attribute."""
+    scale = float(np.abs(rewards[0]).max(initial=0.0))
+    return {
+        "objective": objective,
+        "before": problem_loss[0],
+        "after": problem_loss[1],
+        "mean_size_before": float(weights @ np.abs(rewards[0])),
+        "mean_size_after": float(weights @ np.abs(rewards[1])),
+        "nonzero_before": nonzero(rewards[0], weights, scale),
+        "nonzero_after": nonzero(rewards[1], weights, scale),
+    }

@@ -1,0 +1,192 @@
+"""Potentials: functions of an observation. Terminal states need no special case, since `shaped` counts their potential as 0."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.errors import SettingError
+
+CHUNK = 4096
+"""Observations per forward pass or comparison with known ones. Bounds memory."""
+
+
+class Potential(ABC):
+    """A potential ``observations [n, *observation_shape] -> [n]`` float64.
+
+    Attributes:
+        kind: its name in saved files.
+        differentiable: whether `tensor` works.
+    """
+
+    kind: str
+    differentiable: bool = False
+
+    @abstractmethod
+    def __call__(self, observations: Array) -> FloatArray:
+        """Compute the potential of each observation, ``[n]`` float64."""
+
+    def tensor(self, observations: Tensor) -> Tensor:
+        """Compute the potential with gradients, ``[n]``."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what `potential_from` needs: plain values, and arrays by name.
+
+        Raises:
+            SettingError: the potential holds Python code, which is not saved.
+        """
+
+
+class TabularPotential(Potential):
+    """One value for each state.
+
+    Args:
+        values: ``[states]``.
+        observations: ``[states, *observation_shape]``: the observation of each state. An observation gets the value of the nearest
+            one. None: observations are the states' numbers.
+    """
+
+    kind = "tabular"
+
+    def __init__(self, values: Array, observations: Array | None = None):
+        self.values = np.asarray(values, np.float64)
+        self.observations = None if observations is None else np.asarray(observations)
+
+    def __call__(self, observations: Array) -> FloatArray:
+        """Look the potential up."""
+        return np.asarray(self.values[self.states(observations)])
+
+    def states(self, observations: Array) -> Array:
+        """Return the number of each observation's state, ``[n]``."""
+        if self.observations is None:
+            return np.asarray(observations).astype(np.int64).reshape(-1)
+        known = self.observations.reshape(len(self.observations), -1).astype(np.float64)
+        asked = np.asarray(observations, np.float64).reshape(len(observations), -1)
+        squares = (known**2).sum(1)
+        nearest = [
+            (squares - 2 * asked[start : start + CHUNK] @ known.T).argmin(1) for start in range(0, len(asked), CHUNK)
+        ]
+        return np.concatenate(nearest) if nearest else np.zeros(0, np.int64)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return values and observations."""
+        arrays = {"values": self.values}
+        return {}, arrays if self.observations is None else arrays | {"observations": self.observations}
+
+
+class LinearPotential(Potential):
+    """A weighted sum of features: of the observation itself, or of any function of it, for example one critic's value.
+
+    Args:
+        weights: ``[features]``.
+        features: maps observations to ``[n, features]``. None: the flattened observation.
+    """
+
+    kind = "linear"
+
+    def __init__(self, weights: Array, features: Callable[[Array], Array] | None = None):
+        self.weights, self.features = np.asarray(weights, np.float64), features
+        self.differentiable = features is None
+
+    def __call__(self, observations: Array) -> FloatArray:
+        """Compute the weighted sum."""
+        return np.asarray(features_of(observations, self.features) @ self.weights)
+
+    def tensor(self, observations: Tensor) -> Tensor:
+        """Compute the weighted sum with gradients."""
+        return observations.flatten(1) @ torch.as_tensor(self.weights, dtype=observations.dtype)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the weights."""
+        if self.features is not None:
+            raise SettingError(
+                "A potential of your own features is Python code, which is not saved; "
+                "convert it with rlhf_ray.interpret.reward.preprocess.distil(potential, observations)."
+            )
+        return {}, {"weights": self.weights}
+
+
+class MLPPotential(Potential):
+    """A linear function of the standardised observation plus an MLP of it.
+
+    Args:
+        mean: ``[features]``: subtracted from the flattened observation.
+        std: ``[features]``: divides it.
+        hidden: units of each hidden layer.
+        scale: size of the MLP's output, about that of the rewards.
+    """
+
+    kind = "mlp"
+    differentiable = True
+
+    def __init__(self, mean: Array, std: Array, hidden: Sequence[int] = (64,), scale: float = 1.0):
+        self.hidden, self.scale = tuple(hidden), float(scale)
+        layers: list[nn.Module] = []
+        width = len(mean)
+        for units in self.hidden:
+            layers += [nn.Linear(width, units), nn.Tanh()]
+            width = units
+        last = nn.Linear(width, 1)
+        nn.init.zeros_(last.weight)  # starts as the linear part alone
+        nn.init.zeros_(last.bias)
+        self.module = nn.Module()
+        self.module.mlp = nn.Sequential(*layers, last)
+        self.module.linear = nn.Linear(len(mean), 1, bias=False)
+        nn.init.zeros_(self.module.linear.weight)
+        self.module.register_buffer("mean", torch.as_tensor(np.array(mean, np.float32)))
+        self.module.register_buffer("std", torch.as_tensor(np.array(std, np.float32)))
+
+    def __call__(self, observations: Array) -> FloatArray:
+        """Run the network."""
+        parts = [np.zeros(0)]
+        with torch.no_grad():
+            for start in range(0, len(observations), CHUNK):
+                part = torch.as_tensor(np.array(observations[start : start + CHUNK], np.float32))
+                parts.append(self.tensor(part).double().numpy())
+        return np.concatenate(parts)
+
+    def tensor(self, observations: Tensor) -> Tensor:
+        """Run the network with gradients."""
+        module: Any = self.module
+        standardised = (observations.flatten(1) - module.mean) / module.std
+        found: Tensor = (module.linear(standardised) + self.scale * module.mlp(standardised)).squeeze(1)
+        return found
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return sizes and weights."""
+        arrays = {name: value.detach().numpy().copy() for name, value in self.module.state_dict().items()}
+        return {"hidden": list(self.hidden), "scale": self.scale}, arrays
+
+
+def features_of(observations: Array, features: Callable[[Array], Array] | None) -> FloatArray:
+    """Compute features ``[n, features]`` float64: those of a function, or the flattened observation."""
+    made: Any = observations if features is None else features(observations)
+    if isinstance(made, Tensor):
+        made = made.detach().numpy()
+    return np.asarray(made, np.float64).reshape(len(observations), -1)
+
+
+def potential_from(kind: str, plain: dict[str, Any], arrays: dict[str, Array]) -> Potential:
+    """Rebuild what `Potential.state` returned.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
+    if kind == "tabular":
+        return TabularPotential(arrays["values"], arrays.get("observations"))
+    if kind == "linear":
+        return LinearPotential(arrays["weights"])
+    if kind == "mlp":
+        with torch.random.fork_rng(devices=[]):
+            potential = MLPPotential(arrays["mean"], arrays["std"], plain["hidden"], plain["scale"])
+        potential.module.load_state_dict({name: torch.as_tensor(value) for name, value in arrays.items()})
+        return potential
+    raise ValueError(f"This version knows no potential of kind {kind!r}.")

@@ -1,0 +1,151 @@
+"""A reward with potential shaping, as a reward function that can be saved. No pickle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+from torch import Tensor, nn
+
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.atomic import whole_folder
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.reward.preprocess.potentials import Potential, potential_from
+from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.reward.functions import EnsembleReward, RewardFunction, TableReward
+from rlhf_ray.reward.shaping import shaped
+
+FORMAT = "rlhf_ray.shaped_reward/1"
+
+
+class ShapedReward(RewardFunction):
+    """``R' = R - shift + gamma (1 - terminated) Phi(s') - Phi(s)``.
+
+    Args:
+        base: the reward R.
+        potential: Phi.
+        gamma: discount of the shaping; that of the agent.
+        shift: the constant.
+        name: short name for reports.
+    """
+
+    def __init__(self, base: RewardFunction, potential: Potential, gamma: float, shift: float = 0.0, name: str = ""):
+        self.base, self.potential, self.gamma, self.shift = base, potential, float(gamma), float(shift)
+        self.name = name or f"{base.name}, shaped"
+        self.observation_space, self.action_space = base.observation_space, base.action_space
+        self.inputs = base.inputs | {"state", "next_state", "done"}
+
+    def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
+        """Compute each member's reward, ``[members, n]`` float64."""
+        given = self.base.members(observations, actions, next_observations, terminated)
+        ended = np.asarray(terminated, bool)
+        before, after = self.potential(observations), self.potential(next_observations)
+        rewards: FloatArray = shaped(given, before, after, ended, self.gamma, self.shift)
+        return rewards
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether both reward and potential are."""
+        return self.base.differentiable and self.potential.differentiable
+
+    def forward(self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor) -> Tensor:
+        """Compute the reward with gradients: see `RewardFunction.forward`."""
+        if not self.differentiable:
+            return super().forward(observations, actions, next_observations, terminated)
+        given = self.base.forward(observations, actions, next_observations, terminated)
+        before, after = self.potential.tensor(observations), self.potential.tensor(next_observations)
+        rewards: Tensor = shaped(given, before, after, terminated, self.gamma, self.shift)
+        return rewards
+
+    def layers(self) -> dict[str, nn.Module]:
+        """Return the base reward's layers by name."""
+        return self.base.layers()
+
+    def fresh(self, seed: int) -> RewardFunction | None:
+        """Return the untrained base reward, without shaping."""
+        return self.base.fresh(seed)
+
+    def save(self, folder: Path | str, base_path: Path | str | None = None) -> None:
+        """Write ``shaped.json``, ``potential.safetensors`` and the base reward into ``folder``, which is replaced.
+
+        Args:
+            folder: the folder.
+            base_path: where the base reward is saved, if it is neither an ensemble of ours nor a table. The folder then only
+                refers to it.
+
+        Raises:
+            SettingError: the base reward or the potential is Python code.
+        """
+        plain, arrays = self.potential.state()
+        description: dict[str, Any] = {
+            "format": FORMAT,
+            "name": self.name,
+            "gamma": self.gamma,
+            "shift": self.shift,
+            "potential": {"kind": self.potential.kind, **plain},
+        }
+        if not isinstance(self.base, EnsembleReward | TableReward | ShapedReward) and base_path is None:
+            raise SettingError(
+                f"The reward {self.base.name!r} ({type(self.base).__name__}) can't be saved; save it yourself and give its "
+                "path as base_path."
+            )
+        with whole_folder(Path(folder)) as new:
+            if isinstance(self.base, EnsembleReward):
+                description["base"] = {"kind": "ensemble", "name": self.base.name}
+                self.base.module.save(new / "base")
+            elif isinstance(self.base, ShapedReward):
+                description["base"] = {"kind": "shaped"}
+                self.base.save(new / "base", base_path)
+            elif isinstance(self.base, TableReward):
+                description["base"] = {"kind": "table", "name": self.base.name}
+                save_file({"table": np.ascontiguousarray(self.base.table)}, new / "base.safetensors")
+            else:
+                description["base"] = {"kind": "path", "path": str(base_path)}
+            save_file(
+                {name: np.ascontiguousarray(value) for name, value in arrays.items()}, new / "potential.safetensors"
+            )
+            (new / "shaped.json").write_text(json.dumps(description, indent=2) + "\n")
+
+    @staticmethod
+    def load(folder: Path | str, base: RewardFunction | None = None) -> ShapedReward:
+        """Load what `save` wrote.
+
+        Args:
+            folder: the folder.
+            base: the base reward, if the folder only refers to it.
+
+        Raises:
+            SettingError: the folder holds no shaped reward, it is broken, or the base reward is needed.
+        """
+        folder = Path(folder)
+        try:
+            description = json.loads((folder / "shaped.json").read_text())
+            if description["format"] != FORMAT:
+                raise SettingError(
+                    f"{folder} has format {description['format']!r}; this version reads {FORMAT!r}: update rlhf_ray."
+                )
+            of = description["base"]
+            if base is None and of["kind"] == "path":
+                raise SettingError(f"{folder} refers to the reward in {of['path']}: load it and give it as base.")
+            if base is None:
+                base = _load_base(folder, of)
+            plain = dict(description["potential"])
+            potential = potential_from(plain.pop("kind"), plain, load_file(folder / "potential.safetensors"))
+            return ShapedReward(base, potential, description["gamma"], description["shift"], description["name"])
+        except FileNotFoundError as error:
+            raise SettingError(f"{folder} holds no shaped reward: it has no {Path(error.filename).name}.") from error
+        except SettingError:
+            raise
+        except Exception as error:
+            raise SettingError(f"{folder} holds a broken shaped reward ({error}); preprocess again.") from error
+
+
+def _load_base(folder: Path, of: dict[str, Any]) -> RewardFunction:
+    if of["kind"] == "ensemble":
+        return EnsembleReward(RewardEnsemble.load(folder / "base"), of["name"])
+    if of["kind"] == "shaped":
+        return ShapedReward.load(folder / "base")
+    return TableReward(load_file(folder / "base.safetensors")["table"], name=of["name"])

@@ -1,0 +1,358 @@
+"""Distances between any two reward functions, from recorded steps, with bootstrap intervals: EPIC, DARD, STARC, correlations.
+
+The recorded steps are the coverage distribution. Potentials of terminated steps' next observations are 0, as in `distances`,
+whose docstring defines the distances, the treatment of episode ends and what constant rewards get. Both rewards are
+canonicalised with the same draws, so that EPIC and DARD are 0 for shaped rewards at any number of samples.
+
+Intervals are 95 % percentile bootstraps over episodes (over steps, if there are fewer than `EPISODES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from scipy import stats
+
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.measure.distances import CONSTANT, pearson, pearson_distance
+from rlhf_ray.reward.functions import RewardFunction
+
+EPISODES = 10
+"""Least number of episodes for a bootstrap over episodes."""
+RESAMPLES = 200
+"""Bootstrap resamples."""
+POOL = 4096
+"""Most steps that a distance looks at."""
+CHUNK = 8192
+"""Steps per call of a reward. Bounds memory for images."""
+FEATURES = 128
+"""Random features of the value function in sampled STARC, if observations don't repeat."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % interval.
+
+    Attributes:
+        value: the estimate.
+        low: lower end.
+        high: upper end.
+        steps: number of recorded steps that it rests on.
+    """
+
+    value: float
+    low: float
+    high: float
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def correlation(
+    first: RewardFunction, second: RewardFunction, steps: Transitions, rng: np.random.Generator, ranks: bool = False
+) -> Estimate:
+    """Correlate two rewards as they are, without canonicalisation.
+
+    Args:
+        first: a reward.
+        second: the other reward.
+        steps: the steps to compare them on.
+        rng: draws the bootstrap.
+        ranks: Spearman's correlation instead of Pearson's.
+
+    Returns:
+        The correlation; 0 if one reward is constant, 1 if both are.
+    """
+    values = [reward.of(steps) for reward in (first, second)]
+    if ranks:
+        values = [stats.rankdata(of) for of in values]
+    resampled = pearson(values[0], values[1], _resamples(steps, rng))
+    return _estimate(float(pearson(values[0], values[1])), resampled, len(steps))
+
+
+def epic(
+    first: RewardFunction,
+    second: RewardFunction,
+    steps: Transitions,
+    gamma: float,
+    rng: np.random.Generator,
+    *,
+    pairs: int = 512,
+    draws: int = 128,
+) -> Estimate:
+    """Estimate the EPIC distance.
+
+    The mean rewards of the canonicalisation take ``2 * pairs * draws`` rewards of made-up steps, in batches.
+
+    Args:
+        first: a reward.
+        second: the other reward.
+        steps: coverage distribution.
+        gamma: discount.
+        rng: draws samples and bootstrap.
+        pairs: steps on which the canonical rewards are compared.
+        draws: actions and next states, drawn independently of each other, for the mean rewards.
+    """
+    pool = steps.sample(POOL, rng)
+    n = len(pool)
+    chosen, at = np.sort(rng.permutation(n)[:pairs]), rng.integers(n, size=(3, draws))
+    leaving, actions, nexts = at[0], at[1], n + at[2]
+    ended = pool.terminated[at[2]]
+    over = pool.terminated[chosen]
+    weights = _resamples(pool[chosen], rng)
+    draw_weights = rng.multinomial(draws, np.full(draws, 1 / draws), len(weights)) / draws
+    canonical, resampled = [], []
+    for reward in (first, second):
+        given = reward.of(pool[chosen])
+        before = _at(reward, pool, chosen[:, None], actions, nexts, ended)
+        after = np.empty_like(before)
+        after[~over] = _at(reward, pool, n + chosen[~over, None], actions, nexts, ended)
+        after[over] = _at(reward, pool, leaving, actions, nexts, ended) - _at(
+            reward, pool, leaving, actions, n + chosen[over, None], np.array(True)
+        )
+        means = gamma * after - before
+        canonical.append(_flat_if_constant(given + means.mean(1), given))
+        resampled.append(given + draw_weights @ means.T)
+    found = pearson_distance(pearson(canonical[0], canonical[1]))
+    if not canonical[0].any() or not canonical[1].any():
+        return _estimate(float(found), np.full(1, float(found)), len(chosen))
+    return _estimate(float(found), pearson_distance(pearson(resampled[0], resampled[1], weights)), len(chosen))
+
+
+def dard(
+    first: RewardFunction,
+    second: RewardFunction,
+    steps: Transitions,
+    gamma: float,
+    rng: np.random.Generator,
+    *,
+    pairs: int = 512,
+    neighbours: int = 8,
+) -> Estimate:
+    """Estimate the DARD distance, with the data itself as the transition model.
+
+    DARD draws next states from a model of the environment. Here, an observation is followed by the actions and next observations
+    of the recorded steps whose observations are nearest to it (Euclidean, features divided by their deviation; equal numbers for
+    Discrete observations). With few data or many dimensions, these may be steps that can't happen there: then use
+    `rlhf_ray.measure.distances.dard` with the environment's own tables, or EPIC.
+
+    Args:
+        first: a reward.
+        second: the other reward.
+        steps: coverage distribution and transition model.
+        gamma: discount.
+        rng: draws samples and bootstrap.
+        pairs: steps on which the canonical rewards are compared.
+        neighbours: recorded steps that stand for the transitions out of an observation.
+    """
+    pool = steps.sample(POOL, rng)
+    n = len(pool)
+    chosen = np.sort(rng.permutation(n)[:pairs])
+    over = pool.terminated[chosen]
+    known = _features(pool.observations, first.observation_space)
+    here = _nearest(known[chosen], known, neighbours, rng)
+    there = _nearest(_features(pool.next_observations, first.observation_space)[chosen], known, neighbours, rng)
+    canonical = []
+    for reward in (first, second):
+        given = reward.of(pool[chosen])
+        before = _at(reward, pool, chosen[:, None], here, n + here, pool.terminated[here]).mean(1)
+        after = _at(reward, pool, n + chosen[:, None], there, n + there, pool.terminated[there]).mean(1)
+        crossed = _crossed(reward, pool, chosen, here, there).mean((1, 2))
+        canonical.append(_flat_if_constant(given + gamma * np.where(over, 0, after) - before - gamma * crossed, given))
+    found = float(pearson_distance(pearson(canonical[0], canonical[1])))
+    weights = _resamples(pool[chosen], rng)
+    return _estimate(found, pearson_distance(pearson(canonical[0], canonical[1], weights)), len(chosen))
+
+
+def starc(
+    first: RewardFunction, second: RewardFunction, steps: Transitions, gamma: float, rng: np.random.Generator
+) -> Estimate:
+    """Estimate the STARC distance (VAL, L2).
+
+    The policy of the canonicalisation is the one that recorded the data. Its values are fitted by least-squares temporal
+    differences: one weight for each observation if observations repeat, otherwise on `FEATURES` random Fourier features, so that
+    shaping with a potential far from their span leaves a rest. Rewards are averaged over next states where the same observation
+    and action occur again.
+
+    Args:
+        first: a reward.
+        second: the other reward.
+        steps: coverage distribution; steps of whole episodes.
+        gamma: discount.
+        rng: draws features and bootstrap.
+    """
+    pool, inputs, next_inputs = _value_features(steps.sample(POOL, rng), first.observation_space, rng)
+    onward = gamma * ~pool.terminated[:, None] * next_inputs
+    given = np.stack([reward.of(pool) for reward in (first, second)], 1)
+    same = _same_step(pool)
+
+    def squared(weights: FloatArray) -> float:
+        weighted = weights[:, None] * inputs
+        system = weighted.T @ (inputs - onward)
+        system += 1e-9 * np.trace(np.abs(system)) / len(system) * np.eye(len(system))
+        values = np.linalg.solve(system, weighted.T @ given)
+        canonical = given + (onward - inputs) @ values
+        norms = np.sqrt([_power(of, same, weights) for of in canonical.T])
+        trivial = norms <= 1e3 * CONSTANT * np.abs(given).max(0)
+        directions = np.where(trivial, 0, canonical / np.where(trivial, 1, norms))
+        return min(1.0, _power(directions[:, 0] - directions[:, 1], same, weights) / 4)
+
+    resamples = min(RESAMPLES, 50) if inputs.shape[1] > FEATURES else RESAMPLES
+    found = squared(np.ones(len(pool)))
+    resampled = np.array([squared(of) for of in _resamples(pool, rng)[:resamples]])
+    # Resampling adds noise to the averages once more, which a square shows as bias. The interval spans the percentile bootstrap,
+    # which has that bias, and the reversed one, which overcorrects if the noise is small.
+    ends = [np.quantile(of, [0.025, 0.975]) for of in (resampled, 2 * found - resampled)]
+    return _estimate(float(np.sqrt(found)), np.sqrt(np.clip([np.min(ends), np.max(ends)], 0, 1)), len(pool))
+
+
+def all_distances(
+    first: RewardFunction, second: RewardFunction, steps: Transitions, gamma: float, seed: int = 0
+) -> dict[str, Estimate]:
+    """Compute every distance and correlation: ``epic``, ``dard``, ``starc``, ``pearson``, ``spearman``."""
+    measures: dict[str, Callable[..., Estimate]] = {"epic": epic, "dard": dard, "starc": starc}
+    found = {
+        name: measure(first, second, steps, gamma, np.random.default_rng([seed, at]))
+        for at, (name, measure) in enumerate(measures.items())
+    }
+    for at, (name, ranks) in enumerate({"pearson": False, "spearman": True}.items()):
+        found[name] = correlation(first, second, steps, np.random.default_rng([seed, 10 + at]), ranks)
+    return found
+
+
+def _estimate(value: float, resampled: Array, steps: int) -> Estimate:
+    low, high = resampled if len(resampled) == 2 else np.quantile(resampled, [0.025, 0.975])
+    return Estimate(value, min(value, float(low)), max(value, float(high)), steps)
+
+
+def _power(values: FloatArray, groups: IntArray, weights: FloatArray) -> float:
+    """Estimate the mean square of the groups' true means: that of their averages, less what noise adds to it."""
+    count = np.bincount(groups, weights)
+    safe = np.where(count > 0, count, 1)
+    mean = np.bincount(groups, weights * values) / safe
+    spread = np.bincount(groups, weights * (values - mean[groups]) ** 2) / np.where(count > 1, count - 1, 1)
+    noise = np.where(count > 1, spread / safe, 0)
+    return max(0.0, float((count * (mean**2 - noise)).sum() / count.sum()))
+
+
+def _flat_if_constant(canonical: FloatArray, given: FloatArray) -> FloatArray:
+    """Rounding is no direction: 32-bit networks leave about 1e-7 of their size where their reward cancels."""
+    centred = canonical - canonical.mean()
+    return np.zeros_like(centred) if np.abs(centred).max() <= 1e-6 * np.abs(given).max(initial=0.0) else centred
+
+
+def _resamples(steps: Transitions, rng: np.random.Generator) -> FloatArray:
+    """Draw bootstrap weights ``[resamples, n]``: how often each step's episode was drawn. No row is empty."""
+    names, episode = np.unique(steps.episodes, return_inverse=True)
+    if len(names) < EPISODES:
+        names, episode = np.arange(len(steps)), np.arange(len(steps))
+    counts = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), RESAMPLES)
+    return counts[:, episode].astype(np.float64)
+
+
+def _at(
+    reward: RewardFunction, pool: Transitions, states: IntArray, actions: IntArray, nexts: IntArray, ended: Array
+) -> FloatArray:
+    """Compute rewards of made-up steps. Indices broadcast; observation ``i`` of the pool is ``i``, next observation ``n + i``."""
+    n, shape = len(pool), np.broadcast_shapes(states.shape, actions.shape, nexts.shape, ended.shape)
+    flat = [np.broadcast_to(of, shape).reshape(-1) for of in (states, actions, nexts, ended)]
+    found = np.empty(len(flat[0]))
+    for start in range(0, len(found), CHUNK):
+        part = slice(start, start + CHUNK)
+        state, action, following, over = (of[part] for of in flat)
+        found[part] = reward(
+            _observations(pool, state, n), pool.actions[action], _observations(pool, following, n), over
+        )
+    return found.reshape(shape)
+
+
+def _observations(pool: Transitions, at: Array, n: int) -> Array:
+    found: Array = pool.observations[at % n]
+    later = at >= n
+    found[later] = pool.next_observations[at[later] - n]
+    return found
+
+
+def _crossed(
+    reward: RewardFunction, pool: Transitions, chosen: IntArray, here: IntArray, there: IntArray
+) -> FloatArray:
+    """Rewards from the next states of ``s`` to the next states of ``s'``, ``[pairs, neighbours, neighbours]``."""
+    n, over, ended = len(pool), pool.terminated[chosen], pool.terminated[here]
+    middle, last, action = (n + here)[:, :, None], (n + there)[:, None, :], there[:, None, :]
+    found = np.zeros((*here.shape, here.shape[1]))
+    live = ~over
+    found[live] = _at(reward, pool, middle[live], action[live], last[live], pool.terminated[there[live]][:, None, :])
+    start = np.broadcast_to(chosen[:, None, None], middle.shape)
+    leave = live[:, None] & ended  # out of a terminal state: see `distances`
+    if leave.any():
+        at, which = np.nonzero(leave)
+        found[at, which] = _at(reward, pool, start[at, 0], there[at], n + there[at], pool.terminated[there[at]]) - _at(
+            reward, pool, start[at, 0], there[at], middle[at, which], np.array(True)
+        )
+    if over.any():  # s' is terminal and stays so; from one terminal state to another the reward is 0
+        to_end = _at(reward, pool, middle[over], action[over], (n + chosen[over])[:, None, None], np.array(True))
+        found[over] = np.where(ended[over][:, :, None], 0, to_end)
+    return found
+
+
+def _features(observations: Array, space: gym.Space[Any]) -> FloatArray:
+    if isinstance(space, gym.spaces.Discrete):
+        return np.eye(int(space.n))[np.asarray(observations, np.int64) - int(space.start)]
+    flat = np.asarray(observations, np.float64).reshape(len(observations), -1)
+    return np.asarray(flat / _deviation(flat))
+
+
+def _deviation(flat: FloatArray) -> FloatArray:
+    deviation = flat.std(0)
+    return np.where(deviation > 1e-12, deviation, 1)
+
+
+def _nearest(queries: FloatArray, known: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
+    """Find the ``count`` nearest rows of ``known``, ``[queries, count]``; ties are broken at random."""
+    squares = (queries**2).sum(1)[:, None] - 2 * queries @ known.T + (known**2).sum(1)
+    squares = np.maximum(squares, 0) + 1e-6 * rng.random(squares.shape)
+    count = min(count, len(known))
+    return np.argpartition(squares, count - 1, axis=1)[:, :count]
+
+
+def _same_step(pool: Transitions) -> IntArray:
+    """Number the pairs of observation and action, ``[n]``."""
+    rows = [np.asarray(of).reshape(len(pool), -1).astype(np.float64) for of in (pool.observations, pool.actions)]
+    return np.unique(np.concatenate(rows, 1), axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _value_features(
+    pool: Transitions,
+    space: gym.Space[Any],
+    rng: np.random.Generator,
+) -> tuple[Transitions, FloatArray, FloatArray]:
+    """Return the usable steps with features of their observations and next observations."""
+    flat = [np.asarray(of, np.float64).reshape(len(pool), -1) for of in (pool.observations, pool.next_observations)]
+    names, number = np.unique(np.concatenate(flat), axis=0, return_inverse=True)
+    before, after = number.reshape(2, -1)
+    if len(names) <= max(1, len(pool) // 4):
+        kept = np.ones(len(pool), bool)
+        while True:  # the value of an observation that no step leaves is unknown
+            left = np.zeros(len(names), bool)
+            left[before[kept]] = True
+            still = kept & (pool.terminated | left[after])
+            if still.sum() == kept.sum():
+                break
+            kept = still
+        if kept.any():
+            identity = np.eye(len(names))[:, np.unique(before[kept])]
+            return pool[kept], identity[before[kept]], identity[after[kept]]
+    features = [_features(of, space) for of in (pool.observations, pool.next_observations)]
+    width = features[0].shape[1]
+    directions, phases = rng.normal(size=(width, FEATURES)) / np.sqrt(width), rng.uniform(0, 2 * np.pi, FEATURES)
+    linear = width <= FEATURES
+    made = [
+        np.concatenate([np.cos(of @ directions + phases), np.ones((len(of), 1))] + [of] * linear, 1) for of in features
+    ]
+    return pool, made[0], made[1]

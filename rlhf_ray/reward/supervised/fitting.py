@@ -1,0 +1,204 @@
+"""Fit a reward model to recorded rewards: from transitions to a `RewardEnsemble` and a report on episodes it did not see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.reward.optimizers import Adam
+from rlhf_ray.reward.supervised.balance import Balancer
+from rlhf_ray.reward.supervised.checks import check_steps
+from rlhf_ray.reward.supervised.objectives import Objective, make_objective
+from rlhf_ray.reward.supervised.report import SupervisedReport, count_episodes, levels_of, measures
+from rlhf_ray.reward.trainer import device_for
+from rlhf_ray.settings import SUPERVISED_MODEL, RewardModelSettings, SupervisedSettings
+
+Progress = Callable[[int, int], None]
+"""Called with the gradient steps done and their total."""
+
+
+def fit_to_rewards(
+    steps: Transitions,
+    observation_space: gym.spaces.Box,
+    action_space: gym.Space[Any],
+    model: RewardModelSettings = SUPERVISED_MODEL,
+    settings: SupervisedSettings | None = None,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> tuple[RewardEnsemble, SupervisedReport]:
+    """Fit a new reward model to the true rewards of ``steps``. The same steps and seed give the same model.
+
+    The model predicts in the rewards' own unit. Its normaliser has mean 0 and standard deviation 1; only for rewards far from the
+    order of 1, the standard deviation is the power of ten that brings the networks' outputs there.
+
+    Args:
+        steps: whole episodes, at least two, with their rewards.
+        observation_space: observation space of the environment they come from.
+        action_space: action space of that environment.
+        model: networks, inputs, ensemble size. ``output`` is replaced by the objective's.
+        settings: objective, balance, optimiser; defaults to `SupervisedSettings()`.
+        seed: seeds the split, the initial weights and the batches.
+        progress: called during the fit.
+
+    Returns:
+        The reward model (version 1, on the CPU) and the report of the fit.
+
+    Raises:
+        SettingError: the steps don't fit the spaces, have unknown rewards, or are a single episode; or the rewards can't be fitted.
+    """
+    started = time.perf_counter()
+    settings = settings or SupervisedSettings()
+    check_steps(steps, observation_space, action_space)
+    if count_episodes(steps.episodes) < 2:
+        raise SettingError(
+            "The data is a single episode; give at least 2, so that the reward model can be tested on episodes it did not see."
+        )
+    train, test = steps.split(settings.test_share, np.random.default_rng([seed, *b"test"]))
+    fitter = Fitter(train, observation_space, action_space, model, settings, seed)
+    updates = settings.epochs * fitter.balancer.steps_per_epoch
+    fitter.fit(updates, progress)
+    ensemble = fitter.finish()
+    return ensemble, fitter.report(ensemble, test, updates, time.perf_counter() - started)
+
+
+class Fitter:
+    """Fits a new `RewardEnsemble` to ``train``, all of it. See `fit_to_rewards`."""
+
+    def __init__(
+        self,
+        train: Transitions,
+        observation_space: gym.spaces.Box,
+        action_space: gym.Space[Any],
+        model: RewardModelSettings,
+        settings: SupervisedSettings,
+        seed: int,
+    ):
+        self.train, self.settings, self.seed = train, settings, seed
+        self.objective: Objective = make_objective(settings)
+        self.rng = np.random.default_rng([seed, *b"batches"])
+        self.balancer = Balancer(train.rewards != 0, settings, np.random.default_rng([seed, *b"balance"]))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.ensemble = RewardEnsemble(
+                observation_space, action_space, replace(model, output=self.objective.output)
+            )
+        self.device = device_for(model)
+        self.ensemble.networks.to(self.device)
+        self.optimizer = Adam(self.ensemble.networks.parameters(), lr=settings.learning_rate, fused=True)
+        self.targets = self.objective.targets(train.rewards)
+        self.unit = unit_of(self.targets)
+        self.ensemble.reward_std.fill_(1 / self.unit)
+        self._weights = torch.as_tensor(self.balancer.weights * self._bootstrap())
+
+    def fit(self, updates: int, progress: Progress | None = None) -> None:
+        """Take ``updates`` gradient steps."""
+        steps, targets = _Tensors(self.train), torch.as_tensor(self.targets / self.unit).float()
+        for done, batch in enumerate(self.balancer.batches(updates), 1):
+            rows = torch.as_tensor(batch)
+            self.step(steps.rows(rows), targets[rows], self._weights[:, rows])
+            if progress is not None:
+                progress(done, updates)
+
+    def step(self, steps: tuple[Tensor, ...], targets: Tensor, weights: Tensor) -> None:
+        """Take one gradient step.
+
+        Args:
+            steps: observations, actions, next observations and terminated of ``n`` steps, as the environment gives them.
+            targets: ``[n]`` float32, in `unit`.
+            weights: ``[members, n]`` float32: of each step in each member's loss.
+        """
+        inputs = self.encode(steps)
+        self.optimizer.zero_grad(set_to_none=True)
+        losses = self.objective.losses(self.ensemble.networks, inputs, targets.to(self.device))
+        (losses * weights.to(self.device)).mean(1).sum().backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    def encode(self, steps: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """Return the networks' inputs, each step a fragment of its own, on the device."""
+        observations, actions, next_observations, terminated = steps
+        frames = torch.stack([observations, next_observations], 1)
+        encoded = self.ensemble.networks.encode(frames, actions.unsqueeze(1), terminated)
+        return {name: of.to(self.device) for name, of in encoded.items()}
+
+    def finish(self) -> RewardEnsemble:
+        """Return a copy of the reward model on the CPU, as version 1.
+
+        Raises:
+            SettingError: its rewards are NaN or infinite.
+        """
+        self.ensemble.cpu()
+        self.ensemble.version.fill_(1)
+        if not all(bool(torch.isfinite(of).all()) for of in self.ensemble.parameters()):
+            raise SettingError(
+                f"supervised.learning_rate is {self.settings.learning_rate:g}, and the fit ends with weights that are NaN or "
+                "infinite: lower it."
+            )
+        return self.ensemble
+
+    def report(self, ensemble: RewardEnsemble, test: Transitions, updates: int, seconds: float) -> SupervisedReport:
+        """Measure ``ensemble`` on both parts."""
+        predictions, train_predictions = predict(ensemble, test), predict(ensemble, self.train)
+        targets = self.objective.targets(test.rewards)
+        return SupervisedReport(
+            objective=self.settings.objective,
+            balance=self.settings.balance,
+            train_steps=len(self.train),
+            test_steps=len(test),
+            train_episodes=count_episodes(self.train.episodes),
+            test_episodes=count_episodes(test.episodes),
+            trained_steps=len(self.balancer.rows),
+            train_nonzero=int((self.train.rewards != 0).sum()),
+            test_nonzero=int((test.rewards != 0).sum()),
+            gradient_steps=updates,
+            seconds=seconds,
+            train_error=float(np.square(train_predictions - self.targets).mean()),
+            levels=levels_of(predictions, targets, self.targets),
+            **measures(predictions, targets, float(self.targets.mean())),  # type: ignore[arg-type]
+        )
+
+    def _bootstrap(self) -> FloatArray:
+        """How often each member's bootstrap sample contains each step, by episode: ``[members, n]``."""
+        model, episodes = self.ensemble.settings, self.train.episodes
+        if not model.bootstrap or model.ensemble_size == 1:
+            return np.ones((model.ensemble_size, len(episodes)), np.float32)
+        _, numbers = np.unique(episodes, return_inverse=True)
+        rng = np.random.default_rng([self.seed, *b"bootstrap"])
+        return rng.poisson(1.0, (model.ensemble_size, numbers.max() + 1))[:, numbers].astype(np.float32)
+
+
+class _Tensors:
+    """Steps as tensors that share the arrays' memory."""
+
+    def __init__(self, steps: Transitions):
+        arrays = (steps.observations, steps.actions, steps.next_observations, steps.terminated)
+        self.all = tuple(torch.as_tensor(np.require(of, requirements="W")) for of in arrays)
+
+    def rows(self, index: Tensor) -> tuple[Tensor, ...]:
+        return tuple(of[index] for of in self.all)
+
+
+def predict(ensemble: RewardEnsemble, steps: Transitions) -> FloatArray:
+    """Predict the reward of each step, ``[n]`` float64."""
+    of = (steps.observations, steps.actions, steps.next_observations, steps.terminated)
+    return np.asarray(ensemble.predict(*of), np.float64)
+
+
+def unit_of(targets: FloatArray) -> float:
+    """Return the power of ten nearest to the root mean square of the nonzero targets; 1 if all are zero."""
+    nonzero = targets[targets != 0]
+    if not len(nonzero):
+        return 1.0
+    size = float(np.abs(nonzero).max())
+    return float(10.0 ** np.round(np.log10(size) + np.log10(np.sqrt(np.square(nonzero / size).mean()))))

@@ -1,0 +1,325 @@
+"""The report of a fit to recorded rewards: errors beside the constant baseline, ranking, and calibration by reward level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.plain import plain
+
+MOST_LEVELS = 8
+"""Largest number of distinct targets that are each a level; more are divided into `BINS` bins."""
+BINS = 5
+
+GOOD_AUC, GOOD_SHARE = 0.9, 0.5
+
+
+@dataclass(frozen=True)
+class Level:
+    """Test steps of similar true reward.
+
+    Attributes:
+        low, high: smallest and largest target.
+        train, test: number of steps in each part.
+        target: mean target of the test steps.
+        predicted, spread: mean and standard deviation of their predictions.
+    """
+
+    low: float
+    high: float
+    train: int
+    test: int
+    target: float
+    predicted: float
+    spread: float
+
+    @property
+    def label(self) -> str:
+        """The level in words."""
+        return f"{self.low:.4g}" if self.low == self.high else f"{self.low:.4g} to {self.high:.4g}"
+
+
+@dataclass(frozen=True)
+class AdversarialReport:
+    """What adversarial training changed. Scores are mean rewards.
+
+    Attributes:
+        rounds: number of rounds.
+        trained: visualisations in the replay buffer.
+        nonsense_reward: the reward they were given.
+        data_score: mean prediction on the test steps after training.
+        fresh_before, fresh_after: score of new visualisations of the model before and after the rounds, from
+            seeds never trained on.
+        held_out_before, held_out_after: score, before and after, of visualisations of the model before the rounds that were not
+            trained on.
+        auc_before, auc_after: balanced AUC on the test part.
+        error_before, error_after: mean squared error on the test part.
+    """
+
+    rounds: int
+    trained: int
+    nonsense_reward: float
+    data_score: float
+    fresh_before: float
+    fresh_after: float
+    held_out_before: float
+    held_out_after: float
+    auc_before: float
+    auc_after: float
+    error_before: float
+    error_after: float
+
+    def __str__(self) -> str:
+        aucs = f"{_number(self.auc_before)} -> {_number(self.auc_after)}"
+        return (
+            f"adversarial training, {self.rounds} rounds, {self.trained} visualisations as reward {self.nonsense_reward:.4g}: "
+            f"score of new visualisations {self.fresh_before:.3g} -> {self.fresh_after:.3g}, of held-out ones "
+            f"{self.held_out_before:.3g} -> {self.held_out_after:.3g}; balanced AUC {aucs}, "
+            f"test error {self.error_before:.3g} -> {self.error_after:.3g}"
+        )
+
+
+@dataclass(frozen=True)
+class SupervisedReport:
+    """Report of a fit to recorded rewards. A measure that can't be computed is NaN.
+
+    Attributes:
+        objective, balance: the settings.
+        train_steps, test_steps, train_episodes, test_episodes: sizes of both parts. They share no episode.
+        trained_steps: training steps that the balance leaves.
+        train_nonzero, test_nonzero: steps whose true reward is not zero.
+        gradient_steps: gradient steps.
+        seconds: wall-clock time.
+        train_error, test_error: mean squared error of the prediction against the objective's target.
+        constant_error: the same on the test part for the constant that fits the training part best, its mean.
+        balanced_error, balanced_constant_error: as ``test_error`` and ``constant_error``, with zero and nonzero targets weighing
+            the same, and the better of all constants.
+        balanced_auc: probability that the model tells a nonzero reward from a zero one, each drawn from the test part.
+        correlation, rank_correlation: of predictions and targets on the test part (Pearson, Spearman).
+        levels: calibration by level of the target.
+        adversarial: what adversarial training changed; None without.
+    """
+
+    objective: str
+    balance: str
+    train_steps: int
+    test_steps: int
+    train_episodes: int
+    test_episodes: int
+    trained_steps: int
+    train_nonzero: int
+    test_nonzero: int
+    gradient_steps: int
+    seconds: float
+    train_error: float
+    test_error: float
+    constant_error: float
+    balanced_error: float
+    balanced_constant_error: float
+    balanced_auc: float
+    correlation: float
+    rank_correlation: float
+    levels: tuple[Level, ...]
+    adversarial: AdversarialReport | None = None
+
+    @property
+    def explained(self) -> float:
+        """Share of the constant baseline's test error that the model removes: 1 at best, 0 or less: no better than a constant."""
+        return 1 - self.test_error / self.constant_error if self.constant_error > 0 else math.nan
+
+    @property
+    def learned(self) -> bool:
+        """Whether the model predicts the test part better than any constant.
+
+        A small error alone is no evidence: with rare rewards, every constant near zero has one. So errors are compared with the
+        constant's, with zero and nonzero rewards weighing the same where both occur, and then the AUC counts too.
+        """
+        if not math.isnan(self.balanced_auc):
+            return self.balanced_auc > GOOD_AUC and self.balanced_error < GOOD_SHARE * self.balanced_constant_error
+        return self.explained > GOOD_SHARE
+
+    @property
+    def verdict(self) -> str:
+        """What the figures say, in one or two sentences."""
+        if self.constant_error == 0 and math.isnan(self.balanced_auc):
+            return "All test rewards are equal, so this test part can't tell whether anything was learned."
+        error = f"The test error is {self.test_error:.3g}; a constant has {self.constant_error:.3g}."
+        if self.learned:
+            return f"The model predicts held-out rewards better than any constant. {error}"
+        rarer = min(self.train_nonzero, self.train_steps - self.train_nonzero)
+        remedy = ""
+        if self.balance == "none" and 0 < rarer < 0.1 * self.train_steps:
+            kind = "nonzero" if rarer == self.train_nonzero else "zero"
+            remedy = f" Only {rarer / self.train_steps:.1%} of the training rewards are {kind}: set supervised.balance to sampler."
+        auc = (
+            ""
+            if math.isnan(self.balanced_auc)
+            else f" It tells zero from nonzero rewards with AUC {self.balanced_auc:.2f} (0.5 is chance)."
+        )
+        return f"The model is hardly better than a constant. {error}{auc}{remedy}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The main figures as (name, value), for a table."""
+        return [
+            (
+                "steps, training part",
+                f"{self.train_steps} ({self.train_nonzero} nonzero), {self.train_episodes} episodes",
+            ),
+            ("steps, test part", f"{self.test_steps} ({self.test_nonzero} nonzero), {self.test_episodes} episodes"),
+            ("mean squared error, training", _number(self.train_error)),
+            ("mean squared error, test", _number(self.test_error)),
+            ("… of a constant", _number(self.constant_error)),
+            ("balanced error, test", _number(self.balanced_error)),
+            ("… of the best constant", _number(self.balanced_constant_error)),
+            ("balanced AUC, zero or not", _number(self.balanced_auc)),
+            ("correlation", _number(self.correlation)),
+            ("rank correlation", _number(self.rank_correlation)),
+        ]
+
+    def level_rows(self) -> list[tuple[str, str, str, str]]:
+        """Calibration as (true reward, training steps, test steps, mean prediction ± standard deviation), for a table."""
+        return [
+            (
+                each.label,
+                str(each.train),
+                str(each.test),
+                f"{each.predicted:.3g} ± {each.spread:.2g}" if each.test else "–",
+            )
+            for each in self.levels
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures as JSON values; NaN becomes null."""
+        derived = {"explained": self.explained, "learned": self.learned, "verdict": self.verdict}
+        values: dict[str, Any] = plain(asdict(self) | derived)
+        return values
+
+    def __str__(self) -> str:
+        lines = [f"{name:<30} {value}" for name, value in self.rows()]
+        lines += ["", f"{'true reward':<20} {'training':>9} {'test':>7}   predicted"]
+        lines += [
+            f"{level:<20} {train:>9} {test:>7}   {predicted}" for level, train, test, predicted in self.level_rows()
+        ]
+        lines += ["", self.verdict]
+        if self.adversarial is not None:
+            lines.append(str(self.adversarial))
+        return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.4g}"
+
+
+def auc(scores: FloatArray, positive: BoolArray) -> float:
+    """Probability that a positive scores higher than a negative (ties count half); NaN if one kind is missing."""
+    ones = int(positive.sum())
+    zeros = len(positive) - ones
+    if not ones or not zeros:
+        return math.nan
+    return float((ranks(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def ranks(values: FloatArray) -> FloatArray:
+    """Ranks from 1, ``[n]``; equal values share their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    middle: FloatArray = last - (counts - 1) / 2
+    return middle[inverse]
+
+
+def correlation(left: FloatArray, right: FloatArray) -> float:
+    """Pearson's correlation; NaN if one of them is constant."""
+    if len(left) < 2 or np.ptp(left) == 0 or np.ptp(right) == 0:
+        return math.nan
+    return float(np.corrcoef(left, right)[0, 1])
+
+
+def balanced_auc(predictions: FloatArray, targets: FloatArray) -> float:
+    """`auc` of nonzero against zero targets. If nonzero targets have both signs, the prediction's distance from zero counts."""
+    nonzero = targets != 0
+    if not nonzero.any():
+        return math.nan
+    lowest, highest = targets[nonzero].min(), targets[nonzero].max()
+    return auc(predictions if lowest > 0 else -predictions if highest < 0 else np.abs(predictions), nonzero)
+
+
+def measures(predictions: FloatArray, targets: FloatArray, constant: float) -> dict[str, float]:
+    """The test part's figures.
+
+    Args:
+        predictions: ``[n]``.
+        targets: ``[n]``.
+        constant: the constant prediction to compare with.
+    """
+    nonzero = targets != 0
+    kinds = [of for of in (nonzero, ~nonzero) if of.any()]
+    weights = np.zeros(len(targets))
+    for kind in kinds:
+        weights[kind] = 1 / (len(kinds) * kind.sum())
+    middle = float(weights @ targets)
+    return {
+        "test_error": float(np.square(predictions - targets).mean()),
+        "constant_error": float(np.square(constant - targets).mean()),
+        "balanced_error": float(weights @ np.square(predictions - targets)),
+        "balanced_constant_error": float(weights @ np.square(middle - targets)),
+        "balanced_auc": balanced_auc(predictions, targets),
+        "correlation": correlation(predictions, targets),
+        "rank_correlation": correlation(ranks(predictions), ranks(targets)),
+    }
+
+
+def levels_of(predictions: FloatArray, targets: FloatArray, train_targets: FloatArray) -> tuple[Level, ...]:
+    """Group test steps by their target: each value if there are few, else bins of equal counts, with zero apart if it is common."""
+    every = np.concatenate([train_targets, targets])
+    values = np.unique(every)
+    if len(values) <= MOST_LEVELS:
+        bounds: Sequence[tuple[float, float]] = [(value, value) for value in values]
+    else:
+        bounds = _bins(every)
+    found = []
+    for low, high in bounds:
+        here, before = ((of >= low) & (of <= high) for of in (targets, train_targets))
+        if (low, high) != (0.0, 0.0) and (0.0, 0.0) in bounds:
+            here, before = here & (targets != 0), before & (train_targets != 0)
+        some = bool(here.any())
+        found.append(
+            Level(
+                float(low),
+                float(high),
+                int(before.sum()),
+                int(here.sum()),
+                float(targets[here].mean()) if some else math.nan,
+                float(predictions[here].mean()) if some else math.nan,
+                float(predictions[here].std()) if some else math.nan,
+            )
+        )
+    return tuple(found)
+
+
+def _bins(targets: FloatArray) -> list[tuple[float, float]]:
+    zero = targets == 0
+    common = bool(zero.mean() > 1 / BINS)
+    ordered = np.sort(targets[~zero] if common else targets)
+    found = {(float(part[0]), float(part[-1])) for part in np.array_split(ordered, BINS) if len(part)}
+    return sorted(_apart(sorted(found)) + ([(0.0, 0.0)] if common else []))
+
+
+def _apart(bounds: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Move the lower bound of each bin above the bin before it, so that no value is in two."""
+    found: list[tuple[float, float]] = []
+    for low, high in bounds:
+        if found and low <= found[-1][1]:
+            low = float(np.nextafter(found[-1][1], math.inf))
+        if low <= high:
+            found.append((low, high))
+    return found
+
+
+def count_episodes(episodes: IntArray) -> int:
+    """Number of different episodes."""
+    return len(np.unique(episodes))

@@ -1,0 +1,127 @@
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.envs import check_spaces, make_env
+from rlhf_ray.envs.gridworld import AGENT, GOAL, KEY, WALL, distance_left
+from rlhf_ray.envs.ground_truth import ground_truth
+from tests.envs.worlds import GRIDS, world
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_level_is_seeded_valid_and_ends_at_a_goal(name: str) -> None:
+    env, again = make_env(f"rlhf_ray/{name}-v0"), world(name, render_mode="rgb_array")
+    check_env(again, skip_render_check=True)
+    check_spaces(env.observation_space, env.action_space, name)
+    model, rng = ground_truth(f"rlhf_ray/{name}-v0"), np.random.default_rng(1)
+    for seed in range(1 if name == "NoGoal" else 4):
+        before, _ = env.reset(seed=seed)
+        assert np.array_equal(before, again.reset(seed=seed)[0])
+        assert again.render().shape == (176, 176, 3)
+        shortest = env.unwrapped.describe()["distance"]
+        for step in range(1, 201):  # noqa: B007
+            action = env.unwrapped.expert(rng)
+            after, reward, terminated, truncated, _ = env.step(action)
+            assert np.array_equal(after, again.step(action)[0])
+            assert reward == float(terminated) == model(before[None], [action], after[None], [terminated])[0]
+            before = after
+            if terminated or truncated:
+                break
+        if name == "NoGoal":
+            assert truncated
+            assert step == 200
+        elif name == "Key":
+            assert terminated
+        else:
+            assert terminated
+            assert step == shortest  # the expert's path is a shortest one
+
+
+def test_a_key_is_needed_and_goes_when_it_is_taken() -> None:
+    env = world("Key", size=3)
+    env.reset(seed=0)
+    env._agent = (3, 2)
+    seen, reward, terminated, *_ = env.step(1)
+    assert (reward, terminated) == (0.0, False)  # at the goal without the key
+    assert KEY in seen
+    assert GOAL not in seen  # the agent hides it
+    env.step(0)
+    seen, *_ = env.step(0)
+    assert env.describe()["has_key"] == 1.0
+    assert KEY not in seen
+    env.step(2)
+    _, reward, terminated, *_ = env.step(2)
+    assert (reward, terminated) == (1.0, True)
+
+
+def test_walls_stop_the_agent_and_rooms_are_connected() -> None:
+    env = world("Walls")
+    seen, _ = env.reset(seed=0)
+    grid = seen.reshape(env.grid)
+    assert (grid[[0, -1]] == WALL).all()
+    assert (grid[:, [0, -1]] == WALL).all()
+    assert (grid[5, 1:-1] == WALL).sum() == 7
+    env._agent = (4, 1)
+    assert env.objects(env.step(2)[0])["agent"] == [(4, 1)]
+    probabilities, _, initial, terminal = env.mdp_tables()
+    reached = initial > 0
+    for _ in range(40):
+        reached = reached | (reached @ probabilities.sum(1) > 0)
+    assert reached.all()
+    assert terminal.sum() == 1
+
+
+def test_levels_are_edited_by_position() -> None:
+    env = world("CoinFlip")
+    seen = env.observe(agent=(2, 3), goals=[(1, 1), (9, 9)], walls=[(5, 5)], keys=[(4, 4)])
+    assert env.objects(seen) == {"agent": [(2, 3)], "goal": [(1, 1), (9, 9)], "wall": [(5, 5)], "key": [(4, 4)]}
+    assert env.objects(env.observe(agent=(9, 9), goals=[(9, 9)])) == {
+        "agent": [(9, 9)],
+        "goal": [],
+        "wall": [],
+        "key": [],
+    }
+    assert (env.observe() == AGENT).sum() == 0
+    with pytest.raises(ValueError, match=r"The position \(11, 1\) is outside the grid of 11 x 11 cells"):
+        env.observe(agent=(11, 1))
+
+
+def test_the_true_reward_of_levels_that_never_occur() -> None:
+    env, model = world("CoinFlip"), ground_truth("rlhf_ray/CoinFlip-v0")
+    both, corner, none = [(1, 1), (9, 9)], (9, 8), []
+
+    def reward(goals: list[tuple[int, int]], to: tuple[int, int], left: list[tuple[int, int]]) -> float:
+        step = env.observe(corner, goals)[None], env.observe(to, left)[None]
+        return float(model(step[0], np.array([1]), step[1], np.array([False]))[0])
+
+    assert reward(both, (9, 9), both) == 1.0  # one of two goals
+    assert reward(both, (9, 7), both) == 0.0
+    assert reward(none, (9, 9), none) == 0.0
+    assert reward([(9, 9)], (9, 7), none) == 0.0  # the goal vanishes
+    assert reward([(1, 1)], (9, 9), [(1, 1)]) == 0.0  # a corner without a goal
+
+
+def test_distance_goes_by_the_key_to_the_nearest_goal() -> None:
+    env = world("CoinFlip")
+    seen = np.stack(
+        [
+            env.observe((5, 5), [(1, 1), (9, 8)]),
+            env.observe((5, 5), [(1, 1)], keys=[(9, 9)]),
+            env.observe((5, 5)),
+            env.observe(None, [(1, 1)]),
+        ]
+    )
+    assert distance_left(seen, env.grid).tolist() == [7.0, 8.0 + 16.0, 0.0, 0.0]
+
+
+def test_options_and_tables_that_do_not_exist() -> None:
+    with pytest.raises(SettingError, match="too many for a table"):
+        world("RandomGoal").mdp_tables()
+    for options, said in (
+        ({"size": 2}, "size of GridWorld is 2; it must be at least 3"),
+        ({"goals": "three"}, "goals of GridWorld is 'three'; it must be one of 'fixed', 'coin'"),
+        ({"shaping": "sparse"}, "shaping of GridWorld is 'sparse'; it must be one of 'none', 'dense'"),
+    ):
+        with pytest.raises(Exception, match=said):
+            world("FixedGoal", **options)

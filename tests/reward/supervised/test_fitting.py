@@ -1,0 +1,126 @@
+"""Fits to recorded rewards: what is learned, on which steps, and what the report says of it."""
+
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.functions import EnsembleReward
+from rlhf_ray.reward.supervised import fit_to_rewards
+from rlhf_ray.settings import SUPERVISED_MODEL, SupervisedSettings
+
+VECTORS, CHOICES = gym.spaces.Box(-4, 4, (6,), np.float32), gym.spaces.Discrete(3)
+MODEL = replace(SUPERVISED_MODEL, hidden=(32,))
+
+
+def steps_of(n=2000, seed=0, size=1.0, share=0.2) -> Transitions:
+    """Steps that earn ``size`` where the next state's first feature is among the highest ``share``, else nothing."""
+    rng = np.random.default_rng(seed)
+    states = rng.normal(size=(2, n, 6)).astype(np.float32)
+    rewarded = states[1, :, 0] > np.quantile(states[1, :, 0], 1 - share)
+    states[1, rewarded, 0] += 1.0
+    return Transitions(
+        states[0],
+        rng.integers(0, 3, n),
+        states[1],
+        np.zeros(n, bool),
+        size * rewarded,
+        np.arange(n) // 20,
+        np.arange(n) % 20,
+    )
+
+
+def fit(steps, model=MODEL, seed=0, **settings):
+    return fit_to_rewards(steps, VECTORS, CHOICES, model, SupervisedSettings(**settings), seed=seed)
+
+
+@pytest.mark.parametrize("objective", ["regression", "huber", "classification", "two_part"])
+def test_each_objective_learns_the_reward_and_its_model_is_an_ordinary_one(objective, tmp_path):
+    size = 300.0
+    steps = steps_of(size=size)
+    reward, report = fit(
+        steps, model=replace(MODEL, use_state=False), objective=objective, epochs=8, learning_rate=1e-2
+    )
+    assert report.learned
+    assert report.balanced_auc > 0.97
+    unit = 1.0 if objective == "classification" else size
+    by_level = {level.low: level.predicted / unit for level in report.levels}
+    assert by_level[unit] > 0.8
+    assert abs(by_level[0.0]) < 0.15
+    reward.save(tmp_path / "reward")
+    again = EnsembleReward(RewardEnsemble.load(tmp_path / "reward"))
+    given = (steps.observations, steps.actions, steps.next_observations, steps.terminated)
+    assert np.allclose(again.of(steps), reward.predict(*given), atol=1e-3 * unit)
+    assert again.inputs == {"action", "next_state"}
+    assert again.layers()
+    assert not np.allclose(again.fresh(1).of(steps), again.of(steps))
+
+
+def test_the_same_seed_gives_the_same_model_and_the_split_is_by_episode():
+    steps = steps_of(400)
+    first, report = fit(steps, epochs=2)
+    again, _ = fit(steps, epochs=2)
+    other, _ = fit(steps, epochs=2, seed=1)
+    assert all(np.array_equal(first.state()[name], of) for name, of in again.state().items())
+    assert any(not np.array_equal(first.state()[name], of) for name, of in other.state().items())
+    assert (report.train_episodes, report.test_episodes) == (16, 4)
+    assert (report.train_steps, report.test_steps) == (320, 80)
+
+
+@pytest.mark.parametrize("balance", ["sampler", "inverse_frequency", "drop_zeros"])
+def test_a_balance_changes_the_training_part_only(balance):
+    steps = steps_of(400, share=0.05)
+    _, plain = fit(steps, epochs=1)
+    _, report = fit(steps, epochs=1, balance=balance)
+    for name in ("test_steps", "test_nonzero", "train_steps", "constant_error", "balanced_constant_error"):
+        assert getattr(report, name) == getattr(plain, name), name
+    assert [(of.low, of.test) for of in report.levels] == [(of.low, of.test) for of in plain.levels]
+    assert (report.trained_steps < plain.trained_steps) == (balance == "drop_zeros")
+
+
+def test_rare_rewards_need_a_balance_and_a_small_error_does_not_pass():
+    steps = steps_of(4000, share=0.01)
+    model = replace(MODEL, use_state=False, use_action=False)
+    _, plain = fit(steps, model, epochs=1)
+    assert plain.test_error < 0.02
+    assert not plain.learned
+    assert "supervised.balance" in plain.verdict
+    _, balanced = fit(steps, model, epochs=8, balance="sampler")
+    assert balanced.learned
+    assert balanced.balanced_auc > 0.95
+
+
+def test_constant_rewards_are_reported_without_nan_in_the_json():
+    _, report = fit(replace(steps_of(200), rewards=np.zeros(200)), epochs=1)
+    assert not report.learned
+    assert "All test rewards are equal" in report.verdict
+    values = report.to_json()
+    assert values["balanced_auc"] is None
+    assert values["test_error"] >= 0
+    assert str(report)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"rewards": np.where(np.arange(400) == 3, np.nan, 0.0)}, "1 of 400 rewards that are NaN"),
+        ({"observations": np.full((400, 6), np.nan, np.float32)}, "observations that are NaN"),
+        ({"observations": np.zeros((400, 6), np.uint8)}, "observations of type uint8"),
+        ({"actions": np.full(400, 3)}, "actions from 3 to 3; the environment's are 0 to 2"),
+        ({"episodes": np.zeros(400, int)}, "a single episode"),
+        ({"observations": np.zeros((400, 5), np.float32)}, r"shape \(5,\)"),
+    ],
+)
+def test_unfit_data_is_refused_in_one_line(change, says):
+    with pytest.raises(SettingError, match=says) as refused:
+        fit(steps_of(400).with_(**change), epochs=1)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_balance_of_one_kind_of_reward_is_refused():
+    with pytest.raises(SettingError, match="every training reward is zero"):
+        fit(replace(steps_of(200), rewards=np.zeros(200)), balance="sampler")
