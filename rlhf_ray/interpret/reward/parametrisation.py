@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlhf_ray.interpret.reward.prior import Prior
+
 
 class Parametrisation(Protocol):
     """Inputs as a function of parameters that an optimiser can move."""
@@ -75,27 +77,26 @@ class Fourier:
 
 
 class Decoded:
-    """The code of a generative prior is the parameter; codes longer than the data's are penalised.
+    """The code of a generative prior is the parameter; codes less probable than the data's are penalised.
 
     Args:
-        decode: from codes to ``[n, height, width, channels]`` in [0, 1].
-        start: codes ``[n, size]``.
-        longest: length of the data's codes (a high quantile).
+        prior: the prior.
+        start: codes.
     """
 
-    def __init__(self, decode: nn.Module, start: Tensor, longest: float):
-        self._decode, self._longest = decode, longest
+    def __init__(self, prior: Prior, start: Tensor):
+        self._prior = prior
         self._codes = start.clone().requires_grad_()
         self.parameters = [self._codes]
 
     def images(self) -> Tensor:
         """Return ``[n, height, width, channels]`` in [0, 1]."""
-        found: Tensor = self._decode(self._codes)
+        found: Tensor = self._prior(self._codes)
         return found
 
     def penalty(self) -> Tensor:
-        """Return how much longer than the data's each code is, ``[n]``."""
-        return 10.0 * (self._codes.norm(dim=1) / max(self._longest, 1e-6) - 1.0).clamp_min(0.0)
+        """Return how much less probable than the data's each code is, ``[n]``."""
+        return 50.0 * (self._prior.improbability(self._codes) - 1.0).clamp_min(0.0)
 
 
 class Transformation:

@@ -300,7 +300,7 @@ def _images(
         prior = prior or fit_prior(data, frames, seed)
         with torch.no_grad():
             codes = prior.encode(joined(starts, frames).float() / 255.0)[0]
-        image = Decoded(prior, codes, prior.longest)
+        image = Decoded(prior, codes)
     else:
         image = (Fourier if settings.parametrisation == "fourier" else Pixels)(begin)
     side = min(begin.shape[1:3])

@@ -70,7 +70,7 @@ def look(subject: Subject) -> Section:
         )
     prior = None
     if manifold.images:
-        prior = fit_prior(data, frames, seed, steps=max(20, round(300 * subject.effort)))
+        prior = fit_prior(data, frames, seed, steps=max(20, round(400 * subject.effort)))
         values["prior_explains"] = prior.explained
         checks.append(
             Check(

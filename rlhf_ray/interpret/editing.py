@@ -1,0 +1,179 @@
+"""Model editing: take a direction out of a layer, and verify what that changes and what it does not."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.layers import Layer
+from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.reward.functions import TorchReward
+from rlhf_ray.reward.networks.layers import StackedLinear
+
+RANDOM = 8
+"""Random directions to compare with."""
+
+
+def without(reward: TorchReward, layer: Layer, direction: FloatArray, data: Transitions) -> TorchReward:
+    """Return a copy of ``reward`` whose ``layer`` has its mean over ``data`` along ``direction``, whatever the input.
+
+    Args:
+        reward: the reward; it stays as it is.
+        layer: the layer.
+        direction: ``[channels]``; at each position of an image.
+        data: steps that give the mean, at each position.
+    """
+    unit = _unit(direction, layer)
+    mean = torch.as_tensor(_along(layer.activations(reward, data), unit).mean(0)).float()
+    along = torch.as_tensor(unit).float()
+    edited = copy.deepcopy(reward)
+    edited.name = f"{reward.name}, edited"
+
+    def project(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        values = layer.arrange(output)
+        excess = torch.tensordot(values, along, dims=([1], [0])) - mean
+        shaped = along.view(1, -1, *[1] * (values.dim() - 2))
+        return layer.restore(values - excess.unsqueeze(1) * shaped, output)
+
+    layer.module(edited).register_forward_hook(project)
+    return edited
+
+
+def edited_ensemble(ensemble: RewardEnsemble, layer: Layer, direction: FloatArray, mean: float) -> RewardEnsemble:
+    """Return a copy of ``ensemble`` whose weights keep ``layer`` at ``mean`` along ``direction``. It can be saved like any other.
+
+    Args:
+        ensemble: the ensemble; it stays as it is.
+        layer: a convolution or linear layer, of `rlhf_ray.interpret.layers.layers_of` its `EnsembleReward`.
+        direction: ``[channels]``.
+        mean: the layer's mean along ``direction``.
+
+    Raises:
+        SettingError: the layer has no weights to edit, for example an activation; edit the layer before it.
+    """
+    unit = torch.as_tensor(_unit(direction, layer)).float()
+    edited = copy.deepcopy(ensemble)
+    module = edited.get_submodule(layer.name)
+    with torch.no_grad():
+        if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
+            module.weight -= torch.tensordot(unit, torch.tensordot(unit, module.weight, dims=([0], [0])), dims=0)
+            module.bias += unit * (mean - unit @ module.bias)
+        elif isinstance(module, StackedLinear):
+            # Units of all members are one vector, and a direction may join members, which one layer's weights can't.
+            parts = unit.view(module.weight.shape[0], -1)
+            if int((parts.norm(dim=1) > 1e-9).sum()) != 1:
+                raise SettingError("direction has parts in several members; edit one member at a time.")
+            member = int(parts.norm(dim=1).argmax())
+            along = parts[member]
+            module.weight[member] -= torch.outer(module.weight[member] @ along, along)
+            module.bias[member, 0] += along * (mean - along @ module.bias[member, 0])
+        else:
+            raise SettingError(
+                f"Layer {layer.name!r} is a {type(module).__name__}, which has no weights and bias; edit the layer before it."
+            )
+    return edited
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What taking a direction out changes, on some data.
+
+    Attributes:
+        before: variance of the layer's activations along the direction.
+        after: the same after the edit: 0 but for rounding.
+        others: largest change of the activations along directions orthogonal to it, relative to their spread: 0 but for rounding.
+        change: root mean square change of the reward, in standard deviations of the reward.
+        correlation: of the reward before and after; None if one of them is constant.
+        random: mean ``change`` of random directions along which the activations vary as much.
+        random_most: the largest of them.
+    """
+
+    before: float
+    after: float
+    others: float
+    change: float
+    correlation: float | None
+    random: float
+    random_most: float
+
+
+def verify(
+    reward: TorchReward, layer: Layer, direction: FloatArray, data: Transitions, seed: int = 0, count: int = RANDOM
+) -> Edit:
+    """Take ``direction`` out of ``layer`` and measure the effect, beside random directions of equal variance.
+
+    Args:
+        reward: the reward.
+        layer: the layer.
+        direction: ``[channels]``.
+        data: steps to measure on.
+        seed: draws the random directions.
+        count: number of random directions.
+    """
+    rng = np.random.default_rng([seed, 0xED1])
+    unit = _unit(direction, layer)
+    edited = without(reward, layer, unit, data)
+    values, changed = layer.activations(reward, data), layer.activations(edited, data)
+    before, after = _along(values, unit), _along(changed, unit)
+    difference = np.moveaxis(changed - values, 1, -1)
+    sideways = difference - (difference @ unit)[..., None] * unit
+    rewards, given = reward.of(data), edited.of(data)
+    spread = float(rewards.std())
+    random = []
+    for other in _random_directions(values, unit, rng, count):
+        random.append(_change(rewards, without(reward, layer, other, data).of(data), spread))
+    constant = min(spread, float(given.std())) < 1e-9
+    return Edit(
+        float(before.var(0).mean()),
+        float(after.var(0).mean()),
+        float(np.abs(sideways).max() / max(float(values.std()), 1e-12)),
+        _change(rewards, given, spread),
+        None if constant else float(np.corrcoef(rewards, given)[0, 1]),
+        float(np.mean(random)),
+        float(np.max(random)),
+    )
+
+
+def _change(before: FloatArray, after: FloatArray, spread: float) -> float:
+    return float(np.sqrt(np.mean((after - before) ** 2)) / spread) if spread > 1e-9 else 0.0
+
+
+def _random_directions(values: Array, unit: FloatArray, rng: np.random.Generator, count: int) -> list[FloatArray]:
+    """Draw directions with the variance of ``unit``: random weights of the principal axes, tilted until the variance fits."""
+    rows = np.moveaxis(values, 1, -1)
+    rows = (rows - rows.mean(0)).reshape(-1, values.shape[1]).astype(np.float64)
+    variances, axes = np.linalg.eigh(rows.T @ rows / len(rows))
+    wanted = float(((rows @ unit) ** 2).mean())
+    relative = np.maximum(variances, 0.0) / max(float(variances[-1]), 1e-12) + 1e-9
+    found = []
+    for _ in range(count):
+        drawn = rng.standard_normal(len(variances))
+        low, high = -4.0, 12.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            weights = drawn * relative**middle
+            weights /= max(float(np.linalg.norm(weights)), 1e-300)
+            low, high = (middle, high) if (weights**2 * variances).sum() < wanted else (low, middle)
+        found.append(axes @ weights)
+    return found
+
+
+def _unit(direction: FloatArray, layer: Layer) -> FloatArray:
+    length = float(np.linalg.norm(direction))
+    if direction.shape != (layer.channels,) or length < 1e-12:
+        raise SettingError(
+            f"direction has shape {direction.shape} and length {length:.3g}; layer {layer.name!r} needs ({layer.channels},), not 0."
+        )
+    return np.asarray(direction / length, np.float64)
+
+
+def _along(values: Array, unit: FloatArray) -> FloatArray:
+    """Return ``values`` ``[n, channels, *positions]`` along ``unit``: ``[n, *positions]``."""
+    return np.tensordot(values.astype(np.float64), unit, ([1], [0]))
