@@ -79,19 +79,23 @@ def ray_session() -> Iterator[None]:
     """One local Ray for all tests that ask for it. It ends by `ray.shutdown()`: `ray stop` would end strangers' too."""
     import ray
 
+    from rlhf_ray.actors.ray_internals import started_for_a_run
+
     # Ray's sockets lie some 60 characters below, and a Unix socket's path may have 107: no long $TMPDIR here.
     folder = tempfile.mkdtemp(prefix="rlhf", dir="/tmp")
-    ray.init(
-        address="local",
-        num_cpus=4,
-        include_dashboard=False,
-        object_store_memory=200 << 20,
-        _temp_dir=folder,
-        namespace="test",
-        log_to_driver=False,
-        configure_logging=False,
-        _system_config={"metrics_report_interval_ms": 1000},
-    )
+    with started_for_a_run(workers=1):
+        ray.init(
+            address="local",
+            num_cpus=4,
+            include_dashboard=False,
+            object_store_memory=200 << 20,
+            _temp_dir=folder,
+            namespace="test",
+            log_to_driver=False,
+            configure_logging=False,
+            # Each of Ray's processes reports as often, for as long as the tests take; one test waits for a report.
+            _system_config={"metrics_report_interval_ms": 4000},
+        )
     yield
     try:
         # Those of wider fixtures (a module's, say), which the check below does not count against a single test.

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Page, expect
 
-UNSEEN_MS = 260
+from tests.labelling.fake_desk import TOO_SOON_MS
+
+UNSEEN_MS = TOO_SOON_MS + 10
 """For so long after a pair has come nobody can have seen it, and the page takes no answer; and a little longer."""
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}

@@ -5,26 +5,32 @@ Run as a program (`python tests/labelling/fake_desk.py`), it serves a page to lo
 
 import hashlib
 import io
+import re
 import secrets
 import socket
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import uvicorn
+from fastapi import FastAPI, Response
 from PIL import Image
+from starlette.types import Receive, Scope, Send
 
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import FilmInfo, Given, Showing
 from rlhf_ray.labelling.sessions import Sessions
 
 LEASE_S = 60.0
+TOO_SOON_MS = 50
+"""In the place of the page's own, which tests would wait for at each pair. Still longer than between two presses of one moment."""
 
 
 def square_frames(number: int, frames: int = 24, size: int = 32, seed: int = 0) -> np.ndarray:
@@ -231,6 +237,19 @@ class Served:
         return self.sessions.link(name, self.url)
 
 
+def attentive(app: FastAPI) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """The app, but for who sees a new pair sooner than people do."""
+    file = files("rlhf_ray.labelling").joinpath("static", "main.js").read_text()
+    changed, count = re.subn(r"const TOO_SOON_MS = 250;", f"const TOO_SOON_MS = {TOO_SOON_MS};", file)
+    assert count == 1
+    script = Response(changed, media_type="text/javascript", headers={"cache-control": "no-cache"})
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await (script if scope["path"] == "/static/main.js" else app)(scope, receive, send)
+
+    return answer
+
+
 @contextmanager
 def served(
     desk: FakeDesk,
@@ -244,7 +263,7 @@ def served(
     app = create_app(desk, sessions, title=title, instructions=instructions)
     listening = socket.socket()
     listening.bind(("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(attentive(app), log_level="warning", access_log=False, lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not server.started:

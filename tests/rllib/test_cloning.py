@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.rllib import cloning
 from rlhf_ray.rllib.actions import to_env_actions, to_policy_actions
 from rlhf_ray.rllib.cloning import LEAST_LOG_STD, clone
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
@@ -70,11 +71,14 @@ def test_a_policy_of_discrete_actions_too_and_the_same_seed_gives_the_same() -> 
         np.testing.assert_array_equal(value, states[1][name])
 
 
-def test_unless_told_otherwise_it_takes_enough_gradient_steps() -> None:
+def test_unless_told_otherwise_it_takes_enough_gradient_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (cloning.EPOCHS, cloning.LEAST_STEPS) == (50, 1500)
+    monkeypatch.setattr(cloning, "EPOCHS", 5)  # a tenth of each
+    monkeypatch.setattr(cloning, "LEAST_STEPS", 150)
     few, module = Demonstrations(seen(60), np.zeros(60, np.int64)), policy(gym.spaces.Discrete(3))
-    assert clone(module, few, minibatch_size=20).gradient_steps == 1500
+    assert clone(module, few, minibatch_size=20).gradient_steps == 150
     many = Demonstrations(seen(800), np.zeros(800, np.int64))
-    assert clone(module, many, minibatch_size=20).gradient_steps == 50 * 40
+    assert clone(module, many, minibatch_size=20).gradient_steps == 5 * 40
 
 
 def test_images_are_taken_as_they_are() -> None:

@@ -16,16 +16,23 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.rllib.core import DEFAULT_MODULE_ID
 
+from rlhf_ray.actors.ray_internals import started_for_a_run
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
 
 MEMORY = 100 << 20
 head = {"include_dashboard": False, "num_cpus": 2, "object_store_memory": MEMORY}
-cluster = Cluster(initialize_head=True, head_node_args=head)
+with started_for_a_run(workers=1):
+    cluster = Cluster(initialize_head=True, head_node_args=head)
 os.environ["RAY_ADDRESS"] = cluster.address
 ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
 head = ray.get_runtime_context().get_node_id()
+
+
+def add_node(cpus):
+    with started_for_a_run(workers=1):
+        return cluster.add_node(num_cpus=cpus, object_store_memory=MEMORY)
 
 
 def build(iterations, **ppo):
@@ -54,14 +61,13 @@ def restarted(algorithm, wanted, within):
 """
 
 JOIN = """
-cluster.add_node(num_cpus=2, object_store_memory=MEMORY)  # 4 CPUs, and 5 are needed: 2 env runners, 2 learners, the ring
-built = []
+built = []  # 2 CPUs, and 5 are needed: 2 env runners, 2 learners, the ring
 thread = threading.Thread(target=lambda: built.append(build(4, num_env_runners=2, num_learners=2, minibatch_size=100)))
 thread.start()
 time.sleep(1)
 assert not built
 joined = time.monotonic()
-cluster.add_node(num_cpus=2, object_store_memory=MEMORY)
+add_node(3)
 thread.join(120)
 assert built, "the node that joined was not used"
 print("seconds", round(time.monotonic() - joined), "to be set up on the node that joined")
@@ -82,7 +88,7 @@ algorithm.stop()
 """
 
 LEAVE = """
-nodes = [cluster.add_node(num_cpus=1, object_store_memory=MEMORY) for _ in range(2)]
+nodes = [add_node(1) for _ in range(2)]
 algorithm = build(40, num_env_runners=2)
 runners = where(algorithm)
 assert len(set(runners)) == 2, "env runners are spread"
@@ -96,7 +102,7 @@ algorithm.train()
 leaving = next(node for node in nodes if node.node_id in runners)
 cluster.remove_node(leaving)
 algorithm.train()
-cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
+add_node(1)
 restarted(algorithm, 2, within=60)
 while not algorithm.finished:
     algorithm.train()
