@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 USAGE = """usage: rlhf-ray interpret reward RUN [--out FOLDER] [--OPTION VALUE …]
        rlhf-ray interpret reward --model PATH --data PATH [--OPTION VALUE …]
+       rlhf-ray interpret preprocess PATH [--data PATH] [--environment NAME] [--OPTION VALUE …]
 
   reward       a report: what the reward seems to reward, what it ignores, which checks failed, with the evidence
+  preprocess   an equivalent reward that is easier to read: sparse or smooth, by potential shaping
 
-RUN is a run folder. `rlhf-ray interpret reward --help` describes every option."""
+RUN is a run folder; PATH is a run folder, a reward model's folder, a table (.npz) or a network saved by imitation (.pt).
+`rlhf-ray interpret reward --help` describes every option."""
 
-SUBJECTS = {"reward": "interpret:reward"}
-"""``module:function`` of what there is to interpret, in this package."""
+SUBJECTS = {"reward": "interpret:reward", "preprocess": "preprocess:preprocess_command"}
+"""``module:function`` of what `rlhf-ray interpret` can do, in this package."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,14 @@ from typing import cast
 
 from rlhf_ray.interpret.reward.section import Tool
 
-NAMES: tuple[str, ...] = ("overview", "shortcuts", "attribution", "visualisation")
+NAMES: tuple[str, ...] = (
+    "overview",
+    "shortcuts",
+    "counterfactuals",
+    "attribution",
+    "heatmap",
+    "visualisation",
+)
 """The tools, in the order of the report: each is a module of this package with ``NAME``, ``TITLE``, ``unsuitable``, ``look``."""
 
 
