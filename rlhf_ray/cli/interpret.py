@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,8 +82,8 @@ def reward(words: list[str]) -> None:
     from rlhf_ray.interpret.reward.report import one_after_another, write_report
     from rlhf_ray.interpret.reward.section import Subject
     from rlhf_ray.interpret.reward.sections import NAMES
-    from rlhf_ray.runs.bar import Bar
     from rlhf_ray.runs.interpret import over_ray, regions_in
+    from rlhf_ray.runs.progress import Counting
 
     if unknown := [name for name in command.tools if name not in NAMES]:
         raise SettingError(f"--tools has {unknown[0]!r}; the tools are {', '.join(NAMES)}.")
@@ -98,7 +99,8 @@ def reward(words: list[str]) -> None:
         command.effort,
     )
     names = command.tools or NAMES
-    with Bar("tools", len(names)) as steps:
+    done = itertools.count(1)
+    with Counting("tools", len(names)) as bar:
         report = write_report(
             subject,
             run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report")),
@@ -108,7 +110,7 @@ def reward(words: list[str]) -> None:
                 "data": str(command.data or "new rollouts of the run's policy"),
             },
             runner=over_ray if in_job() else one_after_another,
-            told=lambda name, kept: steps.done(f"{name} (kept)" if kept else name),
+            told=lambda name, kept: bar.show(next(done), f"{name} (kept)" if kept else name),
         )
     _say(report)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_ray import __version__
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.failures import debugging, explain
 from rlhf_ray.data.plain import plain
@@ -130,6 +131,6 @@ def fingerprint(subject: Subject) -> str:
     for array in [*arrays, *data.columns.values(), subject.reward.of(data)]:
         digest.update(repr((array.shape, array.dtype.str)).encode())
         digest.update(array.astype("U").tobytes() if array.dtype == object else np.ascontiguousarray(array).tobytes())
-    settings = (FORMAT, subject.reward.name, subject.gamma, subject.seed, subject.environment, subject.effort)
+    settings = (FORMAT, __version__, subject.reward.name, subject.gamma, subject.seed, subject.environment, subject.effort)
     digest.update(repr(settings).encode())
     return digest.hexdigest()
