@@ -50,11 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in MARKED_BY:
                 item.add_marker(MARKED_BY[fixture])
-    # The slowest files first, so that of two processes none has a slow one left when the other is done.
+    # The slowest files first, and the smallest last, so that of two processes none has a slow one left when the other is done.
     slow = {
         item.path for item in items if any(map(item.get_closest_marker, SLOW)) and not item.get_closest_marker("soak")
     }
-    items.sort(key=lambda item: item.path not in slow)
+    size = {path: 0 if path in slow else path.stat().st_size for path in {item.path for item in items}}
+    items.sort(key=lambda item: (item.path not in slow, -size[item.path]))
 
 
 def named_actors() -> set[tuple[str, str]]:

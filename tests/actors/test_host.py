@@ -13,30 +13,10 @@ import ray
 from rlhf_ray.actors.executor import RayExecutor, look_up
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.store import PreferenceStore
+from tests.actors.hosted import Quick, Slow
 from tests.actors.rings import moment, ring_in
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-
-
-class Slow:
-    def collect(self, seconds: float) -> tuple[int, str]:
-        time.sleep(seconds)
-        return os.getpid(), "clips"
-
-    def fail(self) -> None:
-        raise OSError("the disk is full")
-
-
-class Quick:
-    def __init__(self, start: int = 0):
-        self.count = start
-
-    async def add(self, number: int) -> int:
-        self.count += number
-        return self.count
-
-    def __len__(self) -> int:
-        return self.count
 
 
 @pytest.fixture

@@ -51,8 +51,45 @@ def _all_once(person: Person, folder: Path) -> None:
     assert set(person.acknowledged) <= set(events)
 
 
-def test_people_are_asked_and_the_reward_is_fitted_to_what_they_say(tmp_path: Path) -> None:
-    with people_ring(tmp_path) as ring, _person(ring, tmp_path) as person:
+@contextmanager
+def _what_actors_are_made_from() -> Iterator[list[bytes]]:
+    """Ray shows it to everyone with the cluster's token."""
+    made: list[bytes] = []
+    remote = ray.remote
+
+    def watched(**options: Any) -> Any:
+        def wrap(kind: type) -> Any:
+            actor = remote(**options)(kind)
+            return SimpleNamespace(
+                remote=lambda *given: (made.append(cloudpickle.dumps(given)), actor.remote(*given))[1]
+            )
+
+        return wrap
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlhf_ray.actors.executor.ray.remote", watched)
+        yield made
+
+
+def _strangers_are_refused(ring: Any, folder: Path) -> None:
+    """And whoever is shut out, at once; the others stay."""
+    base = links(ring)["ada"].split("/#")[0]
+    assert httpx.get(f"{base}/api/progress").status_code == 401
+    assert httpx.get(f"{base}/api/progress", headers={"host": "evil.example"}).status_code in (400, 421)
+    person, other = (Person(links(ring)[who], folder / "store") for who in ("bob", "ada"))
+    sessions = Sessions.load(folder / "labelling.json")
+    sessions.revoke("bob")
+    sessions.save(folder / "labelling.json")
+    assert person.client.get("/api/me").status_code == 401
+    assert other.client.get("/api/me").status_code == 200
+
+
+def test_people_are_asked_strangers_are_not_and_the_reward_is_fitted_to_what_people_say(tmp_path: Path) -> None:
+    with _what_actors_are_made_from() as made, people_ring(tmp_path) as ring, _person(ring, tmp_path) as person:
+        kept = json.loads((tmp_path / "labelling.json").read_text())
+        secrets = [bytes.fromhex(kept["secret"]), *(of["token"].encode() for of in kept["people"].values())]
+        assert len(made) >= 4
+        assert not [secret for secret in secrets if secret in b"".join(made)]
         first = ring.begin(200)
         assert first is not None
         assert first.fit is not None
@@ -73,6 +110,7 @@ def test_people_are_asked_and_the_reward_is_fitted_to_what_they_say(tmp_path: Pa
         assert sheet.headers["content-type"] == "image/webp"
         progress = person.client.get("/api/progress").json()
         assert (progress["wanted"], progress["total_env_steps"]) == (20, 1000)
+        _strangers_are_refused(ring, tmp_path)
     _all_once(person, tmp_path)
     stored = PreferenceStore(tmp_path / "store").load()
     assert stored is not None
@@ -185,36 +223,3 @@ def test_a_ring_goes_on_from_its_state_with_the_questions_that_are_open(tmp_path
         _wait(lambda: again.question() is not None)
         again.answer(held[-1], "left")  # the lease is of before
         _wait(lambda: ring.answered == answered + 1)
-
-
-def test_the_page_refuses_strangers_and_whoever_is_shut_out_and_is_made_from_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What actors are made from, Ray shows to everyone with the cluster's token."""
-    made: list[bytes] = []
-    remote = ray.remote
-
-    def watched(**options: Any) -> Any:
-        def wrap(kind: type) -> Any:
-            actor = remote(**options)(kind)
-            return SimpleNamespace(
-                remote=lambda *given: (made.append(cloudpickle.dumps(given)), actor.remote(*given))[1]
-            )
-
-        return wrap
-
-    monkeypatch.setattr("rlhf_ray.actors.executor.ray.remote", watched)
-    with people_ring(tmp_path) as ring:
-        kept = json.loads((tmp_path / "labelling.json").read_text())
-        secrets = [bytes.fromhex(kept["secret"]), *(of["token"].encode() for of in kept["people"].values())]
-        assert len(made) >= 4
-        assert not [secret for secret in secrets if secret in b"".join(made)]
-        base = links(ring)["ada"].split("/#")[0]
-        assert httpx.get(f"{base}/api/progress").status_code == 401
-        assert httpx.get(f"{base}/api/progress", headers={"host": "evil.example"}).status_code in (400, 421)
-        person, other = (Person(links(ring)[who], tmp_path / "store") for who in ("ada", "bob"))
-        sessions = Sessions.load(tmp_path / "labelling.json")
-        sessions.revoke("ada")
-        sessions.save(tmp_path / "labelling.json")
-        assert person.client.get("/api/me").status_code == 401
-        assert other.client.get("/api/me").status_code == 200

@@ -91,7 +91,7 @@ def test_a_busy_cluster_is_waited_for() -> None:
         there.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    time.sleep(2.0)
+    time.sleep(0.7)  # seven looks
     assert not there.is_set()
     assert len(said) == 1
     assert "other runs" in said[0]

@@ -71,7 +71,9 @@ def test_pong_has_no_sticky_actions_and_other_games_what_their_id_says(pong: Any
     assert sticky == [0.0, 0.25]
 
 
-@pytest.mark.parametrize(("name", "actions"), [("ALE/Breakout-v5", 4), ("ALE/MsPacman-v5", 9)])
+@pytest.mark.parametrize(
+    ("name", "actions"), [("ALE/Breakout-v5", 4), pytest.param("ALE/MsPacman-v5", 9, marks=pytest.mark.soak)]
+)
 def test_any_game_is_preprocessed_and_the_next_one_begins_in_the_same_episode(name: str, actions: int) -> None:
     pytest.importorskip("ale_py")
     env = make_env(name, render_mode="rgb_array")

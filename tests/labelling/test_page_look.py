@@ -109,7 +109,14 @@ def assert_whole_pixels(page):
         assert rendering == "pixelated"
 
 
-@pytest.mark.parametrize("options", [{"viewport": {"width": 1234, "height": 777}}, {"device_scale_factor": 1.25}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"device_scale_factor": 1.25},
+        # In `make test`, the phone's test asks the same, and test_page_fits of a large screen.
+        pytest.param({"viewport": {"width": 1234, "height": 777}}, marks=pytest.mark.soak),
+    ],
+)
 def test_image_observations_grow_by_whole_pixels(visit, options):
     assert_whole_pixels(visit(**options))
 

@@ -45,7 +45,7 @@ class AtOnce:
 SCHEMA = schemathesis.openapi.from_dict(make_app().openapi())
 SCHEMA.app = AtOnce()
 OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations()]
-some = settings(max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck))  # of each operation
+some = settings(max_examples=settings().max_examples // 4, suppress_health_check=list(HealthCheck))  # of each operation
 
 
 @pytest.fixture(autouse=True)

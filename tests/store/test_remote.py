@@ -6,10 +6,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import boto3  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from moto.server import ThreadedMotoServer
 
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
@@ -20,6 +18,9 @@ from tests.made_up import joined, same_comparisons, some_comparisons
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The address of an S3 server on this machine, with the bucket ``bucket``."""
+    import boto3  # type: ignore[import-untyped]  # a second, in the one process that runs this file
+    from moto.server import ThreadedMotoServer
+
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     moto.start()
     host, port = moto.get_host_and_port()

@@ -33,7 +33,9 @@ def _until(condition: Callable[[], bool], env: Any, within_s: float = 300.0) -> 
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_file(tmp_path: Path) -> None:
+def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_file(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     with make(folder=tmp_path) as env:
         _until(lambda: env.status()["reward_version"] >= 1, env)
         assert act(env, 1)[0][4]["reward_is_learned"]
@@ -48,6 +50,7 @@ def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_
         assert before["reward_version"] >= 2
         expected = [reward for _, reward, *_ in act(env, 5, seed=3)]
     assert ray.is_initialized()  # it was here before
+    request.getfixturevalue("direct")  # what was saved is the same, and further processes would take seconds to start
     with make() as env:
         env.load(tmp_path / "saved")
         assert [reward for _, reward, *_ in act(env, 5, seed=3)] == expected
