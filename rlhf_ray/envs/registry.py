@@ -50,7 +50,7 @@ _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
 _ACCEPTED_FORMS = (
     "Valid names are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
     "registers the id; 'fixed/ID', a gymnasium id with all episodes as long as its time limit; "
-    f"{', '.join(repr(name) for name in _OWN_ENVS)}; 'ALE/<Game>-v5', such as 'ALE/Breakout-v5'; "
+    "one of our own, such as 'rlhf_ray/MovingDot-v0' or 'rlhf_ray/CoinFlip-v0'; 'ALE/<Game>-v5', such as 'ALE/Breakout-v5'; "
     "and 'procgen/<game>-<mode>' with mode easy, hard, extreme, memory or exploration, such as 'procgen/coinrun-easy'."
 )
 
