@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.runs.interruption import nothing_to_save
 from rlhf_ray.interpret.reward.preprocess.options import Options
+from rlhf_ray.runs.interruption import nothing_to_save
 
 USAGE = """usage: rlhf-ray interpret preprocess PATH [--data PATH] [--out FOLDER] [--OPTION VALUE …]
 

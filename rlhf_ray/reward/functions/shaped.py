@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.reward.functions.potentials import Potential, potential_from
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.functions.ensemble import EnsembleReward
 from rlhf_ray.reward.functions.function import RewardFunction
+from rlhf_ray.reward.functions.potentials import Potential, potential_from
 from rlhf_ray.reward.functions.table import TableReward
 from rlhf_ray.reward.shaping import shaped
 

@@ -6,10 +6,10 @@ Optimal policies stay the same: see the `Certificate`.
 
 from rlhf_ray.interpret.reward.preprocess.certificate import Certificate
 from rlhf_ray.interpret.reward.preprocess.descent import distil
-from rlhf_ray.reward.functions.potentials import LinearPotential, MLPPotential, Potential, TabularPotential
 from rlhf_ray.interpret.reward.preprocess.options import OBJECTIVES, Objective, Options
 from rlhf_ray.interpret.reward.preprocess.problem import Problem
 from rlhf_ray.interpret.reward.preprocess.run import Preprocessed, preprocess, write
+from rlhf_ray.reward.functions.potentials import LinearPotential, MLPPotential, Potential, TabularPotential
 from rlhf_ray.reward.functions.shaped import ShapedReward
 
 __all__ = [

@@ -9,12 +9,12 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.reward.functions.potentials import Potential
 from rlhf_ray.interpret.reward.preprocess.options import Objective
-from rlhf_ray.reward.functions.shaped import ShapedReward
 from rlhf_ray.measure.distances import epic
 from rlhf_ray.measure.mdp import TabularMDP
 from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.reward.functions.potentials import Potential
+from rlhf_ray.reward.functions.shaped import ShapedReward
 
 ZERO = 1e-6
 """Rewards below this count as 0, relative to the largest reward before preprocessing."""

@@ -20,12 +20,12 @@ from rlhf_ray.interpret.reward.preprocess import certificate, pictures
 from rlhf_ray.interpret.reward.preprocess.certificate import Certificate
 from rlhf_ray.interpret.reward.preprocess.descent import descend
 from rlhf_ray.interpret.reward.preprocess.exact import Solution, solve
-from rlhf_ray.reward.functions.potentials import LinearPotential, Potential, TabularPotential, features_of
 from rlhf_ray.interpret.reward.preprocess.options import Options, PotentialKind
 from rlhf_ray.interpret.reward.preprocess.problem import Problem
-from rlhf_ray.reward.functions.shaped import ShapedReward
 from rlhf_ray.measure.mdp import TabularMDP
 from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.reward.functions.potentials import LinearPotential, Potential, TabularPotential, features_of
+from rlhf_ray.reward.functions.shaped import ShapedReward
 
 MOST_FEATURES = 64
 """Most features of a linear potential; images have more, and get an MLP."""
