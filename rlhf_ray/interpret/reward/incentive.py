@@ -29,7 +29,7 @@ from rlhf_ray.measure.distances import starc
 from rlhf_ray.reward.functions import RewardFunction
 
 GOOD, GOOD_PPO = 0.9, 0.7
-"""A policy does well if it gets this share of what the best one gains over random actions; with PPO, whose returns are noisy, less."""
+"""A policy does well if it gets this share of what the best one gains over random actions; less with PPO, which is noisy."""
 STEPS, EPISODES = 24_000, 32
 """Environment steps of each PPO and episodes of each judgement at effort 1."""
 
@@ -160,7 +160,9 @@ def level_of(learned: FloatArray, tables: Tables) -> tuple[float, float]:
 def _fitted(learned: FloatArray, true: FloatArray, weights: FloatArray) -> tuple[float, float]:
     means = [float((weights * of).sum()) for of in (learned, true)]
     spread = float((weights * (true - means[1]) ** 2).sum())
-    factor = float((weights * (true - means[1]) * learned).sum() / spread) if spread > 1e-12 else 0.0
+    if spread <= 1e-12 * max(1.0, means[1] ** 2):  # the true reward is constant: take the scales to be the same
+        return 1.0, means[0] - means[1]
+    factor = float((weights * (true - means[1]) * learned).sum() / spread)
     return factor, means[0] - factor * means[1]
 
 
@@ -177,7 +179,7 @@ def _by_ppo(reward: RewardFunction, world: World, gamma: float, seed: int, effor
         judged(short_ppo.train(world.name, of, steps=steps, gamma=gamma, **options)) for of in (None, reward)
     )
     mended = taught
-    if early and level and _share(taught, best, chance) < GOOD_PPO:
+    if early and factor > 0 and level and _share(taught, best, chance) < GOOD_PPO:
         mended = judged(short_ppo.train(world.name, reward, steps=steps, gamma=gamma, shift=level, **options))
     return Incentive(
         world,

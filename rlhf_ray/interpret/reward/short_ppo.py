@@ -171,7 +171,7 @@ def _update(
             errors = nn.functional.mse_loss(policy.critic(inputs[at]).squeeze(1), targets[at])
             loss = errors / 2 - gain - ENTROPY * distribution.entropy().mean()
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             nn.utils.clip_grad_norm_(policy.parameters(), 0.5)
             optimiser.step()
 
