@@ -101,6 +101,7 @@ def run(data: str, words: list[str]) -> None:
         from rich.progress import Progress as Bars
 
         from rlhf_ray.data.recordings import load_transitions
+        from rlhf_ray.interpret.reward.visualisation import visualise
         from rlhf_ray.reward.supervised import fit_to_rewards
     console = Console(highlight=False)
     steps = load_transitions(data)
@@ -122,6 +123,7 @@ def run(data: str, words: list[str]) -> None:
             command.reward_model,
             command.supervised,
             seed=command.seed,
+            visualise=lambda reward, seed: visualise(reward, steps, seed),
             progress=lambda done, total: bars.update(bar, completed=done, total=total),
         )
     reward.save(command.out)

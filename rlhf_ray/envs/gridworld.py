@@ -14,6 +14,7 @@ from gymnasium import spaces
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.formula import Formula, FormulaReward, Shaping, checked_option
+from rlhf_ray.envs.grid_states import GridStates
 
 FREE, WALL, AGENT, GOAL, KEY = range(5)
 """Object codes in observations."""
@@ -55,7 +56,8 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
     * Reward: 1 for entering a goal, which terminates the episode; else 0. With ``shaping``, plus potential shaping.
 
     Args:
-        goals: which goals a level has: fixed, coin, two, random, many or none.
+        goals: which goals a level has: fixed, coin, two, random, many or none; or the levels, equally likely, each as the positions
+            (row, column) of its goals, in the whole grid: the interior starts at (1, 1).
         size: side of the interior in cells, at least 3 (5 with walls); the grid is ``size + 2`` on a side.
         key: whether there is a key.
         walls: whether walls divide the grid into four rooms.
@@ -68,7 +70,7 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
 
     def __init__(
         self,
-        goals: Goals = "fixed",
+        goals: Goals | Sequence[Sequence[Position]] = "fixed",
         size: int = 9,
         key: bool = False,
         walls: bool = False,
@@ -80,9 +82,8 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
             raise ValueError(f"render_mode of GridWorld is {render_mode!r}; it must be None or 'rgb_array'.")
         if size < (least := 5 if walls else 3):
             raise SettingError(f"size of GridWorld is {size}; it must be at least {least}.")
-        checked_option("goals", goals, Goals, "GridWorld")
         checked_option("shaping", shaping, Shaping, "GridWorld")
-        self.render_mode, self.size, self.goals = render_mode, size, goals
+        self.render_mode, self.size = render_mode, size
         self.grid = (size + 2, size + 2)
         self.observation_space = spaces.Box(FREE, KEY, (self.grid[0] * self.grid[1],), np.float32)
         self.action_space = spaces.Discrete(len(MOVES))
@@ -90,6 +91,8 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
         inside = range(1, size + 1)
         self._cells = [(row, column) for row in inside for column in inside if (row, column) not in self.walls]
         self.key_at: Position | None = (1, size) if key else None
+        self.goals = checked_option("goals", goals, Goals, "GridWorld") if isinstance(goals, str) else "given"
+        self._given = [] if isinstance(goals, str) else self._checked_levels(goals)
         name = "entering a goal" if shaping == "none" else f"entering a goal, {shaping} shaping"
         self.formula = Formula(name, enters_goal, _potential(shaping, self.grid), gamma, ("state", "next_state"))
         self._agent, self._goals, self._holds_key = (1, 1), tuple[Position, ...](), not key
@@ -100,8 +103,7 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
         super().reset(seed=seed, options=options)
         free = [cell for cell in self.cells() if cell != self.key_at]
         if self.goals in RANDOM_GOALS:
-            count = min(RANDOM_GOALS[self.goals], len(free) - 1)
-            self._goals = tuple(free[i] for i in sorted(self.np_random.choice(len(free), count, replace=False)))
+            self._goals = self._drawn(self.np_random)
         else:
             layouts = self._layouts()
             self._goals = layouts[int(self.np_random.integers(len(layouts)))]
@@ -213,18 +215,60 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
         Raises:
             SettingError: there are too many states.
         """
-        states, moves = self._states, len(MOVES)
-        if moves * len(states) ** 2 > MOST_TABLE_ENTRIES:
+        states = self._states
+        if len(MOVES) * len(states) ** 2 > MOST_TABLE_ENTRIES:
             raise SettingError(f"size of GridWorld is {self.size}: {len(states)} states are too many for a table.")
-        number = {state: i for i, state in enumerate(states)}
-        terminal = np.array([holds and agent in goals for goals, agent, holds in states])
         start = np.array([agent not in goals and holds == (self.key_at is None) for goals, agent, holds in states])
-        probabilities = np.zeros((len(states), moves, len(states)))
-        for (goals, agent, holds), at in number.items():
-            for action in range(moves):
-                to = agent if terminal[at] else self._moved(agent, action)
-                probabilities[at, action, number[goals, to, holds or to == self.key_at]] = 1.0
+        next_states, terminal = self._next_states()
+        probabilities = np.zeros((len(states), len(MOVES), len(states)))
+        np.put_along_axis(probabilities, next_states[:, :, None], 1.0, 2)
         return probabilities, self._reward_table(terminal), start / start.sum(), terminal
+
+    def grid_states(self) -> GridStates:
+        """Return each state and where each move leads; the layers are the levels, without and with the key.
+
+        Of goals at random cells, three levels, always the same ones.
+        """
+        if self.goals in RANDOM_GOALS:
+            rng = np.random.default_rng(0)
+            levels = [self._drawn(rng) for _ in range(3)]
+            return GridWorld(levels, self.size, self.key_at is not None, bool(self.walls)).grid_states()
+        next_states, terminal = self._next_states()
+        layouts, holding = self._layouts(), (True,) if self.key_at is None else (False, True)
+        names, marks = [], []
+        for goals in layouts:
+            level = f"goal at {', '.join(str(goal) for goal in goals)}" if len(layouts) > 1 else ""
+            for holds in holding:
+                key = "" if self.key_at is None else "with key" if holds else "without key"
+                names.append(", ".join(part for part in (level, key) if part))
+                marks.append({"G": list(goals), "K": [] if holds or self.key_at is None else [self.key_at]})
+        number = {
+            (goals, holds): i * len(holding) + j for i, goals in enumerate(layouts) for j, holds in enumerate(holding)
+        }
+        return GridStates(
+            grid=self.grid,
+            layers=names,
+            layer=np.array([number[goals, holds] for goals, _, holds in self._states]),
+            rows=np.array([agent[0] for _, agent, _ in self._states]),
+            columns=np.array([agent[1] for _, agent, _ in self._states]),
+            observations=self.state_observations(),
+            next_states=next_states,
+            moves=MOVES,
+            terminal=terminal,
+            walls=self.observe().reshape(self.grid) == WALL,
+            marks=marks,
+        )
+
+    def _next_states(self) -> tuple[IntArray, BoolArray]:
+        """The state that each action leads to ``[S, A]``, a terminal one to itself, and which are terminal ``[S]``."""
+        number = {state: i for i, state in enumerate(self._states)}
+        terminal = np.array([holds and agent in goals for goals, agent, holds in self._states])
+        next_states = np.zeros((len(number), len(MOVES)), np.int64)
+        for (goals, agent, holds), at in number.items():
+            for action in range(len(MOVES)):
+                to = agent if terminal[at] else self._moved(agent, action)
+                next_states[at, action] = number[goals, to, holds or to == self.key_at]
+        return next_states, terminal
 
     def _reward_table(self, terminal: BoolArray) -> FloatArray:
         """Compute the reward from each state to each other, ``[S, A, S]``; the potential of terminal states is 0."""
@@ -260,10 +304,27 @@ class GridWorld(gymnasium.Env[Array, np.int64]):
             "coin": [(first,), (last,)],
             "two": [(first, last)],
             "none": [()],
+            "given": self._given,
         }
         if self.goals not in layouts:
             raise SettingError(f"goals of GridWorld is {self.goals!r}: its levels are too many for a table.")
         return layouts[self.goals]
+
+    def _checked_levels(self, levels: Sequence[Sequence[Position]]) -> list[tuple[Position, ...]]:
+        checked = [tuple((int(row), int(column)) for row, column in goals) for goals in levels]
+        wrong = [goal for goals in checked for goal in goals if goal not in self._cells or goal == self.key_at]
+        if wrong or not checked:
+            raise SettingError(
+                f"goals of GridWorld is {list(levels)!r}; it must be a list of levels, each a list of free cells (row, column) "
+                f"from 1 to {self.size}{', without the key' if self.key_at else ''}."
+            )
+        return checked
+
+    def _drawn(self, rng: np.random.Generator) -> tuple[Position, ...]:
+        """Goals at random cells."""
+        free = [cell for cell in self._cells if cell != self.key_at]
+        count = min(RANDOM_GOALS[self.goals], len(free) - 1)
+        return tuple(free[i] for i in sorted(rng.choice(len(free), count, replace=False)))
 
     def _moved(self, agent: Position, action: int) -> Position:
         row, column = agent[0] + MOVES[action][0], agent[1] + MOVES[action][1]

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.formula import Formula, Shaping, checked_option
+from rlhf_ray.envs.grid_states import GridStates
 from rlhf_ray.reward.functions import TableReward
 
 MOVES = ((0, 0), (-1, 0), (0, 1), (1, 0), (0, -1))
@@ -130,6 +131,24 @@ class Maze(gymnasium.Env[int, np.int64]):
     def state_observations(self) -> IntArray:
         """Return the observation of each state of `mdp_tables`: its number."""
         return np.arange(self.states)
+
+    def grid_states(self) -> GridStates:
+        """Return each state and where each move leads."""
+        rows, columns, held = self.places()
+        goal = {"G": [self.goal_at]}
+        return GridStates(
+            grid=self.grid,
+            layers=("without key", "with key") if self.key else ("",),
+            layer=held.astype(np.int64),
+            rows=rows,
+            columns=columns,
+            observations=self.state_observations(),
+            next_states=self.next_states,
+            moves=MOVES,
+            terminal=np.zeros(self.states, bool),
+            walls=np.zeros(self.grid, bool),
+            marks=(goal | {"K": [self.key_at]}, goal) if self.key else (goal,),
+        )
 
     def mdp_tables(self) -> tuple[FloatArray, FloatArray, FloatArray, BoolArray]:
         """Return this maze as a table: ``P [S, A, S]``, ``R [S, A, S]`` with the shaping, initial ``[S]``, terminal ``[S]``."""

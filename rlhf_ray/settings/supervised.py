@@ -21,7 +21,7 @@ class SupervisedSettings:
     objective: str = "regression"
     """What is fitted: regression (squared error); huber (squared error, absolute beyond one unit: for outliers); classification
     (whether the reward is zero; the learned reward is the probability that it is not); two_part (whether the reward is zero, and
-    how large it is otherwise); or module:Name for your own (`rlhf_ray.reward.supervised.objectives.Objective`)."""
+    how large it is otherwise); or module:Name for your own (`rlhf_ray.reward.supervised.objectives.RewardObjective`)."""
     balance: Balance = "none"
     """How training makes up for rare zero or nonzero rewards: none; sampler (draws both kinds equally often); inverse_frequency
     (weights the loss); drop_zeros (leaves zero-reward steps out). The test part is never changed."""

@@ -6,11 +6,14 @@ Everything that measures, changes or explains a reward takes a `RewardFunction`:
 * `ImitationReward`: any ``RewardNet`` of `imitation`;
 * `TableReward`: a table over states, actions and next states;
 * `CallableReward`: any function of ``(observations, actions, next_observations, terminated)``.
+
+`load_reward` loads any of them by path or name.
 """
 
 from rlhf_ray.reward.functions.ensemble import EnsembleReward
 from rlhf_ray.reward.functions.function import INPUTS, Input, NotDifferentiableError, RewardFunction, TorchReward
 from rlhf_ray.reward.functions.imitation import ImitationReward
+from rlhf_ray.reward.functions.loading import load_reward
 from rlhf_ray.reward.functions.plain import CallableReward
 from rlhf_ray.reward.functions.table import TableReward
 
@@ -24,4 +27,5 @@ __all__ = [
     "RewardFunction",
     "TableReward",
     "TorchReward",
+    "load_reward",
 ]

@@ -1,6 +1,6 @@
 """Rewards learned by supervision: a reward model fitted to recorded rewards instead of comparisons."""
 
 from rlhf_ray.reward.supervised.fitting import fit_to_rewards
-from rlhf_ray.reward.supervised.report import AdversarialReport, Level, SupervisedReport
+from rlhf_ray.reward.supervised.report import AdversarialReport, RewardLevel, SupervisedReport
 
-__all__ = ["AdversarialReport", "Level", "SupervisedReport", "fit_to_rewards"]
+__all__ = ["AdversarialReport", "RewardLevel", "SupervisedReport", "fit_to_rewards"]

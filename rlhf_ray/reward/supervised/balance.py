@@ -1,14 +1,31 @@
-"""Class balance: how training makes up for rare zero or nonzero rewards. It never sees the test part."""
+"""Batches: class balance, which makes up for rare zero or nonzero rewards in training only, and steps added to each batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.settings import SupervisedSettings
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Steps that are added to each batch.
+
+    Attributes:
+        steps: the steps to draw from.
+        target: what the model should say of each, in the rewards' unit.
+        count: how many to add.
+    """
+
+    steps: Transitions
+    target: float
+    count: int
 
 
 class Balancer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,12 +18,16 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.optimizers import Adam
-from rlhf_ray.reward.supervised.balance import Balancer
+from rlhf_ray.reward.supervised.adversarial import train_adversarially
+from rlhf_ray.reward.supervised.balance import Balancer, Extra
 from rlhf_ray.reward.supervised.checks import check_steps
-from rlhf_ray.reward.supervised.objectives import Objective, make_objective
-from rlhf_ray.reward.supervised.report import SupervisedReport, count_episodes, levels_of, measures
+from rlhf_ray.reward.supervised.objectives import RewardObjective, make_objective
+from rlhf_ray.reward.supervised.report import SupervisedReport, count_episodes, levels_of, measures, predict
 from rlhf_ray.reward.trainer import device_for
 from rlhf_ray.settings import SUPERVISED_MODEL, RewardModelSettings, SupervisedSettings
+
+Visualise = Callable[[RewardEnsemble, int], Transitions]
+"""Makes steps that the reward model scores highly, from a seed. Observations are in the environment's type: images are uint8."""
 
 Progress = Callable[[int, int], None]
 """Called with the gradient steps done and their total."""
@@ -36,6 +41,7 @@ def fit_to_rewards(
     settings: SupervisedSettings | None = None,
     *,
     seed: int = 0,
+    visualise: Visualise | None = None,
     progress: Progress | None = None,
 ) -> tuple[RewardEnsemble, SupervisedReport]:
     """Fit a new reward model to the true rewards of ``steps``. The same steps and seed give the same model.
@@ -50,6 +56,7 @@ def fit_to_rewards(
         model: networks, inputs, ensemble size. ``output`` is replaced by the objective's.
         settings: objective, balance, optimiser; defaults to `SupervisedSettings()`.
         seed: seeds the split, the initial weights and the batches.
+        visualise: makes the visualisations for ``settings.adversarial_rounds``.
         progress: called during the fit.
 
     Returns:
@@ -65,12 +72,26 @@ def fit_to_rewards(
         raise SettingError(
             "The data is a single episode; give at least 2, so that the reward model can be tested on episodes it did not see."
         )
+    rounds = settings.adversarial_rounds
+    if rounds and visualise is None:
+        raise SettingError(
+            f"supervised.adversarial_rounds is {rounds}, which needs visualise: a function that makes the visualisations."
+        )
     train, test = steps.split(settings.test_share, np.random.default_rng([seed, *b"test"]))
     fitter = Fitter(train, observation_space, action_space, model, settings, seed)
-    updates = settings.epochs * fitter.balancer.steps_per_epoch
-    fitter.fit(updates, progress)
+    updates, per_round = settings.epochs * fitter.balancer.steps_per_epoch, fitter.balancer.steps_per_epoch
+    total, adversarial = updates + rounds * per_round, None
+
+    def tell(done: int) -> None:
+        if progress is not None:
+            progress(done, total)
+
+    fitter.fit(updates, tell)
+    if visualise is not None and rounds:
+        adversarial = train_adversarially(fitter, test, visualise, per_round, lambda done: tell(updates + done))
     ensemble = fitter.finish()
-    return ensemble, fitter.report(ensemble, test, updates, time.perf_counter() - started)
+    report = fitter.report(ensemble, test, total, time.perf_counter() - started)
+    return ensemble, replace(report, adversarial=adversarial)
 
 
 class Fitter:
@@ -86,7 +107,7 @@ class Fitter:
         seed: int,
     ):
         self.train, self.settings, self.seed = train, settings, seed
-        self.objective: Objective = make_objective(settings)
+        self.objective: RewardObjective = make_objective(settings)
         self.rng = np.random.default_rng([seed, *b"batches"])
         self.balancer = Balancer(train.rewards != 0, settings, np.random.default_rng([seed, *b"balance"]))
         with torch.random.fork_rng(devices=[]):
@@ -102,14 +123,20 @@ class Fitter:
         self.ensemble.reward_std.fill_(1 / self.unit)
         self._weights = torch.as_tensor(self.balancer.weights * self._bootstrap())
 
-    def fit(self, updates: int, progress: Progress | None = None) -> None:
-        """Take ``updates`` gradient steps."""
+    def fit(self, updates: int, tell: Callable[[int], None], extra: Extra | None = None) -> None:
+        """Take ``updates`` gradient steps; call ``tell`` with the number of each."""
         steps, targets = _Tensors(self.train), torch.as_tensor(self.targets / self.unit).float()
+        others = None if extra is None else _Tensors(extra.steps)
         for done, batch in enumerate(self.balancer.batches(updates), 1):
             rows = torch.as_tensor(batch)
-            self.step(steps.rows(rows), targets[rows], self._weights[:, rows])
-            if progress is not None:
-                progress(done, updates)
+            given, wanted, weights = steps.rows(rows), targets[rows], self._weights[:, rows]
+            if extra is not None and others is not None:
+                drawn = others.rows(torch.as_tensor(self.rng.integers(len(extra.steps), size=extra.count)))
+                given = tuple(_join(*pair) for pair in zip(given, drawn, strict=True))
+                wanted = torch.cat([wanted, torch.full((extra.count,), extra.target / self.unit)])
+                weights = torch.cat([weights, torch.ones(len(weights), extra.count)], 1)
+            self.step(given, wanted, weights)
+            tell(done)
 
     def step(self, steps: tuple[Tensor, ...], targets: Tensor, weights: Tensor) -> None:
         """Take one gradient step.
@@ -132,8 +159,12 @@ class Fitter:
         encoded = self.ensemble.networks.encode(frames, actions.unsqueeze(1), terminated)
         return {name: of.to(self.device) for name, of in encoded.items()}
 
+    def on_cpu(self) -> RewardEnsemble:
+        """Return the reward model as it is now, on the CPU."""
+        return self.ensemble if self.device.type == "cpu" else copy.deepcopy(self.ensemble).cpu()
+
     def finish(self) -> RewardEnsemble:
-        """Return a copy of the reward model on the CPU, as version 1.
+        """Return the reward model, on the CPU, as version 1.
 
         Raises:
             SettingError: its rewards are NaN or infinite.
@@ -189,10 +220,10 @@ class _Tensors:
         return tuple(of[index] for of in self.all)
 
 
-def predict(ensemble: RewardEnsemble, steps: Transitions) -> FloatArray:
-    """Predict the reward of each step, ``[n]`` float64."""
-    of = (steps.observations, steps.actions, steps.next_observations, steps.terminated)
-    return np.asarray(ensemble.predict(*of), np.float64)
+def _join(of: Tensor, other: Tensor) -> Tensor:
+    """Join two batches. Bytes never become floats: the networks would scale both wrongly."""
+    assert (of.dtype == torch.uint8) == (other.dtype == torch.uint8)
+    return torch.cat([of, other.to(of.dtype)])
 
 
 def unit_of(targets: FloatArray) -> float:

@@ -11,6 +11,8 @@ import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.plain import plain
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.reward.ensemble import RewardEnsemble
 
 MOST_LEVELS = 8
 """Largest number of distinct targets that are each a level; more are divided into `BINS` bins."""
@@ -20,7 +22,7 @@ GOOD_AUC, GOOD_SHARE = 0.9, 0.5
 
 
 @dataclass(frozen=True)
-class Level:
+class RewardLevel:
     """Test steps of similar true reward.
 
     Attributes:
@@ -46,13 +48,12 @@ class Level:
 
 @dataclass(frozen=True)
 class AdversarialReport:
-    """What adversarial training changed. Scores are mean rewards.
+    """What adversarial training changed. Scores are mean predictions above the nonsense reward.
 
     Attributes:
         rounds: number of rounds.
         trained: visualisations in the replay buffer.
         nonsense_reward: the reward they were given.
-        data_score: mean prediction on the test steps after training.
         fresh_before, fresh_after: score of new visualisations of the model before and after the rounds, from
             seeds never trained on.
         held_out_before, held_out_after: score, before and after, of visualisations of the model before the rounds that were not
@@ -64,7 +65,6 @@ class AdversarialReport:
     rounds: int
     trained: int
     nonsense_reward: float
-    data_score: float
     fresh_before: float
     fresh_after: float
     held_out_before: float
@@ -124,7 +124,7 @@ class SupervisedReport:
     balanced_auc: float
     correlation: float
     rank_correlation: float
-    levels: tuple[Level, ...]
+    levels: tuple[RewardLevel, ...]
     adversarial: AdversarialReport | None = None
 
     @property
@@ -140,8 +140,12 @@ class SupervisedReport:
         constant's, with zero and nonzero rewards weighing the same where both occur, and then the AUC counts too.
         """
         if not math.isnan(self.balanced_auc):
-            return self.balanced_auc > GOOD_AUC and self.balanced_error < GOOD_SHARE * self.balanced_constant_error
+            return self._ranks_well and self.test_error < self.constant_error
         return self.explained > GOOD_SHARE
+
+    @property
+    def _ranks_well(self) -> bool:
+        return self.balanced_auc > GOOD_AUC and self.balanced_error < GOOD_SHARE * self.balanced_constant_error
 
     @property
     def verdict(self) -> str:
@@ -151,6 +155,11 @@ class SupervisedReport:
         error = f"The test error is {self.test_error:.3g}; a constant has {self.constant_error:.3g}."
         if self.learned:
             return f"The model predicts held-out rewards better than any constant. {error}"
+        if self._ranks_well:
+            return (
+                f"The model tells zero from nonzero rewards (AUC {self.balanced_auc:.2f}), but is off in size: see the "
+                f"calibration. {error} More epochs may help."
+            )
         rarer = min(self.train_nonzero, self.train_steps - self.train_nonzero)
         remedy = ""
         if self.balance == "none" and 0 < rarer < 0.1 * self.train_steps:
@@ -215,6 +224,12 @@ def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.4g}"
 
 
+def predict(ensemble: RewardEnsemble, steps: Transitions) -> FloatArray:
+    """Predict the reward of each step, ``[n]`` float64."""
+    of = (steps.observations, steps.actions, steps.next_observations, steps.terminated)
+    return np.asarray(ensemble.predict(*of), np.float64)
+
+
 def auc(scores: FloatArray, positive: BoolArray) -> float:
     """Probability that a positive scores higher than a negative (ties count half); NaN if one kind is missing."""
     ones = int(positive.sum())
@@ -273,7 +288,7 @@ def measures(predictions: FloatArray, targets: FloatArray, constant: float) -> d
     }
 
 
-def levels_of(predictions: FloatArray, targets: FloatArray, train_targets: FloatArray) -> tuple[Level, ...]:
+def levels_of(predictions: FloatArray, targets: FloatArray, train_targets: FloatArray) -> tuple[RewardLevel, ...]:
     """Group test steps by their target: each value if there are few, else bins of equal counts, with zero apart if it is common."""
     every = np.concatenate([train_targets, targets])
     values = np.unique(every)
@@ -288,7 +303,7 @@ def levels_of(predictions: FloatArray, targets: FloatArray, train_targets: Float
             here, before = here & (targets != 0), before & (train_targets != 0)
         some = bool(here.any())
         found.append(
-            Level(
+            RewardLevel(
                 float(low),
                 float(high),
                 int(before.sum()),

@@ -89,7 +89,7 @@ def test_rare_rewards_need_a_balance_and_a_small_error_does_not_pass():
     assert plain.test_error < 0.02
     assert not plain.learned
     assert "supervised.balance" in plain.verdict
-    _, balanced = fit(steps, model, epochs=8, balance="sampler")
+    _, balanced = fit(steps, model, epochs=10, balance="sampler", learning_rate=5e-3)
     assert balanced.learned
     assert balanced.balanced_auc > 0.95
 

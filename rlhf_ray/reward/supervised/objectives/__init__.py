@@ -15,7 +15,7 @@ from rlhf_ray.reward.supervised.objectives.two_part import TwoPartObjective
 from rlhf_ray.settings import Output, SupervisedSettings
 
 
-class Objective(Protocol):
+class RewardObjective(Protocol):
     """An objective.
 
     Attributes:
@@ -44,7 +44,7 @@ class Objective(Protocol):
 
 OBJECTIVES: Registry[Any] = Registry(
     "supervised.objective",
-    Objective,
+    RewardObjective,
     {
         "regression": Regression,
         "huber": Huber,
@@ -55,11 +55,11 @@ OBJECTIVES: Registry[Any] = Registry(
 """Built-in objectives by name."""
 
 
-def make_objective(settings: SupervisedSettings) -> Objective:
+def make_objective(settings: SupervisedSettings) -> RewardObjective:
     """Build the objective that ``settings.objective`` names.
 
     Raises:
-        SettingError: no objective has this name, or it doesn't behave like an `Objective`.
+        SettingError: no objective has this name, or it doesn't behave like an `RewardObjective`.
     """
-    objective: Objective = OBJECTIVES.make(settings.objective)
+    objective: RewardObjective = OBJECTIVES.make(settings.objective)
     return objective

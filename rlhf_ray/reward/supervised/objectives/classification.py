@@ -13,7 +13,7 @@ from rlhf_ray.settings import Output
 
 
 class Classification:
-    """Cross entropy of "the reward is not zero". See `rlhf_ray.reward.supervised.objectives.Objective`."""
+    """Cross entropy of "the reward is not zero". See `rlhf_ray.reward.supervised.objectives.RewardObjective`."""
 
     output: Output = "probability"
 

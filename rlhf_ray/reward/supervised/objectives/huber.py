@@ -12,7 +12,7 @@ from rlhf_ray.settings import Output
 
 
 class Huber:
-    """Huber loss, linear beyond one unit of the scaled reward. See `rlhf_ray.reward.supervised.objectives.Objective`."""
+    """Huber loss, linear beyond one unit of the scaled reward. See `rlhf_ray.reward.supervised.objectives.RewardObjective`."""
 
     output: Output = "reward"
 

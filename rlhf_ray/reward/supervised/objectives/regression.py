@@ -11,7 +11,7 @@ from rlhf_ray.settings import Output
 
 
 class Regression:
-    """Squared error of the reward. See `rlhf_ray.reward.supervised.objectives.Objective`."""
+    """Squared error of the reward. See `rlhf_ray.reward.supervised.objectives.RewardObjective`."""
 
     output: Output = "reward"
 

@@ -14,7 +14,7 @@ from rlhf_ray.settings import Output
 class TwoPartObjective:
     """Cross entropy of "not zero" plus, on nonzero rewards, the squared error of the size.
 
-    See `rlhf_ray.reward.supervised.objectives.Objective`.
+    See `rlhf_ray.reward.supervised.objectives.RewardObjective`.
     """
 
     output: Output = "two_part"

@@ -1,0 +1,83 @@
+"""Pictures of made-up inputs: a red frame and the reason where one is off the manifold."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from rlhf_ray.data.arrays import Array
+
+OFF = "#c1121f"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One input in a gallery.
+
+    Attributes:
+        frames: images ``[height, width, channels]`` or grids ``[rows, columns]``, side by side.
+        text: below the input.
+        off: whether it is off the manifold.
+    """
+
+    frames: Sequence[Array]
+    text: str
+    off: bool = False
+
+
+def gallery(rows: Sequence[tuple[str, Sequence[Shown]]], largest: float = 1.0) -> bytes:
+    """Draw rows of inputs.
+
+    Args:
+        rows: each row's title and inputs.
+        largest: highest value of grids.
+
+    Returns:
+        The picture, PNG.
+    """
+    columns = max(len(shown) for _, shown in rows)
+    wide = max(len(each.frames) for _, shown in rows for each in shown)
+    figure = Figure(figsize=(0.4 + columns * (0.5 + 1.1 * wide), 2.1 * len(rows)), dpi=110, layout="constrained")
+    parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
+    for part, (title, shown) in zip(parts, rows, strict=True):
+        part.suptitle(title, fontsize=9, x=0.01, ha="left")
+        axes = part.subplots(1, columns, squeeze=False)[0]
+        for axis in axes:
+            axis.set_axis_off()
+        for axis, each in zip(axes, shown, strict=False):
+            axis.set_axis_on()
+            picture = _beside([_drawable(frame, largest) for frame in each.frames])
+            axis.imshow(picture, interpolation="nearest")
+            axis.set_xticks([])
+            axis.set_yticks([])
+            for spine in axis.spines.values():
+                spine.set(color=OFF if each.off else "#888888", linewidth=3.0 if each.off else 0.8)
+            axis.set_xlabel(each.text, fontsize=6.5, color=OFF if each.off else "black")
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", metadata={"Software": None})
+    return stream.getvalue()
+
+
+def _drawable(frame: Array, largest: float) -> Array:
+    """Return an RGB image in [0, 1]: colours of three channels; the channels of others side by side in grey; grids in viridis."""
+    if frame.ndim == 2:
+        from matplotlib import colormaps
+
+        return np.asarray(colormaps["viridis"](frame / max(largest, 1e-9))[..., :3])
+    scaled = frame / 255.0
+    if scaled.shape[-1] == 3:
+        return np.asarray(scaled)
+    grey = [np.repeat(scaled[..., channel : channel + 1], 3, -1) for channel in range(min(4, scaled.shape[-1]))]
+    return _beside(grey)
+
+
+def _beside(pictures: Sequence[Array]) -> Array:
+    gap = np.ones((pictures[0].shape[0], max(1, pictures[0].shape[1] // 16), 3))
+    parts: list[Array] = []
+    for number, picture in enumerate(pictures):
+        parts += [picture] if not number else [gap, picture]
+    return np.concatenate(parts, 1)

@@ -1,0 +1,220 @@
+"""Load any reward by its path or name, without running code from files."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from rlhf_ray.data import consent
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.modules import look_in_all
+from rlhf_ray.data.places import run_path
+from rlhf_ray.data.registry import Registry
+from rlhf_ray.data.spaces import space_from_json
+from rlhf_ray.reward.ensemble import FORMAT, RewardEnsemble
+from rlhf_ray.reward.functions.ensemble import EnsembleReward
+from rlhf_ray.reward.functions.function import RewardFunction
+from rlhf_ray.reward.functions.imitation import ImitationReward
+from rlhf_ray.reward.functions.plain import CallableReward
+from rlhf_ray.reward.functions.saved_modules import SUFFIXES, load_imitation_net
+from rlhf_ray.reward.functions.table import TableReward
+from rlhf_ray.reward.networks import is_built_in
+from rlhf_ray.settings import RewardModelSettings, from_json
+
+MOST_JSON = 2**24
+MOST_TABLE = 2**31
+"""Largest description and table in bytes."""
+
+FORMS = (
+    "a run folder, a reward model's folder (reward.json), a table (.npz with the array table), a RewardNet that imitation saved "
+    "(.pt), or module:Name of your own"
+)
+
+
+def load_reward(
+    path_or_name: Path | str,
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+) -> RewardFunction:
+    """Load a reward function.
+
+    Args:
+        path_or_name: a run folder; a reward model's folder; a ``.npz`` with the array ``table`` (`TableReward`) and, for a table
+            over states alone, the number ``actions``; a ``.pt`` or ``.pth`` with a whole ``RewardNet`` of `imitation`; or
+            ``module:Name`` of your own: a `RewardFunction`, a ``RewardNet``, a function of observations, actions, next observations
+            and terminated, or a class or function of at most ``observation_space`` and ``action_space`` that returns one of them.
+        observation_space: the environment's, for a function of your own.
+        action_space: the environment's, for a function of your own.
+
+    Raises:
+        SettingError: there is no such reward, it is damaged, or it would run code that the user did not name. One line.
+    """
+    name = str(path_or_name)
+    path = run_path(name)
+    if not path.exists() and consent.OWN.fullmatch(name):
+        return _own(name, observation_space, action_space)
+    if not path.exists():
+        raise SettingError(f"There is no reward at {path}; give {FORMS}.")
+    try:
+        if path.is_dir():
+            return _of_folder(path)
+        if path.suffix in SUFFIXES:
+            return _tried(ImitationReward(load_imitation_net(path), path.stem), str(path))
+        if path.suffix == ".npz":
+            return _table(path)
+    except SettingError:
+        raise
+    except Exception as error:  # a damaged file raises almost anything
+        raise SettingError(f"{path} can't be read as a reward ({_first_line(error)}): it is damaged.") from error
+    raise SettingError(f"{path} is no reward; give {FORMS}.")
+
+
+def _of_folder(folder: Path) -> RewardFunction:
+    """Load the reward of a run or a reward model's folder."""
+    of_run = (folder / "config.json").exists()
+    model = folder / "reward_model" if of_run and not (folder / "reward.json").exists() else folder
+    file = model / "reward.json"
+    if not file.exists():
+        what = (
+            "a run folder without a reward model: the run has not fitted one yet"
+            if of_run
+            else f"no reward; give {FORMS}"
+        )
+        raise SettingError(f"{folder} is {what}.")
+    if file.stat().st_size > MOST_JSON:
+        raise SettingError(
+            f"{file} has {file.stat().st_size / 2**20:.0f} MiB; a description has less than 16: it is damaged."
+        )
+    description = json.loads(file.read_text())
+    if not isinstance(description, dict) or description.get("format") not in READERS:
+        found = description.get("format") if isinstance(description, dict) else type(description).__name__
+        raise SettingError(f"{file} has format {found!r}; this version reads {', '.join(map(repr, READERS))}.")
+    if of_run and (folder / "run.json").exists():
+        look_in_all(json.loads((folder / "run.json").read_text()).get("modules"))
+    return READERS[description["format"]](model, description)
+
+
+def _ensemble(folder: Path, description: dict[str, Any]) -> RewardFunction:
+    """Load an ensemble. Its tensors are compared with its settings before any memory is taken."""
+    settings = from_json(RewardModelSettings, description["settings"])
+    consent.check([of for of in (settings.network, settings.loss) if ":" in of], folder / "reward.json")
+    for name in ("observation_space", "action_space"):
+        if np.prod([float(size) for size in description[name].get("shape", ())]) > MOST_JSON:
+            raise SettingError(
+                f"{folder / 'reward.json'} has an {name} of shape {description[name]['shape']}: it is damaged."
+            )
+    if is_built_in(settings):
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            observations, actions = (
+                space_from_json(description[f"{name}_space"]) for name in ("observation", "action")
+            )
+            if not isinstance(observations, gym.spaces.Box):
+                raise SettingError(
+                    f"{folder / 'reward.json'} has the observation space {observations}, not a Box: it is damaged."
+                )
+            empty = RewardEnsemble(observations, actions, settings)
+            wanted = {name: list(of.shape) for name, of in empty.state_dict().items()}
+        with safe_open(folder / "reward.safetensors", "pt") as tensors:
+            found = {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
+        if wanted != found:
+            odd = next(name for name in sorted(wanted | found) if wanted.get(name) != found.get(name))
+            raise SettingError(
+                f"{folder / 'reward.safetensors'} does not belong to its reward.json: {odd} has shape {found.get(odd)}, and the "
+                f"settings ask for {wanted.get(odd)}."
+            )
+    reward = EnsembleReward(RewardEnsemble.load(folder))
+    if not all(bool(torch.isfinite(of).all()) for of in reward.module.state_dict().values()):
+        raise SettingError(
+            f"{folder / 'reward.safetensors'} has weights that are NaN or infinite; fit the reward model again."
+        )
+    return reward
+
+
+READERS: dict[str, Callable[[Path, dict[str, Any]], RewardFunction]] = {FORMAT: _ensemble}
+"""Reads a folder with a ``reward.json``, by the ``format`` it says; gets the folder and the content of ``reward.json``."""
+
+
+def _table(path: Path) -> RewardFunction:
+    with zipfile.ZipFile(path) as archive:
+        size = sum(of.file_size for of in archive.infolist())
+    if size > MOST_TABLE:
+        raise SettingError(
+            f"{path} unpacks to {size / 2**30:.1f} GiB; tables of up to {MOST_TABLE / 2**30:.0f} GiB are loaded."
+        )
+    with np.load(path, allow_pickle=False) as arrays:
+        if "table" not in arrays:
+            raise SettingError(
+                f"{path} has no array table, but {', '.join(arrays) or 'none'}; save a reward table as table."
+            )
+        table = np.asarray(arrays["table"], np.float64)
+        actions = int(arrays["actions"]) if "actions" in arrays else None
+    if not table.size or not np.isfinite(table).all():
+        raise SettingError(f"{path} has a table that is empty, or has NaN or infinite rewards; save another.")
+    return TableReward(table, actions, path.stem)
+
+
+OWN: Registry[Any] = Registry("reward", RewardFunction, {})
+
+
+def _own(name: str, observation_space: gym.Space[Any] | None, action_space: gym.Space[Any] | None) -> RewardFunction:
+    """Import ``module:Name``, which the user typed, and make a reward function of it."""
+    part = OWN.find(name)
+    offered = {"observation_space": observation_space, "action_space": action_space}
+    if _makes_a_reward(part):
+        try:
+            part = part(**{key: offered[key] for key in inspect.signature(part).parameters if key in offered})
+        except Exception as error:
+            raise SettingError(f"The reward {name} can't be made: {_first_line(error)}.") from error
+    if isinstance(part, RewardEnsemble):
+        part = EnsembleReward(part, name)
+    elif isinstance(part, nn.Module) and hasattr(part, "predict_processed"):
+        part = ImitationReward(part, name)
+    elif not isinstance(part, RewardFunction) and callable(part):
+        if observation_space is None or action_space is None:
+            raise SettingError(f"The reward {name} is a function, so its spaces are unknown; name the environment too.")
+        part = CallableReward(part, observation_space, action_space, name)
+    if not isinstance(part, RewardFunction):
+        raise SettingError(
+            f"The reward {name} is {type(part).__name__}; it must be a RewardFunction, a RewardNet, or a function of observations, "
+            "actions, next observations and terminated."
+        )
+    return _tried(part, name)
+
+
+def _makes_a_reward(part: Any) -> bool:
+    """Whether ``part`` is a class, or a function without parameters of its own, that returns the reward."""
+    if inspect.isclass(part):
+        return True
+    if not inspect.isroutine(part):
+        return False
+    return set(inspect.signature(part).parameters) <= {"observation_space", "action_space"}
+
+
+def _tried(reward: RewardFunction, what: str) -> RewardFunction:
+    """Return ``reward`` after it answered for one step: a file of another version fails here, not in the middle of a report."""
+    try:
+        one = [np.zeros((1, *(of.shape or ())), of.dtype) for of in (reward.observation_space, reward.action_space)]
+        one[1] += np.asarray(getattr(reward.action_space, "start", 0), one[1].dtype)
+        answer = reward.members(one[0], one[1], one[0], np.zeros(1, bool))
+    except SettingError:
+        raise
+    except Exception as error:
+        raise SettingError(f"{what} does not work as a reward: for one step it raised {_first_line(error)}.") from error
+    if not np.isfinite(answer).all():
+        raise SettingError(f"{what} does not work as a reward: for one step it returned {answer.ravel()[0]}.")
+    return reward
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -1,0 +1,86 @@
+"""Adversarial training: a reward model learns that its own feature visualisations earn nothing.
+
+Each round visualises inputs that the current model scores highly and keeps them all (a replay buffer), so that the model does not
+forget the first ones. Visualisations have the data's own type: mixed with bytes, floats in [0, 1] turn a batch's images to floats,
+whose real images are then no longer scaled, and the model learns to tell the two kinds apart by their brightness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.reward.supervised.balance import Extra
+from rlhf_ray.reward.supervised.checks import check_steps
+from rlhf_ray.reward.supervised.report import AdversarialReport, balanced_auc, predict
+
+if TYPE_CHECKING:
+    from rlhf_ray.reward.supervised.fitting import Fitter, Visualise
+
+HELD_OUT = 0, 1, 2
+"""Numbers of the visualisations that are only measured: held out, fresh before, fresh after. Round ``k``'s has ``3 + k``."""
+
+
+def train_adversarially(
+    fitter: Fitter, test: Transitions, visualise: Visualise, updates: int, tell: Callable[[int], None]
+) -> AdversarialReport:
+    """Train ``fitter``'s model against its own visualisations, for the rounds of its settings.
+
+    Args:
+        fitter: holds the fitted model, which is changed.
+        test: the test part, for what the training costs.
+        visualise: makes visualisations.
+        updates: gradient steps per round.
+        tell: called with the number of each gradient step.
+
+    Raises:
+        SettingError: a visualisation does not fit the environment's spaces and types.
+    """
+    settings, train = fitter.settings, fitter.train
+    nonsense = float(np.median(train.rewards)) if settings.nonsense_reward is None else settings.nonsense_reward
+    target = float(fitter.objective.targets(np.array([nonsense]))[0])
+    targets = fitter.objective.targets(test.rewards)
+
+    def made(number: int) -> Transitions:
+        seed = int(np.random.default_rng([fitter.seed, *b"visualise", number]).integers(2**31))
+        steps = visualise(fitter.on_cpu(), seed)
+        steps = steps.with_(rewards=np.full(len(steps), nonsense), columns={})
+        check_steps(steps, fitter.ensemble.observation_space, fitter.ensemble.action_space, "What visualise returned")
+        return steps
+
+    def score(steps: Transitions) -> float:
+        return float((predict(fitter.on_cpu(), steps) - target).mean())
+
+    def task() -> tuple[float, float]:
+        predictions = predict(fitter.on_cpu(), test)
+        return balanced_auc(predictions, targets), float(np.square(predictions - targets).mean())
+
+    held_out = made(HELD_OUT[0])
+    before = score(made(HELD_OUT[1])), score(held_out), *task()
+    size = fitter.settings.batch_size
+    count = max(1, round(size * settings.adversarial_share / (1 - settings.adversarial_share)))
+    buffer: list[Transitions] = []
+    for number in range(settings.adversarial_rounds):
+        buffer.append(made(3 + number))
+        fitter.fit(
+            updates, partial(_tell_after, tell, number * updates), Extra(Transitions.concatenate(buffer), target, count)
+        )
+    after = score(made(HELD_OUT[2])), score(held_out), *task()
+    return AdversarialReport(
+        rounds=settings.adversarial_rounds,
+        trained=sum(map(len, buffer)),
+        nonsense_reward=nonsense,
+        **{
+            f"{name}_{when}": value
+            for when, values in (("before", before), ("after", after))
+            for name, value in zip(("fresh", "held_out", "auc", "error"), values, strict=True)
+        },
+    )
+
+
+def _tell_after(tell: Callable[[int], None], before: int, done: int) -> None:
+    tell(before + done)
