@@ -26,6 +26,8 @@ EPISODES = 10
 """Least number of episodes for a bootstrap over episodes."""
 RESAMPLES = 200
 """Bootstrap resamples."""
+SOLVES = 60
+"""Bootstrap resamples of STARC, each of which fits the values anew."""
 POOL = 4096
 """Most steps that a distance looks at."""
 CHUNK = 8192
@@ -203,9 +205,8 @@ def starc(
         directions = np.where(trivial, 0, canonical / np.where(trivial, 1, norms))
         return min(1.0, _power(directions[:, 0] - directions[:, 1], same, weights) / 4)
 
-    resamples = min(RESAMPLES, 50) if inputs.shape[1] > FEATURES else RESAMPLES
     found = squared(np.ones(len(pool)))
-    resampled = np.array([squared(of) for of in _resamples(pool, rng)[:resamples]])
+    resampled = np.array([squared(of) for of in _resamples(pool, rng)[:SOLVES]])
     # Resampling adds noise to the averages once more, which a square shows as bias. The interval spans the percentile bootstrap,
     # which has that bias, and the reversed one, which overcorrects if the noise is small.
     ends = [np.quantile(of, [0.025, 0.975]) for of in (resampled, 2 * found - resampled)]

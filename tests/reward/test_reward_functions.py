@@ -111,3 +111,24 @@ def test_splits_are_by_episode():
     assert len(train) + len(test) == 30
     assert not set(train.episodes) & set(test.episodes)
     assert len(set(test.episodes)) == 3
+
+
+class TypedNetwork(torch.nn.Module):
+    """One step of one member; takes images as the environment gives them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def forward(self, observations, actions, next_observations, terminated):
+        assert observations.dtype == torch.uint8
+        return self.layer(observations.float().mean((1, 2, 3))[:, None]).squeeze(-1)
+
+
+def test_an_own_network_gets_images_as_the_environment_returns_them():
+    settings = RewardModelSettings(network=TypedNetwork, ensemble_size=1)
+    made = RewardEnsemble(IMAGE, DISCRETE, settings)
+    reward = EnsembleReward(made)
+    steps = steps_for(reward)
+    given = (steps.observations, steps.actions, steps.next_observations, steps.terminated)
+    assert np.allclose(reward.of(steps), made.predict(*given))

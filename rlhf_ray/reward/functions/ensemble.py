@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.functions.function import Input, RewardFunction, TorchReward
 from rlhf_ray.reward.networks import is_built_in
@@ -34,6 +36,14 @@ class EnsembleReward(TorchReward):
         own = not is_built_in(settings)  # a network of the user's own may use what it likes
         self.inputs = frozenset(name for name, is_used in used.items() if is_used or own)
         self._choices_as_numbers = own
+
+    def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
+        """Compute each member's normalised reward, ``[members, n]`` float64, from the arrays as they are: images stay bytes."""
+        steps = (observations, actions, next_observations, terminated)
+        rewards: FloatArray = (
+            self.module.member_rewards(*(torch.as_tensor(np.array(of)) for of in steps)).double().numpy()
+        )
+        return rewards
 
     def member_tensor(
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor

@@ -115,8 +115,15 @@ def _ensemble(folder: Path, description: dict[str, Any]) -> RewardFunction:
             )
     if is_built_in(settings):
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            spaces: list[Any] = [space_from_json(description[name]) for name in ("observation_space", "action_space")]
-            wanted = {name: list(of.shape) for name, of in RewardEnsemble(*spaces, settings).state_dict().items()}
+            observations, actions = (
+                space_from_json(description[f"{name}_space"]) for name in ("observation", "action")
+            )
+            if not isinstance(observations, gym.spaces.Box):
+                raise SettingError(
+                    f"{folder / 'reward.json'} has the observation space {observations}, not a Box: it is damaged."
+                )
+            empty = RewardEnsemble(observations, actions, settings)
+            wanted = {name: list(of.shape) for name, of in empty.state_dict().items()}
         with safe_open(folder / "reward.safetensors", "pt") as tensors:
             found = {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
         if wanted != found:

@@ -139,8 +139,9 @@ class MLPPotential(Potential):
         nn.init.zeros_(last.bias)
         self.module = nn.Module()
         self.module.mlp = nn.Sequential(*layers, last)
-        self.module.linear = nn.Linear(len(mean), 1, bias=False)
+        self.module.linear = nn.Linear(len(mean), 1)
         nn.init.zeros_(self.module.linear.weight)
+        nn.init.zeros_(self.module.linear.bias)
         self.module.register_buffer("mean", torch.as_tensor(np.array(mean, np.float32)))
         self.module.register_buffer("std", torch.as_tensor(np.array(std, np.float32)))
 
@@ -188,5 +189,6 @@ def potential_from(kind: str, plain: dict[str, Any], arrays: dict[str, Array]) -
         with torch.random.fork_rng(devices=[]):
             potential = MLPPotential(arrays["mean"], arrays["std"], plain["hidden"], plain["scale"])
         potential.module.load_state_dict({name: torch.as_tensor(value) for name, value in arrays.items()})
+        potential.module.requires_grad_(False)
         return potential
     raise ValueError(f"This version knows no potential of kind {kind!r}.")

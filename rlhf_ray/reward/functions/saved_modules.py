@@ -6,6 +6,7 @@ networks, torch's layers, gymnasium's spaces and numpy's arrays. Anything else i
 
 from __future__ import annotations
 
+import importlib
 import pickletools
 import re
 import warnings
@@ -110,7 +111,7 @@ def _values() -> list[Any]:
     """What spaces and arrays are made of, also under numpy 1's names."""
     numbers = (*(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)), "Float32", "Float64", "Bool")
     kinds = [getattr(np.dtypes, f"{name}DType") for name in numbers]
-    multiarray: Any = np._core.multiarray
+    multiarray: Any = importlib.import_module("numpy._core.multiarray")
     of_old = [(getattr(multiarray, name), f"numpy.core.multiarray.{name}") for name in ("_reconstruct", "scalar")]
     spaces = [gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary]
     dropped = [(Dropped, name) for name in RANDOM]
@@ -164,7 +165,13 @@ def _newer_names(path: Path) -> list[str]:
             if operation.name == "MEMOIZE":
                 memo[len(memo)] = last
                 continue
-            last = argument if isinstance(argument, str) else memo.get(argument) if "GET" in operation.name else None
+            last = (
+                argument
+                if isinstance(argument, str)
+                else memo.get(int(argument or 0))
+                if "GET" in operation.name
+                else None
+            )
             if last is not None:
                 texts.append(last)
             elif operation.name == "STACK_GLOBAL":

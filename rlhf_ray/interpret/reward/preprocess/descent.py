@@ -79,6 +79,7 @@ def descend(
     if start is not None:
         with torch.no_grad():
             module.linear.weight.copy_(torch.as_tensor(start[0], dtype=torch.float32) * module.std)
+            module.linear.bias.fill_(float(start[0] @ module.mean.double().numpy()))
             constant.fill_(start[1] / potential.scale)
     before, after = (torch.as_tensor(np.array(of, np.float32)) for of in (data.observations, data.next_observations))
     ended, base = torch.as_tensor(data.terminated).float(), torch.as_tensor(given, dtype=torch.float32)
@@ -123,7 +124,8 @@ def descend(
             record.append((step, measured()))
             if record[-1][1] < min(loss for _, loss in record[:-1]):
                 best, best_shift = potential.state()[1], float(constant.detach())
-    potential.module.load_state_dict({name: torch.as_tensor(value) for name, value in best.items()})
+    module.requires_grad_(False)
+    module.load_state_dict({name: torch.as_tensor(value) for name, value in best.items()})
     earlier = [loss for step, loss in record if step <= 0.75 * steps]
     converged = min(earlier) - min(loss for _, loss in record) <= CONVERGED * max(min(earlier), 1e-12)
     return Descent(potential, best_shift * potential.scale, record, converged)
@@ -152,6 +154,7 @@ def distil(
     module: Any = fitted.module
     with torch.no_grad():
         module.mlp[-1].bias += centre / scale
+    module.requires_grad_(False)
     return fitted
 
 

@@ -1,0 +1,99 @@
+"""Section: how much easier to read the reward becomes by potential shaping, which changes no optimal policy."""
+
+from __future__ import annotations
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.reward.preprocess import Options, Preprocessed, preprocess
+from rlhf_ray.interpret.reward.preprocess.options import Objective
+from rlhf_ray.interpret.reward.preprocess.pictures import before_and_after
+from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
+
+NAME = "preprocess"
+TITLE = "An equivalent reward that is easier to read"
+
+SHOWN: tuple[Objective, ...] = ("sparse_l1", "smooth_l1")
+STEPS, GRADIENT_STEPS = 3000, 200
+"""Recorded steps and gradient steps at effort 1."""
+MUCH = 0.5
+"""A mean size reduced to below this share is a finding."""
+
+CAPTIONS = {
+    "sizes": "|reward| of all steps, the largest first, before and after making it sparse.",
+    "episode": "The reward along an episode, before and after making it sparse; each with its own scale.",
+}
+
+
+def unsuitable(subject: Subject) -> str | None:
+    """Return why there is nothing to preprocess: no steps."""
+    return None if len(subject.data) else "There are no steps to make the reward sparse on."
+
+
+def look(subject: Subject) -> Section:
+    """Make the reward sparse and smooth."""
+    data = subject.data
+    most = max(200, int(STEPS * min(1.0, subject.effort)))
+    if len(data) > most:  # whole stretches of episodes, for adjacency
+        data = data[:most]
+    found: dict[Objective, Preprocessed] = {}
+    try:
+        for objective in SHOWN:
+            options = Options(
+                objective, gamma=subject.gamma, seed=subject.seed, steps=max(20, int(GRADIENT_STEPS * subject.effort))
+            )
+            found[objective] = preprocess(subject.reward, data, options)
+    except SettingError as error:
+        return Section(NAME, TITLE, skipped=str(error))
+    checks, rows = [], []
+    for objective, one in found.items():
+        of = one.certificate
+        rows.append(
+            [
+                objective.replace("_", " "),
+                of.before,
+                of.after,
+                f"{of.nonzero_before:.1%}",
+                f"{of.nonzero_after:.1%}",
+                "unknown" if of.gap is None else max(of.gap, 0.0),
+                of.status,
+            ]
+        )
+        checks.append(
+            Check(
+                f"the {objective.replace('_', ' ')} reward is equivalent",
+                of.equivalent,
+                of.equivalence_residual,
+                "< 0.0001",
+                ""
+                if of.equivalent
+                else "Its discounted returns differ by more than shaping: don't read it in place of the reward.",
+            )
+        )
+    sparse = found["sparse_l1"]
+    columns = ("objective", "before", "after", "non-zero before", "non-zero after", "above the best", "solver")
+    return Section(
+        NAME,
+        TITLE,
+        _statements(sparse),
+        checks,
+        [Table(columns, rows, f"Potential: {sparse.reward.potential.kind}, gamma {subject.gamma:g}.")],
+        [
+            Picture(name, image, CAPTIONS[name])
+            for name, image in before_and_after(sparse.reward, sparse.problem).items()
+        ],
+        {objective: one.certificate.to_json() for objective, one in found.items()},
+    )
+
+
+def _statements(sparse: Preprocessed) -> list[Statement]:
+    of = sparse.certificate
+    if of.mean_size_before == 0 or not of.equivalent:
+        return []
+    share = of.mean_size_after / of.mean_size_before
+    if share >= MUCH:
+        return []
+    text = (
+        f"{100 * (1 - share):.0f} % of the reward's size is potential shaping with a {sparse.reward.potential.kind} potential (and "
+        f"a constant), which changes no optimal policy; an equivalent reward is non-zero on {of.nonzero_after:.1%} of the steps "
+        f"instead of {of.nonzero_before:.1%}."
+    )
+    return [Statement("ignores", text, 1 - share)]

@@ -1,0 +1,75 @@
+"""`rlhf-ray fit --from-rewards`: from a recording to a reward model, its table and its report; wrong input in one line."""
+
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray import cli
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.recordings import save
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.reward.functions import load_reward
+
+SPACES = gym.spaces.Box(-4, 4, (3,), np.float32), gym.spaces.Discrete(2)
+SMALL = ("--supervised.epochs", "2", "--reward-model.hidden", "8")
+
+
+def steps_of(n=200, first_reward=None):
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(n // 20, 21, 3)).astype(np.float32)
+    rewards = states[:, 1:, 0].reshape(-1).astype(float)
+    rewards[0] = rewards[0] if first_reward is None else first_reward
+    before, after = (of.reshape(-1, 3) for of in (states[:, :-1], states[:, 1:]))
+    return Transitions(
+        before, rng.integers(0, 2, n), after, np.zeros(n, bool), rewards, np.arange(n) // 20, np.arange(n) % 20
+    )
+
+
+@pytest.fixture
+def recording(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(steps_of(), "recording", *SPACES, {"environment": "made up"})
+    return tmp_path
+
+
+def fails_with(capsys, *words):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["fit", *words])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err.strip()
+    assert "\n" not in said
+    return said
+
+
+def test_a_recording_becomes_a_reward_model_with_a_report(recording, capsys):
+    cli.main(["fit", "--from-rewards", "recording", "--out", "model", *SMALL, "--reward-model.no-use-action"])
+    printed = capsys.readouterr().out
+    for text in ("mean squared error, test", "… of a constant", "rank correlation", "calibration", "160 of 200 steps"):
+        assert text in printed
+    report = json.loads((recording / "model" / "fit.json").read_text())
+    assert report["constant_error"] > 0
+    assert report["test_episodes"] == 2
+    assert load_reward("model").inputs == {"state", "next_state"}
+    cli.main(["fit", "--from-rewards=recording", "--out=model", *SMALL, "--supervised.objective", "huber"])
+    assert json.loads((recording / "model" / "fit.json").read_text())["objective"] == "huber"
+
+
+def test_what_does_not_fit_is_said_in_one_line(recording, capsys):
+    save(steps_of(first_reward=np.nan), "unknown", *SPACES)
+    steps = steps_of()
+    Demonstrations(
+        steps.observations, steps.actions, steps.next_observations, steps.rewards, steps.terminated, steps.steps == 19
+    ).save("demonstrations.npz")
+    assert "1 of 200 rewards that are NaN" in fails_with(capsys, "--from-rewards", "unknown")
+    assert "give it with --environment" in fails_with(capsys, "--from-rewards", "demonstrations.npz")
+    pendulum = ("--from-rewards", "demonstrations.npz", "--environment", "Pendulum-v1")
+    assert "Use the environment that it was recorded in" in fails_with(capsys, *pendulum)
+    assert "holds no demonstrations" in fails_with(capsys, "--from-rewards", "nothing")
+    data = ("--from-rewards", "recording")
+    assert "set supervised.epochs instead" in fails_with(capsys, *data, "--reward-model.updates", "7")
+    assert "no training reward is zero" in fails_with(capsys, *data, "--supervised.balance", "sampler")
+    assert "supervised.objective is 'guess'" in fails_with(capsys, *data, "--supervised.objective", "guess")
+    (recording / "reward_model").mkdir()
+    assert "is not a reward model" in fails_with(capsys, *data)

@@ -1,0 +1,71 @@
+"""Agreement with the true reward: scale does not count, a constant earns nothing, and nothing is NaN in the report."""
+
+import json
+import math
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.held_out import agreement
+from rlhf_ray.interpret.reward.section import Subject
+from rlhf_ray.interpret.reward.sections import held_out
+from rlhf_ray.reward.functions import CallableReward
+
+SPACES = gym.spaces.Box(-4, 4, (2,), np.float32), gym.spaces.Discrete(2)
+
+
+def steps_of(sparse=False, n=600):
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(2, n, 2)).astype(np.float32)
+    true = states[1, :, 0].astype(float)
+    true = (true > 1.0) * 1.0 if sparse else true
+    return Transitions(
+        states[0], np.zeros(n, int), states[1], np.zeros(n, bool), true, np.arange(n) // 20, np.arange(n) % 20
+    )
+
+
+def section(function, steps):
+    return held_out.look(Subject(CallableReward(function, *SPACES), steps))
+
+
+def test_a_reward_of_another_scale_agrees_and_one_of_something_else_does_not():
+    good = section(lambda o, a, n, d: 3 - 7 * n[:, 0] * -1, steps_of())
+    assert all(check.passed for check in good.checks)
+    assert not good.statements
+    assert good.values["explained"] == pytest.approx(1)
+    assert good.values["scale"] == pytest.approx(1 / 7, rel=1e-3)
+    assert good.values["test_error"] > 10
+    bad = section(lambda o, a, n, d: n[:, 1], steps_of())
+    assert [check.passed for check in bad.checks] == [False]
+    assert bad.statements[0].kind == "warning"
+    assert "explains 0%" in bad.statements[0].text
+
+
+def test_rare_rewards_are_judged_by_the_auc_too():
+    found = section(lambda o, a, n, d: 0.01 * n[:, 1], steps_of(sparse=True))
+    assert [check.passed for check in found.checks] == [False, False]
+    assert [row[0] for row in found.tables[1].rows] == ["0", "1"]
+
+
+@pytest.mark.parametrize("true", [None, 0.0, 2.0])
+def test_constants_leave_no_nan(true):
+    steps = steps_of() if true is None else replace(steps_of(), rewards=np.full(600, true))
+    found = section(lambda o, a, n, d: np.full(len(d), 0.1), steps)
+    json.dumps(found.values, allow_nan=False)
+    assert all(check.value is None or math.isfinite(check.value) for check in found.checks)
+    assert "nan" not in str(found.tables)
+
+
+def test_unknown_rewards_are_left_out():
+    steps = steps_of()
+    rewards = np.where(np.arange(600) < 100, np.nan, steps.rewards)
+    subject = Subject(CallableReward(lambda o, a, n, d: n[:, 0], *SPACES), replace(steps, rewards=rewards))
+    assert held_out.unsuitable(subject) is None
+    assert held_out.look(subject).values["steps"] == 500
+    nothing = replace(subject, data=replace(steps, rewards=np.full(600, np.nan)))
+    assert "no true rewards" in held_out.unsuitable(nothing)
+    with pytest.raises(ValueError, match="no steps"):
+        agreement(subject.reward, steps[:0])

@@ -1,0 +1,160 @@
+"""Tests of reward distances: exact tables, sampled, and the tabular MDPs they rest on."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.measure import distances, sampled_distances
+from rlhf_ray.measure.mdp import TabularMDP, random_mdp
+from rlhf_ray.reward.functions import CallableReward, TableReward
+
+EXACT = {"epic": distances.epic, "dard": distances.dard, "starc": distances.starc}
+SAMPLED = {"epic": sampled_distances.epic, "dard": sampled_distances.dard, "starc": sampled_distances.starc}
+
+
+def shaping(mdp: TabularMDP, gamma: float, rng: np.random.Generator, scale: float = 1.0) -> np.ndarray:
+    """The rewards of a random potential, 0 in terminal states."""
+    potential = np.where(mdp.terminal, 0, scale * rng.normal(size=mdp.states))
+    return gamma * potential[None, None, :] - potential[:, None, None]
+
+
+def recorded(mdp: TabularMDP, count: int, rng: np.random.Generator, product: bool) -> Transitions:
+    """Steps of one-step episodes from uniform states and actions; next states uniform too, or the MDP's."""
+    states = rng.choice(np.flatnonzero(~mdp.terminal), count)
+    actions = rng.integers(mdp.actions, size=count)
+    if product:
+        nexts = rng.integers(mdp.states, size=count)
+    else:
+        chances = mdp.transitions[states, actions].cumsum(1)
+        nexts = (rng.random(count)[:, None] < chances).argmax(1)
+    zeros = np.zeros(count)
+    return Transitions(states, actions, nexts, mdp.terminal[nexts], zeros, np.arange(count), zeros.astype(np.int64))
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 10_000),
+    st.integers(2, 7),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 0.5, 0.99]),
+    st.integers(0, 1),
+    st.floats(0.01, 100),
+)
+def test_shaping_and_scale_cost_nothing_and_negation_everything(
+    seed: int, states: int, actions: int, gamma: float, terminals: int, scale: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    mdp = random_mdp(states, actions, gamma, rng, terminals)
+    reward = rng.normal(size=(states, actions, states))
+    same = scale * reward + shaping(mdp, gamma, rng, 10.0)
+    for name, distance in EXACT.items():
+        constant = name == "starc" and np.abs(distances.advantages(reward, mdp)).max() < 1e-9  # one action, one step
+        assert distance(reward, same, mdp) < 1e-6, name
+        assert distance(reward, -same, mdp) == pytest.approx(0.0 if constant else 1.0, abs=1e-6), name
+
+
+def test_shaping_with_another_gamma_or_a_wiped_goal_row_is_seen() -> None:
+    rng = np.random.default_rng(0)
+    mdp = random_mdp(20, 4, 0.99, rng)
+    reward = np.zeros((20, 4, 20))
+    reward[3] = 1.0
+    potential = rng.normal(size=20)
+    state_only = (
+        reward + (0.99 - 1) * potential[:, None, None] * 50
+    )  # gamma times the potential of the state, not the next one
+    wiped = reward + 0.99 * potential[None, None, :] - potential[:, None, None]
+    wiped[3] = 1.0
+    for wrong in (state_only, wiped, reward + shaping(mdp, 0.9, rng)):
+        assert distances.epic(reward, wrong, mdp) > 0.02
+
+
+@pytest.mark.parametrize("terminals", [0, 2])
+def test_constant_rewards_have_defined_distances(terminals: int) -> None:
+    rng = np.random.default_rng(1)
+    mdp = random_mdp(8, 2, 0.9, rng, terminals)
+    pure, reward = shaping(mdp, 0.9, rng, 30.0), rng.normal(size=(8, 2, 8))
+    zero = np.zeros(1)
+    assert distances.epic(zero, pure, mdp) == distances.dard(zero, pure, mdp) == distances.starc(zero, pure, mdp) == 0
+    assert distances.epic(pure, reward, mdp) == distances.dard(zero, reward, mdp) == pytest.approx(0.5**0.5)
+    assert distances.starc(pure, reward, mdp) == pytest.approx(0.5)
+    # A constant is shaping only where no episode ends.
+    assert (distances.epic(reward, reward + 3, mdp) < 1e-6) == (terminals == 0)
+    data = recorded(mdp, 300, rng, product=True)
+    functions = [TableReward(np.broadcast_to(of, reward.shape)) for of in (zero, pure, reward)]
+    for at, first in enumerate(functions):
+        for second in functions[at:]:
+            for name, found in sampled_distances.all_distances(first, second, data, 0.9).items():
+                assert np.isfinite([found.value, found.low, found.high]).all(), name
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_sampled_intervals_hold_the_exact_distance(name: str) -> None:
+    inside = []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        mdp = random_mdp(6, 2, 0.9, rng, terminals=1)
+        first, noise = rng.normal(size=(2, 6, 2, 6))
+        data = recorded(mdp, 2000, np.random.default_rng(seed + 9), product=name == "epic")
+        shaped = 3 * first + shaping(mdp, 0.9, rng, 5.0)
+        for second in (first + 0.5 * noise, noise, shaped):
+            found = SAMPLED[name](TableReward(first), TableReward(second), data, 0.9, np.random.default_rng(seed))
+            exact = EXACT[name](first, second, mdp)
+            inside.append(found.low - 1e-6 <= exact <= found.high + 1e-6)
+        assert found.value < 1e-6  # shaping cancels at any number of samples
+    assert sum(inside) >= len(inside) - 1
+
+
+def test_terminated_steps_have_no_next_potential_and_vectors_work() -> None:
+    rng = np.random.default_rng(0)
+    n = 400
+    before, after, actions = rng.normal(size=(n, 2)), rng.normal(size=(n, 2)), rng.normal(size=(n, 1))
+    ended = rng.random(n) < 0.2
+    steps = Transitions(before, actions, after, ended, np.zeros(n), np.arange(n) // 10, np.arange(n) % 10)
+    space, choice = gym.spaces.Box(-5, 5, (2,)), gym.spaces.Box(-5, 5, (1,))
+    plain = CallableReward(lambda o, a, s, d: o[:, 0] * a[:, 0] + s[:, 1], space, choice)
+
+    def shaped(o, a, s, d):
+        return 2 * plain(o, a, s, d) + 0.9 * ~d * s[:, 0] ** 2 - o[:, 0] ** 2
+
+    def forgetful(o, a, s, d):
+        return 2 * plain(o, a, s, d) + 0.9 * s[:, 0] ** 2 - o[:, 0] ** 2
+
+    for measure in (sampled_distances.epic, sampled_distances.dard):
+        values = [
+            measure(plain, CallableReward(of, space, choice), steps, 0.9, rng).value for of in (shaped, forgetful)
+        ]
+        assert values[0] < 1e-6 < 0.005 < values[1]
+
+
+def test_correlations_have_intervals() -> None:
+    rng = np.random.default_rng(0)
+    mdp = random_mdp(6, 2, 0.9, rng)
+    data = recorded(mdp, 500, rng, product=True)
+    reward = rng.normal(size=(6, 2, 6))
+    cubed = sampled_distances.correlation(TableReward(reward), TableReward(reward**3), data, rng, ranks=True)
+    assert cubed.value == pytest.approx(1)
+    noisy = TableReward(reward + rng.normal(size=reward.shape))
+    linear = sampled_distances.correlation(TableReward(reward), noisy, data, rng)
+    assert linear.low < linear.value < linear.high
+    assert 0.4 < linear.value < 0.95
+
+
+def test_mdp_solves_a_corridor_and_terminal_states_are_worth_nothing() -> None:
+    transitions = np.zeros((4, 2, 4))
+    for state in range(4):
+        transitions[state, 0, max(0, state - 1)] = transitions[state, 1, min(3, state + 1)] = 1
+    mdp = TabularMDP(transitions, np.eye(4)[0], 0.5, np.arange(4) == 3)
+    reward = np.zeros((4, 2, 4))
+    reward[2, 1, 3], reward[3] = 1.0, 100.0  # the reward after the end doesn't count
+    assert mdp.optimal_values(reward)[:, 1] == pytest.approx([0.25, 0.5, 1.0, 0])
+    policy = mdp.optimal_policy(reward)
+    assert mdp.policy_return(reward, policy) == pytest.approx(0.25)
+    assert mdp.occupancy(policy)[:, 1] == pytest.approx([1, 0.5, 0.25, 0])
+    assert (mdp.occupancy(policy) * mdp.expected_rewards(reward)).sum() == pytest.approx(0.25)
+    with pytest.raises(ValueError, match="add up to 1"):
+        TabularMDP(transitions * 0.5, np.eye(4)[0], 0.5)
