@@ -1,8 +1,8 @@
 """Procgen, hard levels: an expert as published (`hard-500` of the train-procgen code): 256 environments, 200,000,000 steps.
 
-For `rlhf-ray train procgen_hard_500 --true-reward` and then `rlhf-ray record`; without --true-reward, it learns from comparisons with
-the same policy settings. Choose the game with --environment procgen/GAME-hard. What RLlib does otherwise than the published code:
-`rlhf_ray.rllib.expert`. Needs a GPU; a million steps take hours on a CPU.
+For `rlhf-ray train procgen_hard_500 --true-reward` and then `rlhf-ray record`; without --true-reward, it learns from
+comparisons with the same policy settings. Choose the game with --environment procgen/GAME-hard. What RLlib does otherwise than the
+published code: `rlhf_ray.rllib.expert`. Needs a GPU; a million steps take hours on a CPU.
 """
 
 from __future__ import annotations

@@ -144,8 +144,9 @@ def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episo
         print(f"stopped after {outcome.env_steps} steps; resume with `rlhf-ray train --resume {folder.path}`")
         return
     print(
-        f"{folder.path}: mean true return {outcome.reference.true_return_mean:.1f} after {outcome.env_steps} steps on the true "
-        f"reward (random actions: {outcome.random.true_return_mean:.1f}); record it with `rlhf-ray record {folder.path} --out FOLDER`"
+        f"{folder.path}: mean true return {outcome.reference.true_return_mean:.1f} after {outcome.env_steps} steps on the "
+        f"true reward (random actions: {outcome.random.true_return_mean:.1f}); record it with "
+        f"`rlhf-ray record {folder.path} --out FOLDER`"
     )
 
 

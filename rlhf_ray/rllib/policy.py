@@ -253,11 +253,11 @@ def _image_encoder(network: PolicyNetwork, shape: tuple[int, ...]) -> tuple[nn.M
         ) from error
     encoder = nn.Sequential(body, _linear(flat, features, math.sqrt(2.0)), nn.ReLU())
     if network == "impala":
-        for layer in encoder.modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                nn.init.xavier_uniform_(layer.weight)
-                assert layer.bias is not None
-                nn.init.zeros_(layer.bias)
+        for name, parameter in encoder.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.xavier_uniform_(parameter)
     return encoder, features
 
 
