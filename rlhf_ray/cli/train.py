@@ -18,7 +18,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import append_to_path, look_in_all
 from rlhf_ray.runs.callbacks import CALLBACKS, Callback
 from rlhf_ray.runs.interruption import Interrupted, nothing_to_save
-from rlhf_ray.runs.progress import Progress
+from rlhf_ray.runs.progress import Counting, Progress
 from rlhf_ray.runs.trackers import TRACKERS, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment
 from rlhf_ray.settings.start import Start
@@ -35,6 +35,8 @@ class Train(Experiment):
     """The run folder, for everything the run writes. None: a new folder under runs/."""
     reference: bool = False
     """Also train PPO on the true reward, with the same settings and steps, as a reference."""
+    true_reward: bool = False
+    """Train PPO on the environment's true reward instead of a learned one, without questions: an expert for `rlhf-ray record`."""
     evaluation_episodes: int = 20
     """Number of episodes for the final evaluation of each agent."""
     tracker: TrackerName = "none"
@@ -74,6 +76,14 @@ def run(words: list[str]) -> None:
     if command.evaluation_episodes < 1:
         raise SettingError(f"--evaluation-episodes is {command.evaluation_episodes}; it must be 1 or more.")
     check_tracker(command.tracker)
+    if command.true_reward and (
+        command.reference or command.callback or command.tracker != "none" or command.start.parts
+    ):
+        raise SettingError(
+            "--true-reward learns no reward from people or clips; leave out --reference, --callback, --tracker and --…-from."
+        )
+    if resumed is not None and command.true_reward != defaults.true_reward:
+        raise SettingError("--resume keeps the reward of a run; start a new run with or without --true-reward.")
     callbacks = _callbacks(command.callback, resumed)
     if resumed is not None:
         _check_resumed(resumed.experiment(), experiment)
@@ -92,6 +102,7 @@ def run(words: list[str]) -> None:
         options={
             "reference": command.reference,
             "evaluation_episodes": command.evaluation_episodes,
+            "true_reward": command.true_reward,
             "tracker": command.tracker,
             "callback": command.callback,
         },
@@ -100,6 +111,9 @@ def run(words: list[str]) -> None:
     experiment = folder.experiment() if resumed is None else experiment
     if in_job():
         print(f"run folder: {folder.path}")
+    if command.true_reward:
+        _train_expert(experiment, folder, resumed is not None, command.evaluation_episodes)
+        return
     with resumable(folder), Progress(experiment) as progress:
         progress.on_stage("starting Ray")
         start_ray(cpus=2 + experiment.ppo.num_env_runners + experiment.ppo.num_learners)
@@ -112,6 +126,28 @@ def run(words: list[str]) -> None:
             evaluation_episodes=command.evaluation_episodes,
             callbacks=[*callbacks, *(kind() for kind in TRACKERS[command.tracker]), progress],
         )
+
+
+def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episodes: int) -> None:
+    """Train on the true reward, with a progress bar, and print the outcome."""
+    from rlhf_ray.runs.expert import train_expert
+    from rlhf_ray.runs.train import start_ray
+
+    def watch(metrics: dict[str, Any]) -> None:
+        mean = metrics["true_return_mean"]
+        bar.show(metrics["env_steps"], "" if mean is None else f"mean true return {mean:.2f}")
+
+    with resumable(folder), Counting("env steps", experiment.total_env_steps) as bar:
+        start_ray(cpus=1 + experiment.ppo.num_env_runners + experiment.ppo.num_learners)
+        outcome = train_expert(experiment, folder, resume=resume, evaluation_episodes=episodes, watch=watch)
+    if outcome.random is None or outcome.reference is None:
+        print(f"stopped after {outcome.env_steps} steps; resume with `rlhf-ray train --resume {folder.path}`")
+        return
+    print(
+        f"{folder.path}: mean true return {outcome.reference.true_return_mean:.1f} after {outcome.env_steps} steps on the "
+        f"true reward (random actions: {outcome.random.true_return_mean:.1f}); record it with "
+        f"`rlhf-ray record {folder.path} --out FOLDER`"
+    )
 
 
 def _callbacks(names: Sequence[str], resumed: RunFolder | None) -> list[Callback]:

@@ -32,7 +32,8 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
 
     Vectors: two separate tanh networks; observations with finite bounds are scaled to [-1, 1]. Images: one shared
     convolutional encoder, which divides by 255 itself, so that images stay uint8 up to here. Weights are orthogonal, with a
-    small last layer of the policy (Andrychowicz et al. 2021, "What matters in on-policy RL").
+    small last layer of the policy (Andrychowicz et al. 2021, "What matters in on-policy RL"); the encoder of impala has Glorot's
+    uniform weights and zero biases, as in the published Procgen agents.
 
     ``model_config`` holds ``network``, ``hidden`` and ``initial_log_std`` of `PPOSettings`.
     """
@@ -250,7 +251,14 @@ def _image_encoder(network: PolicyNetwork, shape: tuple[int, ...]) -> tuple[nn.M
         raise SettingError(
             f"ppo.network is {network!r}, but images of {height}x{width} pixels are too small for it; use images of 36x36 or more."
         ) from error
-    return nn.Sequential(body, _linear(flat, features, math.sqrt(2.0)), nn.ReLU()), features
+    encoder = nn.Sequential(body, _linear(flat, features, math.sqrt(2.0)), nn.ReLU())
+    if network == "impala":
+        for name, parameter in encoder.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.xavier_uniform_(parameter)
+    return encoder, features
 
 
 class _ImpalaBlock(nn.Module):

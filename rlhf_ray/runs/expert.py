@@ -1,0 +1,130 @@
+"""Train an expert: PPO on the true reward, in a run folder whose policy can be evaluated, recorded and resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
+
+from rlhf_ray.actors.ray_internals import hush_ray
+from rlhf_ray.data.atomic import append
+from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
+from rlhf_ray.data.plain import plain
+from rlhf_ray.measure.true_return import evaluate
+from rlhf_ray.rllib.env_runner import raise_fault
+from rlhf_ray.rllib.expert import ExpertPPOConfig
+from rlhf_ray.rllib.metrics import PREFERENCES
+from rlhf_ray.rllib.rllib_internals import forget_env_runners
+from rlhf_ray.rllib.saved_policy import load_policy
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.interruption import Interrupted, interruptible
+from rlhf_ray.runs.outcome import Outcome
+from rlhf_ray.settings import Experiment
+
+Watch = Callable[[dict[str, Any]], None]
+"""Called with the metrics of each iteration."""
+
+
+def train_expert(
+    experiment: Experiment,
+    folder: RunFolder,
+    *,
+    resume: bool = False,
+    evaluation_episodes: int = 20,
+    watch: Watch = lambda metrics: None,
+) -> Outcome:
+    """Train PPO on the true reward with the experiment's policy settings, for whole iterations within its step budget.
+
+    Writes ``metrics.jsonl``, checkpoints and ``result.json``. See `rlhf_ray.rllib.expert` for what it takes from the published
+    agents, and what not.
+
+    Args:
+        experiment: the settings; those of fragments, preferences and reward model are not used.
+        folder: a new run folder; with ``resume``, the folder of the run to resume.
+        resume: continue from the newest complete checkpoint.
+        evaluation_episodes: number of episodes of the final evaluation.
+        watch: called after each iteration.
+
+    Returns:
+        The outcome. ``reference`` is the expert's true return.
+    """
+    config = ExpertPPOConfig.from_experiment(experiment)
+    with interruptible() as interrupted:
+        with interrupted.at_once():
+            algorithm = config.build_algo()
+        try:
+            if resume and (checkpoint := last_checkpoint(folder.checkpoints)) is not None:
+                algorithm.restore_from_path(str(checkpoint))
+            folder.go_back_to(algorithm.training_iteration)
+            started = time.perf_counter() - folder.last_metrics().get("seconds", 0.0)
+            iterations = experiment.total_env_steps // experiment.ppo.iteration_env_steps
+            while algorithm.training_iteration < iterations and not interrupted():
+                try:
+                    with interrupted.at_once():
+                        result = algorithm.train()
+                except Interrupted:
+                    hush_ray()
+                    forget_env_runners(algorithm.env_runner_group)  # otherwise `stop` waits for their rollouts
+                    break
+                raise_fault(algorithm.config.faults)
+                metrics = _metrics(result) | {"seconds": time.perf_counter() - started}
+                append(folder.metrics, (json.dumps(metrics) + "\n").encode())
+                watch(metrics)
+                if algorithm.training_iteration % experiment.checkpoint_every == 0:
+                    _save(algorithm, folder)
+            whole = algorithm.training_iteration >= iterations
+            _save(algorithm, folder)
+        finally:
+            algorithm.stop()
+            with contextlib.suppress(OSError):
+                Path(algorithm.logdir).rmdir()  # RLlib's folder under ~/ray_results, which is empty
+        random = trained = None
+        with contextlib.suppress(Interrupted), interrupted.at_once():
+            if whole:
+                env, of = experiment.environment, {"episodes": evaluation_episodes, "seed": experiment.seed}
+                random = evaluate(env, None, **of)
+                trained = evaluate(env, load_policy(folder.checkpoint()).best, **of)
+    last = folder.last_metrics()
+    outcome = Outcome(
+        environment=experiment.environment,
+        seed=experiment.seed,
+        env_steps=last.get("env_steps", 0),
+        comparisons=0,
+        held_out_accuracy=None,
+        random=random,
+        trained=None,
+        reference=trained,
+        normalised=None,
+        train_seconds=last.get("seconds", 0.0),
+        interrupted=trained is None,
+        training_return=last.get("true_return_mean"),
+    )
+    folder.finish(asdict(outcome), interrupted=outcome.interrupted)
+    return outcome
+
+
+def _save(algorithm: Any, folder: RunFolder) -> None:
+    save_checkpoint(folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path, unlisted=PREFERENCES)
+
+
+def _metrics(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the metrics of one iteration, with the names that other runs use."""
+    runners, learner = result[ENV_RUNNER_RESULTS], result[LEARNER_RESULTS][DEFAULT_MODULE_ID]
+    found: dict[str, Any] = plain(
+        {
+            "iteration": result["training_iteration"],
+            "env_steps": int(runners[NUM_ENV_STEPS_SAMPLED_LIFETIME]),
+            "true_return_mean": runners.get("episode_return_mean"),
+            "episode_length_mean": runners.get("episode_len_mean"),
+            "policy_entropy": learner["entropy"],
+            "value_explained_variance": learner["vf_explained_var"],
+        }
+    )
+    return found

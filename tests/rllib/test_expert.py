@@ -1,0 +1,121 @@
+"""Experts: PPO on the true reward, scaled as the published Procgen agents do, resumed and recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
+
+from rlhf_ray import cli, tune_configs
+from rlhf_ray.data.recordings import load_transitions
+from rlhf_ray.measure.true_return import TrueReturn
+from rlhf_ray.rllib.expert import CLIP, ReturnScaled
+from rlhf_ray.rllib.policy import built, policy_spec
+from rlhf_ray.runs import expert
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.policies import newest_policy
+from rlhf_ray.runs.record import Plan, record
+from rlhf_ray.settings import PPOSettings
+from tests.whole_runs import small
+
+
+class Piece:
+    """What the connector needs of RLlib's episode."""
+
+    def __init__(self, name: str, length: int, done: bool):
+        self.id_, self.is_done, self._length = name, done, length
+
+    def __len__(self) -> int:
+        return self._length
+
+
+def test_rewards_are_divided_by_the_deviation_of_discounted_returns_across_batches() -> None:
+    rng = np.random.default_rng(0)
+    rewards = rng.normal(1.0, 3.0, size=600)
+    rewards[50] = 1000.0
+    returns = np.zeros(600)
+    for i in range(600):
+        returns[i] = rewards[i] + (0.9 * returns[i - 1] if i not in (0, 250) else 0.0)
+    scale = ReturnScaled(gamma=0.9)
+    scaled: list[Any] = []
+    # Episode a has 250 steps, b 350; the batches cut them at 100 and 400. Each piece ends with RLlib's masked row.
+    for pieces in ([("a", 0, 100, False)], [("a", 100, 250, True), ("b", 250, 400, False)], [("b", 400, 600, True)]):
+        rows = np.concatenate([np.append(rewards[first:last], 99.0) for _, first, last, _ in pieces])
+        mask = np.concatenate([np.append(np.ones(last - first, bool), False) for _, first, last, _ in pieces])
+        columns = {Columns.REWARDS: torch.tensor(rows), Columns.LOSS_MASK: torch.tensor(mask)}
+        episodes = [Piece(name, last - first + 1, done) for name, first, last, done in pieces]
+        scale(batch={DEFAULT_MODULE_ID: columns}, episodes=episodes)
+        assert not columns[Columns.REWARDS][~columns[Columns.LOSS_MASK]].any()
+        scaled += columns[Columns.REWARDS][columns[Columns.LOSS_MASK]].tolist()
+    np.testing.assert_allclose(scaled[400:], np.clip(rewards[400:] / returns.std(), -CLIP, CLIP), rtol=1e-5)
+    assert max(scaled) <= CLIP
+
+
+def test_presets_have_the_published_batches_and_network() -> None:
+    for name, num_envs in (("hard_500", 256), ("hard", 128), ("easy_200", 128), ("easy", 64)):
+        ppo = tune_configs.load(f"procgen_{name}").experiment.ppo
+        assert (ppo.num_envs, ppo.iteration_env_steps, ppo.minibatch_size * 8) == (
+            num_envs,
+            num_envs * 256,
+            num_envs * 256,
+        )
+    images = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+    module = built(policy_spec(PPOSettings(network="impala")), images, gym.spaces.Discrete(15))
+    weights = dict(module.encoder.named_parameters())
+    assert [tuple(each.shape) for name, each in weights.items() if "first.weight" in name] == [
+        (16, 3, 3, 3),
+        (32, 16, 3, 3),
+        (32, 32, 3, 3),
+    ]
+    assert not any(each.any() for name, each in weights.items() if name.endswith("bias"))
+    full = next(each for name, each in weights.items() if each.shape == (256, 32 * 8 * 8))
+    limit = (6 / (256 + 2048)) ** 0.5  # Glorot's
+    assert 0.99 * limit < float(full.detach().abs().max()) <= limit
+    assert module.actor.weight.norm(dim=1).allclose(torch.full((15,), 0.01))
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_an_expert_is_trained_resumed_and_recorded_by_actors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expert, "evaluate", lambda *_, **__: TrueReturn(1.0, 0.0, 1, 0.0))
+    experiment = small(environment="CartPole-v1")
+    folder = RunFolder.create(tmp_path / "run", experiment, {"true_reward": True})
+    rows: list[Any] = []
+
+    class StoppedError(Exception):
+        pass
+
+    def stop_after_three(metrics: Any) -> None:
+        rows.append(metrics)
+        if len(rows) == 3:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        expert.train_expert(experiment, folder, watch=stop_after_three)
+    assert newest_policy(folder)[1] == 2
+    outcome = expert.train_expert(experiment, folder, resume=True, watch=rows.append)
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 3, 4]
+    assert [row["iteration"] for row in folder.rows()] == [1, 2, 3, 4]
+    assert 2400 <= outcome.env_steps < 2400 + 4 * 4
+    assert folder.finished()
+    assert outcome.reference is not None
+    policy, iteration = newest_policy(folder)
+    assert iteration == 4
+    plan = Plan("CartPole-v1", {"policy": 0.5, "epsilon": 0.5}, env_steps=200, epsilon=0.5, policy=policy.maker())
+    record(plan, tmp_path / "alone")
+    record(plan, tmp_path / "actors", actors=2)
+    alone, actors = (load_transitions(tmp_path / name) for name in ("alone", "actors"))
+    np.testing.assert_array_equal(alone.observations, actors.observations)
+    greedy = alone[alone.columns["policy"] == "policy"]
+    np.testing.assert_array_equal(greedy.actions, policy.best(greedy.observations))
+
+
+def test_what_an_expert_does_not_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["train", "cartpole", "--true-reward", "--reference"])
+    assert "--true-reward learns no reward from people or clips; leave out --reference" in capsys.readouterr().err

@@ -1,0 +1,12 @@
+"""Procgen, hard levels: an expert as published (`hard` of the train-procgen code): 128 environments, 200,000,000 steps.
+
+For `rlhf-ray train procgen_hard --true-reward`; see `procgen_hard_500`, whose other settings it has.
+"""
+
+from __future__ import annotations
+
+from rlhf_ray.tune_configs.procgen_hard_500 import procgen, search_space
+
+__all__ = ["experiment", "search_space"]
+
+experiment = procgen("hard", num_envs=128, total_env_steps=200_000_000)

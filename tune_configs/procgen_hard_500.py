@@ -1,0 +1,55 @@
+"""Procgen, hard levels: an expert as published (`hard-500` of the train-procgen code): 256 environments, 200,000,000 steps.
+
+For `rlhf-ray train procgen_hard_500 --true-reward` and then `rlhf-ray record`; without --true-reward, it learns from
+comparisons with the same policy settings. Choose the game with --environment procgen/GAME-hard. What RLlib does otherwise than the
+published code: `rlhf_ray.rllib.expert`. Needs a GPU; a million steps take hours on a CPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rlhf_ray.settings import Experiment, PPOSettings
+from rlhf_ray.tune_configs.coinrun import experiment as of_coinrun
+
+
+def procgen(mode: str, num_envs: int, total_env_steps: int) -> Experiment:
+    """Return the published settings, in which the number of environments varies and each iteration has 8 minibatches.
+
+    Args:
+        mode: "easy" or "hard".
+        num_envs: environments, each of which takes 256 steps per iteration.
+        total_env_steps: the published budget.
+    """
+    ppo = PPOSettings(
+        network="impala",
+        num_envs=num_envs,
+        rollout_length=256,
+        minibatch_size=num_envs * 256 // 8,
+        epochs=3,
+        learning_rate=5e-4,
+        final_learning_rate=0.0,  # linear decay
+        gamma=0.999,
+        gae_lambda=0.95,
+        clip=0.2,
+        entropy_coefficient=0.01,
+        value_coefficient=0.25,  # published: 0.5, of half the squared error; RLlib's loss has no half
+        max_grad_norm=0.5,
+    )
+    return dataclasses.replace(
+        of_coinrun, environment=f"procgen/coinrun-{mode}", total_env_steps=total_env_steps, ppo=ppo
+    )
+
+
+experiment = procgen("hard", num_envs=256, total_env_steps=200_000_000)
+
+
+def search_space() -> dict[str, Any]:
+    """The search space of `rlhf-ray tune procgen_hard_500`."""
+    from ray import tune  # slow import that training does not need
+
+    return {
+        "ppo.learning_rate": tune.loguniform(1e-4, 1e-3),  # around the published 5e-4
+        "ppo.entropy_coefficient": tune.choice([0.003, 0.01, 0.03]),  # around the published 0.01
+    }
