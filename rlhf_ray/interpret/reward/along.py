@@ -194,16 +194,18 @@ def draw(
         marks: events, drawn below the curves.
         with_changes: whether to draw change points.
     """
-    figure = Figure(figsize=(5.2 * len(columns), 1.9 * len(episodes) + 0.5), layout="constrained")
+    width, height = 5.2 * len(columns), 1.9 * len(episodes) + 0.6
+    figure = Figure(figsize=(width, height))
     axes = figure.subplots(len(episodes), len(columns), squeeze=False, sharex="row")
+    figure.subplots_adjust(0.5 / width, 0.65 / height, 1 - 0.1 / width, 1 - 0.25 / height, 0.12, 0.35)
     for row, episode in zip(axes, episodes, strict=True):
         at = np.flatnonzero(data.episodes == episode)[:LONGEST]
         for ax, (title, curves) in zip(row, columns.items(), strict=True):
             _draw_episode(ax, data.steps[at], {name: of[at] for name, of in curves.items()}, with_changes)
             _draw_marks(ax, data.steps[at], {name: of[at] for name, of in marks.items()})
             ax.set_title(f"{title}, episode {episode}", fontsize=9, loc="left")
-    handles = {h.get_label(): h for ax in axes[:, :].flat for h in ax.get_legend_handles_labels()[0]}
-    figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=6, fontsize=8, frameon=False)
+    handles = {h.get_label(): h for ax in axes.flat for h in ax.get_legend_handles_labels()[0]}
+    figure.legend(handles=list(handles.values()), loc="lower center", ncols=6, fontsize=8, frameon=False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=80, metadata={"Software": None})
     return buffer.getvalue()

@@ -239,7 +239,7 @@ def test_the_section_says_what_is_ignored_and_is_the_same_twice():
     assert {picture.name for picture in found.pictures} == ALWAYS
 
 
-def test_a_gradient_that_misses_what_matters_gets_a_warning():
+def test_a_gradient_that_misses_what_matters_is_not_to_be_trusted():
     class Step(TorchReward):
         """Steps with feature 0, slides with the others a little: the gradient sees only the slide."""
 
@@ -249,14 +249,18 @@ def test_a_gradient_that_misses_what_matters_gets_a_warning():
             self.inputs = frozenset(("next_state",))
 
         def member_tensor(self, observations, actions, next_observations, terminated):
-            return (torch.sigmoid(200.0 * next_observations[:, 0]) + 0.01 * next_observations[:, 1:].sum(1))[None]
+            return (torch.sigmoid(2000.0 * next_observations[:, 0]) + 0.01 * next_observations[:, 1:].sum(1))[None]
 
     reward = Step()
-    found = section.look(Subject(reward, steps_for(reward, 300), regions=regions_of(VECTOR), effort=0.5))
-    assert any(each.kind == "warning" and each.text.startswith("Don't trust the gradient") for each in found.statements)
-    crossed = {picture.name: picture.crossed_out for picture in found.pictures}
-    assert crossed["saliency"]
-    assert crossed["occlusion_donor"] is None
+    background = background_for(reward)
+    judge = Judge(background, background.data[:20])
+    judged = judge.judge(METHODS["saliency"])
+    assert judged.crossed_out.startswith("It ranks the parts otherwise")
+    ablation, gradient = section.gradient_against_intervention(background, judge, {"saliency": judged.maps})
+    assert ablation > 0.6
+    assert gradient < 0.05
+    assert section.distrust(ablation, gradient).startswith("Don't trust the gradient")
+    assert section.distrust(ablation, 0.5) is None
 
 
 def test_rank_correlation_of_a_constant_is_zero():
