@@ -28,6 +28,8 @@ SIMILAR = 0.5
 """Rank correlation with the maps of a network that learned nothing from which a map is not about this reward."""
 AGREEMENT = 0.4
 """Least rank correlation with interventions."""
+FIRST = 7919
+"""Added to the seeds of new networks: with the seed of the reward's own training, they would start from its initial weights."""
 UNTRAINED = PERMUTED = 2
 """Networks that learned nothing: the mean over them is less a matter of luck."""
 
@@ -81,7 +83,7 @@ class Judge:
     @cached_property
     def untrained(self) -> list[RewardFunction]:
         """Networks like the reward's with new weights; empty if there are none."""
-        made = [self.background.reward.fresh(self.background.seed + i) for i in range(UNTRAINED)]
+        made = [self.background.reward.fresh(FIRST + self.background.seed + i) for i in range(UNTRAINED)]
         return [each for each in made if each is not None]
 
     @cached_property
@@ -163,7 +165,7 @@ def learn_permuted(
     Returns:
         The network; None if the reward has no network that can be drawn anew.
     """
-    fresh = background.reward.fresh(background.seed + UNTRAINED + number)
+    fresh = background.reward.fresh(FIRST + background.seed + UNTRAINED + number)
     if not isinstance(fresh, TorchReward) or not list(fresh.module.parameters()):
         return None
     rng = background.rng(f"permuted labels {number}")
