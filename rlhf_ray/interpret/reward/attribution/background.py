@@ -178,6 +178,8 @@ class Background:
 def replaced(steps: Transitions, name: Input, mask: BoolArray, values: Array) -> Transitions:
     """Return ``steps`` with the part ``mask`` of an input replaced by ``values`` ``[n, *shape]``, in the input's own type."""
     own = getattr(steps, FIELDS[name])
+    if own.dtype == bool and values.dtype != bool:
+        values = values > 0.5
     if np.issubdtype(own.dtype, np.integer) and not np.issubdtype(values.dtype, np.integer):
         limits = np.iinfo(own.dtype)
         values = np.clip(np.rint(values), limits.min, limits.max)

@@ -20,6 +20,7 @@ from rlhf_ray.interpret.reward.attribution.interventions import Effects, part_ef
 from rlhf_ray.interpret.reward.attribution.method import Method
 from rlhf_ray.interpret.reward.section import Check
 from rlhf_ray.reward.functions import RewardFunction, TorchReward
+from rlhf_ray.reward.optimizers import Adam
 
 GAP = 0.05
 """Largest gap of a complete map, in standard deviations of the reward."""
@@ -27,8 +28,10 @@ SIMILAR = 0.5
 """Rank correlation with the maps of a network that learned nothing from which a map is not about this reward."""
 AGREEMENT = 0.4
 """Least rank correlation with interventions."""
-UNTRAINED = 2
-"""Untrained networks."""
+FIRST = 7919
+"""Added to the seeds of new networks: with the seed of the reward's own training, they would start from its initial weights."""
+UNTRAINED = PERMUTED = 2
+"""Networks that learned nothing: the mean over them is less a matter of luck."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +76,21 @@ class Judge:
         return part_effects(self.background, self.steps, "typical" if self.background.coded else "donor")
 
     @cached_property
+    def exchanged(self) -> Effects:
+        """As `effects`, exchanged with other steps' in any case."""
+        return part_effects(self.background, self.steps) if self.background.coded else self.effects
+
+    @cached_property
     def untrained(self) -> list[RewardFunction]:
         """Networks like the reward's with new weights; empty if there are none."""
-        made = [self.background.reward.fresh(self.background.seed + i) for i in range(UNTRAINED)]
+        made = [self.background.reward.fresh(FIRST + self.background.seed + i) for i in range(UNTRAINED)]
         return [each for each in made if each is not None]
 
     @cached_property
-    def permuted(self) -> RewardFunction | None:
-        """A network like the reward's that learned its rewards, permuted; None if it can't be trained."""
-        return learn_permuted(self.background, self.updates)
+    def permuted(self) -> list[RewardFunction]:
+        """Networks like the reward's that learned its rewards, permuted; empty if none can be trained."""
+        made = [learn_permuted(self.background, self.updates, i) for i in range(PERMUTED)]
+        return [each for each in made if each is not None]
 
     def judge(self, method: Method) -> Judged:
         """Compute a method's maps and check them."""
@@ -93,9 +102,7 @@ class Judge:
         checks = [self._completeness(method, maps)] if method.complete else []
         checks += [
             self._differs("untrained network", method, sums, self.untrained, "of untrained networks"),
-            self._differs(
-                "permuted labels", method, sums, [self.permuted] if self.permuted else [], "after learning permuted rewards"
-            ),
+            self._differs("permuted labels", method, sums, self.permuted, "after learning permuted rewards"),
             self._agreement(method, sums),
         ]  # fmt: skip
         size = float(np.square(self.effects.signed).mean())
@@ -130,7 +137,8 @@ class Judge:
         name, varies = "agreement with interventions", self.background.varies
         if varies.sum() < 2:
             return Check(name, None, None, f"> {AGREEMENT}", "Fewer than two parts vary in the data.")
-        value = rank_correlation(abs(sums[:, varies]), self.effects.size[:, varies])
+        effects = self.exchanged if method.name == "occlusion_donor" else self.effects
+        value = rank_correlation(abs(sums[:, varies]), effects.size[:, varies])
         says = f"It ranks the parts otherwise than exchanging them does (rank correlation {value:.2f})."
         return Check(name, value > AGREEMENT, value, f"> {AGREEMENT}", "" if value > AGREEMENT else says)
 
@@ -143,21 +151,29 @@ def rank_correlation(one: FloatArray, other: FloatArray) -> float:
     return float(np.corrcoef(*ranks)[0, 1])
 
 
-def learn_permuted(background: Background, updates: int = 150, batch: int = 64) -> RewardFunction | None:
+def learn_permuted(
+    background: Background, updates: int = 150, number: int = 0, batch: int = 64
+) -> RewardFunction | None:
     """Train a new network of the reward's architecture to predict the reward's values, permuted among the steps.
+
+    Args:
+        background: reward and data.
+        updates: gradient steps.
+        number: tells several such networks apart.
+        batch: steps per gradient step.
 
     Returns:
         The network; None if the reward has no network that can be drawn anew.
     """
-    fresh = background.reward.fresh(background.seed + UNTRAINED)
+    fresh = background.reward.fresh(FIRST + background.seed + UNTRAINED + number)
     if not isinstance(fresh, TorchReward) or not list(fresh.module.parameters()):
         return None
-    rng = background.rng("permuted labels")
+    rng = background.rng(f"permuted labels {number}")
     data = background.data
     labels = background.reward.of(data)[rng.permutation(len(data))]
     labels = (labels - labels.mean()) / (labels.std() or 1.0)
     weights = list(fresh.module.requires_grad_(True).parameters())
-    optimiser = torch.optim.Adam(weights, lr=1e-3)
+    optimiser = Adam(weights, lr=1e-3)
     for _ in range(updates):
         at = np.sort(rng.choice(len(data), min(batch, len(data)), replace=False))
         error = fresh.member_tensor(*fresh.tensors(data[at])) - torch.as_tensor(labels[at], dtype=torch.float32)

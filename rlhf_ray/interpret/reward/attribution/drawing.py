@@ -83,8 +83,10 @@ def _planes(
     cells = background.regions.layout if background.regions.kind == "cell" else None
     planes = {name: _plane(maps[name]) for name in shown}
     scale = scale_of({name: maps[name] for name in shown})
-    figure = Figure(figsize=(1.7 * len(steps) + 1.0, 1.75 * len(shown) + 0.9), layout="constrained")
+    width, height = 1.7 * len(steps) + 1.2, 1.75 * len(shown) + 0.9
+    figure = Figure(figsize=(width, height))
     axes = figure.subplots(len(shown), len(steps), squeeze=False)
+    figure.subplots_adjust(0.3 / width, 0.45 / height, 1 - 0.9 / width, 1 - 0.4 / height, 0.06, 0.08)
     colours = matplotlib.colormaps["RdBu_r" if signed else "viridis"]
     norm = Normalize(-scale if signed else 0.0, scale)
     for row, name in enumerate(shown):
@@ -109,7 +111,8 @@ def _planes(
             if row == len(shown) - 1:
                 others = [f"{WORDS[of]} {maps[of][column].sum():+.2g}" for of in maps if of not in shown]
                 ax.set_xlabel("\n".join(others), fontsize=8)
-    bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, shrink=0.8, pad=0.01)
+    place = figure.add_axes((1 - 0.8 / width, 0.55 / height, 0.12 / width, 1 - 1.1 / height))
+    bar = figure.colorbar(ScalarMappable(norm, colours), cax=place)
     bar.set_label("reward per " + ("cell" if cells else "pixel"), fontsize=8)
     bar.ax.tick_params(labelsize=7)
     return figure
@@ -131,8 +134,10 @@ def _bars(background: Background, steps: Transitions, captions: Sequence[str], m
     sums = background.part_sums(maps)
     top = np.sort(np.argsort(-np.abs(sums).mean(0), kind="stable")[:BARS])[::-1]
     limit = float(np.abs(sums).max()) * 1.05 or 1.0
-    figure = Figure(figsize=(1.6 * len(steps) + 2.0, 0.24 * len(top) + 1.2), layout="constrained")
+    width, height = 1.6 * len(steps) + 2.6, 0.24 * len(top) + 1.2
+    figure = Figure(figsize=(width, height))
     axes = figure.subplots(1, len(steps), squeeze=False, sharey=True)[0]
+    figure.subplots_adjust(2.5 / width, 0.6 / height, 1 - 0.1 / width, 1 - 0.45 / height, 0.08)
     for column, ax in enumerate(axes):
         values = sums[column, top]
         ax.barh(range(len(top)), values, color=np.where(values >= 0, "#b2182b", "#2166ac"))
@@ -146,14 +151,18 @@ def _bars(background: Background, steps: Transitions, captions: Sequence[str], m
 
 
 def _cross_out(figure: Figure, why: str) -> None:
-    for ends in (([0, 1], [0, 1]), ([0, 1], [1, 0])):
-        figure.add_artist(Line2D(*ends, color=CROSS, linewidth=5, alpha=0.85, transform=figure.transFigure))
-    width = max(30, int(figure.get_figwidth() * 10))
-    text = "Don't trust this: " + why
-    figure.text(
-        0.5, 0.5, "\n".join(textwrap.wrap(text, width)), ha="center", va="center", fontsize=9, color=CROSS,
-        bbox={"facecolor": "white", "edgecolor": CROSS, "alpha": 0.92, "pad": 5},
-    )  # fmt: skip
+    """Cross the figure out and write the reason below it."""
+    width, height = figure.get_size_inches()
+    text = textwrap.wrap("Don't trust this: " + why, max(30, int(width * 13)))
+    below = 0.17 * len(text) + 0.1
+    figure.set_size_inches(width, height + below)
+    share = below / (height + below)
+    for ax in figure.axes:
+        at = ax.get_position()
+        ax.set_position((at.x0, share + at.y0 * (1 - share), at.width, at.height * (1 - share)))
+    for ends in ([share, 1.0], [1.0, share]):
+        figure.add_artist(Line2D([0, 1], ends, color=CROSS, linewidth=5, alpha=0.8, transform=figure.transFigure))
+    figure.text(0.5, share / 2, "\n".join(text), ha="center", va="center", fontsize=9, color=CROSS)
 
 
 def _plane(values: FloatArray) -> FloatArray:

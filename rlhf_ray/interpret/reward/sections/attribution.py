@@ -69,19 +69,11 @@ def look(subject: Subject) -> Section:
     ]
     trust = gradient_against_intervention(background, judge, {each.method.name: each.maps for each in found})
     if trust is not None:
-        ablation, gradient = trust
-        passed = not (ablation >= SHARE and ablation >= TIMES * gradient)
-        says = (
-            f"Don't trust the gradient: replacing the one part that matters most makes {ablation:.0%} of all change, and it has "
-            f"{gradient:.1%} of the gradient."
-        )
-        checks.append(
-            Check(
-                "gradient against intervention", passed, gradient, f"> {ablation / TIMES:.3f}", "" if passed else says
-            )
-        )
-        if not passed:
-            statements.append(Statement("warning", says, ablation))
+        distrusted = distrust(*trust)
+        bound = f"> {trust[0] / TIMES:.3f}" if trust[0] >= SHARE else ""
+        checks.append(Check("gradient against intervention", distrusted is None, trust[1], bound, distrusted or ""))
+        if distrusted:
+            statements.append(Statement("warning", distrusted, trust[0]))
     values = {
         "spread": background.spread,
         "inputs": {name: float(effect) for name, effect in groups.items()},
@@ -140,6 +132,16 @@ def gradient_against_intervention(
         float((of[rows, top] / total[rows]).mean()) for of, total in zip((effects, gradient), totals, strict=True)
     ]
     return shares[0], shares[1]
+
+
+def distrust(ablation: float, gradient: float) -> str | None:
+    """Return why not to trust the gradient, from the shares of `gradient_against_intervention`; None if it may be right."""
+    if ablation < SHARE or ablation < TIMES * gradient:
+        return None
+    return (
+        f"Don't trust the gradient: of all change that replacing single parts makes, {ablation:.0%} comes from the part that "
+        f"matters most, and that part has {gradient:.1%} of the gradient."
+    )
 
 
 def _judged(background: Background, data: Transitions, count: int, rng: np.random.Generator) -> Transitions:

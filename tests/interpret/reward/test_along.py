@@ -1,0 +1,105 @@
+"""Reward along trajectories: change points, events, and planted lags that are found exactly."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.along import change_points, events, lag_of, rescaled, side_by_side
+from rlhf_ray.interpret.reward.section import Subject
+from rlhf_ray.interpret.reward.sections import along as section
+from rlhf_ray.reward.functions import CallableReward
+
+SPACE = gym.spaces.Box(-10, 10, (1,), np.float32)
+
+
+def episodes(rng, count=6, length=60, rewards=None, **columns):
+    n = count * length
+    values = rng.normal(size=(n, 1)).astype(np.float32)
+    return Transitions(
+        values,
+        np.zeros(n, np.int64),
+        values,
+        np.arange(n) % length == length - 1,
+        np.zeros(n) if rewards is None else rewards,
+        np.repeat(np.arange(count), length),
+        np.tile(np.arange(length), count),
+        columns,
+    )
+
+
+@pytest.mark.parametrize("lag", [-3, 0, 1, 7])
+def test_a_planted_lag_is_found_exactly(lag):
+    rng = np.random.default_rng(0)
+    data = episodes(rng)
+    cause = (rng.random(len(data)) < 0.08).astype(float)
+    rewards = 0.1 * rng.normal(size=len(data))
+    for at in np.flatnonzero(cause):
+        if 0 <= at + lag < len(data) and data.episodes[at + lag] == data.episodes[at]:
+            rewards[at + lag] += 1.0
+    found = lag_of(rewards, cause, data.episodes, rng)
+    assert found.steps == lag
+    assert found.significant
+    assert found.correlation > 0.9
+
+
+def test_no_lag_is_found_in_noise_nor_across_episodes():
+    rng = np.random.default_rng(1)
+    data = episodes(rng)
+    assert not lag_of(rng.normal(size=len(data)), data.terminated, data.episodes, rng).significant
+    first = data.steps == 0  # follows each end of an episode by one step, but in another episode
+    assert lag_of(first.astype(float), data.terminated, data.episodes, rng).steps != 1
+
+
+def test_change_points_are_exact():
+    rng = np.random.default_rng(0)
+    values = np.repeat([0.0, 2.0, -1.0], [30, 20, 50])
+    assert change_points(values).tolist() == [30, 50]
+    assert change_points(values + 0.1 * rng.normal(size=100)).tolist() == [30, 50]
+    assert change_points(rng.normal(size=200)).tolist() == []
+    assert change_points(np.zeros(10)).tolist() == []
+    assert change_points(np.zeros(1)).tolist() == []
+
+
+def test_events():
+    rng = np.random.default_rng(0)
+    rewards = np.zeros(360)
+    rewards[::50] = 1.0
+    level = np.repeat(np.arange(36.0), 10)
+    data = episodes(
+        rng, rewards=rewards, **{"state.level": level, "state.noise": rng.normal(size=360), "policy": level}
+    )
+    found = events(data)
+    assert set(found) == {"terminated", "true reward", "state.level"}
+    assert np.flatnonzero(found["state.level"])[:2].tolist() == [10, 20]
+    assert not found["state.level"][60]  # an episode's first step jumps from nowhere
+
+
+def test_rescaled_rewards_have_the_true_ones_scale():
+    true = np.array([0.0, 1.0, 2.0, np.nan])
+    assert rescaled(np.array([10.0, 30.0, 50.0, 70.0]), true) == pytest.approx([0.0, 1.0, 2.0, 3.0])
+    assert rescaled(np.ones(4), true).tolist() == [1.0] * 4
+
+
+def test_the_section_names_a_late_reward_and_draws_the_same_twice():
+    rng = np.random.default_rng(0)
+    data = episodes(rng)
+    true = np.roll(data.next_observations[:, 0], -2).astype(
+        np.float64
+    )  # what the reward shows was rewarded two steps before
+    data = data.with_(rewards=true)
+    reward = CallableReward(lambda o, a, n, d: n[:, 0], SPACE, gym.spaces.Discrete(2))
+    found = section.look(Subject(reward, data))
+    assert next(each.text for each in found.statements if each.kind == "warning").startswith(
+        "The reward follows the true reward 2 steps late"
+    )
+    assert found.pictures[0].image == section.look(Subject(reward, data)).pictures[0].image
+
+
+def test_a_constant_reward_and_single_steps():
+    reward = CallableReward(lambda o, a, n, d: np.zeros(len(o)), SPACE, gym.spaces.Discrete(2))
+    subject = Subject(reward, episodes(np.random.default_rng(0)))
+    assert section.look(subject).statements[0].text == "The reward is the same at every step of every episode."
+    single = Subject(reward, episodes(np.random.default_rng(0), 20, 1))
+    assert section.unsuitable(single) == "The data are single steps, not episodes."
+    assert side_by_side(subject, {"before": np.arange(360.0), "after": np.ones(360)}).startswith(b"\x89PNG")
