@@ -159,8 +159,8 @@ def planted(seed: int) -> list[Row]:
 
     def texts(function: Callable[..., Array], data: Transitions, space: gym.Space[Any]) -> str:
         reward = CallableReward(function, space, choice)
-        section = shortcuts.look(Subject(reward, data, regions=regions_of(space), seed=seed, effort=0.5))
-        return " ".join(each.text for each in section.statements)
+        subject = Subject(reward, data, regions=regions_of(space), seed=seed, effort=0.5)
+        return " ".join(each.text for each in shortcuts.statements(subject, *shortcuts.measure(subject)))
 
     def row(id_: str, what: str, said: str, *words: str) -> Row:
         found = all(word in said for word in words)

@@ -29,7 +29,7 @@ class Association:
     rest: float
 
 
-def association(pairs: Pairs, regions: Regions, mask: BoolArray, most: int = 400) -> Association | None:
+def association(pairs: Pairs, regions: Regions, mask: BoolArray, most: int = 300) -> Association | None:
     """Measure how well a part, and everything else, predict the true reward of the pairs' steps.
 
     Returns:
@@ -58,7 +58,7 @@ def predicted(numbers: FloatArray, truth: FloatArray, episodes: IntArray) -> flo
         return 0.0
     guess = np.zeros(len(truth))
     for train, test in GroupKFold(3).split(numbers, truth, episodes):
-        forest = ExtraTreesRegressor(24, min_samples_leaf=2, max_features=0.5, random_state=0, n_jobs=1)
+        forest = ExtraTreesRegressor(12, min_samples_leaf=2, max_features=0.5, random_state=0, n_jobs=1)
         guess[test] = forest.fit(numbers[train], truth[train]).predict(numbers[test])
     return float(1 - np.mean((guess - truth) ** 2) / np.var(truth))
 

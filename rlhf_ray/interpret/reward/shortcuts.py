@@ -277,7 +277,7 @@ class _Search:
 
         If that takes many more than those that stand out, such as the many places where an agent may be, only these are returned.
         """
-        clear = set(np.flatnonzero(intervals[:, 0] > 0.1).tolist())
+        clear = set(np.flatnonzero(intervals[:, 0] > NOTHING).tolist())
         if self.regions.kind == "feature":
             return sorted(clear | set(self.sufficient(everything, moves)))
         leaders = {i for i in clear if moves[i] >= 0.4 * moves.max()}

@@ -14,6 +14,7 @@ from rlhf_ray.interpret.reward.exchange import Effect
 from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
 from rlhf_ray.interpret.reward.shortcuts import NOTHING, Cause, Findings, find
 from rlhf_ray.interpret.reward.strata import Comparison, Stratum, best_lag, compare, correlation
+from rlhf_ray.interpret.reward.truth import true_reward
 
 NAME = "shortcuts"
 TITLE = "What moves the reward"
@@ -29,27 +30,45 @@ def unsuitable(subject: Subject) -> str | None:
 
 def look(subject: Subject) -> Section:
     """Exchange everything, and report what moves the reward."""
-    image = subject.regions is not None and subject.regions.kind == "patch"
-    effort = float(np.clip(subject.effort, 0.1, 10))
-    data = episodes(subject.data, int(STEPS * effort / (4 if image else 1)), subject.rng("shortcuts: data"))
-    count = max(60, round((160 if image else 1000) * effort))
-    found = find(subject.reward, data, subject.regions, subject.rng("shortcuts"), pairs=count)
-    beside = compare(subject.reward, data, subject.regions)
+    data, found, beside = measure(subject)
     if found.constant:
-        text = f"The reward is the same on all {len(data)} steps ({subject.reward.of(data).mean():.3g}): it rewards nothing."
-        check = Check("the reward varies", False, 0.0, "standard deviation > 0", text)
-        return Section(NAME, TITLE, [Statement("warning", text, 10.0)], [check], values={"constant": True})
-    statements = [*_rewards(found), *_ignores(found, subject), *_warnings(found), *_lags(found, beside, data)]
-    statements += _differences(beside) if beside is not None else []
+        (said,) = statements(subject, data, found, beside)
+        check = Check("the reward varies", False, 0.0, "standard deviation > 0", said.text)
+        return Section(NAME, TITLE, [said], [check], values={"constant": True})
     return Section(
         NAME,
         TITLE,
-        statements,
+        statements(subject, data, found, beside),
         list(_checks(found, beside)),
         list(_tables(found, beside)),
         list(_pictures(subject, data, found, beside)),
         _values(found, beside),
     )
+
+
+def measure(subject: Subject) -> tuple[Transitions, Findings, Comparison | None]:
+    """Return the steps looked at, what moves the reward, and how it compares with the true one."""
+    image = subject.regions is not None and subject.regions.kind == "patch"
+    effort = float(np.clip(subject.effort, 0.1, 10))
+    data = episodes(subject.data, int(STEPS * effort / (4 if image else 1)), subject.rng("shortcuts: data"))
+    count = max(60, round((160 if image else 1000) * effort))
+    found = find(
+        subject.reward, data, subject.regions, subject.rng("shortcuts"), pairs=count, truth=true_reward(subject)
+    )
+    return data, found, compare(subject.reward, data, subject.regions)
+
+
+def statements(subject: Subject, data: Transitions, found: Findings, beside: Comparison | None) -> list[Statement]:
+    """Say what `measure` found."""
+    if found.constant:
+        mean = float(subject.reward.of(data).mean())
+        return [
+            Statement(
+                "warning", f"The reward is the same on all {len(data)} steps ({mean:.3g}): it rewards nothing.", 10.0
+            )
+        ]
+    said = [*_rewards(found), *_ignores(found, subject), *_warnings(found), *_lags(found, beside, data)]
+    return said + (_differences(beside) if beside is not None else [])
 
 
 def episodes(data: Transitions, most: int, rng: np.random.Generator) -> Transitions:

@@ -1,0 +1,201 @@
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from PIL import Image
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.envs import make_env
+from rlhf_ray.envs.gridworld import AGENT, GOAL, OBJECTS, WALL
+from rlhf_ray.interpret.reward.counterfactuals import Counterfactual, automatic, evaluate, evaluate_folder, read_edits
+from rlhf_ray.interpret.reward.edits import (
+    Add,
+    Blur,
+    Copy,
+    Duplicate,
+    Exchange,
+    Fill,
+    Move,
+    Remove,
+    SetTo,
+    Swap,
+    edited,
+)
+from rlhf_ray.interpret.reward.regions import regions_of
+from rlhf_ray.interpret.reward.section import Subject
+from rlhf_ray.interpret.reward.sections import counterfactuals as section
+from rlhf_ray.reward.functions import CallableReward
+
+NAME = "rlhf_ray/CoinFlip-v0"
+ENV = make_env(NAME).unwrapped
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    rows = []
+    for episode in range(40):
+        before, _ = ENV.reset(seed=episode)
+        for number in range(60):
+            action = ENV.expert(rng)
+            after, reward, terminated, *_ = ENV.step(action)
+            rows.append((before, action, after, terminated, reward, episode, number))
+            before = after
+            if terminated:
+                break
+    return Transitions(*(np.array(column) for column in zip(*rows, strict=True)))
+
+
+def grid_reward(function):
+    return CallableReward(function, ENV.observation_space, ENV.action_space)
+
+
+absence = grid_reward(lambda o, a, p, d: 1.0 - (p == GOAL).sum(1))
+
+
+def apply(steps, *edits):
+    return edited(steps, edits, np.random.default_rng(0))[0]
+
+
+def test_edits_of_grids_change_objects_and_nothing_else(data):
+    steps = data[data.rewards == 0]
+    assert not (apply(steps, Remove(GOAL)).observations == GOAL).any()
+    assert (apply(steps, Remove(GOAL, when="next_state")).observations == steps.observations).all()
+    added = apply(steps, Add(GOAL, count=2))
+    new = (added.observations == GOAL) & (steps.observations != GOAL)
+    assert (new.sum(1) == 2).all()
+    assert (new == ((added.next_observations == GOAL) & (steps.next_observations != GOAL))).all()  # same places in both
+    assert (steps.observations[new] == 0).all()
+    moved = apply(steps, Move(AGENT, to=60))
+    assert (np.argwhere(moved.next_observations == AGENT)[:, 1] == 60).all()
+    somewhere = apply(steps, Move(AGENT))
+    assert ((somewhere.observations == AGENT).sum(1) == 1).all()
+    assert ((somewhere.observations == AGENT) != (steps.observations == AGENT)).any(1).all()
+    swapped = apply(steps, Swap(AGENT, GOAL))
+    assert ((swapped.observations == AGENT) == (steps.observations == GOAL)).all()
+    none_left = apply(steps, Remove(GOAL))
+    assert (apply(none_left, Duplicate(GOAL)).observations == none_left.observations).all()
+    assert ((apply(steps, Duplicate(GOAL)).observations == GOAL).sum(1) == 2).all()
+
+
+def test_edits_of_images_and_vectors():
+    images = np.random.default_rng(0).integers(0, 255, (3, 16, 16, 2)).astype(np.uint8)
+    rest = (np.zeros(3, int), images, np.zeros(3, bool), np.zeros(3), np.arange(3), np.zeros(3, int))
+    steps = Transitions(images, *rest)
+    filled = apply(steps, Fill((0, 4), (2, 5), (7.0, 9.0), when="state"))
+    assert (filled.observations[:, 0:4, 2:5] == (7, 9)).all()
+    assert (filled.observations[:, 4:] == images[:, 4:]).all()
+    assert (filled.next_observations == images).all()
+    copied = apply(steps, Copy((0, 4), (0, 4), (14, 3))).observations
+    assert (copied[:, 14:, 3:7] == images[:, :2, :4]).all()
+    blurred = apply(steps, Blur((4, 12), (4, 12))).observations
+    assert blurred[:, 6:10, 6:10].std() < 0.5 * images[:, 6:10, 6:10].std()
+    assert (blurred[:, :4] == images[:, :4]).all()
+    vectors = np.arange(9, dtype=np.float32).reshape(3, 3)
+    steps = Transitions(vectors, np.zeros(3, int), vectors, *rest[2:])
+    assert (apply(steps, SetTo(1, 5.0)).next_observations[:, 1] == 5).all()
+    exchanged = apply(steps, Exchange(2)).observations
+    assert sorted(exchanged[:, 2]) == sorted(vectors[:, 2])
+    assert (exchanged[:, :2] == vectors[:, :2]).all()
+
+
+def test_expected_and_given_rewards(data):
+    cases = [
+        Counterfactual("as it is", on="rewarded"),
+        Counterfactual("one of two", (Add(GOAL, at=(12, 108)),), on="rewarded"),
+        Counterfactual("gone", (Remove(GOAL, when="next_state"),), "unchanged", on="ordinary"),
+        Counterfactual("no such object", (Remove(9.0),), 0),
+    ]
+    outcomes = evaluate(absence, data, cases, np.random.default_rng(0), grid=ENV.grid, truth=ENV.ground_truth())
+    assert [(o.expected, o.given) for o in outcomes[:3]] == [(1, 1), (1, 0), (0, 1)]
+    assert outcomes[2].error == 1
+    assert (outcomes[3].steps, outcomes[3].error) == (0, None)
+
+
+def test_the_report_says_that_disappearance_is_rewarded(data):
+    found = section.look(Subject(absence, data, environment=NAME, regions=regions_of(ENV.observation_space, ENV.grid)))
+    text = " ".join(each.text for each in found.statements)
+    assert "It rewards the disappearance of the goal, not reaching it" in text
+    assert found.checks[0].passed is False
+    json.dumps(found.values, allow_nan=False)
+
+
+def test_the_true_reward_passes_and_a_constant_is_called_constant(data):
+    regions = regions_of(ENV.observation_space, ENV.grid)
+    cases = automatic(data, ENV.grid, OBJECTS)
+    right = section.look(Subject(ENV.ground_truth(), data, environment=NAME, regions=regions), cases)
+    assert right.checks[0].passed
+    assert not right.statements
+    steady = section.look(Subject(grid_reward(lambda o, a, p, d: np.zeros(len(o))), data, regions=regions))
+    assert [each.kind for each in steady.statements] == ["ignores"]
+    assert not any(f"object {WALL}" in case.name for case in automatic(data, ENV.grid))  # walls never move
+    assert section.unsuitable(Subject(absence, data, regions=regions_of(ENV.observation_space))) is not None
+
+
+def test_cases_are_read_from_json(tmp_path, data):
+    path = tmp_path / "edits.json"
+    case = {"name": "gone", "edits": [{"edit": "remove", "object": "goal", "when": "next_state"}], "expected": 0}
+    path.write_text(json.dumps([case, {"edits": [{"edit": "add", "object": 3, "at": [12, 108]}], "on": "ordinary"}]))
+    cases = read_edits(path, OBJECTS)
+    assert cases[0] == Counterfactual("gone", (Remove(3.0, when="next_state"),), 0)
+    assert cases[1].edits == (Add(3.0, at=(12, 108)),)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "must be a list of cases"),
+        ('[{"edits": [{"edit": "explode"}]}]', "one of add, blur"),
+        ('[{"edits": [{"edit": "remove"}]}]', "needs object"),
+        ('[{"edits": [{"edit": "remove", "object": "gaol"}]}]', "'gaol'; it must be one of wall, agent, goal, key"),
+        ('[{"edits": [{"edit": "remove", "object": 3, "when": "later"}]}]', "'later'; it must be one of 'both'"),
+        ('[{"edits": [{"edit": "fill", "rows": [1], "columns": [0, 1], "value": 0}]}]', "must be a list of numbers"),
+        ('[{"edits": [{"edit": "add", "object": 3, "colour": 1}]}]', "has no 'colour'"),
+        ('[{"edits": [], "expected": "high"}]', 'it must be a number, "unchanged" or null'),
+        ('[{"edits": [], "on": "fridays"}]', "on is"),
+        ("[3]", "a case must be an object"),
+    ],
+)
+def test_wrong_cases_get_one_line(tmp_path, text, words):
+    path = tmp_path / "edits.json"
+    path.write_text(text)
+    with pytest.raises(SettingError) as error:
+        read_edits(path, OBJECTS)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_edits_that_do_not_fit_get_one_line(data):
+    for edit, words in ((SetTo(0, 1.0), "which is for vectors"), (Add(3.0, at=(500,)), "from 0 to 120")):
+        with pytest.raises(SettingError, match=words):
+            evaluate(absence, data, [Counterfactual("wrong", (edit,))], np.random.default_rng(0), grid=ENV.grid)
+
+
+def test_folders_of_pictures(tmp_path):
+    space = gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
+    reward = CallableReward(lambda o, a, p, d: p[:, 0, 0, 0] - o[:, 0, 0, 0] + a, space, gym.spaces.Discrete(2))
+    for path, red in (("same/a.png", 9), ("same/b.png", 7), ("moved/1/obs.png", 1), ("moved/1/next_obs.png", 5)):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((16, 16, 3), red, np.uint8)).save(tmp_path / path)
+    rows = evaluate_folder(reward, tmp_path)
+    assert [(row.type, row.action, row.mean, row.pictures) for row in rows] == [
+        ("moved", "0", 4, 1),
+        ("moved", "1", 5, 1),
+        ("same", "0", 0, 2),
+        ("same", "1", 1, 2),
+    ]
+    Image.fromarray(np.zeros((8, 16, 3), np.uint8)).save(tmp_path / "same" / "c.png")
+    with pytest.raises(SettingError, match=r"c\.png is 8 x 16; the reward takes 16 x 16"):
+        evaluate_folder(reward, tmp_path)
+    Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / "same" / "c.png")
+    with pytest.raises(SettingError, match=r"has 1 channels of uint8; the reward takes 3"):
+        evaluate_folder(reward, tmp_path)
+    (tmp_path / "same" / "c.png").write_bytes(b"no picture")
+    with pytest.raises(SettingError, match="as PNG"):
+        evaluate_folder(reward, tmp_path)
+    (tmp_path / "moved" / "1" / "obs.png").unlink()
+    with pytest.raises(SettingError, match=r"obs\.png is missing"):
+        evaluate_folder(reward, tmp_path)

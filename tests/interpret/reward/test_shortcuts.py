@@ -1,0 +1,213 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.exchange import Pairs, Part, auc, levelled, moments, split_at, stack
+from rlhf_ray.interpret.reward.regions import regions_of
+from rlhf_ray.interpret.reward.section import Subject
+from rlhf_ray.interpret.reward.sections import shortcuts as section
+from rlhf_ray.interpret.reward.shortcuts import find
+from rlhf_ray.interpret.reward.strata import compare
+from rlhf_ray.reward.functions import CallableReward, TableReward
+
+VECTORS, ACTIONS = gym.spaces.Box(-9, 9, (4,)), gym.spaces.Discrete(3)
+IMAGES = gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
+
+
+def steps(observations, following, truth=None, length=20, terminated=None):
+    n = len(observations)
+    number = np.arange(n) % length
+    return Transitions(
+        observations,
+        np.random.default_rng(9).integers(0, 3, n),
+        following,
+        number == length - 1 if terminated is None else terminated,
+        np.full(n, np.nan) if truth is None else np.asarray(truth, float),
+        np.arange(n) // length,
+        number,
+    )
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    rng = np.random.default_rng(0)
+    states, after = rng.normal(size=(2, 600, 4)).astype(np.float32)
+    return steps(states, after, states[:, 0])
+
+
+@pytest.fixture(scope="module")
+def images():
+    rng = np.random.default_rng(0)
+    states, after = rng.integers(0, 40, (2, 240, 16, 16, 3)).astype(np.uint8)
+    hit = rng.random(240) < 0.25
+    after[hit, 14, 3, 1] = 250
+    after[hit, 5:8, 5:8] = 200
+    return steps(states, after, hit)
+
+
+def vector_reward(function):
+    return CallableReward(function, VECTORS, ACTIONS)
+
+
+def told(reward, data, **options):
+    regions = regions_of(reward.observation_space)
+    return section.look(Subject(reward, data, regions=regions, effort=0.2, **options))
+
+
+def said(reward, data):
+    subject = Subject(reward, data, regions=regions_of(reward.observation_space), effort=0.2)
+    return " ".join(each.text for each in section.statements(subject, *section.measure(subject)))
+
+
+def test_the_only_feature_that_counts_is_the_sole_cause_and_the_others_are_ignored(vectors):
+    reward = vector_reward(lambda o, a, p, d: p[:, 2] ** 3)
+    found = find(reward, vectors, regions_of(VECTORS), np.random.default_rng(0), pairs=300)
+    (cause,) = found.causes
+    assert (cause.name, cause.when, cause.effect.sole) == ("feature 2", "in the next state", True)
+    assert cause.curve is not None
+    assert "raises the reward" in cause.curve.words()
+    assert {"the state", "the action", "feature 0", "feature 1", "feature 3"} <= set(found.ignored)
+    assert "the next state" not in found.ignored
+
+
+def test_effects_equal_brute_force(vectors):
+    reward = vector_reward(lambda o, a, p, d: 2 * o[:, 0] + o[:, 1] * p[:, 3])
+    pairs = Pairs(reward, vectors, 300, np.random.default_rng(0))
+    effect = pairs.effect(Part("", state=np.array([True, False, False, False])))
+    own, donor = pairs.own, pairs.donor
+    total = np.mean((pairs.donor_rewards - pairs.rewards) ** 2)
+    change = 2 * (donor.observations[:, 0] - own.observations[:, 0])
+    others = (
+        donor.observations[:, 1] * donor.next_observations[:, 3] - own.observations[:, 1] * own.next_observations[:, 3]
+    )
+    assert effect.moves == pytest.approx(np.sqrt(np.mean(change.astype(float) ** 2) / total), rel=1e-5)
+    assert effect.rest == pytest.approx(np.sqrt(np.mean(others.astype(float) ** 2) / total), rel=1e-5)
+    assert effect.interval[0] < effect.moves < effect.interval[1]
+    assert (own.episodes != donor.episodes).mean() > 0.99
+
+
+def test_features_that_only_count_together_are_found(vectors):
+    text = said(vector_reward(lambda o, a, p, d: np.sign(o[:, 1] * o[:, 3])), vectors)
+    assert "Feature 1 and feature 3 act together" in text
+
+
+def test_cues_that_can_stand_in_for_one_another_are_found():
+    grid = gym.spaces.Box(0, 1, (9,))
+    lit = (np.random.default_rng(0).random(400) < 0.4).astype(np.float32)
+    cells = np.random.default_rng(1).integers(0, 2, (400, 9)).astype(np.float32)
+    cells[:, [0, 4, 8]] = lit[:, None]  # the median of three equal cells: no cell alone changes it
+    reward = CallableReward(lambda o, a, p, d: np.median(p[:, [0, 4, 8]], 1), grid, ACTIONS)
+    data = steps(cells, cells)
+    found = find(reward, data, regions_of(grid, (3, 3)), np.random.default_rng(0), pairs=200)
+    assert found.regions.max() == 0
+    named = {i for cause in found.causes for i in cause.regions}
+    assert named <= {0, 4, 8}
+    assert len(named) == 2
+
+
+def test_a_pixel_in_one_channel_is_named_with_its_moment_and_called_a_possible_shortcut(images):
+    reward = CallableReward(lambda o, a, p, d: (p[:, 14, 3, 1] > 100) * 1.0, IMAGES, ACTIONS)
+    text = said(reward, images)
+    assert "rows 14-14, columns 3-3, channel 1 in the next state" in text
+    assert "is the sole cause" in text
+    assert "may be a shortcut" in text
+
+
+def test_the_background_colour_is_named(images):
+    colours = np.where(images.rewards[:, None] > 0, (0, 90, 0), (90, 0, 0)).astype(np.uint8)
+    painted = np.broadcast_to(colours[:, None, None], (240, 16, 16, 3)).copy()
+    painted[:, 2:5, 2:5] = images.next_observations[:, 2:5, 2:5]
+    reward = CallableReward(lambda o, a, p, d: (np.median(p[..., 1], (1, 2)) > 50) * 1.0, IMAGES, ACTIONS)
+    assert "background colour alone decides" in said(reward, steps(painted, painted, images.rewards))
+
+
+def test_the_frame_of_a_stack_is_named():
+    rng = np.random.default_rng(0)
+    walk = rng.normal(size=(403, 2)).astype(np.float32)
+    stacks = np.concatenate([walk[i : i + 400] for i in range(3)], 1)  # three frames, the newest last
+    following = np.concatenate([walk[i : i + 400] for i in range(1, 4)], 1)
+    space = gym.spaces.Box(-9, 9, (6,))
+    data = steps(stacks, following)
+    assert stack(data) is not None
+    assert len(stack(data)) == 3
+    reward = CallableReward(lambda o, a, p, d: o[:, 2], space, ACTIONS)
+    assert [each.offset for each in moments(data, reward)] == [1, 0, -1, -2]
+    found = find(reward, data, regions_of(space), np.random.default_rng(0), pairs=200)
+    assert found.frames == 3
+    assert [cause.when for cause in found.causes] == ["in the frame 1 step before the state"]
+    newest_first = steps(stacks[:, [4, 5, 2, 3, 0, 1]], following[:, [4, 5, 2, 3, 0, 1]])
+    assert [int(np.flatnonzero(mask)[0]) for mask in stack(newest_first)] == [4, 2, 0]
+    assert stack(steps(walk[:400], walk[1:401])) is None
+
+
+def rare(o, a, p, d):
+    return np.where((o[:, 1] > 1.3) & (a == 1), 8, o[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (rare, ["feature 1 in the state is at least", "action is 1"]),
+        (lambda o, a, p, d: o[:, 0] + 5 * d, ["the step terminates the episode", "too much"]),
+        (lambda o, a, p, d: np.minimum(o[:, 0], 0), ["saturates"]),
+        (lambda o, a, p, d: -o[:, 0], ["the wrong way round"]),
+        (lambda o, a, p, d: o[:, 0] + o[:, 3], ["Feature 3 moves the reward, but tells nothing about the true reward"]),
+        (lambda o, a, p, d: a * 1.0, ["depends on the action alone"]),
+        (lambda o, a, p, d: np.full(len(o), 0.3), ["it rewards nothing"]),
+    ],
+)  # fmt: skip
+def test_where_the_reward_differs_from_the_true_one_is_said(vectors, function, words):
+    text = said(vector_reward(function), vectors)
+    assert all(word in text for word in words), text
+
+
+def test_the_true_reward_itself_has_no_warnings(vectors):
+    found = told(vector_reward(lambda o, a, p, d: o[:, 0]), vectors)
+    assert [each.text for each in found.statements if each.kind == "warning"] == []
+    assert all(check.passed for check in found.checks)
+
+
+@pytest.mark.parametrize("lag", [-2, 0, 1, 3])
+def test_the_lag_between_true_reward_and_reward_is_exact(lag):
+    rng = np.random.default_rng(0)
+    truth = (rng.random(600) < 0.1) * 1.0
+    late = np.roll(truth.reshape(30, 20), lag, 1).reshape(-1, 1).astype(np.float32)
+    data = steps(late, late, truth)
+    reward = CallableReward(lambda o, a, p, d: o[:, 0], gym.spaces.Box(0, 1, (1,)), ACTIONS)
+    assert compare(reward, data, None).lag == lag
+
+
+def test_tables_have_whole_inputs_only():
+    rng = np.random.default_rng(0)
+    data = steps(rng.integers(0, 5, 200), rng.integers(0, 5, 200), rng.random(200))
+    found = section.look(Subject(TableReward(np.arange(5.0), actions=3), data, effort=0.2))
+    assert any("depends on the next state alone" in each.text for each in found.statements)
+
+
+def test_the_same_seed_gives_the_same_bytes(vectors):
+    reward = vector_reward(lambda o, a, p, d: o[:, 0] + 0.1 * p[:, 1])
+    first, second = (told(reward, vectors[:200], seed=3) for _ in range(2))
+    assert first == second
+
+
+def test_parts_exchange_exactly_what_they_say(vectors):
+    own, donor = vectors[:10], vectors[10:20]
+    mask = np.array([True, False, False, True])
+    after = Part("", state=mask, action=True).exchange(own, donor)
+    np.testing.assert_array_equal(after.observations[:, mask], donor.observations[:, mask])
+    np.testing.assert_array_equal(after.observations[:, ~mask], own.observations[:, ~mask])
+    np.testing.assert_array_equal(after.next_observations, own.next_observations)
+    np.testing.assert_array_equal(after.actions, donor.actions)
+    np.testing.assert_array_equal(after.terminated, own.terminated)
+
+
+def test_levels_labels_and_auc():
+    rare = np.zeros(1000)
+    rare[:5] = 1
+    drawn = levelled([rare, rare], 3000, np.random.default_rng(0))
+    assert 0.3 < (drawn < 5).mean() < 0.37  # half of two parts in three
+    assert split_at(rare)[:5].all()
+    assert not split_at(rare)[5:].any()
+    assert auc(np.array([0.0, 1, 1, 2]), np.array([False, False, True, True])) == 0.875
+    assert auc(rare, np.zeros(1000, bool)) == 0.5
