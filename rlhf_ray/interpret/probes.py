@@ -80,7 +80,8 @@ def features(reward: RewardFunction, layer: Layer, data: Transitions) -> FloatAr
     With the positions kept, a probe of an untrained convolution finds every object, because the image itself is still there.
     """
     values = layer.activations(reward, data)
-    return values.reshape(*values.shape[:2], -1).mean(2).astype(np.float64)
+    pooled: FloatArray = values.reshape(*values.shape[:2], -1).mean(2).astype(np.float64)
+    return pooled
 
 
 def probe(

@@ -154,8 +154,9 @@ def fit_prior(data: Transitions, frames: Sequence[Frame], seed: int = 0, steps: 
         schedule.step()
     prior.eval().requires_grad_(False)
     prior.fit_codes(torch.cat([prior.encode_small(part)[0] for part in torch.split(images, 256)]))
+    average = joined(data, frames).float().mean(0) / 255.0
     errors = ((prior(prior.encode(unseen)[0]) - unseen) ** 2).sum()
-    prior.explained = float(1.0 - errors / ((unseen - unseen.mean(0)) ** 2).sum().clamp_min(1e-9))
+    prior.explained = float(1.0 - errors / ((unseen - average) ** 2).sum().clamp_min(1e-9))
     return prior
 
 

@@ -94,9 +94,10 @@ class VisualisationSettings:
         jitter: largest random shift of an image, as a share of its shorter side.
         scale: largest random change of an image's size, relative.
         rotation: largest random rotation of an image, degrees.
-        total_variation: penalty for total variation above the data's mean, in standard deviations of the objective for twice the
-            data's.
-        l2: penalty for the mean squared distance from the start, likewise for a distance of 1 (the full range of a pixel).
+        total_variation: most total variation of an image, in units of the data's mean: images with more lose contrast. None: no
+            limit.
+        l2: penalty for the mean squared distance from the start, in standard deviations of the objective for a distance of 1 (the
+            full range of a pixel).
         pull: for vectors: penalty for a Mahalanobis distance above the data's 95th percentile, likewise for twice that.
     """
 
@@ -109,14 +110,14 @@ class VisualisationSettings:
     jitter: float = 0.06
     scale: float = 0.05
     rotation: float = 5.0
-    total_variation: float = 20.0
+    total_variation: float | None = 1.0
     l2: float = 0.0
     pull: float = 10.0
 
     def unregularised(self) -> VisualisationSettings:
         """Return the same settings with pixels as parameters and nothing that keeps the inputs near the data."""
         return replace(
-            self, parametrisation="pixel", jitter=0.0, scale=0.0, rotation=0.0, total_variation=0.0, l2=0.0, pull=0.0
+            self, parametrisation="pixel", jitter=0.0, scale=0.0, rotation=0.0, total_variation=None, l2=0.0, pull=0.0
         )
 
 
@@ -306,7 +307,8 @@ def _images(
     side = min(begin.shape[1:3])
     move = Transformation(settings.jitter * side, settings.scale, settings.rotation, generator)
     plain = settings.parametrisation == "prior"  # its images are like the data's; moving them would leave the data
-    most = 0.98 * (manifold.mean_variation or 1.0)  # a little below, for the rounding
+    limit = settings.total_variation
+    most = None if limit is None else 0.97 * limit * (manifold.mean_variation or 1.0)  # a little less, for the rounding
     anchor = begin.detach()
     fixed = {"state": starts.observations, "next_state": starts.next_observations}
     fixed_tensors = {name: torch.as_tensor(np.array(of, np.float32)) for name, of in fixed.items()}
@@ -314,12 +316,15 @@ def _images(
     def split(images: Tensor) -> dict[str, Tensor]:
         return dict(zip(frames, images.chunk(len(frames), -1), strict=True))
 
-    def inputs() -> tuple[dict[str, Tensor], Tensor]:
+    def limited() -> Tensor:
         images = image.images()
+        if most is None or plain:
+            return images
+        return torch.cat([_at_most(of, most) for of in split(images).values()], -1)
+
+    def inputs() -> tuple[dict[str, Tensor], Tensor]:
+        images = limited()
         penalty = image.penalty()
-        if settings.total_variation:
-            worst = torch.stack([variation(of) for of in split(images).values()]).amax(0)
-            penalty = penalty + settings.total_variation * (worst / max(most, 1e-6) - 1.0).clamp_min(0.0)
         if settings.l2:
             penalty = penalty + settings.l2 * ((images - anchor) ** 2).mean((1, 2, 3))
         moved = images if plain else move(images)
@@ -327,7 +332,7 @@ def _images(
 
     def finish() -> Transitions:
         with torch.no_grad():
-            made = {name: (255.0 * of).round().to(torch.uint8).numpy() for name, of in split(image.images()).items()}
+            made = {name: (255.0 * of).round().to(torch.uint8).numpy() for name, of in split(limited()).items()}
         return _replaced(starts, made)
 
     return image.parameters, inputs, finish
@@ -368,6 +373,13 @@ def _vectors(
         return _replaced(starts, {name: of.astype(dtype) for name, of in made.items()})
 
     return [logits], inputs, finish
+
+
+def _at_most(images: Tensor, most: float) -> Tensor:
+    """Take contrast from images whose total variation is above ``most``: it is proportional to the contrast."""
+    share = (most / variation(images).clamp_min(1e-9)).clamp_max(1.0)[:, None, None, None]
+    mean = images.mean((1, 2), keepdim=True)
+    return mean + share * (images - mean)
 
 
 def _replaced(steps: Transitions, made: dict[str, Array]) -> Transitions:

@@ -104,9 +104,7 @@ def _kinds(subject: Subject, manifold: Manifold, codes: bool) -> dict[str, Visua
     if codes:
         return {CELLS: settings}
     kinds = {PLAIN: settings.unregularised(), REGULARISED: settings}
-    return (
-        kinds | {PRIOR: replace(settings, parametrisation="prior", total_variation=0.0)} if manifold.images else kinds
-    )
+    return kinds | {PRIOR: replace(settings, parametrisation="prior")} if manifold.images else kinds
 
 
 def _values(made: Visualisations) -> dict[str, Any]:

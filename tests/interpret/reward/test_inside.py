@@ -1,0 +1,161 @@
+"""Factors, probes and editing on layers whose content is known."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.calibrations.inside import planted_factors
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret import editing, factors, probes
+from rlhf_ray.interpret.layers import Layer, hidden_layers, layers_of
+from rlhf_ray.interpret.reward.section import Subject
+from rlhf_ray.interpret.reward.sections import inside
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.functions import CallableReward, EnsembleReward, TableReward
+from rlhf_ray.settings import RewardModelSettings
+
+VECTOR, ACTIONS = gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(3)
+IMAGE = gym.spaces.Box(0, 255, (20, 24, 2), np.uint8)
+
+
+def ensemble(space=VECTOR, **changes):
+    torch.manual_seed(0)
+    settings = RewardModelSettings(**{"use_next_state": True, "ensemble_size": 2, "hidden": (12, 12)} | changes)
+    return RewardEnsemble(space, ACTIONS, settings)
+
+
+def steps_of(space=VECTOR, n=120, length=10, seed=0):
+    space.seed(seed)
+    rng = np.random.default_rng(seed)
+    before, after = (np.stack([space.sample() for _ in range(n)]) for _ in range(2))
+    return Transitions(
+        before, rng.integers(0, 3, n), after, np.zeros(n, bool), before.reshape(n, -1)[:, 0] * 1.0,
+        np.arange(n) // length, np.arange(n) % length,
+        {"state.sum": before.reshape(n, -1)[:, :2].sum(1) * 1.0,
+         "state.place": np.stack([before.reshape(n, -1)[:, 3], np.ones(n)], 1)},
+    )  # fmt: skip
+
+
+def test_layers_put_the_batch_first_and_join_members():
+    reward, data = EnsembleReward(ensemble(IMAGE)), steps_of(IMAGE, 6)
+    layers = layers_of(reward)
+    first = layers["networks.convolutions.1.0"]
+    assert first.shape == (16, 4, 5)
+    stacked = layers["networks.head.layers.0"]
+    assert stacked.shape == (24,)  # 12 units of each of 2 members
+    alone = stacked.activations(reward, data[2:3])
+    assert np.allclose(alone, stacked.activations(reward, data)[2:3], atol=1e-5)
+    output = torch.randn(2, 5, 12)
+    assert torch.equal(stacked.restore(stacked.arrange(output), output), output)
+    assert all(layer.channels > 2 for layer in hidden_layers(reward))  # the output is none of them
+    assert layers_of(TableReward(np.zeros((3, 2)))) == {}
+
+
+def test_factors_never_mix_channels_with_positions():
+    values, directions = planted_factors(0)
+    for transposed in (values, np.ascontiguousarray(values.transpose(0, 1, 3, 2))):
+        made = factors.fit(transposed, 3, "nmf", 0)
+        assert factors.match(directions, made.directions).min() > 0.98
+    mixed = values.reshape(64, 6, 6, 8).transpose(0, 3, 1, 2)  # reshape without moving the axis, the defect
+    assert factors.match(directions, factors.fit(mixed, 3, "nmf", 0).directions).max() < 0.9
+    made = factors.fit(values, 3, "nmf", 0)
+    weights = made.transform(values)
+    assert weights.shape == (64, 3, 6, 6)
+    assert np.abs(made.inverse(weights) - values).max() < 0.05 * values.max()
+    assert factors.stability(values, made, [1]).min() > 0.98
+
+
+def test_signed_factors_and_pca_are_inverted():
+    rng = np.random.default_rng(1)
+    directions = np.array([[1.0, 0, 0, -1], [0, 1, -1, 0]])
+    values = np.einsum("nkh,kc->nch", rng.exponential(size=(50, 2, 3)), directions)
+    signed = factors.fit(values, 2, "nmf", 0, signed=True)
+    assert factors.match(directions, signed.directions).min() > 0.98
+    assert np.abs(signed.inverse(signed.transform(values)) - values).max() < 0.05
+    pca = factors.fit(values, 2, "pca", 0)
+    assert np.allclose(pca.inverse(pca.transform(values)), values, atol=1e-8)
+    with pytest.raises(ValueError, match="signed=True"):
+        factors.fit(values, 2, "nmf")
+
+
+def test_attributions_are_those_of_the_layer():
+    """Gradient x activation of a layer that is followed by linear layers alone adds up to the reward without biases."""
+    reward, data = EnsembleReward(ensemble(ensemble_size=1)), steps_of()
+    layer = layers_of(reward)["networks.head.layers.3"]  # the last activation
+    last = reward.module.networks.head.layers[4]
+    sums = layer.attributions(reward, data).sum(1) + float(last.bias)
+    assert np.allclose(sums, reward.of(data), atol=1e-5)
+
+
+def test_probes_share_one_scale_and_test_on_other_episodes():
+    reward, data = EnsembleReward(ensemble()), steps_of()
+    layer = hidden_layers(reward)[0]
+    found = {each.concept: each for each in probes.probe(reward, data, layer, splits=2)}
+    assert set(found) == {"true reward", "sum", "place[0]"}  # what is constant is no concept
+    assert found["true reward"].trained > 0.5
+    assert found["true reward"].untrained > 0.5
+    assert all(each.shuffled < 0.15 for each in found.values())
+    rng = np.random.default_rng(0)
+    rows = np.arange(len(data))
+    noise = rng.standard_normal((len(data), 0))
+    doubled = np.stack([data.rewards, 10.0 * data.rewards], 1)  # a mean over several labels would not change the scale
+    assert np.all(probes.scores(noise, doubled, data.episodes, rows, rows, "linear", rng) == 0.0)  # the mean, exactly
+    (nonlinear,) = probes.probe(reward, data, layer, {"square": data.observations[:, 0] ** 2.0}, "mlp", splits=1)
+    assert np.isfinite(nonlinear.trained)
+    assert nonlinear.shuffled < 0.15
+
+
+def test_a_direction_taken_out_is_gone_and_nothing_else_is():
+    for space in (VECTOR, IMAGE):
+        reward, data = EnsembleReward(ensemble(space)), steps_of(space, 60)
+        layer = hidden_layers(reward)[0]
+        before = reward.of(data)
+        edit = editing.verify(reward, layer, np.random.default_rng(0).standard_normal(layer.channels), data, count=2)
+        assert edit.before > 1e-8
+        assert edit.after < 1e-6 * edit.before
+        assert edit.others < 1e-5
+        assert edit.change > 0
+        assert np.array_equal(reward.of(data), before)  # the reward itself stays as it is
+
+
+def test_an_edited_ensemble_can_be_saved(tmp_path):
+    for space, name in ((VECTOR, "networks.head.layers.0"), (IMAGE, "networks.convolutions.0.0")):
+        made, data = ensemble(space), steps_of(space, 40)
+        reward = EnsembleReward(made)
+        layer = layers_of(reward)[name]
+        way = np.zeros(layer.channels)
+        way[:12] = np.random.default_rng(0).standard_normal(12)  # of one member
+        way /= np.linalg.norm(way)
+        edited = editing.edited_ensemble(made, layer, way, 0.3)
+        edited.save(tmp_path / name)
+        again = EnsembleReward(RewardEnsemble.load(tmp_path / name))
+        along = np.tensordot(layer.activations(again, data), way, ([1], [0]))
+        assert np.allclose(along, 0.3, atol=1e-4)
+        sideways = layer.activations(again, data) - layer.activations(reward, data)
+        sideways = np.moveaxis(sideways, 1, -1)
+        assert np.allclose(sideways - (sideways @ way)[..., None] * way, 0.0, atol=1e-4)
+    with pytest.raises(SettingError, match="edit the layer before it"):
+        editing.edited_ensemble(made, layers_of(reward)["networks.convolutions.0.1"], way, 0.0)
+
+
+def test_the_section_takes_what_has_layers():
+    data = steps_of(n=60)
+    section = inside.look(Subject(EnsembleReward(ensemble()), data, effort=0.1))
+    assert next(check for check in section.checks if "taken out" in check.name).passed
+    assert len(section.tables) == 3
+    plain = CallableReward(lambda o, a, n, d: o[:, 0], VECTOR, ACTIONS)
+    assert inside.unsuitable(Subject(plain, data)) == "The reward has no layers."
+
+    constant = ensemble()
+    with torch.no_grad():
+        for weight in constant.parameters():
+            weight.zero_()
+    section = inside.look(Subject(EnsembleReward(constant), data, effort=0.1))
+    assert np.isfinite([check.value for check in section.checks]).all()
+
+
+def test_a_layer_that_is_not_there_is_named():
+    with pytest.raises(SettingError, match="has no layer 'nowhere'; it has networks"):
+        Layer("nowhere", 0, (3,)).activations(EnsembleReward(ensemble()), steps_of())
