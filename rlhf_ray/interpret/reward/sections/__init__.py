@@ -9,11 +9,17 @@ from rlhf_ray.interpret.reward.section import Tool
 
 NAMES: tuple[str, ...] = (
     "overview",
+    "held_out",
     "shortcuts",
     "counterfactuals",
+    "along",
     "attribution",
     "heatmap",
+    "examples",
     "visualisation",
+    "inside",
+    "preprocess",
+    "incentive",
 )
 """The tools, in the order of the report: each is a module of this package with ``NAME``, ``TITLE``, ``unsuitable``, ``look``."""
 
