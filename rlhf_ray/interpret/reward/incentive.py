@@ -170,7 +170,7 @@ def _by_ppo(reward: RewardFunction, world: World, gamma: float, seed: int, effor
     options: dict[str, Any] = {"options": world.options, "seed": seed}
     steps, episodes = max(4096, int(STEPS * effort)), max(16, int(EPISODES * effort))
 
-    def judged(policy: short_ppo.Policy | None) -> float:
+    def judged(policy: short_ppo.SmallPolicy | None) -> float:
         return short_ppo.true_return(world.name, policy, episodes=episodes, **options)
 
     factor, level, early = _level_on_rollouts(reward, world, seed)

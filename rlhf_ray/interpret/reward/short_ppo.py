@@ -21,7 +21,7 @@ EPOCHS, MINIBATCH = 6, 256
 CLIP, GAE, LEARNING_RATE, ENTROPY = 0.2, 0.95, 1e-3, 0.01
 
 
-class Policy(nn.Module):
+class SmallPolicy(nn.Module):
     """Two MLPs, for the action and for the value, of the standardised observation."""
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]):
@@ -93,7 +93,7 @@ def train(
     seed: int,
     shift: float = 0.0,
     options: dict[str, Any] | None = None,
-) -> Policy:
+) -> SmallPolicy:
     """Train a policy.
 
     Args:
@@ -108,7 +108,7 @@ def train(
     envs = make_vector_env(environment, COPIES, **(options or {}))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        policy = Policy(envs.single_observation_space, envs.single_action_space)
+        policy = SmallPolicy(envs.single_observation_space, envs.single_action_space)
         optimiser = torch.optim.Adam(policy.parameters(), LEARNING_RATE, eps=1e-5)
         observations, _ = envs.reset(seed=seed)
         fresh = np.zeros(COPIES, bool)  # copies whose next step only resets them
@@ -145,7 +145,7 @@ def train(
 
 
 def _update(
-    policy: Policy, optimiser: torch.optim.Optimizer, rollout: _Rollout, gamma: float, scale: float, left: float
+    policy: SmallPolicy, optimiser: torch.optim.Optimizer, rollout: _Rollout, gamma: float, scale: float, left: float
 ) -> None:
     values, next_values = torch.stack(rollout.values), torch.stack(rollout.next_values)
     rewards = torch.as_tensor(np.stack(rollout.rewards) / scale, dtype=torch.float32)
@@ -178,7 +178,7 @@ def _update(
 
 def true_return(
     environment: str,
-    policy: Policy | None,
+    policy: SmallPolicy | None,
     *,
     episodes: int,
     seed: int,

@@ -90,7 +90,8 @@ class ShapedReward(RewardFunction):
             "shift": self.shift,
             "potential": {"kind": self.potential.kind, **plain},
         }
-        if not isinstance(self.base, EnsembleReward | TableReward | ShapedReward) and base_path is None:
+        kinds = (EnsembleReward, TableReward, ShapedReward)
+        if base_path is None and not isinstance(self.base, kinds):
             raise SettingError(
                 f"The reward {self.base.name!r} ({type(self.base).__name__}) can't be saved; save it yourself and give its "
                 "path as base_path."
@@ -121,7 +122,7 @@ class ShapedReward(RewardFunction):
             base: the base reward, if the folder only refers to it.
 
         Raises:
-            SettingError: the folder holds no shaped reward, it is broken, or the base reward is needed.
+            SettingError: the folder holds no shaped reward, it is broken, or the base reward is gone.
         """
         folder = Path(folder)
         try:
@@ -131,8 +132,6 @@ class ShapedReward(RewardFunction):
                     f"{folder} has format {description['format']!r}; this version reads {FORMAT!r}: update rlhf_ray."
                 )
             of = description["base"]
-            if base is None and of["kind"] == "path":
-                raise SettingError(f"{folder} refers to the reward in {of['path']}: load it and give it as base.")
             if base is None:
                 base = _load_base(folder, of)
             plain = dict(description["potential"])
@@ -151,4 +150,8 @@ def _load_base(folder: Path, of: dict[str, Any]) -> RewardFunction:
         return EnsembleReward(RewardEnsemble.load(folder / "base"), of["name"])
     if of["kind"] == "shaped":
         return ShapedReward.load(folder / "base")
+    if of["kind"] == "path":
+        from rlhf_ray.reward.functions.loading import load_reward  # which reads shaped rewards itself
+
+        return load_reward(of["path"])
     return TableReward(load_file(folder / "base.safetensors")["table"], name=of["name"])
