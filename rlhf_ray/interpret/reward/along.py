@@ -237,7 +237,15 @@ def _draw_marks(ax: Axes, steps: IntArray, marks: Mapping[str, BoolArray]) -> No
     for number, (name, happens) in enumerate(list(marks.items())[: len(MARKERS)]):
         height = low - (high - low) * 0.08 * (number + 1)
         at = steps[happens]
-        ax.plot(at, np.full(len(at), height), MARKERS[number], color="#59636e", markersize=4, linestyle="", label=name)
+        ax.plot(
+            at,
+            np.full(len(at), height),
+            MARKERS[number],
+            color="#59636e",
+            markersize=4,
+            linestyle="",
+            label=f"event: {name}",
+        )
 
 
 def side_by_side(subject: Subject, rewards: Mapping[str, FloatArray], episodes: Sequence[int] | None = None) -> bytes:

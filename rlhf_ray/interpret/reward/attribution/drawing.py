@@ -146,7 +146,7 @@ def _bars(background: Background, steps: Transitions, captions: Sequence[str], m
         ax.set_title(captions[column], fontsize=8)
         ax.set_yticks(range(len(top)), [background.part_names[i] for i in top], fontsize=8)
         ax.tick_params(axis="x", labelsize=7)
-    figure.supxlabel("units of the reward", fontsize=8)
+    axes[len(axes) // 2].set_xlabel("units of the reward", fontsize=8)
     return figure
 
 
