@@ -320,6 +320,20 @@ def spread(reward: RewardFunction, data: Transitions) -> float:
 
 
 __all__ = [
-    "Add", "AnyEdit", "Counterfactual", "Duplicate", "FolderRow", "CaseOutcome", "Move", "Remove", "Swap", "automatic",
-    "evaluate", "evaluate_folder", "object_codes", "read_edits", "rewarded", "spread",
+    "Add",
+    "AnyEdit",
+    "CaseOutcome",
+    "Counterfactual",
+    "Duplicate",
+    "FolderRow",
+    "Move",
+    "Remove",
+    "Swap",
+    "automatic",
+    "evaluate",
+    "evaluate_folder",
+    "object_codes",
+    "read_edits",
+    "rewarded",
+    "spread",
 ]  # fmt: skip
