@@ -15,7 +15,7 @@ from rlhf_ray.envs import make_env
 from rlhf_ray.envs.gridworld import GOAL
 from rlhf_ray.envs.score_shortcut import ScoreShortcut
 from rlhf_ray.interpret.reward.counterfactuals import Add, Counterfactual, Remove, evaluate
-from rlhf_ray.interpret.reward.exchange import Pairs, moments, part_of
+from rlhf_ray.interpret.reward.exchange import ExchangePairs, moments, part_of
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import counterfactuals, shortcuts
@@ -107,7 +107,7 @@ def score(seed: int) -> Row:
     ensemble, _ = fit_to_rewards(data, env.observation_space, env.action_space, SCORE, fit, seed=seed)
     reward, regions = EnsembleReward(ensemble), regions_of(env.observation_space)
     times = moments(data, reward)
-    pairs = Pairs(reward, data, 600, np.random.default_rng([seed, 1]))
+    pairs = ExchangePairs(reward, data, 600, np.random.default_rng([seed, 1]))
     effect = pairs.effect(part_of("score", ScoreShortcut.score_region(), times))
     found = find(reward, data, regions, np.random.default_rng([seed, 2]))
     cause = found.causes[0]

@@ -9,7 +9,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.model_selection import GroupKFold
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.interpret.reward.exchange import Pairs
+from rlhf_ray.interpret.reward.exchange import ExchangePairs
 from rlhf_ray.interpret.reward.regions import Regions
 
 MOST = 400
@@ -29,7 +29,7 @@ class Association:
     rest: float
 
 
-def association(pairs: Pairs, regions: Regions, mask: BoolArray, most: int = 300) -> Association | None:
+def association(pairs: ExchangePairs, regions: Regions, mask: BoolArray, most: int = 300) -> Association | None:
     """Measure how well a part, and everything else, predict the true reward of the pairs' steps.
 
     Returns:

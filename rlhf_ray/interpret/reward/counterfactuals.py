@@ -55,7 +55,7 @@ class Counterfactual:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """What came out of one case.
 
     Attributes:
@@ -93,7 +93,7 @@ def evaluate(
     grid: tuple[int, int] | None = None,
     truth: RewardFunction | None = None,
     most: int = STEPS,
-) -> list[Outcome]:
+) -> list[CaseOutcome]:
     """Edit steps of ``data`` and compute their reward.
 
     Args:
@@ -121,7 +121,7 @@ def _outcome(
     grid: tuple[int, int] | None,
     truth: RewardFunction | None,
     most: int,
-) -> Outcome:
+) -> CaseOutcome:
     check(case.edits, data.observations.shape[1:], grid, case.name)
     chosen = np.ones(len(data), bool) if case.on == "all" else high if case.on == "rewarded" else ~high
     steps = data[chosen].sample(most, rng)
@@ -129,7 +129,7 @@ def _outcome(
     if case.edits:
         steps, after = steps[changed], after[changed]
     if not len(steps):
-        return Outcome(case, 0, None, float("nan"), 0.0, float("nan"), steps, after)
+        return CaseOutcome(case, 0, None, float("nan"), 0.0, float("nan"), steps, after)
     given = reward.of(after)
     if case.expected == "unchanged":
         expected = float(steps.rewards.mean())
@@ -142,7 +142,7 @@ def _outcome(
     before = float(reward.of(steps).mean())
     known = expected if np.isfinite(expected) else None
     figures = (float(given.mean()), float(given.std()), before)
-    return Outcome(case, len(steps), known, *figures, steps[:4], after[:4])
+    return CaseOutcome(case, len(steps), known, *figures, steps[:4], after[:4])
 
 
 def rewarded(reward: RewardFunction, data: Transitions) -> BoolArray:
@@ -320,6 +320,20 @@ def spread(reward: RewardFunction, data: Transitions) -> float:
 
 
 __all__ = [
-    "Add", "AnyEdit", "Counterfactual", "Duplicate", "FolderRow", "Move", "Outcome", "Remove", "Swap", "automatic",
-    "evaluate", "evaluate_folder", "object_codes", "read_edits", "rewarded", "spread",
+    "Add",
+    "AnyEdit",
+    "CaseOutcome",
+    "Counterfactual",
+    "Duplicate",
+    "FolderRow",
+    "Move",
+    "Remove",
+    "Swap",
+    "automatic",
+    "evaluate",
+    "evaluate_folder",
+    "object_codes",
+    "read_edits",
+    "rewarded",
+    "spread",
 ]  # fmt: skip

@@ -26,7 +26,7 @@ FREE = 0.0
 """Object code of a free cell."""
 
 
-class Edit(Protocol):
+class EditOperation(Protocol):
     """An edit. ``apply`` returns the edited frames; it may draw with ``rng``, the same for state and next state."""
 
     on: ClassVar[str]

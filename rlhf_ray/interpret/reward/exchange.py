@@ -23,7 +23,7 @@ LEVELS = 10
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """A part of a step.
 
     Attributes:
@@ -51,7 +51,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Background(Part):
+class BackgroundColour(StepPart):
     """The background of images: the pixels of each image's most frequent colour."""
 
     def exchange(self, own: Transitions, donor: Transitions) -> Transitions:
@@ -101,7 +101,7 @@ class Effect:
         true_own_auc: as ``own_auc``, likewise.
     """
 
-    part: Part
+    part: StepPart
     moves: float
     interval: tuple[float, float]
     rest: float
@@ -116,7 +116,7 @@ class Effect:
         return self.donor_auc > 0.95 and self.own_auc > 0.95 and self.moves > 0.8 and self.rest < 0.35
 
 
-class Pairs:
+class ExchangePairs:
     """Pairs of steps to exchange parts between.
 
     Args:
@@ -152,12 +152,12 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.rewards)
 
-    def exchanged(self, part: Part, rest: bool = False) -> FloatArray:
+    def exchanged(self, part: StepPart, rest: bool = False) -> FloatArray:
         """Return the reward after exchanging ``part``, or with ``rest`` everything but it, ``[pairs]``."""
         steps = part.exchange(self.donor, self.own) if rest else part.exchange(self.own, self.donor)
         return self.reward.of(steps)
 
-    def moves(self, part: Part) -> float:
+    def moves(self, part: StepPart) -> float:
         """Return how much the exchange of ``part`` moves the reward (`Effect.moves`)."""
         return self.relative(self.exchanged(part) - self.rewards)
 
@@ -173,7 +173,7 @@ class Pairs:
         low, high = np.quantile(ratios, [0.025, 0.975])
         return float(low), float(high)
 
-    def effect(self, part: Part) -> Effect:
+    def effect(self, part: StepPart) -> Effect:
         """Measure what exchanging ``part`` does."""
         after, others = self.exchanged(part), self.exchanged(part, rest=True)
         count = len(self)
@@ -227,7 +227,7 @@ def auc(scores: FloatArray, labels: BoolArray) -> float:
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepMoment:
     """One point in time that a step shows.
 
     Attributes:
@@ -250,7 +250,7 @@ class Moment:
         return f"the frame {-self.offset} step{'s' if self.offset < -1 else ''} before the state"
 
 
-def moments(data: Transitions, reward: RewardFunction) -> list[Moment]:
+def moments(data: Transitions, reward: RewardFunction) -> list[StepMoment]:
     """Return the moments that a step shows, the latest first: next state, state, and the older frames of a stack.
 
     A stack is found in the data: all its frames but the oldest appear in the next observation too, one place further.
@@ -260,13 +260,16 @@ def moments(data: Transitions, reward: RewardFunction) -> list[Moment]:
     everything = np.ones(shape, bool)
     frames = stack(data)
     if frames is None:
-        found = [Moment(1, None, everything if uses[1] else None), Moment(0, everything if uses[0] else None, None)]
+        found = [
+            StepMoment(1, None, everything if uses[1] else None),
+            StepMoment(0, everything if uses[0] else None, None),
+        ]
     else:
         found = []
         for offset in range(1, -len(frames), -1):
             at = [len(frames) - 1 + offset, len(frames) - 2 + offset]  # of the moment in state and next state
             masks = [frames[i] if used and 0 <= i < len(frames) else None for i, used in zip(at, uses, strict=True)]
-            found.append(Moment(offset, *masks))
+            found.append(StepMoment(offset, *masks))
     return [each for each in found if each.state is not None or each.next_state is not None]
 
 
@@ -294,11 +297,11 @@ def stack(data: Transitions, most: int = 300) -> list[BoolArray] | None:
     return None
 
 
-def part_of(name: str, mask: BoolArray, times: list[Moment]) -> Part:
+def part_of(name: str, mask: BoolArray, times: list[StepMoment]) -> StepPart:
     """Return the part ``mask`` of an observation at each of ``times``."""
 
-    def within(of: Callable[[Moment], BoolArray | None]) -> BoolArray | None:
+    def within(of: Callable[[StepMoment], BoolArray | None]) -> BoolArray | None:
         found = [found for each in times if (found := of(each)) is not None]
         return mask & np.any(found, 0) if found else None
 
-    return Part(name, within(lambda each: each.state), within(lambda each: each.next_state))
+    return StepPart(name, within(lambda each: each.state), within(lambda each: each.next_state))

@@ -19,11 +19,11 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.association import Association, association
 from rlhf_ray.interpret.reward.exchange import (
-    Background,
+    BackgroundColour,
     Effect,
-    Moment,
-    Pairs,
-    Part,
+    ExchangePairs,
+    StepMoment,
+    StepPart,
     background_share,
     moments,
     part_of,
@@ -170,7 +170,7 @@ def find(
     if len(data) < 2 or np.ptp(values) <= 1e-6 * max(1e-3, float(np.abs(values).max())):
         return Findings(scale, len(data), 0)
     image = is_image(reward.observation_space) or (regions is not None and regions.kind == "patch")
-    drawn = Pairs(reward, data, pairs or (160 if image else 1000), rng)
+    drawn = ExchangePairs(reward, data, pairs or (160 if image else 1000), rng)
     times = moments(data, reward)
     inputs = [drawn.effect(part) for part in _inputs(reward, data)]
     found: dict[str, Any] = {}
@@ -197,18 +197,18 @@ def find(
     )
 
 
-def _inputs(reward: RewardFunction, data: Transitions) -> list[Part]:
+def _inputs(reward: RewardFunction, data: Transitions) -> list[StepPart]:
     everything = np.ones(data.observations.shape[1:], bool)
     parts = {
-        "next_state": Part("the next state", next_state=everything),
-        "state": Part("the state", state=everything),
-        "action": Part("the action", action=True),
-        "done": Part("the termination flag", done=True),
+        "next_state": StepPart("the next state", next_state=everything),
+        "state": StepPart("the state", state=everything),
+        "action": StepPart("the action", action=True),
+        "done": StepPart("the termination flag", done=True),
     }
     return [part for name, part in parts.items() if name in reward.inputs]
 
 
-def _done_change(pairs: Pairs, scale: float) -> float:
+def _done_change(pairs: ExchangePairs, scale: float) -> float:
     with_, without = (pairs.reward.of(pairs.own.with_(terminated=np.full(len(pairs), flag))) for flag in (True, False))
     return float((with_ - without).mean()) / scale if scale > 0 else 0.0
 
@@ -217,7 +217,12 @@ class _Search:
     """The search among the regions of observations."""
 
     def __init__(
-        self, pairs: Pairs, regions: Regions, times: list[Moment], data: Transitions, truth: RewardFunction | None
+        self,
+        pairs: ExchangePairs,
+        regions: Regions,
+        times: list[StepMoment],
+        data: Transitions,
+        truth: RewardFunction | None,
     ):
         self.pairs, self.regions, self.times, self.data, self.truth = pairs, regions, times, data, truth
         self.shape = data.observations.shape[1:]
@@ -257,7 +262,7 @@ class _Search:
             ),
         }
 
-    def part(self, mask: BoolArray, name: str = "", times: list[Moment] | None = None) -> Part:
+    def part(self, mask: BoolArray, name: str = "", times: list[StepMoment] | None = None) -> StepPart:
         return part_of(name, mask, self.times if times is None else times)
 
     def exchanged(self, mask: BoolArray) -> FloatArray:
@@ -393,7 +398,7 @@ class _Search:
                 return only, f"{name}, channel {channel}"
         return mask, name
 
-    def when(self, mask: BoolArray, each: list[Effect]) -> tuple[str, list[Moment]]:
+    def when(self, mask: BoolArray, each: list[Effect]) -> tuple[str, list[StepMoment]]:
         """Return the moments at which the cause matters, in words, and those moments."""
         whole = self.exchanged(mask)
         alone = [self.explained(self.exchanged_at(mask, [moment]), whole) for moment in self.times]
@@ -405,10 +410,10 @@ class _Search:
             used = list(self.times)
         return "in " + " and ".join(moment.name for moment in used) + " together", used
 
-    def exchanged_at(self, mask: BoolArray, times: list[Moment]) -> FloatArray:
+    def exchanged_at(self, mask: BoolArray, times: list[StepMoment]) -> FloatArray:
         return self.pairs.exchanged(self.part(mask, "", times))
 
-    def curve(self, mask: BoolArray, times: list[Moment]) -> Curve | None:
+    def curve(self, mask: BoolArray, times: list[StepMoment]) -> Curve | None:
         """Return the mean reward by the donor's content of a region of one number, or of one that shows few different things."""
         shown = [_shown(self.pairs.donor, mask, moment) for moment in times[:2]]
         if shown[0].shape[1] != 1 or len(times) > 2:
@@ -421,7 +426,7 @@ class _Search:
         if self.regions.kind != "patch" or background_share(self.pairs.own.next_observations[:40]) < 0.3:
             return None
         part = self.part(np.ones(self.shape, bool))
-        return self.pairs.effect(Background("the background colour", part.state, part.next_state))
+        return self.pairs.effect(BackgroundColour("the background colour", part.state, part.next_state))
 
     def together(self, causes: Sequence[Cause], everything: FloatArray) -> list[tuple[str, str, float]]:
         """Return pairs of causes whose joint effect is not the sum of both: neither can be told without the other."""
@@ -437,7 +442,7 @@ class _Search:
         return sorted(found, key=lambda each: -each[2])
 
 
-def _shown(steps: Transitions, mask: BoolArray, moment: Moment) -> FloatArray:
+def _shown(steps: Transitions, mask: BoolArray, moment: StepMoment) -> FloatArray:
     if moment.next_state is not None and (mask & moment.next_state).any():
         return np.asarray(steps.next_observations[:, mask & moment.next_state])
     assert moment.state is not None

@@ -48,7 +48,7 @@ class Stratum:
 
 
 @dataclass(frozen=True)
-class Level:
+class TruthLevel:
     """Steps of one level of the true reward: its mean, their number, and mean and standard deviation of their reward."""
 
     truth: float
@@ -78,7 +78,7 @@ class Comparison:
     auc: float
     lag: int
     lag_correlation: float
-    levels: tuple[Level, ...]
+    levels: tuple[TruthLevel, ...]
     flat: float | None
     strata: tuple[Stratum, ...]
     constant_truth: bool
@@ -152,12 +152,12 @@ def _groups(truth: FloatArray, most: int = 20) -> Array:
     return np.unique((ranks * most).astype(int)[which], return_inverse=True)[1]
 
 
-def _levels(given: FloatArray, truth: FloatArray) -> tuple[tuple[Level, ...], FloatArray]:
+def _levels(given: FloatArray, truth: FloatArray) -> tuple[tuple[TruthLevel, ...], FloatArray]:
     """Return the reward by level of the true reward, and each step's usual one: medians by level, made to rise."""
     which = _groups(truth)
     at = [which == i for i in range(which.max() + 1)]
     levels = tuple(
-        Level(float(truth[i].mean()), int(i.sum()), float(given[i].mean()), float(given[i].std())) for i in at
+        TruthLevel(float(truth[i].mean()), int(i.sum()), float(given[i].mean()), float(given[i].std())) for i in at
     )
     centres = np.array([level.truth for level in levels])
     medians = np.array([np.median(given[i]) for i in at])

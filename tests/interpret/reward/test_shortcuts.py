@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.exchange import Pairs, Part, auc, levelled, moments, split_at, stack
+from rlhf_ray.interpret.reward.exchange import ExchangePairs, StepPart, auc, levelled, moments, split_at, stack
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import shortcuts as section
@@ -73,8 +73,8 @@ def test_the_only_feature_that_counts_is_the_sole_cause_and_the_others_are_ignor
 
 def test_effects_equal_brute_force(vectors):
     reward = vector_reward(lambda o, a, p, d: 2 * o[:, 0] + o[:, 1] * p[:, 3])
-    pairs = Pairs(reward, vectors, 300, np.random.default_rng(0))
-    effect = pairs.effect(Part("", state=np.array([True, False, False, False])))
+    pairs = ExchangePairs(reward, vectors, 300, np.random.default_rng(0))
+    effect = pairs.effect(StepPart("", state=np.array([True, False, False, False])))
     own, donor = pairs.own, pairs.donor
     total = np.mean((pairs.donor_rewards - pairs.rewards) ** 2)
     change = 2 * (donor.observations[:, 0] - own.observations[:, 0])
@@ -194,7 +194,7 @@ def test_the_same_seed_gives_the_same_bytes(vectors):
 def test_parts_exchange_exactly_what_they_say(vectors):
     own, donor = vectors[:10], vectors[10:20]
     mask = np.array([True, False, False, True])
-    after = Part("", state=mask, action=True).exchange(own, donor)
+    after = StepPart("", state=mask, action=True).exchange(own, donor)
     np.testing.assert_array_equal(after.observations[:, mask], donor.observations[:, mask])
     np.testing.assert_array_equal(after.observations[:, ~mask], own.observations[:, ~mask])
     np.testing.assert_array_equal(after.next_observations, own.next_observations)

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rlhf_ray.interpret.reward.counterfactuals import (
+    CaseOutcome,
     Counterfactual,
     FolderRow,
-    Outcome,
     automatic,
     evaluate,
     object_codes,
@@ -87,7 +87,7 @@ def folder_table(rows: Sequence[FolderRow]) -> Table:
     )
 
 
-def _table(outcomes: Sequence[Outcome], scale: float) -> Table:
+def _table(outcomes: Sequence[CaseOutcome], scale: float) -> Table:
     rows = []
     for o in outcomes:
         said = "" if o.error is None else "yes" if abs(o.error) <= SLACK * scale else "no"
@@ -97,7 +97,7 @@ def _table(outcomes: Sequence[Outcome], scale: float) -> Table:
     return Table(columns, rows, "Mean reward of edited steps. Steps that an edit leaves as they are don't count.")
 
 
-def _findings(outcomes: Sequence[Outcome], scale: float) -> Iterator[Statement]:
+def _findings(outcomes: Sequence[CaseOutcome], scale: float) -> Iterator[Statement]:
     """Say what the automatic cases mean."""
     by_name = {o.case.name: o for o in outcomes}
     ordinary, high = by_name["ordinary step"], by_name["rewarded step"]
@@ -135,7 +135,7 @@ def _findings(outcomes: Sequence[Outcome], scale: float) -> Iterator[Statement]:
     yield from _surprises([o for o in outcomes if o.case.name not in explained], scale)
 
 
-def _surprises(outcomes: Sequence[Outcome], scale: float, most: int = 4) -> Iterator[Statement]:
+def _surprises(outcomes: Sequence[CaseOutcome], scale: float, most: int = 4) -> Iterator[Statement]:
     """Name the cases that are furthest from what is expected."""
     wrong = [o for o in outcomes if o.error is not None and abs(o.error) > 0.5 * scale]
     for o in sorted(wrong, key=lambda each: -abs(each.error or 0))[:most]:
@@ -145,7 +145,7 @@ def _surprises(outcomes: Sequence[Outcome], scale: float, most: int = 4) -> Iter
         yield Statement("warning", text, min(1.0, abs(o.error) / scale))
 
 
-def _checks(outcomes: Sequence[Outcome], scale: float) -> list[Check]:
+def _checks(outcomes: Sequence[CaseOutcome], scale: float) -> list[Check]:
     known = [o for o in outcomes if o.error is not None]
     wrong = [o for o in known if abs(o.error or 0) > SLACK * scale]
     name, bound = "edited steps get the reward that they should", f"cases off by more than {SLACK:.0%} of the range: 0"
@@ -155,7 +155,7 @@ def _checks(outcomes: Sequence[Outcome], scale: float) -> list[Check]:
     return [Check(name, not wrong, float(len(wrong)), bound, says)]
 
 
-def _values(o: Outcome) -> dict[str, object]:
+def _values(o: CaseOutcome) -> dict[str, object]:
     known = o.steps > 0
     return {
         "name": o.case.name,
@@ -169,7 +169,7 @@ def _values(o: Outcome) -> dict[str, object]:
     }
 
 
-def _picture(outcomes: Sequence[Outcome], grid: tuple[int, int] | None, most: int = 8) -> bytes | None:
+def _picture(outcomes: Sequence[CaseOutcome], grid: tuple[int, int] | None, most: int = 8) -> bytes | None:
     shown = list(outcomes)[:most]
     if not shown or (grid is None and shown[0].after_steps.observations.ndim != 4):
         return None
