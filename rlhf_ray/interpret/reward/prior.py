@@ -96,6 +96,15 @@ class Prior(nn.Module):
         images = images.permute(0, 3, 1, 2)
         return images if self.small == self.size else nn.functional.adaptive_avg_pool2d(images, self.small)
 
+    def start_at(self, colour: Tensor) -> None:
+        """Make ``colour`` ``[channels]``, the data's mean, what the untrained prior draws everywhere."""
+        last = self.decoder[-1]
+        assert isinstance(last, nn.Conv2d)
+        assert last.bias is not None
+        with torch.no_grad():
+            last.weight.mul_(0.1)
+            last.bias.copy_(torch.logit(colour.clamp(0.01, 0.99)).repeat_interleave(self.patch**2))
+
     def fit_codes(self, codes: Tensor) -> None:
         """Fit the normal distribution of whole codes; its covariance is shrunk towards its diagonal's mean."""
         flat = codes.flatten(1)
@@ -131,8 +140,9 @@ def fit_prior(data: Transitions, frames: Sequence[Frame], seed: int = 0, steps: 
         torch.manual_seed(seed)
         prior = Prior((unseen.shape[1], unseen.shape[2]), unseen.shape[3])
     images = prior.shrink(joined(data, frames).float() / 255.0).contiguous()
+    prior.start_at(images.mean((0, 2, 3)))
     variance = images.var(0, unbiased=False)
-    weight = 1.0 / (variance + 0.1 * variance.mean() + 1e-6)
+    weight = 1.0 / (variance + 0.5 * variance.mean() + 1e-6)
     weight = weight / (weight * variance).mean().clamp_min(1e-6)
     crop = [min(CROP, side) for side in prior.small]
     last = [side - size for side, size in zip(prior.small, crop, strict=True)]

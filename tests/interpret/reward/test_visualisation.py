@@ -158,7 +158,7 @@ def test_fourier_starts_where_it_is_told_and_a_still_transformation_keeps_all():
 
 
 def test_the_prior_reproduces_images_it_has_not_seen():
-    prior = fit_prior(images(n=200), ("next_state",), 0, steps=120, batch=16)
+    prior = fit_prior(images(n=200), ("next_state",), 0, steps=80, batch=16)
     assert prior.explained > 0.5
     assert prior(torch.zeros(2, 8, 5, 6)).shape == (2, 20, 23, 3)
 
