@@ -18,7 +18,7 @@ from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.progress import Counting
 
 if TYPE_CHECKING:
-    from rlhf_ray.runs.record import Plan
+    from rlhf_ray.runs.record import RecordingPlan
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def run(words: list[str]) -> None:
     print(f"{command.out}: {count} steps in {episodes.total()} episodes of {acted}, mean true return {mean:.1f}")
 
 
-def _plan(command: Record) -> tuple[Plan, str]:
+def _plan(command: Record) -> tuple[RecordingPlan, str]:
     """What to record, and a description of the run's policy."""
     mix = dict(_share(word) for word in command.mix)
     if len(mix) != len(command.mix):
@@ -96,7 +96,7 @@ def _plan(command: Record) -> tuple[Plan, str]:
     else:
         environment = preset(command.source).environment
     from rlhf_ray import envs
-    from rlhf_ray.runs.record import Plan
+    from rlhf_ray.runs.record import RecordingPlan
 
     if folder.config.exists():
         from rlhf_ray.runs.policies import newest_policy
@@ -112,7 +112,7 @@ def _plan(command: Record) -> tuple[Plan, str]:
         mix = {"expert" if hasattr(env.unwrapped, "expert") else "random": 1.0}
         env.close()  # type: ignore[no-untyped-call]
     episodes = 20 if command.episodes is None and command.env_steps is None else command.episodes
-    return Plan(environment, mix, command.seed, episodes, command.env_steps, command.epsilon, policy), who
+    return RecordingPlan(environment, mix, command.seed, episodes, command.env_steps, command.epsilon, policy), who
 
 
 def _share(word: str) -> tuple[str, float]:

@@ -32,7 +32,7 @@ Watch = Callable[[Counter[str], Counter[str], float], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class RecordingPlan:
     """What to record. The episodes depend on nothing else.
 
     Attributes:
@@ -114,7 +114,9 @@ class Plan:
         return steps >= self.env_steps if self.env_steps is not None else episodes >= (self.episodes or 0)
 
 
-def record(plan: Plan, out: Path, *, actors: int = 0, watch: Watch = lambda steps, episodes, mean: None) -> int:
+def record(
+    plan: RecordingPlan, out: Path, *, actors: int = 0, watch: Watch = lambda steps, episodes, mean: None
+) -> int:
     """Record whole episodes.
 
     Args:
@@ -167,7 +169,7 @@ def _make_env(creator: EnvCreator) -> gym.Env[Any, Any]:
 
 
 def _episodes(
-    plan: Plan,
+    plan: RecordingPlan,
     make_env: Callable[[], gym.Env[Any, Any]],
     actors: int,
     steps: Mapping[str, int],
@@ -194,14 +196,14 @@ def _episodes(
 
 
 def _played(
-    plan: Plan,
+    plan: RecordingPlan,
     executor: Executor,
     players: Sequence[Any],
     ahead: int,
     steps_before: Mapping[str, int],
     episodes_before: Mapping[str, int],
 ) -> Iterator[RecordedEpisode]:
-    """Yield episodes in the order of `Plan.turn`, which needs the length of each; ``ahead`` are played before it is known."""
+    """Yield episodes in the order of `RecordingPlan.turn`, which needs the length of each; ``ahead`` are played before that."""
     steps, episodes = Counter(steps_before), Counter(episodes_before)
     playing: dict[tuple[str, int], tuple[int, Any]] = {}
     while not plan.over(episodes.total(), steps.total()):

@@ -20,7 +20,7 @@ from rlhf_ray.rllib.policy import built, policy_spec
 from rlhf_ray.runs import expert
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy
-from rlhf_ray.runs.record import Plan, record
+from rlhf_ray.runs.record import RecordingPlan, record
 from rlhf_ray.settings import PPOSettings
 from tests.whole_runs import small
 
@@ -106,7 +106,9 @@ def test_an_expert_is_trained_resumed_and_recorded_by_actors(tmp_path: Path, mon
     assert outcome.reference is not None
     policy, iteration = newest_policy(folder)
     assert iteration == 4
-    plan = Plan("CartPole-v1", {"policy": 0.5, "epsilon": 0.5}, env_steps=200, epsilon=0.5, policy=policy.maker())
+    plan = RecordingPlan(
+        "CartPole-v1", {"policy": 0.5, "epsilon": 0.5}, env_steps=200, epsilon=0.5, policy=policy.maker()
+    )
     record(plan, tmp_path / "alone")
     record(plan, tmp_path / "actors", actors=2)
     alone, actors = (load_transitions(tmp_path / name) for name in ("alone", "actors"))

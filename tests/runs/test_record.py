@@ -17,7 +17,7 @@ from rlhf_ray.data import recordings
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import Recording, load_transitions
-from rlhf_ray.runs.record import Plan, record
+from rlhf_ray.runs.record import RecordingPlan, record
 from rlhf_ray.runs.steps import load_steps, transitions_of
 from rlhf_ray.store import PreferenceStore
 from tests.made_up import some_comparisons
@@ -95,7 +95,7 @@ def test_an_interrupted_recording_continues_to_the_same_bytes_and_no_other_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recordings, "CHUNK_STEPS", 30)
-    plan = Plan(NAME, {"expert": 1.0, "random": 1.0}, seed=3, episodes=40)
+    plan = RecordingPlan(NAME, {"expert": 1.0, "random": 1.0}, seed=3, episodes=40)
     record(plan, tmp_path / "whole")
     play, played = EpisodePlayer.play, 0
 
@@ -115,13 +115,13 @@ def test_an_interrupted_recording_continues_to_the_same_bytes_and_no_other_does(
         except KeyboardInterrupt:
             interruptions += 1
             with pytest.raises(SettingError, match=r"with seed=3, not 4; repeat its command to continue it"):
-                record(Plan(NAME, plan.mix, seed=4, episodes=40), tmp_path / "broken")
+                record(RecordingPlan(NAME, plan.mix, seed=4, episodes=40), tmp_path / "broken")
     assert interruptions > 2
     assert files(tmp_path / "broken") == files(tmp_path / "whole")
 
 
 def test_actors_record_the_same(ray_session: None, tmp_path: Path) -> None:
-    plan = Plan(NAME, {"expert": 0.5, "random": 0.3, "epsilon": 0.2}, env_steps=300)
+    plan = RecordingPlan(NAME, {"expert": 0.5, "random": 0.3, "epsilon": 0.2}, env_steps=300)
     record(plan, tmp_path / "alone")
     record(plan, tmp_path / "actors", actors=2)
     assert files(tmp_path / "actors") == files(tmp_path / "alone")
@@ -162,7 +162,7 @@ def test_what_cannot_be_recorded_is_one_line(
 
 def test_procgen_levels_are_recorded(tmp_path: Path) -> None:
     pytest.importorskip("procgen")
-    record(Plan("procgen/coinrun-easy", {"expert": 1.0}, episodes=2), tmp_path / "r")
+    record(RecordingPlan("procgen/coinrun-easy", {"expert": 1.0}, episodes=2), tmp_path / "r")
     steps = load_transitions(tmp_path / "r")
     assert len(set(steps.columns["level_seed"].tolist())) == 2
     assert (steps.columns["next_state.prev_level_complete"] == 1).sum() == (steps.rewards > 0).sum()
