@@ -26,7 +26,7 @@ MODEL = RewardModelSettings(
     ensemble_size=1,
     bootstrap=False,
 )
-EPOCHS: dict[Balance, int] = {"none": 1, "sampler": 2, "inverse_frequency": 3, "drop_zeros": 2}
+EPOCHS: dict[Balance, int] = {"none": 1, "sampler": 2, "inverse_frequency": 5, "drop_zeros": 2}
 """Enough for each balance; weighted losses need more, because few batches have a positive."""
 
 
@@ -112,7 +112,7 @@ def _rare(seed: int) -> list[Row]:
 
 
 def _adversarial(seed: int) -> Row:
-    report = fitted(planted(1_600, 0.3, seed), seed, "none", 8, adversarial_rounds=2)
+    report = fitted(planted(2_000, 0.3, seed), seed, "none", 8, adversarial_rounds=3)
     of = report.adversarial
     assert of is not None
     return Row(
