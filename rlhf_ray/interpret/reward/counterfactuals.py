@@ -163,7 +163,7 @@ def automatic(data: Transitions, grid: tuple[int, int], objects: dict[str, int] 
         grid: (rows, columns).
         objects: object codes by name, for the cases' names.
     """
-    names = {code: name for name, code in (objects or {}).items()}
+    names = {float(code): name for name, code in (objects or {}).items()}
     kinds = object_codes(data)
     cases = [Counterfactual("ordinary step", on="ordinary"), Counterfactual("rewarded step", on="rewarded")]
     for code in kinds:
@@ -289,7 +289,7 @@ def _actions(space: gym.Space[Any]) -> list[tuple[str, Array]]:
     if isinstance(space, gym.spaces.Discrete):
         return [(str(i), np.asarray(i)) for i in range(int(space.start), int(space.start + space.n))]
     assert isinstance(space, gym.spaces.Box)
-    low, high = np.clip(space.low, -1e6, 1e6), np.clip(space.high, -1e6, 1e6)
+    low, high = (np.clip(np.asarray(bound, np.float64), -1e6, 1e6) for bound in (space.low, space.high))
     return [("middle", ((low + high) / 2).astype(space.dtype))]
 
 

@@ -92,6 +92,6 @@ def draw_observation(axes: Axes, observation: Array, grid: tuple[int, int] | Non
         channels = observation.shape[2]
         shown = observation if channels == 3 else observation[..., -3:] if channels % 3 == 0 else observation[..., -1]
         shown = shown if shown.dtype == np.uint8 else np.clip(shown, 0, 1)
-        axes.imshow(shown, **({"cmap": "gray"} if shown.ndim == 2 else {}))
+        axes.imshow(shown, cmap="gray" if shown.ndim == 2 else None)
         return True
     return False

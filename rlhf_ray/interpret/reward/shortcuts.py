@@ -294,7 +294,7 @@ class _Search:
 
         Unlike the exchange of single regions, this finds causes that can stand in for one another.
         """
-        kept = np.argsort(moves, kind="stable").tolist()
+        kept: list[int] = np.argsort(moves, kind="stable").tolist()
         block, tries = (len(kept) + 1) // 2, 0
         while block >= 1:
             at = 0
@@ -364,7 +364,7 @@ class _Search:
         if len(group) > 0.5 * len(self.regions):
             return mask, f"{len(group)} of {len(self.regions)} patches of the image"
         whole = self.exchanged(mask)
-        plane = mask.any(2)
+        plane = np.asarray(mask.any(axis=2))
         rows, columns = np.flatnonzero(plane.any(1)), np.flatnonzero(plane.any(0))
         sides = [int(rows[0]), int(rows[-1]) + 1, int(columns[0]), int(columns[-1]) + 1]
 

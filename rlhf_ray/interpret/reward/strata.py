@@ -209,8 +209,8 @@ def _worst(given: FloatArray, usual: FloatArray, data: Transitions, regions: Reg
             return
         agreement = _agreement(given[at], data.rewards[at])
         count = int(at.sum())
-        figures = (float(each[at].mean()) for each in (given, usual, data.rewards))
-        yield Stratum(condition, count, count / n, *figures, gap, agreement, at)
+        mean, expected, true = (float(each[at].mean()) for each in (given, usual, data.rewards))
+        yield Stratum(condition, count, count / n, mean, expected, true, gap, agreement, at)
         left &= ~at
 
 

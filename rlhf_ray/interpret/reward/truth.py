@@ -40,5 +40,5 @@ def _object_names(environment: str) -> tuple[tuple[str, int], ...]:
     except (Fault, ImportError, SettingError, ValueError, gym.error.Error):
         return ()
     found = tuple(OBJECTS.items()) if isinstance(env.unwrapped, GridWorld) else ()
-    env.close()
+    env.close()  # type: ignore[no-untyped-call]
     return found

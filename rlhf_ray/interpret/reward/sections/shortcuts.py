@@ -201,8 +201,8 @@ def _lags(found: Findings, beside: Comparison | None, data: Transitions) -> Iter
         ).mean(1)
         lag, there = best_lag(changes, data.rewards, data, 5)
         if lag and there > 0.5 and abs(correlation(changes, data.rewards)) < 0.3:
-            steps = f"{abs(lag)} step{'s' if abs(lag) > 1 else ''} {'after' if lag > 0 else 'before'}"
-            text = f"{_capital(cause.name)} changes {steps} the true reward (correlation {there:.2f})."
+            shift = f"{abs(lag)} step{'s' if abs(lag) > 1 else ''} {'after' if lag > 0 else 'before'}"
+            text = f"{_capital(cause.name)} changes {shift} the true reward (correlation {there:.2f})."
             yield Statement("warning", text, 1.0 + there)
 
 
