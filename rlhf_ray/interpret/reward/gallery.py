@@ -15,7 +15,7 @@ OFF = "#c1121f"
 
 
 @dataclass(frozen=True)
-class Shown:
+class Tile:
     """One input in a gallery.
 
     Attributes:
@@ -29,7 +29,7 @@ class Shown:
     off: bool = False
 
 
-def gallery(rows: Sequence[tuple[str, Sequence[Shown]]], largest: float = 1.0) -> bytes:
+def gallery(rows: Sequence[tuple[str, Sequence[Tile]]], largest: float = 1.0) -> bytes:
     """Draw rows of inputs.
 
     Args:

@@ -17,7 +17,7 @@ PAIRS = 20_000
 
 
 @dataclass(frozen=True)
-class Estimate:
+class OverEpisodes:
     """A figure with its 95 % bootstrap interval over episodes; NaN bounds with fewer than three episodes."""
 
     value: float
@@ -60,18 +60,18 @@ def pairs_in_order(true: Array, given: Array, at: IntArray, rng: np.random.Gener
 
 def over_episodes(
     figure: Callable[[IntArray], float], episodes: IntArray, rng: np.random.Generator, resamples: int = RESAMPLES
-) -> Estimate:
+) -> OverEpisodes:
     """Compute ``figure(index of steps)`` for all steps and its bootstrap interval, drawing whole episodes."""
     names, inverse = np.unique(episodes, return_inverse=True)
     where = [np.flatnonzero(inverse == i) for i in range(len(names))]
     value = figure(np.arange(len(episodes)))
     if len(names) < 3:
-        return Estimate(value, float("nan"), float("nan"))
+        return OverEpisodes(value, float("nan"), float("nan"))
     drawn = [
         figure(np.concatenate([where[i] for i in rng.integers(len(names), size=len(names))])) for _ in range(resamples)
     ]
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return Estimate(value, float(low), float(high))
+    return OverEpisodes(value, float(low), float(high))
 
 
 def episode_sums(values: FloatArray, episodes: IntArray) -> FloatArray:

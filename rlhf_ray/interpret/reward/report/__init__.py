@@ -24,7 +24,7 @@ from rlhf_ray.data.failures import debugging, explain
 from rlhf_ray.data.plain import plain
 from rlhf_ray.interpret.reward.report import files
 from rlhf_ray.interpret.reward.report.page import page
-from rlhf_ray.interpret.reward.report.verdict import Verdict, verdict
+from rlhf_ray.interpret.reward.report.verdict import RewardVerdict, verdict
 from rlhf_ray.interpret.reward.section import Check, Section, Subject
 from rlhf_ray.interpret.reward.sections import NAMES, tool
 
@@ -45,7 +45,7 @@ class Report:
     """
 
     page: Path
-    verdict: Verdict
+    verdict: RewardVerdict
     sections: tuple[Section, ...]
 
 

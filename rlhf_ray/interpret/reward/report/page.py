@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_ray import pages
-from rlhf_ray.interpret.reward.report.verdict import MOST, Verdict
+from rlhf_ray.interpret.reward.report.verdict import MOST, RewardVerdict
 from rlhf_ray.interpret.reward.section import Section
 
 
-def page(about: dict[str, Any], verdict: Verdict, sections: Sequence[Section]) -> str:
+def page(about: dict[str, Any], verdict: RewardVerdict, sections: Sequence[Section]) -> str:
     """Render the page: HTML without scripts or other files."""
     facts = {name.replace("_", " "): figure(value) for name, value in about.items() if value is not None}
     counts = {

@@ -22,7 +22,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RewardVerdict:
     """What the report says first.
 
     Attributes:
@@ -44,7 +44,7 @@ class Verdict:
         return {kind: [vars(said) for said in of] for kind, of in vars(self).items()}
 
 
-def verdict(sections: Sequence[Section]) -> Verdict:
+def verdict(sections: Sequence[Section]) -> RewardVerdict:
     """Put the sections' statements and checks together."""
     found = [(statement, section) for section in sections for statement in section.statements]
 
@@ -63,4 +63,4 @@ def verdict(sections: Sequence[Section]) -> Verdict:
             if check.passed is passed and check.says not in warned  # once is enough
         )
 
-    return Verdict(of("rewards"), of("ignores"), of("warning"), checks(False), checks(None))
+    return RewardVerdict(of("rewards"), of("ignores"), of("warning"), checks(False), checks(None))

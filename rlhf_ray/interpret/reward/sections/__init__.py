@@ -9,7 +9,7 @@ from rlhf_ray.interpret.reward.section import Tool
 
 NAMES: tuple[str, ...] = (
     "overview",
-    "held_out",
+    "calibration",
     "shortcuts",
     "counterfactuals",
     "along",

@@ -11,7 +11,7 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret import editing, factors, probes
 from rlhf_ray.interpret.layers import Layer, hidden_layers
-from rlhf_ray.interpret.reward.gallery import Shown, gallery
+from rlhf_ray.interpret.reward.gallery import Tile, gallery
 from rlhf_ray.interpret.reward.manifold import Manifold, frames_of
 from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, seen_frames
@@ -256,7 +256,7 @@ def _pictures(subject: Subject, data: Transitions, last: Layer, made: factors.Fa
     strength = weights.reshape(*weights.shape[:2], -1).mean(2)
     manifold = Manifold(data, frames, seed)
     settings = VisualisationSettings(steps=max(10, round(60 * subject.effort)))
-    rows: list[tuple[str, list[Shown]]] = []
+    rows: list[tuple[str, list[Tile]]] = []
 
     def shown(steps: Transitions, at: int) -> list[Array]:
         return [of[at] for of in frames_of(steps, frames)]
@@ -265,10 +265,10 @@ def _pictures(subject: Subject, data: Transitions, last: Layer, made: factors.Fa
         if not np.any(way):
             continue
         order = np.argsort(-strength[:, factor], kind="stable")[:EXAMPLES]
-        row = [Shown(shown(data, at), f"{strength[at, factor]:.2f}") for at in order]
+        row = [Tile(shown(data, at), f"{strength[at, factor]:.2f}") for at in order]
         synthetic = optimise(subject.reward, data, seed, Objective(last, way), 1, settings, manifold)
         text = "made up" + ("\noff the manifold" if synthetic.off[0] else "")
-        row.append(Shown(shown(synthetic.steps, 0), text, synthetic.off[0]))
+        row.append(Tile(shown(synthetic.steps, 0), text, synthetic.off[0]))
         rows.append((f"factor {factor}", row))
     if not rows:
         return []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rlhf_ray.interpret.reward.overview import Estimate, correlation, episode_sums, over_episodes, pairs_in_order
+from rlhf_ray.interpret.reward.overview import OverEpisodes, correlation, episode_sums, over_episodes, pairs_in_order
 from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
 
 NAME = "overview"
@@ -111,7 +111,7 @@ def look(subject: Subject) -> Section:
     return Section(NAME, TITLE, statements, checks, tables, pictures, values)
 
 
-def _agreement(by_step: dict[str, Estimate], by_return: Estimate) -> Table:
+def _agreement(by_step: dict[str, OverEpisodes], by_return: OverEpisodes) -> Table:
     named = {
         "pairs of steps in the true order": by_step["pairs"],
         "linear correlation of steps": by_step["linear"],
@@ -122,7 +122,7 @@ def _agreement(by_step: dict[str, Estimate], by_return: Estimate) -> Table:
     return Table(["", "value", "95 % from", "to"], rows, "Agreement with the true reward")
 
 
-def _says(linear: Estimate, pairs: Estimate, returns: Estimate) -> Statement:
+def _says(linear: OverEpisodes, pairs: OverEpisodes, returns: OverEpisodes) -> Statement:
     figures = (
         f"it orders {100 * pairs.value:.1f} % of pairs of steps like the true reward; correlation {linear}, rank correlation of "
         f"episodes' returns {returns}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.interpret.reward.codes import codes_of
-from rlhf_ray.interpret.reward.gallery import Shown, gallery
+from rlhf_ray.interpret.reward.gallery import Tile, gallery
 from rlhf_ray.interpret.reward.manifold import Manifold, frames_of, total_variation
 from rlhf_ray.interpret.reward.prior import Prior, fit_prior
 from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
@@ -265,13 +265,13 @@ def _pictures(subject: Subject, manifold: Manifold, made: Made, rewards: Array, 
         rows = [
             (
                 "the data's " + ("lowest" if low else "highest"),
-                [Shown(frames(data[i : i + 1]), f"{rewards[i]:.2f}") for i in order],
+                [Tile(frames(data[i : i + 1]), f"{rewards[i]:.2f}") for i in order],
             )
         ]
         for (kind, of_low), each in made.items():
             if of_low == low:
                 shown = [
-                    Shown(
+                    Tile(
                         frames(each.steps[i : i + 1]),
                         f"{each.rewards[i]:.2f}" + ("\noff the manifold" if each.off[i] else ""),
                         each.off[i],

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from rlhf_ray.data.plain import plain
-from rlhf_ray.interpret.reward.held_out import Agreement, agreement, known
+from rlhf_ray.interpret.reward.calibration import Agreement, agreement, known
 from rlhf_ray.interpret.reward.section import Check, Section, Statement, Subject, Table
 
-NAME = "held_out"
-TITLE = "Agreement with the true reward"
+NAME = "calibration"
+TITLE = "How well it predicts the true reward"
 
 GOOD = 0.5
 """Share of the true reward's variance that a reward should explain, and correlation of ranks."""
