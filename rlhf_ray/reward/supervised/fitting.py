@@ -29,9 +29,6 @@ from rlhf_ray.settings import SUPERVISED_MODEL, RewardModelSettings, SupervisedS
 Visualise = Callable[[RewardEnsemble, int], Transitions]
 """Makes steps that the reward model scores highly, from a seed. Observations are in the environment's type: images are uint8."""
 
-MOST_GRADIENT = 0.3
-"""Largest norm of a gradient in adversarial training."""
-
 Progress = Callable[[int, int], None]
 """Called with the gradient steps done and their total."""
 
@@ -138,25 +135,21 @@ class Fitter:
                 given = tuple(_join(*pair) for pair in zip(given, drawn, strict=True))
                 wanted = torch.cat([wanted, torch.full((extra.count,), extra.target / self.unit)])
                 weights = torch.cat([weights, torch.ones(len(weights), extra.count)], 1)
-            # The first visualisations score far beyond all rewards: their gradients would undo what the model has learned.
-            self.step(given, wanted, weights, None if extra is None else MOST_GRADIENT)
+            self.step(given, wanted, weights)
             tell(done)
 
-    def step(self, steps: tuple[Tensor, ...], targets: Tensor, weights: Tensor, most: float | None = None) -> None:
+    def step(self, steps: tuple[Tensor, ...], targets: Tensor, weights: Tensor) -> None:
         """Take one gradient step.
 
         Args:
             steps: observations, actions, next observations and terminated of ``n`` steps, as the environment gives them.
             targets: ``[n]`` float32, in `unit`.
             weights: ``[members, n]`` float32: of each step in each member's loss.
-            most: largest norm of the gradient; None: any.
         """
         inputs = self.encode(steps)
         self.optimizer.zero_grad(set_to_none=True)
         losses = self.objective.losses(self.ensemble.networks, inputs, targets.to(self.device))
         (losses * weights.to(self.device)).mean(1).sum().backward()  # type: ignore[no-untyped-call]
-        if most is not None:
-            torch.nn.utils.clip_grad_norm_(self.ensemble.networks.parameters(), most)
         self.optimizer.step()
 
     def encode(self, steps: tuple[Tensor, ...]) -> dict[str, Tensor]:
