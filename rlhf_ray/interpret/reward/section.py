@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -23,7 +24,7 @@ class Statement:
         kind: "rewards": what the reward seems to depend on; "ignores": what it does not; "warning": why to distrust the reward or
             a tool.
         text: the sentence, in plain words, with its figures.
-        weight: orders the statements of a kind, the largest first; an effect in units of the reward's standard deviation.
+        weight: orders the statements of one kind in a section, the largest first.
     """
 
     kind: Kind
@@ -113,6 +114,7 @@ class Subject:
         environment: name for `rlhf_ray.envs.make_env`; None if unknown.
         regions: the observations' parts; None for tables.
         effort: number of samples, steps and restarts relative to the normal report: 0.1 for a quick look.
+        edits: the user's own counterfactuals: a JSON file of edits, or a folder of edited images; None for automatic ones.
     """
 
     reward: RewardFunction
@@ -122,6 +124,7 @@ class Subject:
     environment: str | None = None
     regions: Regions | None = None
     effort: float = 1.0
+    edits: Path | None = None
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the generator for ``purpose``: the same draws whatever other tools drew."""

@@ -27,6 +27,8 @@ from rlhf_ray.reward.functions.function import RewardFunction
 from rlhf_ray.reward.functions.imitation import ImitationReward
 from rlhf_ray.reward.functions.plain import CallableReward
 from rlhf_ray.reward.functions.saved_modules import SUFFIXES, load_imitation_net
+from rlhf_ray.reward.functions.shaped import FORMAT as SHAPED
+from rlhf_ray.reward.functions.shaped import ShapedReward
 from rlhf_ray.reward.functions.table import TableReward
 from rlhf_ray.reward.networks import is_built_in
 from rlhf_ray.settings import RewardModelSettings, from_json
@@ -140,7 +142,10 @@ def _ensemble(folder: Path, description: dict[str, Any]) -> RewardFunction:
     return reward
 
 
-READERS: dict[str, Callable[[Path, dict[str, Any]], RewardFunction]] = {FORMAT: _ensemble}
+READERS: dict[str, Callable[[Path, dict[str, Any]], RewardFunction]] = {
+    FORMAT: _ensemble,
+    SHAPED: lambda folder, description: ShapedReward.load(folder),
+}
 """Reads a folder with a ``reward.json``, by the ``format`` it says; gets the folder and the content of ``reward.json``."""
 
 

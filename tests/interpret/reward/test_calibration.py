@@ -28,7 +28,7 @@ def steps_of(sparse=False, n=600):
 
 
 def section(function, steps):
-    return held_out.look(Subject(CallableReward(function, *SPACES), steps))
+    return calibration.look(Subject(CallableReward(function, *SPACES), steps))
 
 
 def test_a_reward_of_another_scale_agrees_and_one_of_something_else_does_not():
@@ -64,7 +64,7 @@ def test_unknown_rewards_are_left_out():
     rewards = np.where(np.arange(600) < 100, np.nan, steps.rewards)
     subject = Subject(CallableReward(lambda o, a, n, d: n[:, 0], *SPACES), replace(steps, rewards=rewards))
     assert held_out.unsuitable(subject) is None
-    assert held_out.look(subject).values["steps"] == 500
+    assert calibration.look(subject).values["steps"] == 500
     nothing = replace(subject, data=replace(steps, rewards=np.full(600, np.nan)))
     assert "no true rewards" in held_out.unsuitable(nothing)
     with pytest.raises(ValueError, match="no steps"):

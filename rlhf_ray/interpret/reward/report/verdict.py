@@ -46,14 +46,15 @@ class RewardVerdict:
 
 def verdict(sections: Sequence[Section]) -> RewardVerdict:
     """Put the sections' statements and checks together."""
-    found = [(statement, section) for section in sections for statement in section.statements]
-
     def of(kind: Kind) -> tuple[Said, ...]:
-        chosen = [(statement, section) for statement, section in found if statement.kind == kind]
-        chosen.sort(key=lambda pair: -pair[0].weight)  # stable: sections stay in order
-        return tuple(Said(statement.text, section.name, section.title) for statement, section in chosen)
+        """The sections take turns, in their order, each with its weightiest statement first: no section drowns the others."""
+        chosen = []
+        for place, section in enumerate(sections):
+            own = sorted((each for each in section.statements if each.kind == kind), key=lambda each: -each.weight)
+            chosen += [(turn, place, Said(each.text, section.name, section.title)) for turn, each in enumerate(own)]
+        return tuple(said for _, _, said in sorted(chosen, key=lambda each: each[:2]))
 
-    warned = {statement.text for statement, _ in found}
+    warned = {statement.text for section in sections for statement in section.statements}
 
     def checks(passed: bool | None) -> tuple[Said, ...]:
         return tuple(

@@ -9,17 +9,17 @@ from rlhf_ray.interpret.reward.section import Tool
 
 NAMES: tuple[str, ...] = (
     "overview",
-    "calibration",
-    "shortcuts",
     "counterfactuals",
+    "shortcuts",
+    "incentive",
     "along",
     "attribution",
+    "calibration",
     "heatmap",
     "examples",
     "visualisation",
     "inside",
     "preprocess",
-    "incentive",
 )
 """The tools, in the order of the report: each is a module of this package with ``NAME``, ``TITLE``, ``unsuitable``, ``look``."""
 

@@ -13,7 +13,9 @@ from rlhf_ray.interpret.reward.counterfactuals import (
     FolderRow,
     automatic,
     evaluate,
+    evaluate_folder,
     object_codes,
+    read_edits,
     spread,
 )
 from rlhf_ray.interpret.reward.drawing import draw_observation, png
@@ -31,6 +33,8 @@ def unsuitable(subject: Subject) -> str | None:
     """Return why there are no automatic counterfactuals; None if there are."""
     if not len(subject.data):
         return "There are no steps to edit."
+    if subject.edits is not None:
+        return None
     if subject.regions is None or subject.regions.kind != "cell":
         return "Only grids of object codes have counterfactuals of their own; for images and vectors, give edits in a JSON file."
     if not object_codes(subject.data):
@@ -38,21 +42,21 @@ def unsuitable(subject: Subject) -> str | None:
     return None
 
 
-def look(subject: Subject, cases: Sequence[Counterfactual] | None = None) -> Section:
-    """Evaluate counterfactuals.
-
-    Args:
-        subject: what to look at.
-        cases: what to do; by default the automatic cases of grids.
+def look(subject: Subject) -> Section:
+    """Evaluate counterfactuals: the subject's own edits, or the automatic cases of grids.
 
     Raises:
         SettingError: an edit doesn't fit the observations.
     """
+    if subject.edits is not None and subject.edits.is_dir():
+        return Section(NAME, TITLE, tables=[folder_table(evaluate_folder(subject.reward, subject.edits))])
     grid = subject.regions.layout if subject.regions is not None and subject.regions.kind == "cell" else None
     names = object_names(subject.environment)
     truth = true_reward(subject)
-    own = cases is None
-    if cases is None:
+    own = subject.edits is None
+    if subject.edits is not None:
+        cases = read_edits(subject.edits, {name: int(code) for code, name in names.items()})
+    else:
         assert grid is not None  # otherwise `unsuitable`
         cases = automatic(subject.data, grid, names)
     outcomes = evaluate(subject.reward, subject.data, cases, subject.rng(NAME), grid=grid, truth=truth)
