@@ -99,6 +99,7 @@ def reward(words: list[str]) -> None:
         environment,
         regions_in(environment, function),
         command.effort,
+        command.edits,
     )
     names = command.tools or NAMES
     done = itertools.count(1)

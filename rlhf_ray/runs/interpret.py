@@ -76,12 +76,13 @@ def given_steps(path: Path, seed: int) -> Transitions:
     if is_image(data.observations[0]):
         most //= 4
     names = np.random.default_rng([seed, 15]).permutation(np.unique(data.episodes))
-    kept, count = [], 0
+    kept: list[int] = []
+    count = 0
     for name in names:
         count += int((data.episodes == name).sum())
         if kept and count > most // 4:
             break
-        kept.append(name)
+        kept.append(int(name))
     return data[np.isin(data.episodes, kept)]
 
 
@@ -101,7 +102,8 @@ def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
                 "steps of the environment it was made for."
             )
     if isinstance(reward.action_space, gym.spaces.Discrete):
-        least, most = int(reward.action_space.start), int(reward.action_space.start + reward.action_space.n) - 1
+        least = int(reward.action_space.start)
+        most = least + int(reward.action_space.n) - 1
         if int(data.actions.min()) < least or int(data.actions.max()) > most:
             raise SettingError(
                 f"The steps in {where} have actions from {data.actions.min()} to {data.actions.max()}; the reward {reward.name!r} "

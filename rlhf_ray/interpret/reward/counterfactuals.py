@@ -287,7 +287,7 @@ def evaluate_folder(reward: RewardFunction, folder: Path | str) -> list[FolderRo
 
 def _actions(space: gym.Space[Any]) -> list[tuple[str, Array]]:
     if isinstance(space, gym.spaces.Discrete):
-        return [(str(i), np.asarray(i)) for i in range(int(space.start), int(space.start + space.n))]
+        return [(str(i), np.asarray(i)) for i in range(int(space.start), int(space.start) + int(space.n))]
     assert isinstance(space, gym.spaces.Box)
     low, high = (np.clip(np.asarray(bound, np.float64), -1e6, 1e6) for bound in (space.low, space.high))
     return [("middle", ((low + high) / 2).astype(space.dtype))]

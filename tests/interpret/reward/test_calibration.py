@@ -63,9 +63,9 @@ def test_unknown_rewards_are_left_out():
     steps = steps_of()
     rewards = np.where(np.arange(600) < 100, np.nan, steps.rewards)
     subject = Subject(CallableReward(lambda o, a, n, d: n[:, 0], *SPACES), replace(steps, rewards=rewards))
-    assert held_out.unsuitable(subject) is None
+    assert calibration.unsuitable(subject) is None
     assert calibration.look(subject).values["steps"] == 500
     nothing = replace(subject, data=replace(steps, rewards=np.full(600, np.nan)))
-    assert "no true rewards" in held_out.unsuitable(nothing)
+    assert "no true rewards" in calibration.unsuitable(nothing)
     with pytest.raises(ValueError, match="no steps"):
         agreement(subject.reward, steps[:0])

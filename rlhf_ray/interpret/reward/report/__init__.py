@@ -131,6 +131,18 @@ def fingerprint(subject: Subject) -> str:
     for array in [*arrays, *data.columns.values(), subject.reward.of(data)]:
         digest.update(repr((array.shape, array.dtype.str)).encode())
         digest.update(array.astype("U").tobytes() if array.dtype == object else np.ascontiguousarray(array).tobytes())
-    settings = (FORMAT, __version__, subject.reward.name, subject.gamma, subject.seed, subject.environment, subject.effort)
+    settings = (
+        FORMAT,
+        __version__,
+        subject.reward.name,
+        subject.gamma,
+        subject.seed,
+        subject.environment,
+        subject.effort,
+    )
     digest.update(repr(settings).encode())
+    if subject.edits is not None:
+        files_of = sorted(subject.edits.rglob("*")) if subject.edits.is_dir() else [subject.edits]
+        for file in files_of:
+            digest.update(file.name.encode() + (file.read_bytes() if file.is_file() else b""))
     return digest.hexdigest()

@@ -46,6 +46,7 @@ class RewardVerdict:
 
 def verdict(sections: Sequence[Section]) -> RewardVerdict:
     """Put the sections' statements and checks together."""
+
     def of(kind: Kind) -> tuple[Said, ...]:
         """The sections take turns, in their order, each with its weightiest statement first: no section drowns the others."""
         chosen = []

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.interpret.reward.counterfactuals import (
     CaseOutcome,
-    Counterfactual,
     FolderRow,
     automatic,
     evaluate,
@@ -55,7 +54,7 @@ def look(subject: Subject) -> Section:
     truth = true_reward(subject)
     own = subject.edits is None
     if subject.edits is not None:
-        cases = read_edits(subject.edits, {name: int(code) for code, name in names.items()})
+        cases = read_edits(subject.edits, names)
     else:
         assert grid is not None  # otherwise `unsuitable`
         cases = automatic(subject.data, grid, names)
