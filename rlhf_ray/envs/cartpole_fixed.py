@@ -7,6 +7,8 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from numpy.typing import NDArray
 
+from rlhf_ray.envs.formula import Formula, FormulaReward
+
 
 class CartPoleFixed(CartPoleEnv):
     """gymnasium's CartPole-v1 that continues after a fall; registered as ``rlhf_ray/CartPoleFixed-v0``.
@@ -38,6 +40,16 @@ class CartPoleFixed(CartPoleEnv):
         self.steps_beyond_terminated = None
         observation, _, fallen, _, info = super().step(action)  # type: ignore[no-untyped-call]
         return observation, 0.0 if fallen else 1.0, False, False, info
+
+    def ground_truth(self) -> FormulaReward:
+        """Return the reward as a function of the observation after the step."""
+        formula = Formula("upright", self._upright, inputs=("next_state",))
+        return FormulaReward(formula, self.observation_space, self.action_space)
+
+    def _upright(self, observations: Any, actions: Any, next_observations: NDArray[Any]) -> NDArray[np.float64]:
+        position, angle = next_observations[:, 0], next_observations[:, 2]
+        stands = (np.abs(position) <= self.x_threshold) & (np.abs(angle) <= self.theta_threshold_radians)
+        return np.asarray(stands, np.float64)
 
     def render(self) -> Any:
         """Return the image, uint8 [400, 600, 3] with ``render_mode="rgb_array"``; the cart and its pole stay in view."""

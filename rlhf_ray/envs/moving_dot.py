@@ -1,12 +1,13 @@
 """MovingDot: move a dot to the centre of the image. The smallest task with image observations."""
 
-import math
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+
+from rlhf_ray.envs.formula import Formula, FormulaReward
 
 IMAGE_SIDE = 64
 DOT_SIDE = 4
@@ -18,6 +19,20 @@ _POSITIONS = (IMAGE_SIDE - DOT_SIDE) // STRIDE + 1
 
 _MOVES = ((0, 0), (-1, 0), (0, 1), (1, 0), (0, -1))
 """(rows, columns) on the lattice for stay, up, right, down, left."""
+
+
+def nearness(observations: Any, actions: Any, next_observations: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Compute the reward, ``[n]``: minus the distance of the dot's centre from the image's, in units of 32 pixels.
+
+    The centre is the mean position of all light, so that edited images have a reward too; that of a black image is -1.41.
+    """
+    light = next_observations[..., 0].astype(np.float64)
+    places = np.arange(IMAGE_SIDE) - (IMAGE_SIDE - 1) / 2
+    total = np.maximum(light.sum((1, 2)), 1e-9)
+    rows, columns = (light.sum(axis) @ places / total for axis in (2, 1))
+    distance = np.where(light.any((1, 2)), np.hypot(rows, columns), IMAGE_SIDE / np.sqrt(2))
+    nearness: NDArray[np.float64] = -distance / (IMAGE_SIDE / 2)
+    return nearness
 
 
 class MovingDot(gymnasium.Env[NDArray[np.uint8], np.int64]):
@@ -60,9 +75,18 @@ class MovingDot(gymnasium.Env[NDArray[np.uint8], np.int64]):
         rows, columns = _MOVES[action]
         self._row = min(max(self._row + rows, 0), _POSITIONS - 1)
         self._column = min(max(self._column + columns, 0), _POSITIONS - 1)
-        middle = _POSITIONS // 2
-        distance = STRIDE * math.hypot(self._row - middle, self._column - middle)
-        return self._frame(), -distance / (IMAGE_SIDE / 2), False, False, {}
+        frame = self._frame()
+        return frame, float(nearness(None, None, frame[None])[0]), False, False, {}
+
+    def ground_truth(self) -> FormulaReward:
+        """Return the reward as a function of the image after the step."""
+        return FormulaReward(
+            Formula("nearness", nearness, inputs=("next_state",)), self.observation_space, self.action_space
+        )
+
+    def describe(self) -> dict[str, float]:
+        """Return the dot's position on the lattice, from the upper left corner."""
+        return {"row": float(self._row), "column": float(self._column)}
 
     def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
         """Return the current frame, uint8 [64, 64, 3], in render_mode "rgb_array"; else None."""

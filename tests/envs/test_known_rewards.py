@@ -127,6 +127,21 @@ def test_env_checker_and_seeds(name: str) -> None:
 
 
 def test_other_environments_say_that_they_have_no_model() -> None:
-    assert make_env("rlhf_ray/MovingDot-v0") is not None
-    with pytest.raises(SettingError, match="'rlhf_ray/MovingDot-v0' has no ground-truth model"):
-        ground_truth("rlhf_ray/MovingDot-v0")
+    with pytest.raises(SettingError, match="'Acrobot-v1' has no ground-truth model"):
+        ground_truth("Acrobot-v1")
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "rlhf_ray/CartPoleFixed-v0", "rlhf_ray/MovingDot-v0"])
+def test_the_rewards_of_our_presets_are_known_exactly(name):
+    env = make_env(name)
+    env.action_space.seed(0)
+    seen, _ = env.reset(seed=0)
+    rows = []
+    for _ in range(100):
+        action = env.action_space.sample()
+        following, reward, *_ = env.step(action)
+        rows.append((seen, action, following, reward))
+        seen = following
+    before, actions, after, rewards = (np.stack(column) for column in zip(*rows, strict=True))
+    assert np.allclose(ground_truth(name)(before, actions, after, np.zeros(100, bool)), rewards, atol=1e-4)
+    assert np.ptp(rewards) > 0

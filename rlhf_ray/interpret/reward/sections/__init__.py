@@ -14,6 +14,7 @@ NAMES: tuple[str, ...] = (
     "incentive",
     "along",
     "attribution",
+    "distances",
     "calibration",
     "heatmap",
     "examples",

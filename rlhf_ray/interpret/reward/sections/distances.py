@@ -1,0 +1,61 @@
+"""Section: distances between the reward and the true one that ignore shaping and scale."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rlhf_ray.interpret.reward.section import Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.truth import true_reward
+from rlhf_ray.measure.sampled_distances import all_distances
+
+NAME = "distances"
+TITLE = "Distance to the true reward"
+
+NAMES = {
+    "epic": "EPIC",
+    "dard": "DARD",
+    "starc": "STARC",
+    "pearson": "linear correlation",
+    "spearman": "rank correlation",
+}
+
+STEPS = 2000
+"""Recorded steps that the distances rest on."""
+
+NEAR, FAR = 0.2, 0.6
+"""EPIC below and above which a statement says so. 0: equal up to shaping and scale; 0.71: unrelated; 1: opposite."""
+
+
+def unsuitable(subject: Subject) -> str | None:
+    """Return why there are no distances: the true reward can't be computed for steps that were not recorded."""
+    if true_reward(subject) is None:
+        return (
+            "Distances need the true reward of steps that were not recorded, and it is known for recorded steps only."
+        )
+    return None
+
+
+def look(subject: Subject) -> Section:
+    """Estimate the distances on recorded steps."""
+    truth = true_reward(subject)
+    assert truth is not None, "unsuitable() says so"
+    data = subject.data.sample(round(STEPS * min(1.0, subject.effort)), subject.rng(NAME))
+    found = all_distances(subject.reward, truth, data, subject.gamma, subject.seed)
+    rows = [[NAMES[name], of.value, of.low, of.high] for name, of in found.items()]
+    caption = (
+        "Distances on recorded steps: 0 is equal up to potential shaping and scale, 0.71 unrelated, 1 opposite. Correlations: 1 is "
+        "equal up to scale; shaping lowers them."
+    )
+    epic = found["epic"]
+    figures = f"EPIC {epic.value:.2f} ({epic.low:.2f} to {epic.high:.2f}), STARC {found['starc'].value:.2f}"
+    statements = []
+    if epic.high < NEAR:
+        text = f"Up to shaping and scale it is close to the true reward: {figures}."
+        statements.append(Statement("rewards", text, 1.0))
+    elif epic.low > FAR:
+        text = f"Even up to shaping and scale it is far from the true reward (unrelated: 0.71): {figures}."
+        statements.append(Statement("warning", text, 1.0))
+    values = {name: dataclasses.asdict(of) for name, of in found.items()}
+    return Section(
+        NAME, TITLE, statements, tables=[Table(["", "value", "95 % from", "to"], rows, caption)], values=values
+    )
