@@ -82,6 +82,11 @@ def check_tune(output: str) -> None:
     assert max(float(true_return) for *_, true_return in trials) > -1050.0, output
 
 
+def check_examined(output: str) -> None:
+    assert re.search(r"sole cause|depends on cos\(angle\)", output)
+    assert re.search(r"It ignores [^.:]*angular velocity", output)
+
+
 CHECKS: dict[str, Callable[[str], None]] = {
     "sb3_ppo.py": rises("true return: N before training, N after it", to=-900.0, by=200.0),
     "sb3_sac.py": rises("true return: N in the first 5 episodes, N in the last 5", to=-700.0, by=300.0),
@@ -90,6 +95,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "own_teacher.py": rises("speed .rad/s.: N in the first iteration, N in the last", to=4.5, by=1.0),
     "own_network.py": check_network,
     "offline_from_store.py": check_offline,
+    "examine_reward.py": check_examined,
     "tune_from_python.py": check_tune,
     "people_over_a_tunnel.py": rises("true return: N in the first iteration, N in the last", to=-1000.0, by=150.0),
 }
