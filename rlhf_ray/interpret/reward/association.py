@@ -9,11 +9,15 @@ from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.model_selection import GroupKFold
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
+from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.exchange import ExchangePairs
 from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.reward.functions import CallableReward, RewardFunction
 
 MOST = 400
 """Numbers of a part that are used as they are; larger parts are summed by region."""
+FITS = 0.9
+"""Least R² of a stand-in for the true reward."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,48 @@ def predicted(numbers: FloatArray, truth: FloatArray, episodes: IntArray) -> flo
         forest = ExtraTreesRegressor(12, min_samples_leaf=2, max_features=0.5, random_state=0, n_jobs=1)
         guess[test] = forest.fit(numbers[train], truth[train]).predict(numbers[test])
     return float(1 - np.mean((guess - truth) ** 2) / np.var(truth))
+
+
+def fitted_truth(reward: RewardFunction, data: Transitions, rng: np.random.Generator) -> RewardFunction | None:
+    """Fit forests to recorded true rewards: a stand-in for a true reward function that nobody has.
+
+    Args:
+        reward: gives the spaces.
+        data: steps of vectors with true rewards.
+        rng: draws the steps that are used, 1,500 at most.
+
+    Returns:
+        None if the forests explain less than `FITS` of the true reward in held-out episodes: they are no stand-in then.
+    """
+    truth = data.rewards
+    if not np.isfinite(truth).all() or np.ptp(truth) == 0 or len(np.unique(data.episodes)) < 3:
+        return None
+    part = data.sample(1500, rng)
+    numbers = _columns(part.observations, part.actions, part.next_observations, part.terminated)
+    if np.ptp(part.rewards) == 0 or predicted(numbers, part.rewards, part.episodes) < FITS:
+        return None
+    forest = ExtraTreesRegressor(20, min_samples_leaf=2, random_state=0, n_jobs=1).fit(numbers, part.rewards)
+    return CallableReward(
+        lambda *step: np.asarray(forest.predict(_columns(*step))),
+        reward.observation_space,
+        reward.action_space,
+        "fitted",
+    )
+
+
+def is_erratic(given: FloatArray, data: Transitions, rng: np.random.Generator) -> bool:
+    """Return whether rewards of many values can't be told from vectors at all, although nothing else is random."""
+    at = np.sort(rng.choice(len(data), min(len(data), 1000), replace=False))
+    if len(at) < 100 or len(np.unique(given[at])) <= 20 or len(np.unique(data.episodes[at])) < 3:
+        return False
+    part = data[at]
+    numbers = _columns(part.observations, part.actions, part.next_observations, part.terminated)
+    return predicted(numbers, given[at], part.episodes) < 0.05
+
+
+def _columns(observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
+    of = (observations, actions, next_observations, terminated)
+    return np.concatenate([np.asarray(each, np.float32).reshape(len(terminated), -1) for each in of], 1)
 
 
 def _numbers(states: list[Array], mask: BoolArray, regions: Regions) -> FloatArray:

@@ -305,3 +305,42 @@ def part_of(name: str, mask: BoolArray, times: list[StepMoment]) -> StepPart:
         return mask & np.any(found, 0) if found else None
 
     return StepPart(name, within(lambda each: each.state), within(lambda each: each.next_state))
+
+
+def dependent(data: Transitions, bins: int = 8, least: float = 0.4) -> list[list[int]]:
+    """Group the features of vectors that depend on each other, such as cosine and sine of an angle, which make no sense apart.
+
+    Two features depend on each other if one tells more than ``least`` of which of ``bins`` levels the other has (mutual information
+    over the smaller entropy).
+
+    Returns:
+        Groups that together hold each feature once, in order.
+    """
+    flat = data.observations.reshape(len(data), -1)
+    levels = []
+    for column in flat.T:
+        values, which = np.unique(column, return_inverse=True)
+        if len(values) > bins:
+            edges = np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1]))
+            which = np.searchsorted(edges, column, "right")
+        levels.append(which)
+    group = list(range(len(levels)))
+    for i, one in enumerate(levels):
+        for j in range(i):
+            if _shared(one, levels[j]) > least:
+                group = [group[j] if of == group[i] else of for of in group]
+    return [[i for i, of in enumerate(group) if of == name] for name in sorted(set(group), key=group.index)]
+
+
+def _shared(one: Array, other: Array) -> float:
+    """Return the mutual information of two arrays of levels over the smaller of their entropies."""
+    joint = np.zeros((int(one.max()) + 1, int(other.max()) + 1))
+    np.add.at(joint, (one, other), 1 / len(one))
+
+    def entropy(of: FloatArray) -> float:
+        used = of[of > 0]
+        return float(-(used * np.log(used)).sum())
+
+    apart = entropy(joint.sum(1)), entropy(joint.sum(0))
+    together = entropy(joint.ravel())
+    return (sum(apart) - together) / min(apart) if min(apart) > 0.1 else 0.0

@@ -7,7 +7,7 @@ reward to causes, and compares each cause with the true reward where that is kno
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.association import Association, association
+from rlhf_ray.interpret.reward.association import Association, association, fitted_truth, is_erratic
 from rlhf_ray.interpret.reward.exchange import (
     BackgroundColour,
     Effect,
@@ -25,15 +25,19 @@ from rlhf_ray.interpret.reward.exchange import (
     StepMoment,
     StepPart,
     background_share,
+    dependent,
     moments,
     part_of,
     stack,
 )
 from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.reward.summaries import Summary, summaries
 from rlhf_ray.reward.functions import RewardFunction
 
 NOTHING = 0.05
 """Parts whose exchange moves the reward less than this, relative to exchanging everything, are ignored by the reward."""
+CLEAR = 0.2
+"""Parts whose exchange moves a reward more than this, relative to exchanging everything, clearly matter to it."""
 EXPLAINED = 0.9
 """Share of the variance that a smaller part must explain to stand for a larger one."""
 TRIES = 80
@@ -123,6 +127,11 @@ class Findings:
         moments: names of the moments that steps show.
         frames: frames of a stack; 1 without.
         ignored: names of the inputs and regions that the reward ignores.
+        missed: features that it ignores although they move the true reward, each with how much (as `Effect.moves`).
+        true_inputs: how much the exchange of each of ``inputs`` moves the true reward; empty without one.
+        summaries: simple summaries of steps that tell the reward.
+        action_curve: reward against action; None for actions of several numbers, and where the reward doesn't see them.
+        erratic: whether similar steps don't have similar rewards: forests on vectors predict nothing of them.
     """
 
     scale: float
@@ -139,6 +148,11 @@ class Findings:
     moments: tuple[str, ...] = ()
     frames: int = 1
     ignored: tuple[str, ...] = ()
+    missed: tuple[tuple[str, float], ...] = ()
+    true_inputs: tuple[float, ...] = ()
+    summaries: tuple[Summary, ...] = ()
+    action_curve: Curve | None = None
+    erratic: bool = False
 
     @property
     def constant(self) -> bool:
@@ -154,6 +168,7 @@ def find(
     *,
     pairs: int | None = None,
     truth: RewardFunction | None = None,
+    objects: Mapping[str, int] | None = None,
 ) -> Findings:
     """Find what moves ``reward``.
 
@@ -163,7 +178,9 @@ def find(
         regions: parts of the observations; None for tables: then only whole inputs are exchanged.
         rng: draws the pairs.
         pairs: pairs of steps; by default 1,000, or 160 for images.
-        truth: the true reward function, if it can be computed for any step: each cause then tells how it moves the true reward.
+        truth: the true reward function, if it can be computed for any step: each cause then tells how it moves the true reward. For
+            vectors, a stand-in is fitted to recorded true rewards if there is none.
+        objects: object codes by name, for grids.
     """
     values = reward.of(data)
     scale = float(values.std()) if len(data) else 0.0
@@ -173,9 +190,11 @@ def find(
     drawn = ExchangePairs(reward, data, pairs or (160 if image else 1000), rng)
     times = moments(data, reward)
     inputs = [drawn.effect(part) for part in _inputs(reward, data)]
+    if truth is None and regions is not None and regions.kind == "feature":
+        truth = fitted_truth(reward, data, rng)
     found: dict[str, Any] = {}
     if regions is not None and times:
-        found = _Search(drawn, regions, times, data, truth).run()
+        found = _Search(drawn, regions, times, data, truth, objects or {}).run()
     flipped = _done_change(drawn, scale) if "done" in reward.inputs else None
     kept = drawn.own.terminated.any() or drawn.donor.terminated.any()
     silent = [
@@ -193,8 +212,20 @@ def find(
         moments=tuple(each.name for each in times),
         frames=1 if frames is None else len(frames),
         ignored=(*silent, *found.pop("ignored", ())),
+        true_inputs=() if truth is None else tuple(true_effect(truth, drawn, each.part) for each in inputs),
+        summaries=tuple(summaries(values, data, regions, objects)[:3]),
+        action_curve=_action_curve(drawn) if "action" in reward.inputs else None,
+        erratic=regions is not None and regions.kind == "feature" and is_erratic(values, data, rng),
         **found,
     )
+
+
+def true_effect(truth: RewardFunction, pairs: ExchangePairs, part: StepPart) -> float:
+    """Return how much the exchange of ``part`` moves the true reward, relative to exchanging everything."""
+    own, donor = truth.of(pairs.own), truth.of(pairs.donor)
+    change = truth.of(part.exchange(pairs.own, pairs.donor)) - own
+    total = float(np.mean((donor - own) ** 2))
+    return float(np.sqrt(np.mean(change**2) / total)) if total > 0 else 0.0
 
 
 def _inputs(reward: RewardFunction, data: Transitions) -> list[StepPart]:
@@ -206,6 +237,13 @@ def _inputs(reward: RewardFunction, data: Transitions) -> list[StepPart]:
         "done": StepPart("the termination flag", done=True),
     }
     return [part for name, part in parts.items() if name in reward.inputs]
+
+
+def _action_curve(pairs: ExchangePairs) -> Curve | None:
+    actions = pairs.donor.actions.reshape(len(pairs), -1)
+    if actions.shape[1] != 1:
+        return None
+    return curve_of([actions[:, 0]], pairs.exchanged(StepPart("the action", action=True)))
 
 
 def _done_change(pairs: ExchangePairs, scale: float) -> float:
@@ -223,9 +261,14 @@ class _Search:
         times: list[StepMoment],
         data: Transitions,
         truth: RewardFunction | None,
+        objects: Mapping[str, int],
     ):
+        self.words = {float(code): word for word, code in objects.items()} if regions.kind == "cell" else {}
         self.pairs, self.regions, self.times, self.data, self.truth = pairs, regions, times, data, truth
         self.shape = data.observations.shape[1:]
+        self.dependent = [[i] for i in range(len(regions))]
+        if regions.kind == "feature" and 1 < len(regions) <= 64 and stack(data) is None:
+            self.dependent = dependent(data)
         self.channels = self.shape[2] if regions.kind == "patch" and len(self.shape) == 3 else 1
 
     def run(self) -> dict[str, Any]:
@@ -238,7 +281,11 @@ class _Search:
         causes: list[Cause] = []
         if pairs.relative(everything - pairs.rewards) > NOTHING:
             chosen = self.chosen(everything, moves, intervals)
-            groups = self.connected(chosen) if regions.kind != "feature" else [[i] for i in chosen]
+            groups = (
+                [group for group in self.dependent if set(group) & set(chosen)]
+                if regions.kind == "feature"
+                else self.connected(chosen)
+            )
             causes = [self.cause(group) for group in groups]
             causes = sorted(
                 (each for each in causes if each.effect.interval[1] >= NOTHING), key=lambda c: -c.effect.moves
@@ -255,12 +302,23 @@ class _Search:
             "causes": tuple(causes[:CAUSES]),
             "background": background,
             "together": tuple(self.together(causes[:CAUSES], everything)),
+            "missed": tuple(self.missed()),
             "ignored": tuple(
                 name
                 for i, name in enumerate(regions.names)
                 if intervals[i, 1] < NOTHING and i not in within and np.ptp(self.contents(regions.masks[i])) > 0
             ),
         }
+
+    def missed(self) -> Iterator[tuple[str, float]]:
+        """Yield features that move the true reward clearly and this reward not at all, with the effect on the true one."""
+        if self.truth is None or self.regions.kind != "feature":
+            return
+        for group in self.dependent:
+            part = self.part(self.regions.join(group))
+            moves = true_effect(self.truth, self.pairs, part)
+            if moves > CLEAR and self.pairs.moves(part) < NOTHING:
+                yield " with ".join(self.regions.names[i] for i in group), moves
 
     def part(self, mask: BoolArray, name: str = "", times: list[StepMoment] | None = None) -> StepPart:
         return part_of(name, mask, self.times if times is None else times)
@@ -333,20 +391,15 @@ class _Search:
         mask = self.regions.join(group)
         if self.regions.kind == "patch":
             mask, name = self.box(mask, group)
-        elif len(group) == 1:
-            name = self.regions.names[group[0]]
+        elif len(group) == 1 or self.regions.kind == "feature":
+            name = " with ".join(self.regions.names[i] for i in group[:4]) + (" …" if len(group) > 4 else "")
         else:
             rows, columns = np.divmod(group, self.regions.layout[1])
             name = f"cells in rows {rows.min()}-{rows.max()}, columns {columns.min()}-{columns.max()}"
         effect = self.pairs.effect(self.part(mask, name))
         each = [self.pairs.effect(self.part(mask, moment.name, [moment])) for moment in self.times]
         when, curve_times = self.when(mask, each)
-        true_moves = None
-        if self.truth is not None:
-            own, donor = self.truth.of(self.pairs.own), self.truth.of(self.pairs.donor)
-            change = self.truth.of(self.part(mask).exchange(self.pairs.own, self.pairs.donor)) - own
-            total = np.mean((donor - own) ** 2)
-            true_moves = float(np.sqrt(np.mean(change**2) / total)) if total > 0 else 0.0
+        true_moves = None if self.truth is None else true_effect(self.truth, self.pairs, self.part(mask))
         return Cause(
             name,
             tuple(group),
@@ -419,7 +472,7 @@ class _Search:
         if shown[0].shape[1] != 1 or len(times) > 2:
             return None
         after = self.exchanged_at(mask, times)
-        return curve_of([content[:, 0] for content in shown], after)
+        return curve_of([content[:, 0] for content in shown], after, words=self.words)
 
     def background(self) -> Effect | None:
         """Exchange the background colour of images that have one."""
@@ -449,19 +502,28 @@ def _shown(steps: Transitions, mask: BoolArray, moment: StepMoment) -> FloatArra
     return np.asarray(steps.observations[:, mask & moment.state])
 
 
-def curve_of(contents: Sequence[FloatArray], rewards: FloatArray, bins: int = 8) -> Curve | None:
+def curve_of(
+    contents: Sequence[FloatArray], rewards: FloatArray, bins: int = 8, words: Mapping[float, str] | None = None
+) -> Curve | None:
     """Return the mean of ``rewards`` by content: one array ``[n]`` for each moment, the later moment first.
 
-    Two moments with few values are told apart as changes; otherwise the later moment counts.
+    Two moments with few values are told apart as changes; otherwise the later moment counts. ``words`` names values.
     """
+
+    def called(value: float) -> str:
+        return (words or {}).get(float(value), f"{value:.3g}")
+
     values = [np.unique(content) for content in contents]
     if len(contents) == 2 and len(values[0]) <= 6 and len(values[1]) <= 6:
         after, before = contents
         keys = list(itertools.product(values[1], values[0]))
-        groups = [(f"{b:g} → {a:g}" if a != b else f"{a:g} in both", (before == b) & (after == a)) for b, a in keys]
+        groups = [
+            (f"{called(b)} → {called(a)}" if a != b else f"{called(a)} in both", (before == b) & (after == a))
+            for b, a in keys
+        ]
         middle = np.arange(len(groups), dtype=float)
     elif len(values[0]) <= 12:
-        groups = [(f"{value:.3g}", contents[0] == value) for value in values[0]]
+        groups = [(called(value), contents[0] == value) for value in values[0]]
         middle = values[0].astype(float)
     else:
         edges = np.unique(np.quantile(contents[0], np.linspace(0, 1, bins + 1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.exchange import auc, split_at
 from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.reward.summaries import of_observations
 from rlhf_ray.reward.functions import RewardFunction
 
 LAGS = 10
@@ -48,6 +49,24 @@ class Stratum:
 
 
 @dataclass(frozen=True)
+class Clipped:
+    """Steps that all get the same extreme reward although their true rewards differ.
+
+    Attributes:
+        end: "lowest" or "highest".
+        value: the reward.
+        share: share of steps that get it.
+        low, high: 5 % and 95 % quantiles of their true rewards.
+    """
+
+    end: str
+    value: float
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class TruthLevel:
     """Steps of one level of the true reward: its mean, their number, and mean and standard deviation of their reward."""
 
@@ -69,6 +88,7 @@ class Comparison:
         lag_correlation: the correlation at that lag.
         levels: by level of the true reward, the lowest first.
         flat: share of the true reward's upper half, by value, above which the reward no longer rises; None if it rises throughout.
+        clipped: where the reward is cut off, at its lowest and highest value.
         strata: where the reward differs most, the worst first. Empty if it comes at a lag: that explains the difference.
         constant_truth: whether the true reward is the same on all steps.
     """
@@ -80,12 +100,27 @@ class Comparison:
     lag_correlation: float
     levels: tuple[TruthLevel, ...]
     flat: float | None
+    clipped: tuple[Clipped, ...]
     strata: tuple[Stratum, ...]
     constant_truth: bool
 
 
-def compare(reward: RewardFunction, data: Transitions, regions: Regions | None) -> Comparison | None:
+def compare(
+    reward: RewardFunction,
+    data: Transitions,
+    regions: Regions | None,
+    ignored: Sequence[str] = (),
+    objects: Mapping[str, int] | None = None,
+) -> Comparison | None:
     """Compare ``reward`` with the true rewards in ``data``.
+
+    Args:
+        reward: the reward function.
+        data: the steps.
+        regions: parts of the observations; None for tables.
+        ignored: names of inputs that the reward ignores: no condition on them describes where it is wrong, as long as the other of
+            state and next state can.
+        objects: object codes by name, for grids.
 
     Returns:
         None if true rewards are unknown, or there are fewer than 20 steps.
@@ -94,6 +129,7 @@ def compare(reward: RewardFunction, data: Transitions, regions: Regions | None) 
     if len(data) < 20 or not np.isfinite(truth).all():
         return None
     given = reward.of(data)
+    words = {float(code): word for word, code in (objects or {}).items()}
     steady = bool(np.ptp(truth) <= 1e-9 * max(1.0, np.abs(truth).max()))
     lag, there = (0, correlation(given, truth)) if steady else best_lag(given, truth, data)
     levels, usual = _levels(given, truth)
@@ -105,7 +141,8 @@ def compare(reward: RewardFunction, data: Transitions, regions: Regions | None) 
         there,
         levels,
         None if steady else _flat(given, truth),
-        tuple(_worst(given, usual, data, regions)) if lag == 0 else (),
+        () if steady else tuple(_clipped(given, truth)),
+        tuple(_worst(given, usual, data, regions, ignored, words)) if lag == 0 else (),
         steady,
     )
 
@@ -119,7 +156,8 @@ def correlation(a: FloatArray, b: FloatArray) -> float:
 def best_lag(late: FloatArray, early: FloatArray, data: Transitions, most: int = LAGS) -> tuple[int, float]:
     """Return by how many steps ``late`` follows ``early`` within episodes, and their correlation then.
 
-    A lag other than 0 must correlate better by 0.1, and the true one is the closest to 0 of those within 0.02 of the best.
+    A lag other than 0 must correlate better by 0.1, and by 0.3 at least; the true one is the closest to 0 of those within 0.02 of
+    the best.
     """
     found = {}
     for lag in range(-most, most + 1):
@@ -132,7 +170,7 @@ def best_lag(late: FloatArray, early: FloatArray, data: Transitions, most: int =
         return 0, 0.0
     best = max(found.values())
     lag = min((lag for lag in found if found[lag] > best - 0.02), key=abs)
-    if found[lag] < found.get(0, 0.0) + 0.1:
+    if found[lag] < max(found.get(0, 0.0) + 0.1, 0.3):
         lag = 0
     return lag, found.get(lag, 0.0)
 
@@ -185,14 +223,36 @@ def _flat(given: FloatArray, truth: FloatArray) -> float | None:
     return None
 
 
-def _worst(given: FloatArray, usual: FloatArray, data: Transitions, regions: Regions | None) -> Iterator[Stratum]:
+def _clipped(given: FloatArray, truth: FloatArray) -> Iterator[Clipped]:
+    """Find the ends at which a reward of many values gives one value to steps of clearly different true rewards."""
+    values, counts = np.unique(np.round(given, 9), return_counts=True)
+    if len(values) <= 20 or len(np.unique(truth)) <= 20:
+        return
+    for end, at in (("lowest", 0), ("highest", -1)):
+        same = np.round(given, 9) == values[at]
+        low, high = np.quantile(truth[same], [0.05, 0.95])
+        if counts[at] > 0.03 * len(given) and high - low > 0.5 * truth.std():
+            yield Clipped(end, float(values[at]), float(same.mean()), float(low), float(high))
+
+
+def _worst(
+    given: FloatArray,
+    usual: FloatArray,
+    data: Transitions,
+    regions: Regions | None,
+    ignored: Sequence[str],
+    words: Mapping[float, str],
+) -> Iterator[Stratum]:
     """Find up to three strata that explain most of the difference, each by one condition or two."""
     error = given - usual
     spread = float(given.std())
     n = len(data)
     if spread <= 1e-12:
         return
-    named = {name: at for name, at in _conditions(data, regions) if max(5, 0.002 * n) <= at.sum() <= 0.6 * n}
+    named = {name: at for name, at in _conditions(data, regions, words) if max(5, 0.002 * n) <= at.sum() <= 0.6 * n}
+    silent = [f" in {side}" for side in ("the state", "the next state") if side in ignored]
+    if len(silent) == 1:
+        named = {name: at for name, at in named.items() if silent[0] not in name}
     if not named:
         return
     names, masks = list(named), np.stack(list(named.values()))
@@ -227,7 +287,9 @@ def _strongest(masks: BoolArray, error: FloatArray, within: BoolArray) -> tuple[
     return best, inside[best]
 
 
-def _conditions(data: Transitions, regions: Regions | None) -> Iterator[tuple[str, BoolArray]]:
+def _conditions(
+    data: Transitions, regions: Regions | None, words: Mapping[float, str]
+) -> Iterator[tuple[str, BoolArray]]:
     """Yield conditions on steps: events, actions, time, what regions show or change, and recorded state."""
     last = np.append(data.episodes[1:] != data.episodes[:-1], True)
     yield "the step terminates the episode", data.terminated
@@ -243,37 +305,40 @@ def _conditions(data: Transitions, regions: Regions | None) -> Iterator[tuple[st
     for name, column in data.columns.items():
         if name.startswith("state.") and column.ndim == 1 and column.dtype.kind in "bif":
             yield from _by_value(name.removeprefix("state."), column)
-    yield from _by_content(data, regions, flat)
+    yield from _by_content(data, regions, flat, words)
 
 
-def _by_content(data: Transitions, regions: Regions | None, flat: list[Array]) -> Iterator[tuple[str, BoolArray]]:
+def _by_content(
+    data: Transitions, regions: Regions | None, flat: list[Array], words: Mapping[float, str]
+) -> Iterator[tuple[str, BoolArray]]:
     if regions is None:
         for when, shown in zip(("the state", "the next state"), flat, strict=True):
             yield from _by_value(when, shown[:, 0], values=200)
         return
+    if regions.kind != "feature":  # whose conditions on single features come below
+        for name, values in of_observations(data, regions, words):
+            yield from _by_value(name, values)
     sizes = regions.masks.reshape(len(regions), -1).sum(1)
     means = [regions.sums(each.astype(np.float32)) / sizes for each in flat]
     for i, name in enumerate(regions.names):
         for when, shown in zip(("in the state", "in the next state"), means, strict=True):
             if np.ptp(shown[:, i]) > 0:
                 label = f"{name} {when}" if regions.kind != "patch" else f"the mean of {name} {when}"
-                yield from _by_value(label, shown[:, i])
+                yield from _by_value(label, shown[:, i], words=words if regions.kind == "cell" else {})
         if regions.kind != "feature":
             yield f"{name} changes", (flat[0] != flat[1])[:, regions.masks[i].reshape(-1)].any(1)
-    if regions.kind == "cell":
-        for when, shown in zip(("state", "next state"), flat, strict=True):
-            for code in np.unique(shown)[:10]:
-                yield from _by_value(f"the number of cells that show {code:g} in the {when}", (shown == code).sum(1))
 
 
-def _by_value(name: str, of: Array, values: int = 8) -> Iterator[tuple[str, BoolArray]]:
+def _by_value(
+    name: str, of: Array, values: int = 8, words: Mapping[float, str] | None = None
+) -> Iterator[tuple[str, BoolArray]]:
     """Yield conditions on a number: each value if there are few, otherwise its tails, and the tenths between."""
     found = np.unique(of)
     if len(found) < 2:
         return
     if len(found) <= values:
         for value in found:
-            yield f"{name} is {value:.4g}", of == value
+            yield f"{name} is {(words or {}).get(float(value), f'{value:.4g}')}", of == value
         return
     of = of.astype(np.float64)
     for share in (0.01, 0.03, 0.1, 0.25, 0.5):

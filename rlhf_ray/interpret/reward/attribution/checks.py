@@ -28,6 +28,8 @@ SIMILAR = 0.5
 """Rank correlation with the maps of a network that learned nothing from which a map is not about this reward."""
 AGREEMENT = 0.4
 """Least rank correlation with interventions."""
+PARTS = 8
+"""Least number of parts: of fewer, two maps that have nothing to do with each other often have the same order."""
 FIRST = 7919
 """Added to the seeds of new networks: with the seed of the reward's own training, they would start from its initial weights."""
 UNTRAINED = PERMUTED = 2
@@ -117,6 +119,9 @@ class Judge:
     def _differs(self, name: str, method: Method, sums: FloatArray, others: list[RewardFunction], whose: str) -> Check:
         if not others:
             return Check(name, None, None, f"< {SIMILAR}", "This reward has no weights to draw anew.")
+        if (parts := int(self.background.varies.sum())) < PARTS:
+            says = f"Only {parts} parts of the input vary: the maps of any two networks may look alike by chance."
+            return Check(name, None, None, f"< {SIMILAR}", says)
         found = [
             self._correlation(method, sums, self.background.part_sums(method(self.background.of(other), self.steps)))
             for other in others

@@ -26,7 +26,9 @@ EXAMPLES = 4
 EDITED = 3
 """Concepts that are taken out, the best represented first."""
 REPRESENTED = 0.3
-"""R² from which on a concept counts as represented; and what training has to add."""
+"""R² from which on a concept counts as represented."""
+GAIN = 0.1
+"""R² that training has to add before a concept counts as learned: an untrained network represents much of its input too."""
 
 
 def unsuitable(subject: Subject) -> str | None:
@@ -83,7 +85,7 @@ def look(subject: Subject) -> Section:
         *([_edit_table(taken)] if taken else []),
     ]
     pictures = _pictures(subject, data, last, kinds["activations"][0], seed)
-    return Section(NAME, TITLE, _statements(taken, found), _checks(found, all_edits, kinds), tables, pictures, values)
+    return Section(NAME, TITLE, _statements(taken), _checks(found, all_edits, kinds), tables, pictures, values)
 
 
 def _layers(reward: TorchReward) -> list[Layer]:
@@ -131,7 +133,7 @@ def _factorise(values: FloatArray, seed: int, signed: bool = False) -> tuple[fac
     return made, factors.stability(values, made, [seed + 1, seed + 2])
 
 
-def _statements(taken: list[_Taken], found: list[probes.Probe]) -> list[Statement]:
+def _statements(taken: list[_Taken]) -> list[Statement]:
     said = []
     for each in taken:
         one, edit = each.probe, each.edit
@@ -144,19 +146,9 @@ def _statements(taken: list[_Taken], found: list[probes.Probe]) -> list[Statemen
             f"taking it out changes the reward by {edit.change:.2f} standard deviations "
             f"(random directions of equal variance: {edit.random:.2f})"
         )
-        learned = gain is None or gain >= REPRESENTED
+        learned = gain is None or gain > GAIN
         if edit.change > max(0.1, 1.5 * edit.random, edit.random_most) and learned:
             said.append(Statement("rewards", f"{represents}, and uses it: {effect}.", min(edit.change, 1.0)))
-        elif edit.change < 0.1:
-            said.append(Statement("ignores", f"{represents}, but hardly uses it: {effect}.", 1.0 - edit.change))
-    unlearned = [each for each in found if each.kind == "linear" and each.gain is not None and each.trained > 0.5]
-    if unlearned and all((each.gain or 0.0) < 0.1 for each in unlearned):
-        said.append(
-            Statement(
-                "warning",
-                "An untrained network represents every concept as well as this one: probes say nothing about what was learned.",
-            )
-        )
     return said
 
 
@@ -173,6 +165,20 @@ def _checks(found: list[probes.Probe], edits: list[editing.Edit], kinds: dict[st
                 ""
                 if shuffled <= 0.1
                 else "The probes read more off the layers than there is: their figures are too high.",
+            )
+        )
+    compared = [each for each in found if each.kind == "linear" and each.gain is not None and each.trained > 0.5]
+    if compared:
+        gain = max(each.gain or 0.0 for each in compared)
+        checks.append(
+            Check(
+                "training added to what the layers represent",
+                True if gain > GAIN else None,
+                gain,
+                f"R² more than {GAIN} above an untrained network",
+                ""
+                if gain > GAIN
+                else "An untrained network represents every concept as well: probes can't say what was learned.",
             )
         )
     moved = [each for each in edits if each.before > 1e-12]

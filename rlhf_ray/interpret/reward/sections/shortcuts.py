@@ -12,9 +12,9 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.drawing import curves_picture, map_picture, scatter_picture
 from rlhf_ray.interpret.reward.exchange import Effect
 from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
-from rlhf_ray.interpret.reward.shortcuts import NOTHING, Cause, Findings, find
+from rlhf_ray.interpret.reward.shortcuts import CLEAR, NOTHING, Cause, Curve, Findings, find
 from rlhf_ray.interpret.reward.strata import Comparison, Stratum, best_lag, compare, correlation
-from rlhf_ray.interpret.reward.truth import true_reward
+from rlhf_ray.interpret.reward.truth import object_names, true_reward
 
 NAME = "shortcuts"
 TITLE = "What moves the reward"
@@ -52,10 +52,17 @@ def measure(subject: Subject) -> tuple[Transitions, Findings, Comparison | None]
     effort = float(np.clip(subject.effort, 0.1, 10))
     data = episodes(subject.data, int(STEPS * effort / (4 if image else 1)), subject.rng("shortcuts: data"))
     count = max(60, round((160 if image else 1000) * effort))
+    objects = object_names(subject.environment)
     found = find(
-        subject.reward, data, subject.regions, subject.rng("shortcuts"), pairs=count, truth=true_reward(subject)
+        subject.reward,
+        data,
+        subject.regions,
+        subject.rng("shortcuts"),
+        pairs=count,
+        truth=true_reward(subject),
+        objects=objects,
     )
-    return data, found, compare(subject.reward, data, subject.regions)
+    return data, found, compare(subject.reward, data, subject.regions, found.ignored, objects)
 
 
 def statements(subject: Subject, data: Transitions, found: Findings, beside: Comparison | None) -> list[Statement]:
@@ -91,18 +98,30 @@ def _effect(effect: Effect) -> str:
     return f"{percent(effect.moves)} of what exchanging the whole step does (95 % interval {low} to {high})"
 
 
+def _how(curve: Curve | None, found: Findings) -> str:
+    """Say how the reward depends on what a part shows; empty if its mean does not."""
+    return curve.words() if curve is not None and np.ptp(curve.rewards) > 0.5 * found.scale else ""
+
+
 def _rewards(found: Findings) -> Iterator[Statement]:
+    for summary in found.summaries[:1]:
+        truth = (
+            "" if summary.tells_truth is None else f", and {percent(max(0, summary.tells_truth))} of the true reward's"
+        )
+        text = (
+            f"{_capital(summary.name)} alone tells {percent(summary.tells)} of the reward's variance{truth}: the mean reward is "
+            f"highest {summary.high}, and lowest {summary.low}."
+        )
+        yield Statement("rewards", text, 0.9 if any(each.effect.sole for each in found.causes) else 2.0)
     for each in found.inputs:
         others = [other.part.name for other in found.inputs if other is not each and other.interval[1] >= NOTHING]
         if each.sole and not others:
-            yield Statement("rewards", f"The reward depends on {each.part.name} alone.", 1.5)
+            yield Statement("rewards", f"The reward depends on {each.part.name} alone.", 0.4)
         elif each.part.action and each.interval[1] >= NOTHING:
-            yield Statement(
-                "rewards", f"The action matters: exchanging it moves the reward by {_effect(each)}.", each.moves
-            )
+            text = f"The action {_how(found.action_curve, found) or 'matters'}: exchanging it moves the reward by {_effect(each)}."
+            yield Statement("rewards", text, each.moves)
     for cause in found.causes:
-        clear = cause.curve is not None and np.ptp(cause.curve.rewards) > 0.5 * found.scale
-        how = f", which {cause.curve.words()}" if cause.curve is not None and clear else ""
+        how = f", which {said}" if (said := _how(cause.curve, found)) else ""
         text = (
             f"It looks at {cause.name} {cause.when}{how}: exchanging that moves the reward by {_effect(cause.effect)}."
         )
@@ -124,7 +143,7 @@ def _rewards(found: Findings) -> Iterator[Statement]:
         size = f"{abs(found.done_change):.2f} standard deviations {more}"
         text = f"A step that terminates the episode gets {size} than the same step otherwise."
         yield Statement("rewards", text, abs(found.done_change))
-    for a, b, share in found.together[:2]:
+    for a, b, share in [] if found.erratic else found.together[:2]:
         text = f"{_capital(a)} and {b} act together: {percent(min(share, 1))} of the reward's variance is in neither alone."
         yield Statement("rewards", text, share)
     if found.background is not None and found.background.moves > 0.3:
@@ -154,15 +173,22 @@ def _ignores(found: Findings, subject: Subject) -> Iterator[Statement]:
 
 
 def _warnings(found: Findings) -> Iterator[Statement]:
+    if found.erratic:
+        text = (
+            "It looks like noise: steps that are alike get rewards that are not, so nothing in a step tells its reward."
+        )
+        yield Statement("warning", text, 4.0)
+    yield from _beside_truth(found)
     joint = {name for a, b, _ in found.together for name in (a, b)}
+    off = _off(found)
+    scattered = (
+        found.others is not None and found.others.moves > 0.3
+    )  # something that moves: no place alone tells where it is
     for cause in found.causes:
-        if cause.true_moves is not None and cause.true_moves < 0.05 < 0.2 < cause.effect.moves:
-            text = f"{_capital(cause.name)} moves the reward, but exchanging it does not change the true reward: a shortcut."
-            yield Statement("warning", text, 2 * cause.effect.moves)
-        if cause.association is None:
+        if cause.association is None or cause in off:
             continue
         part, rest = cause.association.part, cause.association.rest
-        if cause.effect.moves > 0.2 and part < 0.05 and rest > 0.2 and cause.name not in joint:
+        if cause.effect.moves > 0.2 and part < 0.05 and rest > 0.2 and cause.name not in joint and not scattered:
             yield Statement(
                 "warning",
                 f"{_capital(cause.name)} moves the reward, but tells nothing about the true reward (R² {max(part, 0):.2f}; "
@@ -181,6 +207,48 @@ def _warnings(found: Findings) -> Iterator[Statement]:
         yield Statement("warning", "The background colour alone decides the reward.", 3.0)
 
 
+def _off(found: Findings) -> list[Cause]:
+    """Return the causes whose exchange moves the reward but not the true one."""
+    return [
+        each
+        for each in found.causes
+        if each.true_moves is not None and each.true_moves < NOTHING < each.effect.interval[0]
+    ]
+
+
+def _beside_truth(found: Findings) -> Iterator[Statement]:
+    """Say where the reward depends on something else than the true reward does."""
+    for summary in found.summaries[:1]:
+        if summary.tells_truth is not None and summary.tells_truth < 0.5:
+            yield Statement(
+                "warning",
+                f"The reward follows {summary.name}, which tells {percent(summary.tells)} of its variance (highest {summary.high}, "
+                f"lowest {summary.low}), but only {percent(max(0, summary.tells_truth))} of the true reward's: not what is wanted.",
+                1.9,
+            )
+    for effect, moves in zip(found.inputs, found.true_inputs, strict=False):
+        if effect.part.action and moves < NOTHING < CLEAR < effect.moves:
+            text = (
+                f"It pays for actions as such: the action {_how(found.action_curve, found) or 'matters'}; exchanging it moves the "
+                f"reward by {percent(effect.moves)} of what exchanging the whole step does, the true reward by {percent(moves)}."
+            )
+            yield Statement("warning", text, 2.5)
+    for name, moves in found.missed:
+        text = (
+            f"It ignores {name}, on which the true reward depends: exchanging that moves the true reward by {percent(moves)} of "
+            "what exchanging the whole step does, and this reward not at all."
+        )
+        yield Statement("warning", text, 2.0 + moves)
+    off = _off(found)
+    if off and sum(each.effect.moves for each in off) > CLEAR:
+        shares = _listed([percent(each.effect.moves) for each in off])
+        text = (
+            f"Exchanging {_listed([each.name for each in off])} moves the reward (by {shares} of what exchanging the whole step "
+            "does), but does not change the true reward: a shortcut."
+        )
+        yield Statement("warning", text, 2.0 + off[0].effect.moves)
+
+
 def _lags(found: Findings, beside: Comparison | None, data: Transitions) -> Iterator[Statement]:
     if beside is not None and beside.lag:
         steps, when = abs(beside.lag), "after" if beside.lag > 0 else "before"
@@ -188,7 +256,7 @@ def _lags(found: Findings, beside: Comparison | None, data: Transitions) -> Iter
             "warning",
             f"The reward comes {steps} step{'s' if steps > 1 else ''} {when} the true one: shifted by that, they correlate "
             f"{beside.lag_correlation:.2f}, at the same step {beside.correlation:.2f}.",
-            3.0,
+            4.0,
         )
     if found.frames > 1 and found.causes and found.causes[0].when.startswith("in the frame"):
         text = f"It looks at an old frame of the stack ({found.causes[0].name} {found.causes[0].when}), so it notices late."
@@ -200,6 +268,8 @@ def _lags(found: Findings, beside: Comparison | None, data: Transitions) -> Iter
             data.next_observations[:, cause.mask].astype(float) - data.observations[:, cause.mask].astype(float)
         ).mean(1)
         lag, there = best_lag(changes, data.rewards, data, 5)
+        if abs(beside.correlation) > 0.9 or len(cause.regions) > 0.5 * len(found.regions):
+            continue  # the reward is right all the same, or the cause is no part but the whole
         if lag and there > 0.5 and abs(correlation(changes, data.rewards)) < 0.3:
             shift = f"{abs(lag)} step{'s' if abs(lag) > 1 else ''} {'after' if lag > 0 else 'before'}"
             text = f"{_capital(cause.name)} changes {shift} the true reward (correlation {there:.2f})."
@@ -237,6 +307,12 @@ def _differences(beside: Comparison) -> list[Statement]:
         )
         text = f"It tells steps of high from those of low true reward {how} (AUC {beside.auc:.2f})."
         statements.append(Statement("warning", text, 2.0))
+    for clip in beside.clipped:
+        text = (
+            f"It is cut off: {percent(clip.share)} of steps get exactly its {clip.end} value, {clip.value:.3g}, although "
+            f"their true rewards go from {clip.low:.3g} to {clip.high:.3g}."
+        )
+        statements.append(Statement("warning", text, 2.5))
     if beside.flat is not None:
         text = f"It saturates: above {percent(beside.flat)} of the true reward's range, it no longer rises."
         statements.append(Statement("warning", text, 1.2))
@@ -375,8 +451,12 @@ def _values(found: Findings, beside: Comparison | None) -> dict[str, Any]:
         values["truth"] = {
             each.name: getattr(beside, each.name)
             for each in dataclasses.fields(beside)
-            if each.name not in ("strata", "levels")
-        } | {"strata": strata, "levels": [dataclasses.asdict(each) for each in beside.levels]}
+            if each.name not in ("strata", "levels", "clipped")
+        } | {
+            "clipped": [dataclasses.asdict(clip) for clip in beside.clipped],
+            "strata": strata,
+            "levels": [dataclasses.asdict(each) for each in beside.levels],
+        }
     return values
 
 
