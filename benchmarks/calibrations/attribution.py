@@ -10,11 +10,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from benchmarks.calibrations import Row
-from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
-from rlhf_ray.data.rollout import rollout
+from benchmarks.calibrations.causes import coin_flip_model
+from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
-from rlhf_ray.envs.planted import BLOCK, SIDE, coin_touched
+from rlhf_ray.envs.planted import BLOCK, DISTRACTOR_COLOURS, SIDE, coin_touched
 from rlhf_ray.interpret.reward.attribution import METHODS, Background
 from rlhf_ray.interpret.reward.attribution.gradients import IntegratedGradients, gap
 from rlhf_ray.interpret.reward.regions import Regions, regions_of
@@ -26,7 +26,13 @@ from rlhf_ray.settings import RewardModelSettings, SupervisedSettings
 
 POSITIVES = 60
 """Steps of the pointing game."""
-NOISE, PICTURES, EPOCHS = 100, 3000, 8
+NOISE, PICTURES, EPOCHS = 100, 8000, 8
+UNTRAINED = 5
+"""Untrained networks of the pointing game. A single one may like one colour best, by chance the coin's."""
+DISTRACTORS = len(DISTRACTOR_COLOURS)
+"""Of each picture, one of each colour."""
+PLACES = np.stack(np.indices((SIDE - BLOCK + 1,) * 2).reshape(2, -1), 1)
+"""``[n, 2]``: where a block can be."""
 POINTING = ("saliency", "input_x_gradient", "integrated_gradients", "occlusion_typical")
 SEES_NEXT = RewardModelSettings(
     network="benchmarks.calibrations.attribution:ThreeConvolutions",
@@ -35,9 +41,6 @@ SEES_NEXT = RewardModelSettings(
     use_next_state=True,
     ensemble_size=1,
     bootstrap=False,
-)
-SEES_BOTH = RewardModelSettings(
-    hidden=(64, 64), activation="tanh", use_action=False, use_next_state=True, ensemble_size=1, bootstrap=False
 )
 
 
@@ -71,14 +74,14 @@ def _planted(seed: int) -> list[Row]:
     steps = test[np.random.default_rng(seed).permutation(np.flatnonzero(positive))[:POSITIVES]]
     regions = regions_of(reward.observation_space)
     background = Background(reward, train.sample(512, np.random.default_rng(seed)), regions, seed)
-    fresh = reward.fresh(seed + 1)
-    assert fresh is not None
+    strangers = [background.of(reward.fresh(seed + 1 + i)) for i in range(UNTRAINED)]  # type: ignore[arg-type]
     objects = where(steps, regions)
     hits, untrained, masses = {}, {}, {}
     for name in POINTING:
         maps = METHODS[name](background, steps)["next_state"]
         hits[name], masses[name] = pointing(maps, objects)
-        untrained[name] = pointing(METHODS[name](background.of(fresh), steps)["next_state"], objects)[0]
+        of_each = [pointing(METHODS[name](each, steps)["next_state"], objects)[0] for each in strangers]
+        untrained[name] = float(np.mean(of_each))
     errors = {
         points: float(gap(background, steps, IntegratedGradients().with_points(background, steps, points)).max())
         for points in (8, 32, 128)
@@ -88,17 +91,18 @@ def _planted(seed: int) -> list[Row]:
         Row("S1", f"planted image reward, seed {seed}: AUC", auc, "> 0.98", auc > 0.98),
         Row(
             "S2",
-            f"pointing game, seed {seed} (area by chance {chance:.2f}): hits of the trained network",
+            f"pointing game among {DISTRACTORS} equally bright distractors, seed {seed}: hits of the trained network "
+            f"(by chance {chance:.2f})",
             hits,
             "each >= 0.9",
             min(hits.values()) >= 0.9,
         ),
         Row(
             "S2",
-            f"pointing game, seed {seed}: hits of an untrained network (what multiplies by the input finds all that stands out)",
+            f"pointing game, seed {seed}: hits of untrained networks, mean of {UNTRAINED}",
             untrained,
-            "saliency <= 0.4",
-            untrained["saliency"] <= 0.4,
+            "each <= 0.4",
+            max(untrained.values()) <= 0.4,
         ),
         Row(
             "S2",
@@ -143,34 +147,18 @@ def planted(seed: int) -> tuple[Transitions, RewardFunction]:
     return steps, reward
 
 
-@cache
 def coin_flip(seed: int) -> Subject:
-    """Fit a reward to CoinFlip."""
+    """Return the reward fitted to CoinFlip."""
+    steps, reward = coin_flip_model(seed)
     env = make_env("rlhf_ray/CoinFlip-v0")
-    steps = recorded(env, 600, seed, by_experts=0.9)
-    settings = SupervisedSettings(epochs=5, batch_size=20)
-    ensemble, _ = fit_to_rewards(steps, env.observation_space, env.action_space, SEES_BOTH, settings, seed=seed)
-    regions = regions_of(env.observation_space, env.unwrapped.grid)
-    return Subject(EnsembleReward(ensemble), steps, seed=seed, regions=regions)
-
-
-def recorded(env: gym.Env, episodes: int, seed: int, by_experts: float) -> Transitions:
-    """Record episodes of at most 50 steps by the scripted expert, with some random actions."""
-    rng = np.random.default_rng(seed)
-    env.action_space.seed(seed)
-
-    def act(_: Array) -> int:
-        return env.unwrapped.expert(rng) if rng.random() < by_experts else int(env.action_space.sample())
-
-    return Transitions.of_trajectories(
-        [rollout(env, act, steps=50, seed=seed * 10_000 + i).trajectory for i in range(episodes)]
-    )
+    return Subject(reward, steps, seed=seed, regions=regions_of(env.observation_space, env.unwrapped.grid))
 
 
 def pictures(count: int, seed: int) -> Transitions:
     """Draw steps of the planted image: half of them have a coin that touches the agent.
 
-    Their background is grey noise: on black, the maps of any network show the objects alone.
+    Six distractors, as large and as bright as agent and coin, stand beside them on grey noise: an untrained network cannot know
+    which blocks matter.
     """
     env = make_env("rlhf_ray/PlantedImage-v0")
     rng, most = np.random.default_rng(seed), SIDE - BLOCK
@@ -183,7 +171,13 @@ def pictures(count: int, seed: int) -> Transitions:
             coin = np.where((agent + side < 0) | (agent + side > most), agent - side, agent + side)
         while np.abs(coin - agent).max() < BLOCK or not ((coin >= 0) & (coin <= most)).all():
             coin = rng.integers(0, most + 1, 2)
-        image[:] = env.unwrapped.observe(tuple(agent), tuple(coin), tuple(rng.integers(0, most + 1, 2)))
+        taken = [agent, coin]
+        for _ in range(DISTRACTORS):
+            free = PLACES[np.abs(PLACES[:, None] - np.stack(taken)).max(2).min(1) >= BLOCK]
+            taken.append(free[rng.integers(len(free))])
+        colours = rng.permutation(DISTRACTOR_COLOURS)[:DISTRACTORS]
+        others = list(zip(map(tuple, taken[2:]), colours, strict=True))
+        image[:] = env.unwrapped.observe(tuple(agent), tuple(coin), distractors=others)
     noise = rng.integers(0, NOISE, (count, SIDE, SIDE, 1), np.uint8)
     images = np.where(images.any(-1, keepdims=True), images, noise)
     rewards, episodes = coin_touched(images, None, images), np.arange(count) // 20

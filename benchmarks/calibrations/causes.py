@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import gymnasium as gym
@@ -58,14 +59,25 @@ def record(name: str, steps: int, seed: int, epsilon: float, **options: Any) -> 
     return Transitions(*(np.array(column) for column in zip(*found, strict=True)))
 
 
-def coin_flip(seed: int) -> Row:
-    """C1: the table of the CoinFlip model, and that the report states the finding."""
+@cache
+def coin_flip_model(seed: int) -> tuple[Transitions, EnsembleReward]:
+    """Fit a reward to 25,000 steps of CoinFlip by the scripted expert with 10 % random actions. Also for other topics."""
     data = record("rlhf_ray/CoinFlip-v0", 25_000, seed, 0.1)
     env = make_env("rlhf_ray/CoinFlip-v0")
     assert isinstance(env.observation_space, gym.spaces.Box)
     fit = SupervisedSettings(epochs=5, batch_size=20, learning_rate=1e-3, test_share=0.05)
     ensemble, _ = fit_to_rewards(data, env.observation_space, env.action_space, COIN_FLIP, fit, seed=seed)
-    reward = EnsembleReward(ensemble)
+    return data, EnsembleReward(ensemble)
+
+
+def coin_flip(seed: int) -> Row:
+    """C1: the table of the CoinFlip model, and that the report states the finding.
+
+    "No goal" is measured where the agent enters the empty corner. On ordinary steps it is reported beside: there, neither this fit
+    nor the published recipe (tanh 64-64 without output bias) gives more than 0.7 with each seed.
+    """
+    data, reward = coin_flip_model(seed)
+    env = make_env("rlhf_ray/CoinFlip-v0")
     rows, columns = env.unwrapped.grid  # type: ignore[attr-defined]
     corners = (columns + 1, (rows - 2) * columns + columns - 2)
     cases = {
@@ -93,7 +105,8 @@ def coin_flip(seed: int) -> Row:
         and said
     )
     bound = (
-        "goal > 0.9, one of two < 0.3, no goal > 0.7 (elsewhere > 0.5), many < -0.5, |ordinary| < 0.05, stated in words"
+        "goal > 0.9, one of two < 0.3, no goal > 0.7 entering the empty corner (> 0.5 on ordinary steps), many < -0.5, "
+        "|ordinary| < 0.05, stated in words"
     )
     return Row("C1", f"CoinFlip, seed {seed}", given | {"stated": float(said)}, bound, passed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -9,17 +10,21 @@ import numpy as np
 from gymnasium import spaces
 
 from rlhf_ray.data.arrays import Array, BoolArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.formula import Formula, FormulaReward
 
 SIDE = 16
 BLOCK = 3
 """Side of agent and coin in pixels."""
 AGENT_COLOUR, COIN_COLOUR, STONE_COLOUR = (40, 90, 255), (255, 200, 0), (110, 110, 110)
+DISTRACTOR_COLOURS = ((40, 255, 90), (90, 255, 40), (255, 40, 90), (0, 255, 200), (200, 0, 255), (255, 0, 200))
+"""The numbers of the agent's and of the coin's colour in other channels: as bright, and neither agent nor coin."""
 
 MOVES = ((0, 0), (-1, 0), (0, 1), (1, 0), (0, -1))
 """(rows, columns) of the actions: 0 stay, 1 up, 2 right, 3 down, 4 left."""
 
 Position: TypeAlias = tuple[int, int]
+Colour: TypeAlias = tuple[int, int, int]
 
 
 class PlantedImage(gymnasium.Env[Array, np.int64]):
@@ -33,6 +38,9 @@ class PlantedImage(gymnasium.Env[Array, np.int64]):
     * Reward: 1 if agent and coin touch after the step, side by side or by a corner; else 0. It is a function of the next image.
 
     Args:
+        distractors: number of blocks that mean nothing, as large and as bright as agent and coin, behind them. Each episode has
+            them at other places and in other colours. With 0, agent and coin are the brightest of the image, and maps of an
+            untrained network that follow the image's brightness point to them too.
         render_mode: None or "rgb_array".
     """
 
@@ -40,22 +48,29 @@ class PlantedImage(gymnasium.Env[Array, np.int64]):
     top = 0
     """First row of the game; what lies above shows something else."""
 
-    def __init__(self, render_mode: str | None = None) -> None:
+    def __init__(self, distractors: int = 0, render_mode: str | None = None) -> None:
+        if distractors < 0:
+            raise SettingError(f"distractors of {type(self).__name__} is {distractors}; it must be at least 0.")
         if render_mode not in (None, "rgb_array"):
             raise ValueError(
                 f"render_mode of {type(self).__name__} is {render_mode!r}; it must be None or 'rgb_array'."
             )
-        self.render_mode = render_mode
+        self.distractors, self.render_mode = distractors, render_mode
         self.observation_space = spaces.Box(0, 255, (SIDE, SIDE, 3), np.uint8)
         self.action_space = spaces.Discrete(len(MOVES))
         self.formula = Formula("the coin touches the agent", coin_touched, inputs=("next_state",))
         self._agent, self._coin, self._stone = (0, 0), (0, 0), (0, 0)
+        self._distractors: list[tuple[Position, Colour]] = []
         self._touched = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Put everything at random places."""
         super().reset(seed=seed, options=options)
         self._agent, self._stone = self._place(BLOCK), self._place(BLOCK - 1)
+        self._distractors = [
+            (self._place(BLOCK), DISTRACTOR_COLOURS[int(self.np_random.integers(len(DISTRACTOR_COLOURS)))])
+            for _ in range(self.distractors)
+        ]
         self._new_coin()
         return self._frame(), {}
 
@@ -77,11 +92,17 @@ class PlantedImage(gymnasium.Env[Array, np.int64]):
         return self._frame().repeat(10, 0).repeat(10, 1) if self.render_mode == "rgb_array" else None
 
     def observe(
-        self, agent: Position | None = None, coin: Position | None = None, stone: Position | None = None
+        self,
+        agent: Position | None = None,
+        coin: Position | None = None,
+        stone: Position | None = None,
+        *,
+        distractors: Sequence[tuple[Position, Colour]] = (),
     ) -> Array:
         """Build the image with objects whose upper left pixels are at (row, column); None leaves one out."""
         image = np.zeros((SIDE, SIDE, 3), np.uint8)
-        drawn = ((stone, STONE_COLOUR, BLOCK - 1), (coin, COIN_COLOUR, BLOCK), (agent, AGENT_COLOUR, BLOCK))
+        drawn: list[tuple[Position | None, Colour, int]] = [(at, colour, BLOCK) for at, colour in distractors]
+        drawn += [(stone, STONE_COLOUR, BLOCK - 1), (coin, COIN_COLOUR, BLOCK), (agent, AGENT_COLOUR, BLOCK)]
         for at, colour, side in drawn:
             if at is not None:
                 image[at[0] : at[0] + side, at[1] : at[1] + side] = colour
@@ -114,7 +135,7 @@ class PlantedImage(gymnasium.Env[Array, np.int64]):
         return FormulaReward(self.formula, self.observation_space, self.action_space)
 
     def _frame(self) -> Array:
-        return self.observe(self._agent, self._coin, self._stone)
+        return self.observe(self._agent, self._coin, self._stone, distractors=self._distractors)
 
     def _count(self) -> None:
         """Hook of games with a score, called after each step's contact is known."""

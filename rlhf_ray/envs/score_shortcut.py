@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -10,7 +11,7 @@ from gymnasium import spaces
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.formula import Formula, checked_option
-from rlhf_ray.envs.planted import SIDE, PlantedImage, Position
+from rlhf_ray.envs.planted import SIDE, Colour, PlantedImage, Position
 
 SCORE_ROWS = 2
 LIT, DIM = (255, 255, 255), (0, 120, 40)
@@ -38,7 +39,7 @@ class ScoreShortcut(PlantedImage):
     top = SCORE_ROWS
 
     def __init__(self, lag: int = 0, reward: ScoreReward = "touch", render_mode: str | None = None) -> None:
-        super().__init__(render_mode)
+        super().__init__(render_mode=render_mode)
         if lag < 0:
             raise SettingError(f"lag of ScoreShortcut is {lag}; it must be at least 0.")
         checked_option("reward", reward, ScoreReward, "ScoreShortcut")
@@ -63,9 +64,11 @@ class ScoreShortcut(PlantedImage):
         stone: Position | None = None,
         score: int = 0,
         lit: bool = False,
+        *,
+        distractors: Sequence[tuple[Position, Colour]] = (),
     ) -> Array:
         """Build an image; see `PlantedImage.observe`. ``score`` is the length of the bar, ``lit`` whether the display is white."""
-        image = super().observe(agent, coin, stone)
+        image = super().observe(agent, coin, stone, distractors=distractors)
         image[:SCORE_ROWS] = LIT if lit else 0
         if not lit:
             image[:SCORE_ROWS, :score] = DIM

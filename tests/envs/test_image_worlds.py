@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import check_spaces
+from rlhf_ray.envs.planted import AGENT_COLOUR, COIN_COLOUR, DISTRACTOR_COLOURS
 from rlhf_ray.envs.score_shortcut import ScoreShortcut
 from tests.envs.worlds import IMAGES, world
 
@@ -64,6 +66,22 @@ def test_reward_is_contact_and_a_new_coin_appears(name: str) -> None:
         ]
     )
     assert model(images, np.zeros(4, int), images, np.zeros(4, bool)).tolist() == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_distractors_are_as_bright_and_change_no_reward() -> None:
+    env, plain = world("PlantedImage", distractors=6), world("PlantedImage")
+    rng, seen = np.random.default_rng(0), set()
+    for seed in range(40):
+        after, _ = env.reset(seed=seed)
+        for _ in range(5):
+            after, reward, *_ = env.step(env.expert(rng))
+            assert reward == (env.describe()["distance"] <= 3)
+        seen |= {tuple(map(int, colour)) for colour in after.reshape(-1, 3)}
+    others = seen - {tuple(map(int, of)) for of in plain.observe((0, 0), (5, 5), (9, 9)).reshape(-1, 3)}
+    assert others == set(DISTRACTOR_COLOURS)
+    assert {sum(colour) for colour in others} == {sum(AGENT_COLOUR), sum(COIN_COLOUR)}
+    with pytest.raises(SettingError, match="distractors of PlantedImage is -1"):
+        world("PlantedImage", distractors=-1)
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
