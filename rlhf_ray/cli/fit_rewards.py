@@ -170,7 +170,7 @@ def _say(console: Any, command: FitToRewards, data: str, steps: Transitions, rep
     from rich.table import Table
 
     def show(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        table = Table(title=title, title_justify="left")
+        table = Table(title=title, title_justify="left", show_header=any(heads))
         for number, head in enumerate(heads):
             table.add_column(head, justify="right" if number else "left")
         for row in rows:

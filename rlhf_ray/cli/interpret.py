@@ -49,9 +49,9 @@ class InterpretReward:
     edits: Path | None = None
     """Your own counterfactuals: a JSON file of edits, or a folder of edited PNGs (docs/interpret_reward.md)."""
     out: Path | None = None
-    """The report's folder. Default: interpret/reward in the run folder, or reward_report."""
+    """The report's folder. Default: interpret/reward in the run folder; without a run, reward_report."""
     tools: tuple[str, ...] = ()
-    """Run these tools only."""
+    """Run these tools only, for example --tools shortcuts counterfactuals (docs/interpret_reward.md has the list)."""
     effort: float = 1.0
     """Amount of work: 0.2 for a quick look, 3 for a thorough one."""
     gamma: float | None = None
@@ -66,7 +66,9 @@ def run(words: list[str]) -> None:
         print(USAGE)
         sys.exit(0 if words else 2)
     if words[0] not in SUBJECTS:
-        raise SettingError(f"`rlhf-ray interpret {words[0]}` does not exist; it is one of: {', '.join(SUBJECTS)}.")
+        raise SettingError(
+            f"`rlhf-ray interpret {words[0]}` does not exist; it is `rlhf-ray interpret reward` or `rlhf-ray interpret preprocess`."
+        )
     module, _, function = SUBJECTS[words[0]].partition(":")
     getattr(importlib.import_module(f"rlhf_ray.cli.{module}"), function)(words[1:])
 
@@ -76,8 +78,20 @@ def reward(words: list[str]) -> None:
     command: InterpretReward = parse_arguments(InterpretReward, "rlhf-ray interpret reward", words)
     if command.run is None and (command.model is None or command.data is None):
         raise SettingError("Give a run folder, or both --model and --data.")
+    if (
+        command.run is not None
+        and not (command.run / "config.json").exists()
+        and (command.run / "reward.json").exists()
+    ):
+        raise SettingError(
+            f"{command.run} is a reward model, not a run; give --model {command.run} and --data with steps."
+        )
     if not 0 < command.effort <= 100:
         raise SettingError(f"--effort is {command.effort}; it must be above 0 and at most 100.")
+    if command.gamma is not None and not 0 < command.gamma <= 1:
+        raise SettingError(f"--gamma is {command.gamma}; it must be above 0 and at most 1.")
+    if command.seed < 0:
+        raise SettingError(f"--seed is {command.seed}; it must be 0 or larger.")
     import torch
 
     from rlhf_ray.data.places import in_job, run_path
@@ -94,7 +108,7 @@ def reward(words: list[str]) -> None:
     subject = Subject(
         function,
         data,
-        command.gamma or gamma,
+        gamma if command.gamma is None else command.gamma,
         command.seed,
         environment,
         regions_in(environment, function),
@@ -136,7 +150,10 @@ def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str
         environment = environment_of(command.data)
     spaces: tuple[Any, Any] = (None, None)
     if environment is not None:
-        env = envs.make_env(environment)
+        try:
+            env = envs.make_env(environment)
+        except (ValueError, ImportError) as error:
+            raise SettingError(str(error)) from error
         spaces = env.observation_space, env.action_space
         env.close()  # type: ignore[no-untyped-call]
     source = command.model or (None if folder is None else folder.path)
@@ -147,6 +164,11 @@ def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str
         data = steps_of_run(folder, command.seed)
     else:
         data = given_steps(command.data, command.seed)
+    if command.environment is not None and spaces[0].shape != data.observations.shape[1:]:
+        raise SettingError(
+            f"--environment is {environment}, which has observations of shape {spaces[0].shape}; those of the steps have "
+            f"{data.observations.shape[1:]}. Name the environment of the steps."
+        )
     check_steps(function, data, str(command.data or environment))
     return function, data, environment, gamma
 

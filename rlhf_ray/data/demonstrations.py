@@ -81,8 +81,9 @@ class Demonstrations:
             with np.load(path, allow_pickle=False) as arrays:
                 return Demonstrations(**{name: arrays[name] for name in _NAMES if name in arrays})
         except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
+            reason = getattr(error, "strerror", None) or error
             raise SettingError(
-                f"{path} holds no demonstrations ({error}): it must be an .npz with the arrays observations and actions, as "
+                f"{path} holds no demonstrations ({reason}): it must be an .npz with the arrays observations and actions, as "
                 "`rlhf-ray record` writes it, or a folder of trajectories saved by imitation."
             ) from error
 

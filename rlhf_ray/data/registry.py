@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.modules import import_module
+from rlhf_ray.data.modules import NoModuleError, import_module
 
 _T = TypeVar("_T")
 
@@ -144,6 +144,8 @@ class Registry(Generic[_T]):
             )
         try:
             return operator.attrgetter(attribute)(import_module(module))
+        except NoModuleError as error:
+            raise SettingError(f"{self.setting} is {name!r}, but {error}.") from error
         except Exception as error:
             raise SettingError(
                 f"{self.setting} is {name!r}, and importing it raised {type(error).__name__}: {error}."

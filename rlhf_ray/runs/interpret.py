@@ -30,6 +30,9 @@ STEPS, IMAGE_STEPS = 6000, 1500
 MOST_STEPS = 20_000
 """Steps of a recording to look at; a quarter for images."""
 
+TRIED = 1000
+"""Steps that the reward is tried on before the report begins."""
+
 EPSILON = 0.3
 """Share of random actions in a third of the steps: between what the policy does and what random actions do."""
 
@@ -97,8 +100,9 @@ def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
         ("actions", data.actions, reward.action_space),
     ):
         if values.shape[1:] != space.shape:
+            wanted = " ".join(str(space).split())  # large boxes print in several lines
             raise SettingError(
-                f"The steps in {where} have {name} of shape {values.shape[1:]}; the reward {reward.name!r} is for {space}. Give "
+                f"The steps in {where} have {name} of shape {values.shape[1:]}; the reward {reward.name!r} is for {wanted}. Give "
                 "steps of the environment it was made for."
             )
     if isinstance(reward.action_space, gym.spaces.Discrete):
@@ -109,6 +113,17 @@ def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
                 f"The steps in {where} have actions from {data.actions.min()} to {data.actions.max()}; the reward {reward.name!r} "
                 f"is for {least} to {most}."
             )
+    try:
+        given = reward.of(data[:: max(1, len(data) // TRIED)])
+    except SettingError:
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or ["no message"])[0][:200]
+        raise SettingError(
+            f"The reward {reward.name!r} does not work on the steps in {where}: {type(error).__name__}: {first}."
+        ) from error
+    if not np.isfinite(given).all():
+        raise SettingError(f"The reward {reward.name!r} is NaN or infinite for steps in {where}; it must be finite.")
 
 
 def regions_in(environment: str | None, reward: RewardFunction) -> Regions | None:

@@ -204,7 +204,7 @@ def test_the_section_shows_before_and_after_and_survives_a_constant_reward() -> 
     subject = Subject(CallableReward(hidden, SPACE, CHOICES), data, effort=0.3)
     assert section.unsuitable(subject) is None
     found = section.look(subject)
-    assert any("potential shaping" in of.text for of in found.statements)
+    assert any("shaping by a potential" in of.text for of in found.statements)
     assert all(of.passed for of in found.checks)
     assert {of.name for of in found.pictures} == {"sizes", "episode"}
     json.dumps(found.values)

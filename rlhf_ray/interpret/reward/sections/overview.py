@@ -73,11 +73,15 @@ def look(subject: Subject) -> Section:
                 "pairs": over_episodes(lambda at: pairs_in_order(true, given, at, rng), episodes, rng),
             }
             sums = episode_sums(given, episodes), episode_sums(true, episodes)
-            by_return = over_episodes(
-                lambda at: correlation(sums[0][at], sums[1][at], True), np.arange(len(sums[0])), rng
+            by_return = (
+                over_episodes(lambda at: correlation(sums[0][at], sums[1][at], True), np.arange(len(sums[0])), rng)
+                if np.ptp(sums[1]) > 0
+                else None
             )
             tables.append(_agreement(by_step, by_return))
-            values |= {"correlation": {**{k: vars(v) for k, v in by_step.items()}, "of_returns": vars(by_return)}}
+            values |= {
+                "correlation": {**{k: vars(v) for k, v in by_step.items()}, "of_returns": by_return and vars(by_return)}
+            }
             pairs = by_step["pairs"]
             checks.append(
                 Check(
@@ -111,21 +115,19 @@ def look(subject: Subject) -> Section:
     return Section(NAME, TITLE, statements, checks, tables, pictures, values)
 
 
-def _agreement(by_step: dict[str, OverEpisodes], by_return: OverEpisodes) -> Table:
+def _agreement(by_step: dict[str, OverEpisodes], by_return: OverEpisodes | None) -> Table:
     named = {
         "pairs of steps in the true order": by_step["pairs"],
         "linear correlation of steps": by_step["linear"],
         "rank correlation of steps": by_step["rank"],
-        "rank correlation of episodes' returns": by_return,
-    }
+    } | ({"rank correlation of episodes' returns": by_return} if by_return else {})
     rows = [[name, of.value, of.low, of.high] for name, of in named.items()]
     return Table(["", "value", "95 % from", "to"], rows, "Agreement with the true reward")
 
 
-def _says(linear: OverEpisodes, pairs: OverEpisodes, returns: OverEpisodes) -> Statement:
-    figures = (
-        f"it orders {100 * pairs.value:.1f} % of pairs of steps like the true reward; correlation {linear}, rank correlation of "
-        f"episodes' returns {returns}"
+def _says(linear: OverEpisodes, pairs: OverEpisodes, returns: OverEpisodes | None) -> Statement:
+    figures = f"it orders {100 * pairs.value:.1f} % of pairs of steps like the true reward; correlation {linear}, " + (
+        f"rank correlation of episodes' returns {returns}" if returns else "all episodes have the same true return"
     )
     if pairs.value >= AGREES:
         return Statement("rewards", f"What the true reward rewards, as far as these steps show: {figures}.", 10.0)

@@ -92,8 +92,10 @@ def _statements(sparse: Preprocessed) -> list[Statement]:
     if share >= MUCH:
         return []
     text = (
-        f"{100 * (1 - share):.0f} % of the reward's size is potential shaping with a {sparse.reward.potential.kind} potential (and "
-        f"a constant), which changes no optimal policy; an equivalent reward is non-zero on {of.nonzero_after:.1%} of the steps "
-        f"instead of {of.nonzero_before:.1%}."
+        f"On these steps, shaping by a potential ({sparse.reward.potential.kind}) can stand for "
+        f"{100 * (1 - share):.0f} % of the reward's size, which changes no optimal policy"
     )
+    if of.nonzero_after < of.nonzero_before - 0.005:
+        text += f"; an equivalent reward is non-zero on {of.nonzero_after:.1%} of the steps instead of {of.nonzero_before:.1%}"
+    text += "."
     return [Statement("ignores", text, 1 - share)]

@@ -1,0 +1,60 @@
+"""`rlhf-ray interpret`: what it refuses, in one line."""
+
+import numpy as np
+import pytest
+
+from rlhf_ray.cli.interpret import run
+from rlhf_ray.data.errors import SettingError
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory):
+    path = tmp_path_factory.mktemp("steps") / "steps.npz"
+    seen = np.linspace(-1, 1, 33, dtype=np.float32).reshape(11, 3)
+    ends = {"terminals": np.zeros(10, bool), "timeouts": np.arange(10) == 9}
+    np.savez(path, observations=seen[:-1], next_observations=seen[1:], actions=np.zeros((10, 1), np.float32), **ends)
+    return path
+
+
+def positive_only(observations, actions, next_observations, terminated):
+    """A reward that fails where the zeros that it is tried on don't."""
+    if (observations < 0).any():
+        raise ValueError("negative")
+    return observations[:, 0]
+
+
+def nowhere_else(observations, actions, next_observations, terminated):
+    return np.where(observations[:, 0] == 0, 0.0, np.nan)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gamma", "0"], "--gamma is 0.0"),
+        (["--gamma", "1.5"], "--gamma is 1.5"),
+        (["--seed", "-1"], "--seed is -1"),
+        (["--environment", "Nothing-v0"], "There is no environment 'Nothing-v0'"),
+        (["--environment", "CartPole-v1"], "CartPole-v1, which has observations"),
+        (["--model", f"{__name__}:positive_only"], "does not work on the steps in .*: ValueError: negative"),
+        (["--model", f"{__name__}:nowhere_else"], "NaN or infinite"),
+        (["--model", "no_such_module:f"], "reward is 'no_such_module:f', but there is no module"),
+    ],
+)
+def test_refuses(words, said, steps, tmp_path):
+    first = {
+        "--model": f"{__name__}:positive_only",
+        "--data": str(steps),
+        "--environment": "Pendulum-v1",
+        "--out": str(tmp_path / "out"),
+    }
+    first[words[0]] = words[1]
+    with pytest.raises(SettingError, match=said) as raised:
+        run(["reward", *[word for pair in first.items() for word in pair]])
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_the_remedy_for_a_model_in_place_of_a_run(tmp_path):
+    (tmp_path / "reward.json").write_text("{}")
+    with pytest.raises(SettingError, match=f"give --model {tmp_path}"):
+        run(["reward", str(tmp_path)])
