@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.reward.section import Section, Statement, Subject, Table
 from rlhf_ray.interpret.reward.truth import true_reward
 from rlhf_ray.measure.sampled_distances import all_distances
@@ -39,8 +40,9 @@ def look(subject: Subject) -> Section:
     """Estimate the distances on recorded steps."""
     truth = true_reward(subject)
     assert truth is not None, "unsuitable() says so"
-    data = subject.data.sample(round(STEPS * min(1.0, subject.effort)), subject.rng(NAME))
-    found = all_distances(subject.reward, truth, data, subject.gamma, subject.seed)
+    image = is_image(subject.reward.observation_space)
+    data = subject.data.sample(round(STEPS * min(1.0, subject.effort) / (4 if image else 1)), subject.rng(NAME))
+    found = all_distances(subject.reward, truth, data, subject.gamma, subject.seed, pairs=128 if image else 512)
     rows = [[NAMES[name], of.value, of.low, of.high] for name, of in found.items()]
     caption = (
         "Distances on recorded steps: 0 is equal up to potential shaping and scale, 0.71 unrelated, 1 opposite. Correlations: 1 is "
