@@ -1,4 +1,4 @@
-"""Rewards with one flaw each that no tool was written for (K12 on): the report must name it, and find none in rewards that are right."""
+"""Rewards with a flaw each that no tool was written for (from K12 on): the report names it, and finds none in right rewards."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def rows(seeds: Sequence[int]) -> list[Row]:
         kinds = ("rewards", "warning") if words else ("warning",)
         said = statements(name, function, data[name], seed, kinds)
         passed = all(any(word in text for text in said) for word in words) if words else not said
-        return Row(id_, what, "as it should be" if passed else " ".join(said)[:300], "the report says: " + " … ".join(words) if words
-                   else "no warning", passed)  # fmt: skip
+        bound = f"the report says: {' … '.join(words)}" if words else "no warning"
+        return Row(id_, what, "as it should be" if passed else " ".join(said)[:300], bound, passed)
 
     return [
         row("K12", "ignores the velocity", PENDULUM, lambda o, a, p, d: -(angle(o) ** 2),
@@ -57,7 +57,8 @@ def rows(seeds: Sequence[int]) -> list[Row]:
             "pays for actions as such"),
         row("K15", "punishes the goal", PENDULUM, lambda o, a, p, d: np.where(abs(angle(o)) < 0.2, -10, swing(o, a, p, d)),
             "cos(angle) in the state is at least 0.9"),
-        row("K16", "is cut off below", PENDULUM, lambda o, a, p, d: np.maximum(swing(o, a, p, d), -3), "exactly its lowest value, -3"),
+        row("K16", "is cut off below", PENDULUM, lambda o, a, p, d: np.maximum(swing(o, a, p, d), -3),
+            "exactly its lowest value, -3"),
         row("K17", "pays for the cart's position", CART, lambda o, a, p, d: p[:, 0] * 1.0, "Cart position is the sole cause"),
         row("K18", "pays for falling", CART, lambda o, a, p, d: 1 + 5.0 * d, "terminates the episode gets"),
         row("K19", "pays for speed", CAR, lambda o, a, p, d: 20.0 * abs(p[:, 1]), "Velocity is the sole cause"),
@@ -75,7 +76,7 @@ def rows(seeds: Sequence[int]) -> list[Row]:
 
 
 def wander(name: str, seed: int) -> Transitions:
-    """Record episodes of the environment's expert, if it has one, every other one mixed with random actions that last some steps."""
+    """Record episodes of random actions that last some steps, mixed with the environment's expert's, if it has one."""
     env, rng = make_env(name), np.random.default_rng(seed)
     env.action_space.seed(seed)
     expert = getattr(env.unwrapped, "expert", None)
