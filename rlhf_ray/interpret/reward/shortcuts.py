@@ -93,7 +93,7 @@ class Cause:
         moments: effect of exchanging it at each moment alone, the latest moment first.
         when: the moments that suffice, in words.
         curve: reward against content; None if it has too many values to tell apart.
-        association: with the true reward; None if that is unknown or constant.
+        association: with the true reward; None if that is unknown or constant, or ``true_moves`` says enough.
         true_moves: as ``effect.moves``, of the true reward function; None without one.
     """
 
@@ -243,7 +243,14 @@ def _action_curve(pairs: ExchangePairs) -> Curve | None:
     actions = pairs.donor.actions.reshape(len(pairs), -1)
     if actions.shape[1] != 1:
         return None
-    return curve_of([actions[:, 0]], pairs.exchanged(StepPart("the action", action=True)))
+    after = pairs.exchanged(StepPart("the action", action=True))
+    return curve_of([actions[:, 0]], _steadier(after, pairs.rewards))
+
+
+def _steadier(after: FloatArray, before: FloatArray) -> FloatArray:
+    """Return rewards after an exchange, or their changes plus the mean before: the same means, of the smaller variance."""
+    changes = after - before
+    return after if after.var() <= changes.var() else np.asarray(changes + before.mean())
 
 
 def _done_change(pairs: ExchangePairs, scale: float) -> float:
@@ -408,7 +415,8 @@ class _Search:
             tuple(each),
             when,
             self.curve(mask, curve_times),
-            association(self.pairs, self.regions, mask),
+            # what an exchange does to the true reward says more, except about a cause that the data can't tell from the rest
+            association(self.pairs, self.regions, mask) if true_moves is None or effect.moves > 0.8 else None,
             true_moves,
         )
 
@@ -471,7 +479,7 @@ class _Search:
         shown = [_shown(self.pairs.donor, mask, moment) for moment in times[:2]]
         if shown[0].shape[1] != 1 or len(times) > 2:
             return None
-        after = self.exchanged_at(mask, times)
+        after = _steadier(self.exchanged_at(mask, times), self.pairs.rewards)
         return curve_of([content[:, 0] for content in shown], after, words=self.words)
 
     def background(self) -> Effect | None:

@@ -306,7 +306,7 @@ def _differences(beside: Comparison) -> list[Statement]:
             else "poorly"
         )
         text = f"It tells steps of high from those of low true reward {how} (AUC {beside.auc:.2f})."
-        statements.append(Statement("warning", text, 2.0))
+        statements.append(Statement("warning", text, 5.0 if beside.auc < 0.3 else 2.0))
     for clip in beside.clipped:
         text = (
             f"It is cut off: {percent(clip.share)} of steps get exactly its {clip.end} value, {clip.value:.3g}, although "
