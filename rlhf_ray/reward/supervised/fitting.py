@@ -29,6 +29,9 @@ from rlhf_ray.settings import SUPERVISED_MODEL, RewardModelSettings, SupervisedS
 Visualise = Callable[[RewardEnsemble, int], Transitions]
 """Makes steps that the reward model scores highly, from a seed. Observations are in the environment's type: images are uint8."""
 
+USUAL = 0.9
+"""Quantile of the sizes of the task's gradients in the fit without visualisations, which bounds those of visualisations."""
+
 Progress = Callable[[int, int], None]
 """Called with the gradient steps done and their total."""
 
@@ -136,13 +139,12 @@ class Fitter:
     def fit(self, updates: int, tell: Callable[[int], None], extra: Extra | None = None) -> None:
         """Take ``updates`` gradient steps; call ``tell`` with the number of each.
 
-        The gradient of ``extra`` steps is never larger than the task's usual one, the median over the last epoch without them: a
-        visualisation's error can be a hundred times the task's, and Adam, which divides by the size of past gradients, would then
-        hardly learn the task any more.
+        The gradient of ``extra`` steps is never larger than the task's were (see `USUAL`): a visualisation's error can be a hundred
+        times the task's, and Adam, which divides by the size of past gradients, would then hardly learn the task any more.
         """
         steps, targets = _Tensors(self.train), torch.as_tensor(self.targets / self.unit).float()
         others = None if extra is None else _Tensors(extra.steps)
-        usual = float(np.median(self.norms[-self.balancer.steps_per_epoch :])) if self.norms else 0.0
+        usual = float(np.quantile(self.norms, USUAL)) if self.norms else 0.0
         for done, batch in enumerate(self.balancer.batches(updates), 1):
             rows = torch.as_tensor(batch)
             gradients = self.gradients(steps.rows(rows), targets[rows], self._weights[:, rows])
