@@ -112,7 +112,7 @@ def _rare(seed: int) -> list[Row]:
 
 
 def _adversarial(seed: int) -> Row:
-    report = fitted(planted(2_000, 0.3, seed), seed, "none", 8, adversarial_rounds=5)
+    report = fitted(planted(3_000, 0.3, seed), seed, "none", 12, adversarial_rounds=6)
     of = report.adversarial
     assert of is not None
     return Row(

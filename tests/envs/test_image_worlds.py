@@ -4,7 +4,7 @@ from gymnasium.utils.env_checker import check_env
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import check_spaces
-from rlhf_ray.envs.planted import AGENT_COLOUR, COIN_COLOUR, DISTRACTOR_COLOURS
+from rlhf_ray.envs.planted import AGENT_COLOUR, COIN_COLOUR, DISTRACTOR_COLOURS, PlantedImage
 from rlhf_ray.envs.score_shortcut import ScoreShortcut
 from tests.envs.worlds import IMAGES, world
 
@@ -81,7 +81,7 @@ def test_distractors_are_as_bright_and_change_no_reward() -> None:
     assert others == set(DISTRACTOR_COLOURS)
     assert {sum(colour) for colour in others} == {sum(AGENT_COLOUR), sum(COIN_COLOUR)}
     with pytest.raises(SettingError, match="distractors of PlantedImage is -1"):
-        world("PlantedImage", distractors=-1)
+        PlantedImage(distractors=-1)
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])

@@ -1,12 +1,14 @@
 """Adversarial training: a reward model learns that its own feature visualisations earn nothing.
 
 Each round visualises inputs that the current model scores highly and keeps them all (a replay buffer), so that the model does not
-forget the first ones. Visualisations have the data's own type: mixed with bytes, floats in [0, 1] turn a batch's images to floats,
+forget the first ones. The model that is kept is the last that still does the task on the validation part: episodes that neither
+training nor test sees. Visualisations have the data's own type: mixed with bytes, floats in [0, 1] turn a batch's images to floats,
 whose real images are then no longer scaled, and the model learns to tell the two kinds apart by their brightness.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,17 +23,28 @@ from rlhf_ray.reward.supervised.report import AdversarialReport, balanced_auc, p
 if TYPE_CHECKING:
     from rlhf_ray.reward.supervised.fitting import Fitter, Visualise
 
+KEPT = 0.005, 1.1
+"""A model keeps the task if its balanced AUC on the validation part falls by at most the first; where no AUC is known, if its error
+there is at most the second times what it was."""
+CHECKS = 4
+"""Checks of the task per round."""
 HELD_OUT = 0, 1, 2
 """Numbers of the visualisations that are only measured: held out, fresh before, fresh after. Round ``k``'s has ``3 + k``."""
 
 
 def train_adversarially(
-    fitter: Fitter, test: Transitions, visualise: Visualise, updates: int, tell: Callable[[int], None]
+    fitter: Fitter,
+    validation: Transitions,
+    test: Transitions,
+    visualise: Visualise,
+    updates: int,
+    tell: Callable[[int], None],
 ) -> AdversarialReport:
     """Train ``fitter``'s model against its own visualisations, for the rounds of its settings.
 
     Args:
         fitter: holds the fitted model, which is changed.
+        validation: episodes that were not trained on, which choose the model.
         test: the test part, for what the training costs.
         visualise: makes visualisations.
         updates: gradient steps per round.
@@ -43,7 +56,6 @@ def train_adversarially(
     settings, train = fitter.settings, fitter.train
     nonsense = float(np.median(train.rewards)) if settings.nonsense_reward is None else settings.nonsense_reward
     target = float(fitter.objective.targets(np.array([nonsense]))[0])
-    targets = fitter.objective.targets(test.rewards)
 
     def made(number: int) -> Transitions:
         seed = int(np.random.default_rng([fitter.seed, *b"visualise", number]).integers(2**31))
@@ -55,21 +67,27 @@ def train_adversarially(
     def score(steps: Transitions) -> float:
         return float((predict(fitter.on_cpu(), steps) - target).mean())
 
-    def task() -> tuple[float, float]:
-        predictions = predict(fitter.on_cpu(), test)
+    def task(part: Transitions) -> tuple[float, float]:
+        predictions, targets = predict(fitter.on_cpu(), part), fitter.objective.targets(part.rewards)
         return balanced_auc(predictions, targets), float(np.square(predictions - targets).mean())
 
     held_out = made(HELD_OUT[0])
-    before = score(made(HELD_OUT[1])), score(held_out), *task()
+    before = score(made(HELD_OUT[1])), score(held_out), *task(test)
     size = fitter.settings.batch_size
     count = max(1, round(size * settings.adversarial_share / (1 - settings.adversarial_share)))
     buffer: list[Transitions] = []
+    networks, least, done = fitter.ensemble.networks, task(validation), 0
+    kept = copy.deepcopy(networks.state_dict())
     for number in range(settings.adversarial_rounds):
         buffer.append(made(3 + number))
-        fitter.fit(
-            updates, partial(_tell_after, tell, number * updates), Extra(Transitions.concatenate(buffer), target, count)
-        )
-    after = score(made(HELD_OUT[2])), score(held_out), *task()
+        extra = Extra(Transitions.concatenate(buffer), target, count)
+        for part in np.array_split(np.arange(updates), CHECKS):
+            fitter.fit(len(part), partial(_tell_after, tell, done), extra)
+            done += len(part)
+            if _does(task(validation), least):
+                kept = copy.deepcopy(networks.state_dict())
+    networks.load_state_dict(kept)
+    after = score(made(HELD_OUT[2])), score(held_out), *task(test)
     return AdversarialReport(
         rounds=settings.adversarial_rounds,
         trained=sum(map(len, buffer)),
@@ -80,6 +98,13 @@ def train_adversarially(
             for name, value in zip(("fresh", "held_out", "auc", "error"), values, strict=True)
         },
     )
+
+
+def _does(now: tuple[float, float], before: tuple[float, float]) -> bool:
+    """Whether a model of this AUC and error still does the task."""
+    if np.isnan(before[0]):
+        return now[1] <= KEPT[1] * before[1]
+    return now[0] >= before[0] - KEPT[0]
 
 
 def _tell_after(tell: Callable[[int], None], before: int, done: int) -> None:

@@ -29,6 +29,9 @@ from rlhf_ray.settings import SUPERVISED_MODEL, RewardModelSettings, SupervisedS
 Visualise = Callable[[RewardEnsemble, int], Transitions]
 """Makes steps that the reward model scores highly, from a seed. Observations are in the environment's type: images are uint8."""
 
+USUAL = 0.9
+"""Quantile of the sizes of the task's gradients in the fit without visualisations, which bounds those of visualisations."""
+
 Progress = Callable[[int, int], None]
 """Called with the gradient steps done and their total."""
 
@@ -78,6 +81,12 @@ def fit_to_rewards(
             f"supervised.adversarial_rounds is {rounds}, which needs visualise: a function that makes the visualisations."
         )
     train, test = steps.split(settings.test_share, np.random.default_rng([seed, *b"test"]))
+    if rounds:
+        if count_episodes(train.episodes) < 2:
+            raise SettingError(
+                f"supervised.adversarial_rounds is {rounds}, which needs at least 3 episodes: for training, validation and test."
+            )
+        train, validation = train.split(settings.test_share, np.random.default_rng([seed, *b"validation"]))
     fitter = Fitter(train, observation_space, action_space, model, settings, seed)
     updates, per_round = settings.epochs * fitter.balancer.steps_per_epoch, fitter.balancer.steps_per_epoch
     total, adversarial = updates + rounds * per_round, None
@@ -88,7 +97,9 @@ def fit_to_rewards(
 
     fitter.fit(updates, tell)
     if visualise is not None and rounds:
-        adversarial = train_adversarially(fitter, test, visualise, per_round, lambda done: tell(updates + done))
+        adversarial = train_adversarially(
+            fitter, validation, test, visualise, per_round, lambda done: tell(updates + done)
+        )
     ensemble = fitter.finish()
     report = fitter.report(ensemble, test, total, time.perf_counter() - started)
     return ensemble, replace(report, adversarial=adversarial)
@@ -117,39 +128,57 @@ class Fitter:
             )
         self.device = device_for(model)
         self.ensemble.networks.to(self.device)
-        self.optimizer = Adam(self.ensemble.networks.parameters(), lr=settings.learning_rate, fused=True)
+        self.parameters = [of for of in self.ensemble.networks.parameters() if of.requires_grad]
+        self.norms: list[float] = []
+        self.optimizer = Adam(self.parameters, lr=settings.learning_rate, fused=True)
         self.targets = self.objective.targets(train.rewards)
         self.unit = unit_of(self.targets)
         self.ensemble.reward_std.fill_(1 / self.unit)
         self._weights = torch.as_tensor(self.balancer.weights * self._bootstrap())
 
     def fit(self, updates: int, tell: Callable[[int], None], extra: Extra | None = None) -> None:
-        """Take ``updates`` gradient steps; call ``tell`` with the number of each."""
+        """Take ``updates`` gradient steps; call ``tell`` with the number of each.
+
+        The gradient of ``extra`` steps is never larger than the task's were (see `USUAL`): a visualisation's error can be a hundred
+        times the task's, and Adam, which divides by the size of past gradients, would then hardly learn the task any more.
+        """
         steps, targets = _Tensors(self.train), torch.as_tensor(self.targets / self.unit).float()
         others = None if extra is None else _Tensors(extra.steps)
+        usual = float(np.quantile(self.norms, USUAL)) if self.norms else 0.0
         for done, batch in enumerate(self.balancer.batches(updates), 1):
             rows = torch.as_tensor(batch)
-            given, wanted, weights = steps.rows(rows), targets[rows], self._weights[:, rows]
-            if extra is not None and others is not None:
+            gradients = self.gradients(steps.rows(rows), targets[rows], self._weights[:, rows])
+            if extra is None or others is None:
+                self.norms.append(_norm(gradients))
+            else:
                 drawn = others.rows(torch.as_tensor(self.rng.integers(len(extra.steps), size=extra.count)))
-                given = tuple(_join(*pair) for pair in zip(given, drawn, strict=True))
-                wanted = torch.cat([wanted, torch.full((extra.count,), extra.target / self.unit)])
-                weights = torch.cat([weights, torch.ones(len(weights), extra.count)], 1)
-            self.step(given, wanted, weights)
+                wanted = torch.full((extra.count,), extra.target / self.unit)
+                added = self.gradients(
+                    drawn, wanted, torch.full((len(self._weights), extra.count), extra.count / len(rows))
+                )
+                scale = min(1.0, usual / max(_norm(added), 1e-12))
+                gradients = [of + scale * other for of, other in zip(gradients, added, strict=True)]
+            self.step(gradients)
             tell(done)
 
-    def step(self, steps: tuple[Tensor, ...], targets: Tensor, weights: Tensor) -> None:
-        """Take one gradient step.
+    def gradients(self, steps: tuple[Tensor, ...], targets: Tensor, weights: Tensor) -> list[Tensor]:
+        """Return the loss's gradient by parameter.
 
         Args:
             steps: observations, actions, next observations and terminated of ``n`` steps, as the environment gives them.
             targets: ``[n]`` float32, in `unit`.
             weights: ``[members, n]`` float32: of each step in each member's loss.
         """
-        inputs = self.encode(steps)
         self.optimizer.zero_grad(set_to_none=True)
-        losses = self.objective.losses(self.ensemble.networks, inputs, targets.to(self.device))
+        losses = self.objective.losses(self.ensemble.networks, self.encode(steps), targets.to(self.device))
         (losses * weights.to(self.device)).mean(1).sum().backward()  # type: ignore[no-untyped-call]
+        # Not torch.autograd.grad: its gradients of convolutions have another layout, which the fused Adam does not see.
+        return [torch.zeros_like(of) if of.grad is None else of.grad for of in self.parameters]
+
+    def step(self, gradients: list[Tensor]) -> None:
+        """Take one gradient step."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
         self.optimizer.step()
 
     def encode(self, steps: tuple[Tensor, ...]) -> dict[str, Tensor]:
@@ -220,10 +249,8 @@ class _Tensors:
         return tuple(of[index] for of in self.all)
 
 
-def _join(of: Tensor, other: Tensor) -> Tensor:
-    """Join two batches. Bytes never become floats: the networks would scale both wrongly."""
-    assert (of.dtype == torch.uint8) == (other.dtype == torch.uint8)
-    return torch.cat([of, other.to(of.dtype)])
+def _norm(gradients: list[Tensor]) -> float:
+    return float(torch.stack([of.norm() for of in gradients]).norm())
 
 
 def unit_of(targets: FloatArray) -> float:
