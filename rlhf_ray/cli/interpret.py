@@ -117,18 +117,21 @@ def reward(words: list[str]) -> None:
     )
     names = command.tools or NAMES
     done = itertools.count(1)
-    with Counting("tools", len(names)) as bar:
-        report = write_report(
-            subject,
-            run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report")),
-            names=names,
-            about={
-                "model": str(command.model or command.run),
-                "data": str(command.data or "new rollouts of the run's policy"),
-            },
-            runner=over_ray if in_job() else one_after_another,
-            told=lambda name, kept: bar.show(next(done), f"{name} (kept)" if kept else name),
-        )
+    try:
+        with Counting("tools", len(names)) as bar:
+            report = write_report(
+                subject,
+                run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report")),
+                names=names,
+                about={
+                    "model": str(command.model or command.run),
+                    "data": str(command.data or "new rollouts of the run's policy"),
+                },
+                runner=over_ray if in_job() else one_after_another,
+                told=lambda name, kept: bar.show(next(done), f"{name} (kept)" if kept else name),
+            )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; finished tools are kept, and the same command continues") from None
     _say(report)
 
 
