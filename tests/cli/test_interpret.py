@@ -34,6 +34,7 @@ def nowhere_else(observations, actions, next_observations, terminated):
         (["--gamma", "0"], "--gamma is 0.0"),
         (["--gamma", "1.5"], "--gamma is 1.5"),
         (["--seed", "-1"], "--seed is -1"),
+        (["--out", __file__], "--out is .*test_interpret.py is not a folder"),
         (["--environment", "Nothing-v0"], "There is no environment 'Nothing-v0'"),
         (["--environment", "CartPole-v1"], "CartPole-v1, which has observations"),
         (["--model", f"{__name__}:positive_only"], "does not work on the steps in .*: ValueError: negative"),
