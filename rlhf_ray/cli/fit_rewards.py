@@ -62,7 +62,9 @@ def take_data(words: Sequence[str]) -> tuple[str | None, list[str]]:
         if name != FLAG:
             continue
         given, after = ([value], at + 1) if equals else (list(words[at + 1 : at + 2]), at + 2)
-        if given in ([], [""]) or given[0] in ("-h", "--help"):
+        if given in ([], [""]):
+            raise SettingError(f"{FLAG} names no data; give a recording, for example {FLAG} recording.")
+        if given[0] in ("-h", "--help"):
             return "DATA", [*words[:at], "--help"]
         if given[0].startswith("-"):
             raise SettingError(f"{FLAG} is {given[0]!r}; give a recording, for example {FLAG} recording.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +104,10 @@ def reward(words: list[str]) -> None:
 
     if unknown := [name for name in command.tools if name not in NAMES]:
         raise SettingError(f"--tools has {unknown[0]!r}; the tools are {', '.join(NAMES)}.")
+    out = run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report"))
+    there = next(place for place in (out, *out.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise SettingError(f"--out is {out}, but {there} is not a folder that can be written to; give another folder.")
     torch.set_num_threads(1)
     function, data, environment, gamma = _subject(command)
     subject = Subject(
@@ -117,18 +122,21 @@ def reward(words: list[str]) -> None:
     )
     names = command.tools or NAMES
     done = itertools.count(1)
-    with Counting("tools", len(names)) as bar:
-        report = write_report(
-            subject,
-            run_path(command.out or (command.run / "interpret" / "reward" if command.run else "reward_report")),
-            names=names,
-            about={
-                "model": str(command.model or command.run),
-                "data": str(command.data or "new rollouts of the run's policy"),
-            },
-            runner=over_ray if in_job() else one_after_another,
-            told=lambda name, kept: bar.show(next(done), f"{name} (kept)" if kept else name),
-        )
+    try:
+        with Counting("tools", len(names)) as bar:
+            report = write_report(
+                subject,
+                out,
+                names=names,
+                about={
+                    "model": str(command.model or command.run),
+                    "data": str(command.data or "new rollouts of the run's policy"),
+                },
+                runner=over_ray if in_job() else one_after_another,
+                told=lambda name, kept: bar.show(next(done), f"{name} (kept)" if kept else name),
+            )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; finished tools are kept, and the same command continues") from None
     _say(report)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from rlhf_ray.cli.interpret import run
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.reward import report
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,7 @@ def nowhere_else(observations, actions, next_observations, terminated):
         (["--gamma", "0"], "--gamma is 0.0"),
         (["--gamma", "1.5"], "--gamma is 1.5"),
         (["--seed", "-1"], "--seed is -1"),
+        (["--out", __file__], "--out is .*test_interpret.py is not a folder"),
         (["--environment", "Nothing-v0"], "There is no environment 'Nothing-v0'"),
         (["--environment", "CartPole-v1"], "CartPole-v1, which has observations"),
         (["--model", f"{__name__}:positive_only"], "does not work on the steps in .*: ValueError: negative"),
@@ -58,3 +60,17 @@ def test_names_the_remedy_for_a_model_in_place_of_a_run(tmp_path):
     (tmp_path / "reward.json").write_text("{}")
     with pytest.raises(SettingError, match=f"give --model {tmp_path}"):
         run(["reward", str(tmp_path)])
+
+
+def test_says_that_an_interrupted_report_continues(steps, tmp_path, monkeypatch):
+    def stop(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report, "write_report", stop)
+    words = ["--data", str(steps), "--environment", "Pendulum-v1", "--out", str(tmp_path / "out")]
+    with pytest.raises(KeyboardInterrupt, match="the same command continues"):
+        run(["reward", "--model", f"{__name__}:first", *words])
+
+
+def first(observations, actions, next_observations, terminated):
+    return observations[:, 0]

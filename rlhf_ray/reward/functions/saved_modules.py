@@ -6,7 +6,9 @@ networks, torch's layers, gymnasium's spaces and numpy's arrays. Anything else i
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import pickletools
 import re
 import warnings
@@ -80,8 +82,9 @@ def load_imitation_net(path: Path) -> nn.Module:
         SettingError: the file is no such network, is damaged or too large, or names a class that is not allowed.
     """
     try:
-        from imitation.rewards import reward_nets
-        from imitation.util import networks
+        with contextlib.redirect_stderr(io.StringIO()):  # its import of gym prints advice in several lines
+            from imitation.rewards import reward_nets
+            from imitation.util import networks
     except ImportError as error:
         raise SettingError(
             f"{path} is a reward network of imitation, which is not installed here ({error}): install it with "
@@ -144,7 +147,7 @@ def _why(path: Path, error: Exception) -> str:
             "arrays, so it is not loaded: its code would run. If you trust the file, load it in a module of your own and name it "
             "module:Name."
         )
-    lines = [line for line in said.splitlines() if line.strip() and "orch.load" not in line]
+    lines = [line for line in said.splitlines() if re.search("[A-Za-z]", line) and "orch.load" not in line]
     return (
         f"can't be read as a reward network of imitation ({lines[0][:120] if lines else type(error).__name__}): it is damaged, or "
         "another kind of file."
