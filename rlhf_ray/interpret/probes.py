@@ -22,6 +22,7 @@ MOST = 1200
 """Steps that probes are fitted to and tested on, together."""
 PENALTIES = np.logspace(-3, 5, 17)
 LARGEST_COMPONENTS = 64
+MLP_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,7 @@ def _mlp(x: FloatArray, y: FloatArray, new: FloatArray, inner: IntArray, validat
     optimiser = torch.optim.AdamW(net.parameters(), 1e-2, weight_decay=0.05)
     best = torch.full((targets.shape[1],), float("inf"))
     predicted = torch.zeros(len(unseen), targets.shape[1])
-    for step in range(200):
+    for step in range(MLP_STEPS):
         loss = ((net(inputs[inner]) - targets[inner]) ** 2).mean(0).sum()
         optimiser.zero_grad()
         loss.backward()

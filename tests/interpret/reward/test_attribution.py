@@ -48,7 +48,7 @@ def a_callable(observations, actions, next_observations, terminated):
 KINDS = {
     "vectors, discrete": lambda: ensemble(VECTOR, DISCRETE),
     "vectors, continuous": lambda: ensemble(VECTOR, CONTINUOUS),
-    **{f"{c} channels": lambda c=c: ensemble(image(c), CONTINUOUS if c == 4 else DISCRETE) for c in (1, 3, 4, 12)},
+    **{f"{c} channels": lambda c=c: ensemble(image(c), CONTINUOUS if c == 4 else DISCRETE) for c in (1, 4, 12)},
     "imitation, vectors": lambda: of_imitation(VECTOR, CONTINUOUS),
     "imitation, images": lambda: of_imitation(image(3), DISCRETE),
     "table": lambda: TableReward(np.arange(60.0).reshape(4, 15)),

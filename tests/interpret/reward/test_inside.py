@@ -20,6 +20,11 @@ VECTOR, ACTIONS = gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(3
 IMAGE = gym.spaces.Box(0, 255, (20, 24, 2), np.uint8)
 
 
+@pytest.fixture(autouse=True)
+def short_probes(monkeypatch):
+    monkeypatch.setattr(probes, "MLP_STEPS", 20)
+
+
 def ensemble(space=VECTOR, **changes):
     torch.manual_seed(0)
     settings = RewardModelSettings(**{"use_next_state": True, "ensemble_size": 2, "hidden": (12, 12)} | changes)

@@ -1,6 +1,7 @@
 """The report: tools that stop, sections that are kept, a page that loads nothing."""
 
 import dataclasses
+import functools
 import json
 import re
 
@@ -10,6 +11,7 @@ import pytest
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward import report as reports
+from rlhf_ray.interpret.reward.overview import over_episodes
 from rlhf_ray.interpret.reward.report import write_report
 from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
 from rlhf_ray.interpret.reward.sections import NAMES, overview
@@ -148,7 +150,8 @@ def test_every_tool_has_a_title_and_says_where_it_does_not_apply():
         assert reason is None or reason.endswith(".")
 
 
-def test_overview_tells_agreement_from_disagreement():
+def test_overview_tells_agreement_from_disagreement(monkeypatch):
+    monkeypatch.setattr(overview, "over_episodes", functools.partial(over_episodes, resamples=60))
     agrees, opposes = overview.look(subject()), overview.look(subject(lambda o, a, n, d: -o[:, 0]))
     assert agrees.values["correlation"]["rank"]["value"] == pytest.approx(1.0)
     assert [statement.kind for statement in agrees.statements] == ["rewards"]
