@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.reward.preprocess import Options, Preprocessed, preprocess
 from rlhf_ray.interpret.reward.preprocess.options import Objective
 from rlhf_ray.interpret.reward.preprocess.pictures import before_and_after
@@ -24,7 +25,9 @@ CAPTIONS = {
 
 
 def unsuitable(subject: Subject) -> str | None:
-    """Return why there is nothing to preprocess: no steps."""
+    """Return why there is nothing to preprocess: no steps, or images, whose potentials take minutes to fit."""
+    if is_image(subject.reward.observation_space):
+        return "For images, potentials are networks that take minutes to fit; use `rlhf-ray interpret preprocess`."
     return None if len(subject.data) else "There are no steps to make the reward sparse on."
 
 
