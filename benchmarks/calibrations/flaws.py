@@ -36,7 +36,7 @@ def rows(seeds: Sequence[int]) -> list[Row]:
     def beside(o: Array, a: Array, p: Array, d: Array) -> Array:
         grid = p.reshape(-1, *make_env(RANDOM).unwrapped.grid)  # type: ignore[attr-defined]
         near = [np.roll(grid == WALL, by, axis) for axis in (1, 2) for by in (1, -1)]
-        return 1.0 * ((grid == AGENT) & np.any(near, 0)).any((1, 2))
+        return np.asarray(1.0 * ((grid == AGENT) & np.any(near, 0)).any((1, 2)))
 
     def noise(o: Array, a: Array, p: Array, d: Array) -> Array:
         return np.asarray(np.sin(1e7 * o.astype(np.float64) @ np.arange(1.0, o.shape[1] + 1)))
@@ -92,7 +92,8 @@ def wander(name: str, seed: int) -> Transitions:
             found.append((before, action, after, terminated, float(reward), episode, number))
             before, number, over = after, number + 1, terminated or truncated
         episode += 1
-    return Transitions(*(np.array(column) for column in zip(*found, strict=True)))
+    columns: list[Any] = [np.array(column) for column in zip(*found, strict=True)]
+    return Transitions(*columns)
 
 
 def statements(

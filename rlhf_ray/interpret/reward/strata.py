@@ -258,14 +258,21 @@ def _worst(
     names, masks = list(named), np.stack(list(named.values()))
     left = np.ones(n, bool)
     for _ in range(3):
-        first, at = _strongest(masks, error, left)
-        condition = names[first]
-        second, both = _strongest(masks, error, at)
-        if _weight(error, both) > 1.2 * _weight(error, at):
-            condition, at = f"{condition} and {names[second]}", both
-        gap = float(error[at].mean()) / spread if at.any() else 0.0
-        standard = float(error[at].std()) / np.sqrt(max(1, at.sum())) / spread
-        if abs(gap) < 0.5 or abs(gap) < 4 * standard:
+        clear = False
+        # conditions that together explain most; if those are weak, the ones that are clear on their own
+        for least in (0.0, 0.5):
+            first, at = _strongest(masks, error, left, least * spread)
+            if at.sum() < 5:
+                continue
+            condition = names[first]
+            second, both = _strongest(masks, error, at)
+            if _weight(error, both) > 1.2 * _weight(error, at):
+                condition, at = f"{condition} and {names[second]}", both
+            gap = float(error[at].mean()) / spread
+            standard = float(error[at].std()) / np.sqrt(at.sum()) / spread
+            if clear := abs(gap) >= 0.5 and abs(gap) >= 4 * standard:
+                break
+        if not clear:
             return
         agreement = _agreement(given[at], data.rewards[at])
         count = int(at.sum())
@@ -278,11 +285,15 @@ def _weight(error: FloatArray, at: BoolArray) -> float:
     return float(error[at].sum() ** 2 / at.sum()) if at.sum() >= 5 else 0.0
 
 
-def _strongest(masks: BoolArray, error: FloatArray, within: BoolArray) -> tuple[int, BoolArray]:
-    """Return the condition whose steps, among those ``within``, explain most of the squared error, and those steps."""
+def _strongest(masks: BoolArray, error: FloatArray, within: BoolArray, least: float = 0.0) -> tuple[int, BoolArray]:
+    """Return the condition whose steps, among those ``within``, explain most of the squared error, and those steps.
+
+    Their mean error must be at least ``least``.
+    """
     inside = masks & within
     counts = inside.sum(1)
-    weights = np.where(counts >= 5, (inside @ error) ** 2 / np.maximum(counts, 1), 0)
+    means = (inside @ error) / np.maximum(counts, 1)
+    weights = np.where((counts >= 5) & (abs(means) >= least), means**2 * counts, 0)
     best = int(weights.argmax())
     return best, inside[best]
 
