@@ -175,7 +175,7 @@ def parse(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         parse_arguments(*arguments)
         raise ParsedError
 
-    for module in {"fit_rewards", *(name.partition(":")[0] for name in cli.COMMANDS.values())}:  # `fit` hands on to it
+    for module in {"fit_rewards", "preprocess", *(name.partition(":")[0] for name in cli.COMMANDS.values())}:
         monkeypatch.setattr(importlib.import_module(f"rlhf_ray.cli.{module}"), "parse_arguments", parsed)
     resumed = importlib.import_module("rlhf_ray.cli.tune")._resumed
     monkeypatch.setattr("rlhf_ray.cli.tune._resumed", lambda words: parsed_resume(resumed, words))
