@@ -221,7 +221,14 @@ def find(
 
 
 def true_effect(truth: RewardFunction, pairs: ExchangePairs, part: StepPart) -> float:
-    """Return how much the exchange of ``part`` moves the true reward, relative to exchanging everything."""
+    """Return how much the exchange of ``part`` moves the true reward, relative to exchanging everything.
+
+    An observation's part is exchanged before and after the step: the two rewards may look at different moments.
+    """
+    masks = [mask for mask in (part.state, part.next_state) if mask is not None]
+    if masks:
+        both = np.logical_or.reduce(masks)
+        part = StepPart(part.name, both, both, part.action, part.done)
     own, donor = truth.of(pairs.own), truth.of(pairs.donor)
     change = truth.of(part.exchange(pairs.own, pairs.donor)) - own
     total = float(np.mean((donor - own) ** 2))
