@@ -87,10 +87,12 @@ def explain(error: BaseException) -> str:
         if not where and error.strerror and error.strerror != os.strerror(error.errno):  # from the store, with a remedy
             what = error.strerror
             return (
-                f"{what}. A run continues with `rlhf-ray train --resume RUN`." if error.errno in _FULL else f"{what}."
+                f"{what}. A training run continues with `rlhf-ray train --resume RUN`."
+                if error.errno in _FULL
+                else f"{what}."
             )
         if error.errno in _FULL:
-            return f"{what}. Please {_FULL[error.errno]} there; a run continues with `rlhf-ray train --resume RUN`."
+            return f"{what}. Please {_FULL[error.errno]} there and repeat the command; a training run continues with `rlhf-ray train --resume RUN`."
         if error.errno in _FORBIDDEN:
             return f"{what}. Make it writable, or choose another location (for example with --run-dir)."
         return f"{what}."
