@@ -92,7 +92,8 @@ def explain(error: BaseException) -> str:
                 else f"{what}."
             )
         if error.errno in _FULL:
-            return f"{what}. Please {_FULL[error.errno]} there and repeat the command; a training run continues with `rlhf-ray train --resume RUN`."
+            remedy = f"Please {_FULL[error.errno]} there and repeat the command"
+            return f"{what}. {remedy}; a training run continues with `rlhf-ray train --resume RUN`."
         if error.errno in _FORBIDDEN:
             return f"{what}. Make it writable, or choose another location (for example with --run-dir)."
         return f"{what}."
