@@ -83,8 +83,8 @@ def test_what_a_users_own_code_raises_is_told_with_its_place(tmp_path: Path) -> 
 def test_a_disk_error_names_file_and_remedy() -> None:
     full = OSError(errno.ENOSPC, "No space left on device", "/runs/a/metrics.jsonl")
     assert explain(WrapperError(full)) == (
-        "/runs/a/metrics.jsonl: No space left on device. Please free some space there and repeat the command; a training run continues "
-        "with `rlhf-ray train --resume RUN`."
+        "/runs/a/metrics.jsonl: No space left on device. Please free some space there and repeat the command; a training "
+        "run continues with `rlhf-ray train --resume RUN`."
     )
     stored = OSError(
         errno.ENOSPC, "writing /runs/a/preferences/clips/1.arrow: No space left on device (free space, then repeat)"
