@@ -11,6 +11,7 @@ import pytest
 from rlhf_ray.cli.preprocess import preprocess_command
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_env
+from rlhf_ray.reward.functions.loading import load_reward
 from rlhf_ray.reward.functions.shaped import ShapedReward
 
 
@@ -21,7 +22,9 @@ def test_a_table_is_preprocessed_in_its_environment(tmp_path: Path, capsys: pyte
     preprocess_command([*words, "--options.objective", "sparse_log"])
     assert "optimal actions unchanged in every state" in capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "certificate.json").read_text())["mean_size_after"] < 0.0625
-    assert ShapedReward.load(tmp_path / "out" / "reward").gamma == 0.99
+    shaped = load_reward(tmp_path / "out")
+    assert isinstance(shaped, ShapedReward)
+    assert shaped.gamma == 0.99
     with pytest.raises(SettingError, match="no table of its states"):
         preprocess_command([*words[:2], "CartPole-v1", *words[3:]])
     with pytest.raises(SettingError, match="either --data"):

@@ -82,9 +82,10 @@ def load_reward(
 
 
 def _of_folder(folder: Path) -> RewardFunction:
-    """Load the reward of a run or a reward model's folder."""
+    """Load the reward of a run, of `rlhf-ray interpret preprocess`, or of a reward model's folder."""
     of_run = (folder / "config.json").exists()
-    model = folder / "reward_model" if of_run and not (folder / "reward.json").exists() else folder
+    inside = "reward_model" if of_run else "reward" if (folder / "certificate.json").exists() else ""
+    model = folder / inside if inside and not (folder / "reward.json").exists() else folder
     file = model / "reward.json"
     if not file.exists():
         what = (

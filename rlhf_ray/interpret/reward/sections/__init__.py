@@ -9,12 +9,12 @@ from rlhf_ray.interpret.reward.section import Tool
 
 NAMES: tuple[str, ...] = (
     "overview",
+    "distances",
     "counterfactuals",
     "shortcuts",
     "incentive",
     "along",
     "attribution",
-    "distances",
     "calibration",
     "heatmap",
     "examples",

@@ -52,7 +52,10 @@ def look(subject: Subject) -> Section:
     figures = f"EPIC {epic.value:.2f} ({epic.low:.2f} to {epic.high:.2f}), STARC {found['starc'].value:.2f}"
     statements = []
     if epic.high < NEAR:
-        text = f"Up to shaping and scale it is close to the true reward: {figures}."
+        text = (
+            f"Up to shaping and scale it is close to the true reward: {figures}. Where it orders single steps "
+            "differently, that may be shaping."
+        )
         statements.append(Statement("rewards", text, 1.0))
     elif epic.low > FAR:
         text = f"Even up to shaping and scale it is far from the true reward (unrelated: 0.71): {figures}."
