@@ -19,7 +19,7 @@ from rlhf_ray.data.rollout import rollout
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.report import write_report
-from rlhf_ray.interpret.reward.section import Subject
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 
 

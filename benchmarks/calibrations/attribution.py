@@ -18,8 +18,8 @@ from rlhf_ray.envs.planted import BLOCK, DISTRACTOR_COLOURS, SIDE, coin_touched
 from rlhf_ray.interpret.reward.attribution import METHODS, Background
 from rlhf_ray.interpret.reward.attribution.gradients import IntegratedGradients, gap
 from rlhf_ray.interpret.reward.regions import Regions, regions_of
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import attribution
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import EnsembleReward, RewardFunction
 from rlhf_ray.reward.supervised import fit_to_rewards
 from rlhf_ray.settings import RewardModelSettings, SupervisedSettings

@@ -18,10 +18,10 @@ from rlhf_ray.envs.score_shortcut import ScoreShortcut
 from rlhf_ray.interpret.reward.counterfactuals import Add, Counterfactual, Remove, evaluate
 from rlhf_ray.interpret.reward.exchange import ExchangePairs, moments, part_of
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import counterfactuals, shortcuts
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.strata import compare
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward
 from rlhf_ray.reward.supervised import fit_to_rewards
 from rlhf_ray.settings import RewardModelSettings, SupervisedSettings

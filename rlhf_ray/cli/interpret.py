@@ -97,8 +97,8 @@ def reward(words: list[str]) -> None:
 
     from rlhf_ray.data.places import in_job, run_path
     from rlhf_ray.interpret.reward.report import one_after_another, write_report
-    from rlhf_ray.interpret.reward.section import Subject
     from rlhf_ray.interpret.reward.sections import NAMES
+    from rlhf_ray.interpret.reward.subject import Subject
     from rlhf_ray.runs.interpret import over_ray, regions_in
     from rlhf_ray.runs.progress import Counting
 

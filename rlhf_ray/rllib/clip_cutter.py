@@ -14,8 +14,8 @@ from rlhf_ray.data.failures import cause
 from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
+from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.queries.pool import Clips
-from rlhf_ray.rllib.actions import to_env_actions
 from rlhf_ray.rllib.connectors import environment_observations
 from rlhf_ray.settings import ResolvedFragments
 

@@ -11,8 +11,8 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.policies.env_actions import to_policy_actions
 from rlhf_ray.reward.optimizers import Adam
-from rlhf_ray.rllib.actions import to_policy_actions
 
 LEAST_LOG_STD = math.log(0.2)
 """Lower bound of a continuous policy's log standard deviation, for actions scaled to [-1, 1]. Demonstrations that never vary would

@@ -17,7 +17,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.rllib.actions import to_env_actions
+from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 
 OBSERVATION = "environment_observation"

@@ -16,8 +16,8 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor
 
 from rlhf_ray.data.arrays import Array
+from rlhf_ray.policies.env_actions import to_env_actions_tensor
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.rllib.actions import to_env_actions_tensor
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
 REWARD_MODULE_ID = "reward_model"

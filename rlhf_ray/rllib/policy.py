@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.rllib.actions import to_env_actions
+from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.settings import PolicyNetwork, PPOSettings
 
 

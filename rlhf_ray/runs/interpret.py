@@ -17,7 +17,8 @@ from rlhf_ray.data.rollout import Act, rollout
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.regions import Regions, regions_of
 from rlhf_ray.interpret.reward.report import run_tool
-from rlhf_ray.interpret.reward.section import Section, Subject
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.section import Section
 from rlhf_ray.measure.true_return import with_an_end
 from rlhf_ray.reward.functions import RewardFunction
 from rlhf_ray.runs.folder import RunFolder

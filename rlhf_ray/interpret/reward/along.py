@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.section import Subject
+from rlhf_ray.interpret.reward.subject import Subject
 
 RARE = 0.2
 """Largest share of steps that an event happens at. What happens more often is not an event."""

@@ -19,7 +19,7 @@ from matplotlib.patheffects import withStroke
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.grid_states import GridStates
-from rlhf_ray.interpret.reward.section import Table
+from rlhf_ray.interpret.section import Table
 from rlhf_ray.reward.functions import RewardFunction
 
 STAY = (0, 0)

@@ -11,7 +11,7 @@ from rlhf_ray.data.errors import Fault, SettingError
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.gridworld import OBJECTS, GridWorld
 from rlhf_ray.envs.ground_truth import ground_truth
-from rlhf_ray.interpret.reward.section import Subject
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import RewardFunction
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.along import change_points, events, lag_of, rescaled, side_by_side
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import along as section
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 
 SPACE = gym.spaces.Box(-10, 10, (1,), np.float32)

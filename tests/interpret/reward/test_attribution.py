@@ -15,8 +15,8 @@ from rlhf_ray.interpret.reward.attribution.drawing import draw, scale_of
 from rlhf_ray.interpret.reward.attribution.gradcam import last_convolutions
 from rlhf_ray.interpret.reward.attribution.gradients import IntegratedGradients, gap
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import attribution as section
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, ImitationReward, TableReward, TorchReward
 from rlhf_ray.settings import RewardModelSettings

@@ -10,8 +10,8 @@ import pytest
 
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.calibration import agreement
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import calibration
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 
 SPACES = gym.spaces.Box(-4, 4, (2,), np.float32), gym.spaces.Discrete(2)

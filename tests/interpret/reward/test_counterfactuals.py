@@ -24,8 +24,8 @@ from rlhf_ray.interpret.reward.edits import (
     edited,
 )
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import counterfactuals as section
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 
 NAME = "rlhf_ray/CoinFlip-v0"

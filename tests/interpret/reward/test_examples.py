@@ -5,8 +5,8 @@ import pytest
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.examples import QUANTILES, examples
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import examples as section
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward
 
 SPACE = gym.spaces.Box(-9, 9, (4,))

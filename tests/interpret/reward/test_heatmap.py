@@ -11,8 +11,8 @@ from rlhf_ray.envs import make_env
 from rlhf_ray.envs.grid_states import GridStates
 from rlhf_ray.envs.ground_truth import ground_truth
 from rlhf_ray.interpret.reward.heatmap import draw, heatmap, move_values, triangle, value_table
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import heatmap as section
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, RewardFunction, TableReward
 
 STAY, UP, RIGHT, DOWN, LEFT = range(5)

@@ -11,8 +11,8 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward import short_ppo
 from rlhf_ray.interpret.reward.incentive import World, in_tables, incentives
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import incentive as section
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.tabular import tables_of
 from rlhf_ray.reward.functions import CallableReward, TableReward
 

@@ -10,8 +10,8 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret import editing, factors, probes
 from rlhf_ray.interpret.layers import Layer, hidden_layers, layers_of
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import inside
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, TableReward
 from rlhf_ray.settings import RewardModelSettings

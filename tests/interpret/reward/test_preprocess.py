@@ -24,8 +24,8 @@ from rlhf_ray.interpret.reward.preprocess import (
     preprocess,
     write,
 )
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import preprocess as section
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.tabular import tables_of
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, TableReward

@@ -13,8 +13,9 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward import report as reports
 from rlhf_ray.interpret.reward.overview import over_episodes
 from rlhf_ray.interpret.reward.report import write_report
-from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
 from rlhf_ray.interpret.reward.sections import NAMES, overview
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.reward.functions import CallableReward
 
 SPACE, ACTIONS = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(2)

@@ -5,10 +5,10 @@ import pytest
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.exchange import ExchangePairs, StepPart, auc, levelled, moments, split_at, stack
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import shortcuts as section
 from rlhf_ray.interpret.reward.shortcuts import find
 from rlhf_ray.interpret.reward.strata import compare
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.reward.functions import CallableReward, TableReward
 
 VECTORS, ACTIONS = gym.spaces.Box(-9, 9, (4,)), gym.spaces.Discrete(3)

@@ -13,8 +13,8 @@ from rlhf_ray.interpret.reward.manifold import Manifold, total_variation
 from rlhf_ray.interpret.reward.parametrisation import Fourier, Transformation
 from rlhf_ray.interpret.reward.prior import fit_prior
 from rlhf_ray.interpret.reward.regions import regions_of
-from rlhf_ray.interpret.reward.section import Subject
 from rlhf_ray.interpret.reward.sections import visualisation as section
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, visualise
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.functions import CallableReward, EnsembleReward, NotDifferentiableError, TableReward

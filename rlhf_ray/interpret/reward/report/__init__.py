@@ -25,8 +25,9 @@ from rlhf_ray.data.plain import plain
 from rlhf_ray.interpret.reward.report import files
 from rlhf_ray.interpret.reward.report.page import page
 from rlhf_ray.interpret.reward.report.verdict import RewardVerdict, verdict
-from rlhf_ray.interpret.reward.section import Check, Section, Subject
 from rlhf_ray.interpret.reward.sections import NAMES, tool
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.section import Check, Section
 
 FORMAT = "rlhf_ray.reward_report/1"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.plain import plain
-from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 
 
 def values(section: Section) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf_ray import pages
 from rlhf_ray.interpret.reward.report.verdict import MOST, RewardVerdict
-from rlhf_ray.interpret.reward.section import Section
+from rlhf_ray.interpret.section import Section
 
 
 def page(about: dict[str, Any], verdict: RewardVerdict, sections: Sequence[Section]) -> str:

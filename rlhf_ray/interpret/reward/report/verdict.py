@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_ray.interpret.reward.section import Kind, Section
+from rlhf_ray.interpret.section import Kind, Section
 
 MOST = 6
 """Statements of one kind on the page; the JSON has all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import cast
 
-from rlhf_ray.interpret.reward.section import Tool
+from rlhf_ray.interpret.reward.subject import Tool
 
 NAMES: tuple[str, ...] = (
     "overview",

@@ -8,7 +8,8 @@ import numpy as np
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.interpret.reward.along import Lag, draw, events, lag_of, rescaled, telling_episodes
-from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 
 NAME = "along"
 TITLE = "Reward along trajectories"

@@ -11,7 +11,8 @@ from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.attribution import METHODS, WORDS, Background, Maps, input_effects
 from rlhf_ray.interpret.reward.attribution.checks import Judge, Judged
 from rlhf_ray.interpret.reward.attribution.drawing import draw
-from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.reward.functions import Input
 
 NAME = "attribution"

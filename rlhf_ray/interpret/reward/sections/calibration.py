@@ -6,7 +6,8 @@ import math
 
 from rlhf_ray.data.plain import plain
 from rlhf_ray.interpret.reward.calibration import Agreement, agreement, known
-from rlhf_ray.interpret.reward.section import Check, Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.section import Check, Section, Statement, Table
 
 NAME = "calibration"
 TITLE = "How well it predicts the true reward"

@@ -18,8 +18,9 @@ from rlhf_ray.interpret.reward.counterfactuals import (
     spread,
 )
 from rlhf_ray.interpret.reward.drawing import draw_observation, png
-from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.truth import object_names, true_reward
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 
 NAME = "counterfactuals"
 TITLE = "Counterfactuals: edited steps"

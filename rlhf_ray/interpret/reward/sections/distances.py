@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from rlhf_ray.data.images import is_image
-from rlhf_ray.interpret.reward.section import Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.truth import true_reward
+from rlhf_ray.interpret.section import Section, Statement, Table
 from rlhf_ray.measure.sampled_distances import all_distances
 
 NAME = "distances"

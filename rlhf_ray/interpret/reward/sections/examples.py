@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.drawing import draw_observation, png
 from rlhf_ray.interpret.reward.examples import Examples, examples
-from rlhf_ray.interpret.reward.section import Picture, Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.section import Picture, Section, Statement, Table
 
 NAME = "examples"
 TITLE = "Steps that it values most and least"

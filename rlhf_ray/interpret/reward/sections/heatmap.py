@@ -10,7 +10,8 @@ import numpy as np
 from rlhf_ray.data.errors import Fault
 from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward.heatmap import NAMES, MoveValues, heatmap, move_values, value_table
-from rlhf_ray.interpret.reward.section import Picture, Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.section import Picture, Section, Statement, Table
 
 NAME = "heatmap"
 TITLE = "Every move in the grid"

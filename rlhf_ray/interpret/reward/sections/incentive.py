@@ -5,7 +5,8 @@ from __future__ import annotations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.reward.incentive import Incentive, incentives, shifted
-from rlhf_ray.interpret.reward.section import Check, Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.section import Check, Section, Statement, Table
 
 NAME = "incentive"
 TITLE = "What an agent learns from it"

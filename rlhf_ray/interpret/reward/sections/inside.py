@@ -13,8 +13,9 @@ from rlhf_ray.interpret import editing, factors, probes
 from rlhf_ray.interpret.layers import Layer, hidden_layers
 from rlhf_ray.interpret.reward.gallery import Tile, gallery
 from rlhf_ray.interpret.reward.manifold import Manifold, frames_of
-from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import Objective, VisualisationSettings, optimise, seen_frames
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 from rlhf_ray.reward.functions import TorchReward
 
 NAME = "inside"

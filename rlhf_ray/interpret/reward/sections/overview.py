@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rlhf_ray.interpret.reward.overview import OverEpisodes, correlation, episode_sums, over_episodes, pairs_in_order
-from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 
 NAME = "overview"
 TITLE = "Agreement with the true reward"

@@ -7,7 +7,8 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.reward.preprocess import Options, Preprocessed, preprocess
 from rlhf_ray.interpret.reward.preprocess.options import Objective
 from rlhf_ray.interpret.reward.preprocess.pictures import before_and_after
-from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.subject import Subject
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 
 NAME = "preprocess"
 TITLE = "An equivalent reward that is easier to read"

@@ -11,10 +11,11 @@ import numpy as np
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.drawing import curves_picture, map_picture, scatter_picture
 from rlhf_ray.interpret.reward.exchange import Effect
-from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
 from rlhf_ray.interpret.reward.shortcuts import CLEAR, NOTHING, Cause, Curve, Findings, find
 from rlhf_ray.interpret.reward.strata import Comparison, Stratum, best_lag, compare, correlation
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.truth import object_names, true_reward
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 
 NAME = "shortcuts"
 TITLE = "What moves the reward"

@@ -12,7 +12,7 @@ from rlhf_ray.interpret.reward.codes import codes_of
 from rlhf_ray.interpret.reward.gallery import Tile, gallery
 from rlhf_ray.interpret.reward.manifold import Manifold, frames_of, total_variation
 from rlhf_ray.interpret.reward.prior import Prior, fit_prior
-from rlhf_ray.interpret.reward.section import Check, Picture, Section, Statement, Subject, Table
+from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.visualisation import (
     Objective,
     Visualisations,
@@ -20,6 +20,7 @@ from rlhf_ray.interpret.reward.visualisation import (
     optimise,
     seen_frames,
 )
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 
 NAME = "visualisation"
 TITLE = "Inputs made to be rated high and low"

@@ -1,0 +1,1 @@
+"""World models: an environment learned from a recording, with the agent inside."""

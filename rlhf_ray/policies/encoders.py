@@ -1,0 +1,92 @@
+"""Image encoders of policies."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.data.errors import SettingError
+
+FEATURES = {"nature": 512, "impala": 256, "small": 64}
+"""Size of each encoder's output, unless ``ppo.features`` says otherwise."""
+
+
+def image_encoder(network: str, shape: tuple[int, ...], features: int | None) -> tuple[nn.Module, int]:
+    """Build an encoder of images ``[n, channels, height, width]``, float, divided by 255.
+
+    Args:
+        network: nature, impala or small.
+        shape: of an image: height, width, channels.
+        features: size of the output; None for the network's own.
+
+    Returns:
+        The encoder and the size of its output.
+
+    Raises:
+        SettingError: the images are too small.
+    """
+    height, width, channels = shape
+    size = FEATURES[network] if features is None else features
+    convolutions: list[nn.Module] = []
+    if network == "impala":
+        for filters in (16, 32, 32):
+            convolutions.append(_ImpalaBlock(channels, filters))
+            channels = filters
+        convolutions.append(nn.ReLU())
+    else:
+        layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1)) if network == "nature" else ((16, 3, 2), (32, 3, 2))
+        for filters, kernel, stride in layers:
+            layer = nn.Conv2d(channels, filters, kernel, stride)
+            nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
+            convolutions += [layer, nn.ReLU()]
+            channels = filters
+    body = nn.Sequential(*convolutions, nn.Flatten())
+    try:
+        with torch.no_grad():
+            flat = body(torch.zeros(1, shape[2], height, width)).shape[1]
+    except RuntimeError as error:
+        raise SettingError(
+            f"ppo.network is {network!r}, but images of {height}x{width} pixels are too small for it; use images of 36x36 or more, "
+            "or 'small'."
+        ) from error
+    encoder = nn.Sequential(body, linear(flat, size, math.sqrt(2.0)), nn.ReLU())
+    if network == "impala":
+        for name, parameter in encoder.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.xavier_uniform_(parameter)
+    return encoder, size
+
+
+def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
+    """Build a linear layer with orthogonal weights and zero biases."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class _ImpalaBlock(nn.Module):
+    """Convolution, pooling and two residual blocks (IMPALA, Espeholt et al. 2018; the network of the Procgen paper)."""
+
+    def __init__(self, channels: int, filters: int):
+        super().__init__()
+        self.first = nn.Conv2d(channels, filters, 3, padding=1)
+        self.residuals = nn.ModuleList(
+            nn.Sequential(
+                nn.ReLU(),
+                nn.Conv2d(filters, filters, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(filters, filters, 3, padding=1),
+            )
+            for _ in range(2)
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = nn.functional.max_pool2d(self.first(inputs), 3, stride=2, padding=1)
+        for residual in self.residuals:
+            outputs = outputs + residual(outputs)
+        return outputs

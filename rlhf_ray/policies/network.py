@@ -1,0 +1,167 @@
+"""The policy network: observations and memory in, action distribution, value and new memory out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
+from rlhf_ray.policies.encoders import image_encoder, linear
+
+Cell = Literal["none", "gru", "lstm"]
+
+
+@dataclass(frozen=True)
+class PolicyShape:
+    """The shape of a policy network: these fields of `rlhf_ray.settings.PPOSettings`, which documents them."""
+
+    network: str = "auto"
+    hidden: tuple[int, ...] = (64, 64)
+    features: int | None = None
+    memory: Cell = "none"
+    memory_units: int = 64
+    initial_log_std: float = 0.0
+
+
+class ActorCriticNetwork(nn.Module):
+    """Actor and critic, with or without memory.
+
+    Vectors: tanh layers, two separate stacks for actor and critic without memory, one shared stack before it; observations with
+    finite bounds are scaled to [-1, 1]. Images: one shared convolutional encoder, which divides by 255 itself, so that images stay
+    0..255 up to here. Weights are orthogonal, with a small last layer of the policy (Andrychowicz et al. 2021, "What matters in
+    on-policy RL"); the encoder of impala has Glorot's uniform weights and zero biases, as in the published Procgen agents.
+
+    The memory of one environment is one vector: the state of a GRU, or hidden and cell state of an LSTM, one after the other. It
+    starts at ``first_memory``, which is learned. One step is three parts, so that tools can change the memory between them:
+    `encode`, `remember`, `decide`.
+
+    Attributes:
+        shape: its shape.
+        memory_size: length of the memory vector; 0 without memory.
+        outputs: length of the action distribution's inputs: logits of Discrete actions; means and log standard deviations of Box
+            actions, which are in [-1, 1] if the space is bounded.
+    """
+
+    middle: Tensor
+    scale: Tensor
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], shape: PolicyShape):
+        super().__init__()
+        self.shape = shape
+        self.image = is_image(observation_space)
+        network = shape.network
+        if network == "auto":
+            network = "nature" if self.image else "mlp"
+        if (network == "mlp") == self.image:
+            raise SettingError(
+                f"ppo.network is {network!r}, but the observations are {observation_space}: use 'mlp' for vectors, "
+                "'nature', 'impala' or 'small' for uint8 images, or 'auto'."
+            )
+        self.discrete = isinstance(action_space, gym.spaces.Discrete)
+        actions = int(action_space.n) if isinstance(action_space, gym.spaces.Discrete) else _size(action_space)
+        self.outputs = actions if self.discrete else 2 * actions
+        units = shape.memory_units
+        self.memory_size = {"none": 0, "gru": units, "lstm": 2 * units}[shape.memory]
+        if not self.discrete:
+            self.log_std = nn.Parameter(torch.full((actions,), float(shape.initial_log_std)))
+        if self.image:
+            assert observation_space.shape is not None
+            self.encoder, size = image_encoder(network, observation_space.shape, shape.features)
+        else:
+            assert isinstance(observation_space, gym.spaces.Box)
+            size = _size(observation_space)
+            middle, scale = _bounds(observation_space)
+            self.register_buffer("middle", torch.as_tensor(middle, dtype=torch.float32), persistent=False)
+            self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
+            if self.memory_size:
+                self.encoder = _tanh_layers(size, shape.hidden)
+                size = shape.hidden[-1]
+        if self.memory_size:
+            self.cell = (nn.GRU if shape.memory == "gru" else nn.LSTM)(size, units, batch_first=True)
+            self.first_memory = nn.Parameter(torch.zeros(self.memory_size))
+            size = units
+        if self.image or self.memory_size:
+            self.actor: nn.Module = linear(size, actions, 0.01)
+            self.critic: nn.Module = linear(size, 1, 1.0)
+        else:
+            self.actor = nn.Sequential(*_tanh_layers(size, shape.hidden), linear(shape.hidden[-1], actions, 0.01))
+            self.critic = nn.Sequential(*_tanh_layers(size, shape.hidden), linear(shape.hidden[-1], 1, 1.0))
+
+    def initial_memory(self, n: int) -> Tensor:
+        """Return the memory ``[n, memory_size]`` at the start of an episode."""
+        if not self.memory_size:
+            return torch.zeros(n, 0)
+        return self.first_memory.expand(n, -1)
+
+    def encode(self, observations: Tensor) -> Tensor:
+        """Encode observations ``[n, …]`` (images: 0..255, uint8 or float) to features ``[n, features]``."""
+        if self.image:
+            # The permuted images are channels-last in memory, the fastest layout for convolutions on a CPU.
+            encoded: Tensor = self.encoder(observations.permute(0, 3, 1, 2).float() * (1.0 / 255.0))
+            return encoded
+        scaled = ((observations.float() - self.middle) / self.scale).flatten(1)
+        return self.encoder(scaled) if self.memory_size else scaled
+
+    def remember(self, features: Tensor, memory: Tensor) -> Tensor:
+        """Return the memory ``[n, memory_size]`` after a step with ``features`` ``[n, features]``."""
+        return self.unroll(features[:, None], memory)[1] if self.memory_size else memory
+
+    def unroll(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Remember a sequence.
+
+        Args:
+            features: ``[n, steps, features]``.
+            memory: before the first step, ``[n, memory_size]``.
+
+        Returns:
+            What `heads` read at each step, ``[n, steps, size]``, and the memory after the last step.
+        """
+        if not self.memory_size:
+            return features, memory
+        if self.shape.memory == "gru":
+            read, last = self.cell(features, memory[None].contiguous())
+            return read, last[0]
+        hidden, cell = memory.chunk(2, -1)
+        read, (hidden, cell) = self.cell(features, (hidden[None].contiguous(), cell[None].contiguous()))
+        return read, torch.cat([hidden[0], cell[0]], -1)
+
+    def decide(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the action distribution's inputs ``[n, outputs]`` and the value ``[n]``, after `remember`."""
+        if not self.memory_size:
+            return self.heads(features)
+        return self.heads(memory[:, : self.shape.memory_units])
+
+    def heads(self, read: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the action distribution's inputs ``[…, outputs]`` and the value ``[…]``."""
+        return self.distribution(read), self.critic(read).squeeze(-1)
+
+    def distribution(self, read: Tensor) -> Tensor:
+        """Compute the action distribution's inputs ``[…, outputs]``."""
+        outputs: Tensor = self.actor(read)
+        return outputs if self.discrete else torch.cat([outputs, self.log_std.expand_as(outputs)], -1)
+
+
+def _bounds(space: gym.spaces.Box) -> tuple[Any, Any]:
+    """Return middle and half width of each feature: 0 and 1 where it is unbounded."""
+    bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.high > space.low)
+    low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
+    return (low + high) / 2.0, (high - low) / 2.0
+
+
+def _tanh_layers(inputs: int, hidden: tuple[int, ...]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for size_in, size_out in zip((inputs, *hidden), hidden, strict=False):
+        layers += [linear(size_in, size_out, math.sqrt(2.0)), nn.Tanh()]
+    return nn.Sequential(*layers)
+
+
+def _size(space: gym.Space[Any]) -> int:
+    assert space.shape is not None
+    return int(np.prod(space.shape))
