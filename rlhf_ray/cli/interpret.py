@@ -185,7 +185,7 @@ def _say(report: Report) -> None:
     """Print the verdict."""
     from rich.console import Console
 
-    from rlhf_ray.interpret.reward.report.verdict import MOST
+    from rlhf_ray.interpret.report.said import MOST
 
     console = Console()
     heads = {
