@@ -2,7 +2,7 @@
 
 python benchmarks/agent_calibration.py [--seeds 0 1 2] [--only TOPIC …] [--workers 2]
 
-Trains the agents first (`rlhf-ray train minirun --true-reward` and so on) unless benchmarks/agents has them. With --only, the file's
+Trains the agents first (`rlhf-ray train minirun --true-reward`, …) unless benchmarks/agents has them. With --only, the file's
 other topics stay as they are. Each topic says at which commit it was measured.
 """
 

@@ -14,7 +14,7 @@ AGENTS = Path(os.environ.get("RLHF_RAY_AGENTS", Path(__file__).parents[1] / "age
 
 
 def agent_for(name: str, seed: int) -> NetworkAgent:
-    """Return the agent of the experiment ``name`` of tune_configs, trained on the true reward: `rlhf-ray train NAME --true-reward`."""
+    """Return the agent that `rlhf-ray train NAME --true-reward` trains."""
     folder = AGENTS / f"{name}_{seed}"
     if not (folder / "agent.json").exists():
         train(name, seed)
@@ -24,6 +24,7 @@ def agent_for(name: str, seed: int) -> NetworkAgent:
 def train(name: str, seed: int) -> None:
     """Train an agent and save it in `AGENTS`."""
     from rlhf_ray.rllib.agents import agent_of
+
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.policies import newest_policy
 
