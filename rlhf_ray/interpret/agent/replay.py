@@ -1,4 +1,4 @@
-"""What an agent thinks along given episodes: its own logits, values, memory and activations on observations that it did not choose."""
+"""What an agent thinks along given episodes: its logits, values, memory and activations on observations it did not choose."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.replay import replay, site_of, values_at
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
-SPACES = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Discrete(2)
+SPACES: tuple[gym.Space[Any], gym.Space[Any]] = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Discrete(2)
 
 
 def agent(memory: str, seed: int = 0) -> NetworkAgent:
