@@ -44,7 +44,8 @@ class Moments:
 
     def select(self, at: BoolArray | IntArray | Sequence[int]) -> Moments:
         """Return some of the moments."""
-        chosen = np.arange(len(self))[np.asarray(at)]
+        given = np.asarray(at)
+        chosen = np.arange(len(self))[given if given.dtype == bool else given.astype(np.int64)]
         states = [self.states[each] for each in chosen]
         return Moments(states, self.memory[chosen], self.steps[chosen], self.levels[chosen], self.rows[chosen])
 
