@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -28,11 +29,11 @@ class InterpretAgent:
     """Report what goes on inside an agent: a page, its JSON twin, and a panel to explore. Finished steps are kept."""
 
     run: tyro.conf.Positional[Path]
-    """A run folder, whose newest policy is examined, or the folder of a saved agent (agent.json)."""
+    """A run folder, whose newest policy is examined; the folder of a saved agent (agent.json); or module:Name of your own agent."""
     environment: str | None = None
-    """The environment. Default: the run's. Needed for a saved agent."""
+    """The environment. Default: the run's. Needed for any other agent."""
     out: Path | None = None
-    """The report's folder. Default: interpret/agent in the run folder; for a saved agent, agent_report."""
+    """The report's folder. Default: interpret/agent in the run folder; for any other agent, agent_report."""
     steps: tuple[str, ...] = ()
     """Run these steps only, and those that they read, for example --steps bases interventions (docs/interpret_agent.md)."""
     effort: float = 1.0
@@ -74,7 +75,7 @@ def agent_command(words: list[str]) -> None:
             sections = run_chain(
                 chain,
                 names,
-                submit=pool.submit,
+                submit=pool.submit if _travels(agent) else None,
                 mapper=map_over_ray if in_job() else map,
                 told=lambda name, kept: bar.show(next(done), f"{name} (kept)" if kept else name),
             )
@@ -90,19 +91,37 @@ def agent_command(words: list[str]) -> None:
 
 def _subject(command: InterpretAgent) -> tuple[Agent, str, Path]:
     """Load the agent; return it with its environment's name and the report's default folder."""
+    from rlhf_ray import envs
+    from rlhf_ray.data import consent
     from rlhf_ray.interpret.agent.agent import NetworkAgent
+    from rlhf_ray.interpret.agent.own import own_agent
     from rlhf_ray.rllib.agents import agent_of
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.policies import newest_policy
 
-    if (command.run / "agent.json").exists():
+    given = str(command.run)
+    own = not command.run.exists() and consent.OWN.fullmatch(given)
+    if own or (command.run / "agent.json").exists():
         if command.environment is None:
-            raise SettingError(f"{command.run} is a saved agent; name its environment with --environment.")
-        return NetworkAgent.load(command.run), command.environment, Path("agent_report")
+            raise SettingError(f"{given} is an agent without a run; name its environment with --environment.")
+        env = envs.make_env(command.environment)
+        spaces = env.observation_space, env.action_space
+        env.close()  # type: ignore[no-untyped-call]
+        agent = own_agent(given, *spaces) if own else NetworkAgent.load(command.run)
+        return agent, command.environment, Path("agent_report")
     folder = RunFolder.open(command.run)
     policy, iteration = newest_policy(folder)
     agent = agent_of(policy, name=f"{folder.path.name}, iteration {iteration}")
     return agent, command.environment or folder.experiment().environment, folder.path / "interpret" / "agent"
+
+
+def _travels(agent: Agent) -> bool:
+    """Return whether the agent can be handed to other processes; an agent of lambdas can't."""
+    try:
+        pickle.dumps(agent)
+    except Exception:
+        return False
+    return True
 
 
 def _say(verdict: AgentVerdict, page: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.agent import MEMORY, Agent
 from rlhf_ray.interpret.agent.episodes import Episodes
 
@@ -17,11 +18,20 @@ BATCH = 64
 
 
 def site_of(agent: Agent) -> str:
-    """Return where to look into an agent: its memory, or without one the last layer that both actor and critic read."""
+    """Return where to look into an agent: its memory, or without one the last layer that both actor and critic read.
+
+    Raises:
+        SettingError: it has neither.
+    """
     if agent.memory_size:
         return MEMORY
     before = [name for name in agent.layers if not name.startswith(("actor", "critic"))]
-    return before[-1] if before else [name for name in agent.layers if name.startswith("actor")][-2]
+    hidden = before or [name for name in agent.layers if name.startswith("actor")][:-1]
+    if not hidden:
+        raise SettingError(
+            f"The agent {agent.name!r} has neither memory nor hidden layers: there is nothing to look into."
+        )
+    return hidden[-1]
 
 
 def replay(agent: Agent, episodes: Episodes, keep: Sequence[str] = ()) -> Episodes:
