@@ -21,11 +21,10 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import ACTIVATION, STATE, RecordedEpisode, StateBlobs
 from rlhf_ray.data.recordings import Recording, RecordingWriter, arrays_of
-from rlhf_ray.data.seeds import generator
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.interpret.agent.plain_play import play
+from rlhf_ray.interpret.agent.play import play
 
 Split = Literal["train", "validation", "test"]
 
@@ -52,12 +51,12 @@ class Block:
     """Episodes that are played together: their numbers in the recording depend on nothing else.
 
     Attributes:
-        number: of the block.
+        first: number of its first episode in the recording.
         acting: one of `ACTING`.
         levels: their levels.
     """
 
-    number: int
+    first: int
     acting: str
     levels: tuple[int, ...]
 
@@ -140,7 +139,7 @@ class InsidePlan:
                 (each for each in quota if played[each] < quota[each]), key=lambda each: played[each] / quota[each]
             )
             count = min(self.copies, quota[name] - played[name])
-            blocks.append(Block(len(blocks), name, tuple(map(int, self.levels[first : first + count]))))
+            blocks.append(Block(first, name, tuple(map(int, self.levels[first : first + count]))))
             played[name] += count
             first += count
         return blocks
@@ -154,7 +153,8 @@ class InsidePlan:
             block.levels,
             greedy=block.acting != "sampled",
             epsilon=self.epsilon if block.acting == "epsilon" else 0.0,
-            seed=int(generator(self.seed, "recordings", block.number).integers(2**31)),
+            seed=self.seed,
+            indices=range(block.first, block.first + len(block.levels)),
             max_steps=self.max_steps,
             keep=tuple(self.keep),
             keep_states=self.keep_states,
@@ -247,19 +247,13 @@ def write_blocks(
 ) -> Recording:
     """Record the blocks of ``plan`` that ``folder`` lacks, as ``played`` plays them. See `record_inside`."""
     writer = RecordingWriter(folder, agent.observation_space, agent.action_space, plan.about(agent))
-    done, number = len(Recording(folder).lengths), 0
-    rest: list[Block] = []
-    for block in plan.blocks():
-        if rest or number + len(block.levels) > done:
-            rest.append(block)
-        else:
-            number += len(block.levels)
-    for episodes in played(rest):
-        for episode in episodes:
+    done = len(Recording(folder).lengths)
+    rest = [block for block in plan.blocks() if block.first + len(block.levels) > done]
+    for block, episodes in zip(rest, played(rest), strict=True):
+        for number, episode in enumerate(episodes, block.first):
             if number >= done:
                 writer.add(episode)
-            number += 1
-            watch(number, len(plan.levels))
+                watch(number + 1, len(plan.levels))
     writer.finish()
     return Recording(folder)
 
