@@ -145,7 +145,9 @@ class PanelData:
             raise SettingError(f"The panel's lengths must be 1 to {steps}.")
         for name, (base, _) in self.maps.items():
             if len(base) != len(self.background):
-                raise SettingError(f"The panel's map {name} has {len(base)} base points; `base` has {len(self.background)}.")
+                raise SettingError(
+                    f"The panel's map {name} has {len(base)} base points; `base` has {len(self.background)}."
+                )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -162,7 +164,8 @@ class PanelData:
         if self.base is not None:
             return self.base
         own = self.loadings[self.real]
-        return own[np.unique(np.linspace(0, len(own) - 1, 2000).astype(int))]
+        some: FloatArray = own[np.unique(np.linspace(0, len(own) - 1, 2000).astype(int))]
+        return some
 
     @property
     def outcome_names(self) -> list[str]:

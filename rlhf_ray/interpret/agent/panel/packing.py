@@ -1,6 +1,6 @@
 """Packing: numbers as the page reads them. Compressed little-endian bytes in base64; what is lost is lost for both sides.
 
-`shown_half` and `shown_curved` return the numbers that the page sees, so that a filter in Python and one in the page compare the same.
+`shown_half` and `shown_curved` return the numbers that the page sees, so that filters in Python and in the page compare the same.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,11 +61,10 @@ def rgb(frames: Array) -> Array:
     return np.repeat(frames[..., -1:], 3, -1)
 
 
-def sheet_image(plan: SheetPlan, groups: Sequence[Array]) -> Image.Image:
-    """Return the sheet of ``groups``, each ``[steps, h, w, c]``."""
+def sheet_image(plan: SheetPlan, groups: Array) -> Image.Image:
+    """Return the sheet of ``groups``, ``[groups, steps, h, w, c]``."""
     tiles = np.zeros((plan.rows * plan.columns, plan.height, plan.width, 3), np.uint8)
-    for number, group in enumerate(groups):
-        tiles[number * plan.steps : number * plan.steps + len(group)] = rgb(group)
+    tiles[: len(groups) * plan.steps] = rgb(groups).reshape(-1, plan.height, plan.width, 3)
     grid = tiles.reshape(plan.rows, plan.columns, plan.height, plan.width, 3).swapaxes(1, 2)
     return Image.fromarray(grid.reshape(plan.rows * plan.height, plan.columns * plan.width, 3))
 

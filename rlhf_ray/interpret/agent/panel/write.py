@@ -189,5 +189,7 @@ def _pair(data: PanelData, pair: PanelPair, number: int, out: Path) -> dict[str,
 
 def _numbers(values: Array) -> Any:
     """``values`` as lists; None for what is no number."""
-    values = np.asarray(values, float)
-    return np.where(np.isfinite(values), values.round(4), None).tolist()
+    rounded = np.asarray(values, float).round(4)
+    numbers = rounded.astype(object)
+    numbers[~np.isfinite(rounded)] = None
+    return numbers.tolist()
