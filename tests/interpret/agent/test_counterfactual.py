@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.controls import controlled, random_bases
-from rlhf_ray.interpret.agent.counterfactual import counterfact, go_on, moments_of, repeats
+from rlhf_ray.interpret.agent.counterfactual import counterfact, go_on, repeats, snapshots_of
 from rlhf_ray.interpret.agent.effects import effect
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention
@@ -44,16 +44,16 @@ def halves(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any
 
 
 def test_a_continuation_without_changes_repeats_the_original_exactly(played: Episodes) -> None:
-    moments = moments_of(played, *some(played))
-    again, changed = go_on(AGENT, Corridors, moments, greedy=False, seed=5, mapper=halves)
+    snapshots = snapshots_of(played, *some(played))
+    again, changed = go_on(AGENT, Corridors, snapshots, greedy=False, seed=5, mapper=halves)
     assert not changed.any()
-    for at, (row, step) in enumerate(zip(moments.rows, moments.steps, strict=True)):
+    for at, (row, step) in enumerate(zip(snapshots.rows, snapshots.steps, strict=True)):
         rest = played.lengths[row] - step
         assert again.lengths[at] == rest
         assert again.causes[at] == played.causes[row]
         for name in ("actions", "rewards", "observations"):
             np.testing.assert_array_equal(getattr(again, name)[at, :rest], getattr(played, name)[row, step:][:rest])
-    assert repeats(Corridors(5), played, moments).all()
+    assert repeats(Corridors(5), played, snapshots).all()
 
 
 def test_a_state_that_does_not_repeat_is_noticed(played: Episodes) -> None:
@@ -64,44 +64,44 @@ def test_a_state_that_does_not_repeat_is_noticed(played: Episodes) -> None:
                 copy["trap"] = False
             return self._observations()
 
-    moments = moments_of(played, *some(played))
-    trapped = np.array([played.states["trap"][row, 0] for row in moments.rows])
-    fell = np.array([played.causes[row] == "trap" for row in moments.rows])
-    again = repeats(Forgets(4), played, moments)
+    snapshots = snapshots_of(played, *some(played))
+    trapped = np.array([played.states["trap"][row, 0] for row in snapshots.rows])
+    fell = np.array([played.causes[row] == "trap" for row in snapshots.rows])
+    again = repeats(Forgets(4), played, snapshots)
     assert fell.any()
-    assert not again[trapped & (moments.steps == 0)].any()  # the trap is seen at the first step
+    assert not again[trapped & (snapshots.steps == 0)].any()  # the trap is seen at the first step
     assert again[~trapped].all()
 
 
 def test_an_edit_changes_only_levels_that_have_what_it_removes(played: Episodes) -> None:
     rows, steps = some(played)
-    moments = moments_of(played, rows, steps)
-    found = counterfact(AGENT, Corridors, moments, edit="remove_trap")
+    snapshots = snapshots_of(played, rows, steps)
+    found = counterfact(AGENT, Corridors, snapshots, edit="remove_trap")
     assert found is not None
-    assert found.moments.rows.tolist() == rows[played.states["trap"][rows, 0]].tolist()
+    assert found.snapshots.rows.tolist() == rows[played.states["trap"][rows, 0]].tolist()
     assert "trap" in found.plain.causes
     assert "trap" not in found.changed.causes
-    free = moments.select(~played.states["trap"][rows, 0])
+    free = snapshots.select(~played.states["trap"][rows, 0])
     assert counterfact(AGENT, Corridors, free, edit="remove_trap") is None
     basis = oblique(8, 2)
     steered = counterfact(
-        AGENT, Corridors, moments, interventions=[Intervention(basis, [0], "steer", amount=2.0)], mapper=halves
+        AGENT, Corridors, snapshots, interventions=[Intervention(basis, [0], "steer", amount=2.0)], mapper=halves
     )
     assert steered is not None
-    assert len(steered.moments) == len(moments)
+    assert len(steered.snapshots) == len(snapshots)
     assert (steered.changed.logits[:, 0] != steered.plain.logits[:, 0]).any()
 
 
 def test_bad_requests_are_named(played: Episodes) -> None:
-    moments = moments_of(played, *some(played))
+    snapshots = snapshots_of(played, *some(played))
     with pytest.raises(SettingError, match="Corridor offers remove_trap, shorten"):
-        go_on(AGENT, Corridors, moments, edit="remove_saw")
+        go_on(AGENT, Corridors, snapshots, edit="remove_saw")
     with pytest.raises(SettingError, match="keep_states"):
-        moments_of(play(AGENT, Corridors(1), [1]), [0], [0])
+        snapshots_of(play(AGENT, Corridors(1), [1]), [0], [0])
     with pytest.raises(SettingError, match="beyond the end"):
-        moments_of(played, [0], [played.lengths[0]])
-    with pytest.raises(SettingError, match="no moments"):
-        go_on(AGENT, Corridors, moments.select([]))
+        snapshots_of(played, [0], [played.lengths[0]])
+    with pytest.raises(SettingError, match="no snapshots"):
+        go_on(AGENT, Corridors, snapshots.select([]))
 
 
 def test_effects_are_paired_by_level() -> None:
