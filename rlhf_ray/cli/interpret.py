@@ -1,4 +1,4 @@
-"""`rlhf-ray interpret`: what does a reward look at?"""
+"""`rlhf-ray interpret`: what does a reward look at, and what goes on inside an agent?"""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ if TYPE_CHECKING:
 
 USAGE = """usage: rlhf-ray interpret reward RUN [--out FOLDER] [--OPTION VALUE …]
        rlhf-ray interpret reward --model PATH --data PATH [--OPTION VALUE …]
+       rlhf-ray interpret agent RUN [--out FOLDER] [--OPTION VALUE …]
        rlhf-ray interpret preprocess PATH [--data PATH] [--environment NAME] [--OPTION VALUE …]
 
   reward       a report: what the reward seems to reward, what it ignores, which checks failed, with the evidence
+  agent        a report and a panel: what the agent sees, remembers and uses, tested by intervention
   preprocess   an equivalent reward that is easier to read: sparse or smooth, by potential shaping
 
 RUN is a run folder; PATH is a run folder, a reward model's folder, a table (.npz) or a network saved by imitation (.pt).
 `rlhf-ray interpret reward --help` describes every option."""
 
-SUBJECTS = {"reward": "interpret:reward", "preprocess": "preprocess:preprocess_command"}
+SUBJECTS = {
+    "reward": "interpret:reward",
+    "agent": "interpret_agent:agent_command",
+    "preprocess": "preprocess:preprocess_command",
+}
 """``module:function`` of what `rlhf-ray interpret` can do, in this package."""
 
 
@@ -67,9 +73,8 @@ def run(words: list[str]) -> None:
         print(USAGE)
         sys.exit(0 if words else 2)
     if words[0] not in SUBJECTS:
-        raise SettingError(
-            f"`rlhf-ray interpret {words[0]}` does not exist; it is `rlhf-ray interpret reward` or `rlhf-ray interpret preprocess`."
-        )
+        there = ", ".join(f"`rlhf-ray interpret {name}`" for name in SUBJECTS)
+        raise SettingError(f"`rlhf-ray interpret {words[0]}` does not exist; there are {there}.")
     module, _, function = SUBJECTS[words[0]].partition(":")
     getattr(importlib.import_module(f"rlhf_ray.cli.{module}"), function)(words[1:])
 
@@ -185,7 +190,7 @@ def _say(report: Report) -> None:
     """Print the verdict."""
     from rich.console import Console
 
-    from rlhf_ray.interpret.reward.report.verdict import MOST
+    from rlhf_ray.interpret.report.said import MOST
 
     console = Console()
     heads = {

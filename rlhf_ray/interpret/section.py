@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["rewards", "ignores", "warning"]
+Kind = Literal["rewards", "ignores", "uses", "holds", "warning"]
 
 
 @dataclass(frozen=True)
@@ -14,8 +14,9 @@ class Statement:
     """One sentence of the verdict.
 
     Attributes:
-        kind: "rewards": what the reward seems to depend on; "ignores": what it does not; "warning": why to distrust the reward or
-            a tool.
+        kind: of a reward, "rewards": what it seems to depend on; "ignores": what it does not. Of an agent, "uses": what its actions
+            or values depend on, by intervention; "holds": what can be read off it but is not needed, as far as was tested.
+            "warning": why to distrust the reward, the agent or a tool.
         text: the sentence, in plain words, with its figures.
         weight: orders the statements of one kind in a section, the largest first.
     """

@@ -11,10 +11,19 @@ import jinja2
 from rlhf_ray import __version__
 
 
-def render(template: Path, filters: Mapping[str, Callable[..., Any]] | None = None, **values: Any) -> str:
-    """Render ``template``, which extends ``page.html`` of this package. A missing value is an error; values are escaped."""
+def render(
+    template: Path, filters: Mapping[str, Callable[..., Any]] | None = None, beside: Path | None = None, **values: Any
+) -> str:
+    """Render ``template``, which extends ``page.html`` of this package. A missing value is an error; values are escaped.
+
+    Args:
+        template: the template's file.
+        filters: filters for it.
+        beside: another folder with templates that it extends.
+        **values: its values.
+    """
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([template.parent, Path(__file__).parent]),
+        loader=jinja2.FileSystemLoader([template.parent, *([beside] if beside else []), Path(__file__).parent]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

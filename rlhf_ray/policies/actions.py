@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -18,10 +19,16 @@ def best(logits: Tensor, space: gym.Space[Any]) -> Tensor:
 def sample(logits: Tensor, space: gym.Space[Any], generator: torch.Generator) -> Tensor:
     """Draw policy actions: ``[n]`` int64, or ``[n, size]``."""
     if _discrete(space):
-        uniform = torch.rand(logits.shape, generator=generator).clamp(1e-20, 1.0)
-        return (logits - torch.log(-torch.log(uniform).clamp_min(1e-20))).argmax(-1)
+        return (logits + gumbel_noise(logits.shape, generator)).argmax(-1)
     mean, log_std = logits.chunk(2, -1)
     return mean + log_std.exp() * torch.randn(mean.shape, generator=generator)
+
+
+def gumbel_noise(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Draw standard Gumbel noise: the arg max of logits plus noise is a sample."""
+    # An exponential variate is positive; the least that float32 draws, 0, would be infinite.
+    exponential = torch.empty(tuple(shape)).exponential_(generator=generator)
+    return -torch.log(exponential.clamp_min(1e-20))
 
 
 def log_probability(logits: Tensor, actions: Tensor, space: gym.Space[Any]) -> Tensor:

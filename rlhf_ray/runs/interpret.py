@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +180,11 @@ def over_ray(subject: Subject, names: Sequence[str]) -> Iterator[Section]:
     while waiting:
         ready, waiting = ray.wait(waiting)
         yield from ray.get(ready)
+
+
+def map_over_ray(function: Callable[..., Any], *items: Iterable[Any]) -> list[Any]:
+    """Apply a function like ``map``, each call as a Ray task; return the results in order."""
+    start_ray(1)
+    task = ray.remote(function)
+    found: list[Any] = ray.get([task.remote(*each) for each in zip(*items, strict=True)])
+    return found

@@ -103,7 +103,7 @@ class NetworkAgent:
         self.observation_space, self.action_space = observation_space, action_space
         self.name = name
         self.memory_size = network.memory_size
-        self.layers = [
+        self.layers: Sequence[str] = [
             path
             for path, module in network.named_modules()
             if path and not isinstance(module, nn.Sequential | nn.ModuleList | nn.Flatten | nn.GRU | nn.LSTM)

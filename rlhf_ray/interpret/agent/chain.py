@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.section import Section
+
+Mapper = Callable[..., Iterable[Any]]
+"""Like ``map``: applies a function to each item, in order, here or on other machines."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +26,13 @@ class Work:
         environment: its environment's name.
         make_batch: makes that many copies of the environment.
         folders: the artefacts of the steps that this one reads, by name.
-        out: folder for the step's own artefacts.
+        out: folder for the step's own artefacts, new and empty.
+        unfinished: folder for what a stopped step can go on from, for example a training's newest checkpoint; it may not exist. It
+            is removed once the step is finished.
         seed: seeds every draw; use `rng`.
         effort: amount of work relative to the normal report: 0.1 for a quick look.
+        mapper: runs a step's independent parts, for example one per sample.
+        told: called with what a long step is doing.
     """
 
     agent: Agent
@@ -33,8 +40,10 @@ class Work:
     make_batch: Callable[[int], EnvBatch]
     folders: Mapping[str, Path]
     out: Path
+    unfinished: Path
     seed: int = 0
     effort: float = 1.0
+    mapper: Mapper = map
     told: Callable[[str], None] = field(default=lambda text: None)
 
     def rng(self, purpose: str) -> np.random.Generator:

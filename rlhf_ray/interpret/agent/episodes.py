@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -59,3 +60,36 @@ class Episodes:
         """Which steps are no padding, ``[n, T]``."""
         real: BoolArray = np.arange(self.actions.shape[1])[None] < self.lengths[:, None]
         return real
+
+    def select(self, rows: IntArray | Sequence[int]) -> Episodes:
+        """Return the episodes ``rows``, in that order."""
+        at = np.asarray(rows, np.int64)
+
+        def of(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {name: each[at] for name, each in value.items()}
+            return value[at] if isinstance(value, np.ndarray) else [value[row] for row in at] if len(value) else value
+
+        return Episodes(**{each.name: of(getattr(self, each.name)) for each in fields(self)})
+
+    @staticmethod
+    def concatenate(parts: Sequence[Episodes]) -> Episodes:
+        """Put episodes one after another, padded to the longest. All parts must hold the same fields."""
+        steps = max(part.actions.shape[1] for part in parts)
+
+        def of(values: Sequence[Any]) -> Any:
+            if isinstance(values[0], Mapping):
+                return {name: of([value[name] for value in values]) for name in values[0]}
+            if not isinstance(values[0], np.ndarray):
+                return [each for value in values for each in value]
+            return np.concatenate([_padded(value, steps, part) for value, part in zip(values, parts, strict=True)])
+
+        return Episodes(**{each.name: of([getattr(part, each.name) for part in parts]) for each in fields(Episodes)})
+
+
+def _padded(values: Array, steps: int, part: Episodes) -> Array:
+    """Pad the axis of time, where there is one, from the length of ``part`` to ``steps``."""
+    have = part.actions.shape[1]
+    if values.ndim < 2 or values.shape[1] not in (have, have + 1) or have == steps:
+        return values
+    return np.pad(values, [(0, 0), (0, steps - have), *[(0, 0)] * (values.ndim - 2)])

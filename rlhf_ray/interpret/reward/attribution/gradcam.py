@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.gradients import BATCH
 from rlhf_ray.interpret.reward.attribution.background import Background, Maps
-from rlhf_ray.interpret.reward.attribution.gradients import BATCH, forward_of
+from rlhf_ray.interpret.reward.attribution.gradients import forward_of
 from rlhf_ray.interpret.reward.attribution.method import no_gradients, no_images
 from rlhf_ray.reward.functions import RewardFunction
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,25 +11,19 @@ from torch import Tensor
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret import gradients
+from rlhf_ray.interpret.gradients import BATCH
 from rlhf_ray.interpret.reward.attribution.background import Background, Maps
 from rlhf_ray.interpret.reward.attribution.method import no_gradients
-
-BATCH = 256
-"""Steps per backward pass. Bounds memory for images."""
 
 
 def forward_of(background: Background) -> Callable[..., Tensor]:
     """Return the reward for captum: every argument takes part, so that those it does not use have gradient 0."""
-
-    def forward(*arguments: Tensor) -> Tensor:
-        unused = sum((of.flatten(1).sum(1) if of.dim() > 1 else of) * 0.0 for of in arguments)
-        return background.reward.forward(*arguments) + unused
-
-    return forward
+    return gradients.all_taking_part(background.reward.forward)
 
 
 class _Gradients:
-    """What the methods with gradients share. captum is imported late: it takes seconds."""
+    """What the methods with gradients share."""
 
     signed, complete = False, False
 
@@ -46,10 +39,9 @@ class Saliency(_Gradients):
 
     def __call__(self, background: Background, steps: Transitions) -> Maps:
         """Compute the maps of ``steps``."""
-        from captum.attr import Saliency as Captums
-
-        forward = forward_of(background)
-        return _in_batches(background, steps, lambda x: Captums(forward).attribute(x, abs=True), background.scales())
+        forward = background.reward.forward
+        found = _in_batches(background, steps, lambda x: gradients.gradient(forward, x), background.scales())
+        return {name: np.abs(of) for name, of in found.items()}
 
 
 class InputXGradient(_Gradients):
@@ -59,10 +51,8 @@ class InputXGradient(_Gradients):
 
     def __call__(self, background: Background, steps: Transitions) -> Maps:
         """Compute the maps of ``steps``."""
-        from captum.attr import InputXGradient as Captums
-
-        forward = forward_of(background)
-        return _in_batches(background, steps, lambda x: Captums(forward).attribute(x))
+        forward = background.reward.forward
+        return _in_batches(background, steps, lambda x: gradients.input_times_gradient(forward, x))
 
 
 @dataclass
@@ -80,23 +70,16 @@ class SmoothGrad(_Gradients):
 
     def __call__(self, background: Background, steps: Transitions) -> Maps:
         """Compute the maps of ``steps``."""
-        from captum.attr import NoiseTunnel
-        from captum.attr import Saliency as Captums
-
-        forward, scales = forward_of(background), background.scales()
+        seed, scales = int(background.rng("smoothgrad").integers(2**31)), background.scales()
+        noise, samples = self.noise, self.samples
 
         def attribute(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            # Noise has one size per argument: attribute to deviations from the inputs, in units of their scales.
-            moved = NoiseTunnel(Captums(lambda *z: forward(*_moved(inputs, z, scales))))
-            found: tuple[Tensor, ...] = moved.attribute(
-                tuple(torch.zeros_like(of) for of in inputs), nt_type="smoothgrad", nt_samples=self.samples,
-                nt_samples_batch_size=1, stdevs=self.noise, abs=False,
-            )  # fmt: skip
+            found = gradients.smooth_gradient(
+                background.reward.forward, inputs, scales, noise=noise, samples=samples, seed=seed
+            )
             return tuple(of.abs() for of in found)
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(background.rng("smoothgrad").integers(2**31)))
-            return _in_batches(background, steps, attribute)
+        return _in_batches(background, steps, attribute)
 
 
 @dataclass
@@ -125,17 +108,8 @@ class IntegratedGradients(_Gradients):
 
     def with_points(self, background: Background, steps: Transitions, points: int) -> Maps:
         """Compute the maps of ``steps`` with ``points`` points."""
-        from captum.attr import IntegratedGradients as Captums
-
-        captums, baselines = Captums(forward_of(background)), background.typical_tensors()
-
-        def attribute(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            found: tuple[Tensor, ...] = captums.attribute(
-                inputs, baselines=baselines, n_steps=points, method="riemann_middle", internal_batch_size=BATCH
-            )
-            return found
-
-        return _in_batches(background, steps, attribute)
+        forward, baselines = background.reward.forward, background.typical_tensors()
+        return _in_batches(background, steps, lambda x: gradients.integrated_gradients(forward, x, baselines, points))
 
 
 def gap(background: Background, steps: Transitions, maps: Maps) -> FloatArray:
@@ -147,13 +121,6 @@ def gap(background: Background, steps: Transitions, maps: Maps) -> FloatArray:
     return np.asarray(np.abs(background.part_sums(maps).sum(1) - difference))
 
 
-def _moved(inputs: tuple[Tensor, ...], by: tuple[Tensor, ...], scales: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the inputs moved by ``by`` scales. Captum repeats steps for several noisy copies: so do we."""
-    return tuple(
-        of.repeat_interleave(len(z) // len(of), 0) + z * scale for of, z, scale in zip(inputs, by, scales, strict=True)
-    )
-
-
 def _batches(background: Background, steps: Transitions) -> list[tuple[Tensor, ...]]:
     return [
         background.reward.tensors(steps[slice(start, start + BATCH)]) for start in range(0, max(1, len(steps)), BATCH)
@@ -163,12 +130,12 @@ def _batches(background: Background, steps: Transitions) -> list[tuple[Tensor, .
 def _in_batches(
     background: Background,
     steps: Transitions,
-    attribute: Callable[[Any], tuple[Tensor, ...]],
+    attribute: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]],
     scales: tuple[Tensor, ...] | None = None,
 ) -> Maps:
     found = []
     for batch in _batches(background, steps):
-        tensors = attribute(tuple(of.requires_grad_() for of in batch))
+        tensors = attribute(batch)
         found.append(tensors if scales is None else tuple(of * s for of, s in zip(tensors, scales, strict=True)))
     return background.numpy(tuple(torch.cat([each.detach() for each in parts]) for parts in zip(*found, strict=True)))
 

@@ -22,7 +22,7 @@ from rlhf_ray import __version__
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.failures import debugging, explain
 from rlhf_ray.data.plain import plain
-from rlhf_ray.interpret.reward.report import files
+from rlhf_ray.interpret.report import files
 from rlhf_ray.interpret.reward.report.page import page
 from rlhf_ray.interpret.reward.report.verdict import RewardVerdict, verdict
 from rlhf_ray.interpret.reward.sections import NAMES, tool

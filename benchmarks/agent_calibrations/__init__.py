@@ -1,0 +1,36 @@
+"""Calibration of the tools that explain agents: each tool on agents and worlds whose answer is known. One file per topic."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from rlhf_ray.interpret.agent.agent import NetworkAgent
+
+AGENTS = Path(os.environ.get("RLHF_RAY_AGENTS", Path(__file__).parents[1] / "agents"))
+"""Trained agents, one folder each; trained when first asked for."""
+
+
+def agent_for(name: str, seed: int) -> NetworkAgent:
+    """Return the agent that `rlhf-ray train NAME --true-reward` trains."""
+    folder = AGENTS / f"{name}_{seed}"
+    if not (folder / "agent.json").exists():
+        train(name, seed)
+    return NetworkAgent.load(folder)
+
+
+def train(name: str, seed: int) -> None:
+    """Train an agent and save it in `AGENTS`."""
+    from rlhf_ray.rllib.agents import agent_of
+
+    from rlhf_ray.runs.folder import RunFolder
+    from rlhf_ray.runs.policies import newest_policy
+
+    run = AGENTS / "runs" / f"{name}_{seed}"
+    command = [sys.executable, "-m", "rlhf_ray", "train", name, "--true-reward", "--seed", str(seed), "--out", str(run)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    agent = agent_of(newest_policy(RunFolder(run))[0], name=f"{name}, seed {seed}")
+    assert isinstance(agent, NetworkAgent)
+    agent.save(AGENTS / f"{name}_{seed}")

@@ -1,0 +1,149 @@
+"""`rlhf-ray interpret agent`: what goes on inside an agent?"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.data.errors import SettingError
+
+if TYPE_CHECKING:
+    from rlhf_ray.interpret.agent.agent import Agent
+    from rlhf_ray.interpret.agent.report import AgentVerdict
+
+WORKERS = 2
+"""Steps that run at the same time."""
+
+
+@dataclass(frozen=True)
+class InterpretAgent:
+    """Report what goes on inside an agent: a page, its JSON twin, and a panel to explore. Finished steps are kept."""
+
+    run: tyro.conf.Positional[Path]
+    """A run folder, whose newest policy is examined; the folder of a saved agent (agent.json); or module:Name of your own agent."""
+    environment: str | None = None
+    """The environment. Default: the run's. Needed for any other agent."""
+    out: Path | None = None
+    """The report's folder. Default: interpret/agent in the run folder; for any other agent, agent_report."""
+    steps: tuple[str, ...] = ()
+    """Run these steps only, and those that they read, for example --steps bases interventions (docs/interpret_agent.md)."""
+    effort: float = 1.0
+    """Amount of work: 0.2 for a quick look, 3 for a thorough one."""
+    seed: int = 0
+    """Random seed."""
+
+
+def agent_command(words: list[str]) -> None:
+    """Run `rlhf-ray interpret agent`."""
+    command: InterpretAgent = parse_arguments(InterpretAgent, "rlhf-ray interpret agent", words)
+    if not 0 < command.effort <= 100:
+        raise SettingError(f"--effort is {command.effort}; it must be above 0 and at most 100.")
+    if command.seed < 0:
+        raise SettingError(f"--seed is {command.seed}; it must be 0 or larger.")
+    import torch
+
+    from rlhf_ray.data.places import in_job, run_path
+    from rlhf_ray.interpret.agent.report import write_agent_report
+    from rlhf_ray.interpret.agent.runner import Chain, run_chain, with_needed
+    from rlhf_ray.interpret.agent.steps import NAMES
+    from rlhf_ray.runs.interpret import map_over_ray
+    from rlhf_ray.runs.progress import Counting
+
+    if unknown := [name for name in command.steps if name not in NAMES]:
+        raise SettingError(f"--steps has {unknown[0]!r}; the steps are {', '.join(NAMES)}.")
+    agent, environment, default_out = _subject(command)
+    out = run_path(command.out or default_out)
+    there = next(place for place in (out, *out.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise SettingError(f"--out is {out}, but {there} is not a folder that can be written to; give another folder.")
+    torch.set_num_threads(1)
+    chain = Chain(agent, environment, out, command.seed, command.effort)
+    names = with_needed(command.steps or NAMES)
+    done = itertools.count(1)
+    pool = ProcessPoolExecutor(WORKERS, get_context("spawn"), torch.set_num_threads, (1,))
+    try:
+        with Counting("steps", len(names)) as bar:
+            sections = run_chain(
+                chain,
+                names,
+                submit=pool.submit if _travels(agent) else None,
+                mapper=map_over_ray if in_job() else map,
+                told=lambda name, kept: bar.show(next(done), f"{name} (kept)" if kept else name),
+            )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; finished steps are kept, and the same command continues") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+    about: dict[str, Any] = {"agent": agent.name, "digest": agent.digest, "environment": environment}
+    about |= {"seed": command.seed, "effort": command.effort, "from": str(command.run)}
+    page, verdict = write_agent_report(sections, out, about)
+    _say(verdict, page)
+
+
+def _subject(command: InterpretAgent) -> tuple[Agent, str, Path]:
+    """Load the agent; return it with its environment's name and the report's default folder."""
+    from rlhf_ray import envs
+    from rlhf_ray.data import consent
+    from rlhf_ray.interpret.agent.agent import NetworkAgent
+    from rlhf_ray.interpret.agent.own import own_agent
+    from rlhf_ray.rllib.agents import agent_of
+    from rlhf_ray.runs.folder import RunFolder
+    from rlhf_ray.runs.policies import newest_policy
+
+    given = str(command.run)
+    own = not command.run.exists() and consent.OWN.fullmatch(given)
+    if own or (command.run / "agent.json").exists():
+        if command.environment is None:
+            raise SettingError(f"{given} is an agent without a run; name its environment with --environment.")
+        env = envs.make_env(command.environment)
+        spaces = env.observation_space, env.action_space
+        env.close()  # type: ignore[no-untyped-call]
+        agent = own_agent(given, *spaces) if own else NetworkAgent.load(command.run)
+        return agent, command.environment, Path("agent_report")
+    folder = RunFolder.open(command.run)
+    policy, iteration = newest_policy(folder)
+    agent = agent_of(policy, name=f"{folder.path.name}, iteration {iteration}")
+    return agent, command.environment or folder.experiment().environment, folder.path / "interpret" / "agent"
+
+
+def _travels(agent: Agent) -> bool:
+    """Return whether the agent can be handed to other processes; an agent of lambdas can't."""
+    try:
+        pickle.dumps(agent)
+    except Exception:
+        return False
+    return True
+
+
+def _say(verdict: AgentVerdict, page: Path) -> None:
+    """Print the verdict."""
+    from rich.console import Console
+
+    from rlhf_ray.interpret.report.said import MOST
+
+    console = Console()
+    heads = {
+        "uses": "It uses",
+        "holds": "It holds, but does not need",
+        "warnings": "Warnings",
+        "failed": "Failed checks",
+    }
+    for kind, head in heads.items():
+        said = getattr(verdict, kind)
+        if said:
+            console.print(head, style="bold")
+            for each in said[:MOST]:
+                console.print(f"  {each.text}", highlight=False, markup=False)
+    panel = page.parent / "panel" / "index.html"
+    for what, path in (("panel", panel), ("report", page)):
+        if path.exists():
+            console.print(f"{what}: {path}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,265 @@
+"""Interventions: change an agent's memory or a layer along the components of a basis, in the real environment or a world model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.agent import MEMORY, Agent, Edit
+from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret.agent.bases.linear import halfway
+from rlhf_ray.interpret.agent.episodes import Episodes
+
+Op = Literal["ablate_mean", "ablate_midpoint", "swap", "reflect", "scale", "steer", "patch"]
+Vector = Literal["pattern", "filter"]
+When = Collection[int] | Callable[[IntArray, FloatArray], BoolArray] | None
+"""None: always; some steps of the episode; or a predicate on steps ``[n]`` and the components' scores ``[n, k]``."""
+
+NOT_LINEAR = ("nmf", "sparse")
+"""Kinds of bases whose scores are not those of their filters."""
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """A change of some components of a basis. The same object works in `play` and, by `edits_for`, in `simulate`.
+
+    A component's score is read by its filter, and changed by a move along its pattern, which leaves the scores of all other
+    components of a linear basis as they are. NMF and sparse features are read by `Basis.transform`, with the filter's gradient. In
+    a layer of images, a basis of channels is applied at each position on its own.
+
+    Attributes:
+        basis: the basis; its components have the size of the memory or the layer (channels, or all values).
+        components: the numbers of the components to change.
+        op: * ablate_mean: set the scores to ``amount``, by default their mean, `Basis.means`.
+            * ablate_midpoint: set them to ``amount``, by default halfway between two classes, `Basis.midpoints`.
+            * swap: exchange the scores of two components.
+            * reflect: mirror them about ``amount``, by default `Basis.midpoints`.
+            * scale: multiply them by ``amount``.
+            * steer: add ``amount``.
+            * patch: set them to those of another episode at the same step, ``amount`` ``[episodes, steps, components]``
+              (`patch_from`); NaN leaves the score as it is, and so does a step beyond the last.
+        amount: see ``op``: a number, or one per component.
+        when: when to change them.
+        site: `MEMORY`, changed after the step's update and before actor and critic read it; or a layer's name.
+        vector: "filter" moves along the filters instead, by the smallest change that gives the same scores. It disturbs other
+            components; it is there to be compared with (Haufe et al. 2014).
+    """
+
+    basis: Basis
+    components: Sequence[int]
+    op: Op
+    _: KW_ONLY
+    amount: float | FloatArray | None = None
+    when: When = None
+    site: str = MEMORY
+    vector: Vector = "pattern"
+
+    def __post_init__(self) -> None:
+        if self.op not in get_args(Op):
+            raise SettingError(f"op is {self.op!r}; it must be one of {', '.join(get_args(Op))}.")
+        if self.vector not in get_args(Vector):
+            raise SettingError(f"vector is {self.vector!r}; it must be 'pattern' or 'filter'.")
+        count, given = len(self.basis), list(self.components)
+        if not given or len(set(given)) < len(given) or not all(0 <= each < count for each in given):
+            raise SettingError(f"components are {given}; give different numbers from 0 to {count - 1}.")
+        if self.op == "swap" and len(given) != 2:
+            raise SettingError(f"components are {given}; swap exchanges the scores of two components: give two.")
+        if self.op == "swap" and self.amount is not None:
+            raise SettingError(f"amount is {self.amount}; swap takes none.")
+        if self.op in ("scale", "steer", "patch") and self.amount is None:
+            raise SettingError(f"amount is None; {self.op} needs one.")
+        if self.amount is not None:
+            shape = np.shape(self.amount)
+            wanted = len(shape) == 3 if self.op == "patch" else len(shape) <= 1
+            if not wanted or (shape and shape[-1] != len(given)):
+                needed = "[episodes, steps, components]" if self.op == "patch" else "a number or one per component"
+                raise SettingError(
+                    f"amount has shape {shape}; {self.op} of {len(given)} components needs {needed}, and `patch_from` makes "
+                    "those of episodes."
+                    if self.op == "patch"
+                    else f"amount has shape {shape}; {self.op} of {len(given)} components needs {needed}."
+                )
+
+    @property
+    def name(self) -> str:
+        """The intervention in words, for tables."""
+        return f"{self.op} {', '.join(self.basis.names[each] for each in self.components)}"
+
+    def edit(self, step: int | IntArray, rows: IntArray | None = None) -> Edit:
+        """Return the change of the site's values at one step.
+
+        Args:
+            step: steps since the start of the episode, of all rows or of each.
+            rows: the episodes that the rows are, which choose a patch's source; None: 0 to n-1.
+        """
+
+        def apply(values: Tensor) -> Tensor:
+            n = len(values)
+            steps = np.broadcast_to(np.asarray(step, np.int64), n)
+            if isinstance(self.when, Collection) and not any(each in self.when for each in set(steps.tolist())):
+                return values
+            arranged = self._arrange(values)
+            filters, moves, center = (torch.as_tensor(of, device=values.device) for of in self._vectors)
+            scores = (arranged - center) @ filters.T
+            if self.basis.kind in NOT_LINEAR:
+                flat = arranged.detach().cpu().numpy().reshape(-1, arranged.shape[-1])
+                exact = self.basis.transform(flat)[:, list(self.components)].reshape(scores.shape)
+                scores = scores + (torch.as_tensor(exact, device=values.device) - scores.detach())
+            change = self._target(scores, steps, np.arange(n) if rows is None else rows) - scores
+            on = self._on(steps, scores)
+            if not on.all():
+                change = change * torch.as_tensor(on, device=values.device).view(n, *[1] * (change.dim() - 1))
+            return self._restore((arranged + change @ moves).to(values.dtype), values)
+
+        return apply
+
+    @cached_property
+    def _vectors(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Filters and moves ``[k, size]`` of the components, and the center ``[size]``, float64."""
+        chosen = list(self.components)
+        filters = np.asarray(self.basis.filters, np.float64)[chosen]
+        moves: FloatArray = np.asarray(self.basis.patterns, np.float64)[chosen]
+        if self.vector == "filter":
+            moves = np.linalg.pinv(filters).T
+        return filters, moves, np.asarray(self.basis.center, np.float64)
+
+    def _target(self, scores: Tensor, steps: IntArray, rows: IntArray) -> Tensor:
+        if self.op == "swap":
+            return scores.flip(-1)
+        if self.op == "patch":
+            return self._patched(scores, steps, rows)
+        default = self.basis.means if self.op == "ablate_mean" else self.basis.midpoints
+        amount = torch.as_tensor(
+            np.asarray(default)[list(self.components)] if self.amount is None else self.amount,
+            dtype=scores.dtype,
+            device=scores.device,
+        )
+        if self.op == "reflect":
+            return 2.0 * amount - scores
+        if self.op == "scale":
+            return amount * scores
+        if self.op == "steer":
+            return scores + amount
+        return amount.expand_as(scores)
+
+    def _patched(self, scores: Tensor, steps: IntArray, rows: IntArray) -> Tensor:
+        source = np.asarray(self.amount, np.float64)
+        there = steps < source.shape[1]
+        given = np.where(there[:, None], source[rows, np.minimum(steps, source.shape[1] - 1)], np.nan)
+        target = torch.as_tensor(given, device=scores.device).view(len(rows), *[1] * (scores.dim() - 2), -1)
+        return torch.where(target.isnan(), scores, target)
+
+    def _on(self, steps: IntArray, scores: Tensor) -> BoolArray:
+        if self.when is None:
+            return np.ones(len(steps), bool)
+        if isinstance(self.when, Collection):
+            return np.array([int(each) in self.when for each in steps], bool)
+        seen = scores.detach()
+        pooled = seen.flatten(1, -2).mean(1) if seen.dim() > 2 else seen
+        return np.asarray(self.when(steps, pooled.cpu().numpy()), bool)
+
+    def _arrange(self, values: Tensor) -> Tensor:
+        """Put channels last: ``[n, *positions, size]`` float64."""
+        size = len(self.basis.center)
+        if values[0].numel() == size:
+            return values.flatten(1).double()
+        if values.dim() > 2 and values.shape[1] == size:
+            return values.movedim(1, -1).double()
+        raise SettingError(
+            f"The basis has vectors of length {size}, but site {self.site!r} has shape {list(values.shape[1:])}: "
+            "fit the basis to that site."
+        )
+
+    def _restore(self, arranged: Tensor, like: Tensor) -> Tensor:
+        return arranged.reshape(like.shape) if arranged.dim() == 2 else arranged.movedim(-1, 1)
+
+
+def edits_at(
+    interventions: Sequence[Intervention], step: int | IntArray, rows: IntArray | None = None
+) -> dict[str, Edit]:
+    """Return the edits of one step by site; several interventions at one site are made one after another."""
+    found: dict[str, Edit] = {}
+    for each in interventions:
+        edit = each.edit(step, rows)
+        found[each.site] = _after(found[each.site], edit) if each.site in found else edit
+    return found
+
+
+def edits_for(
+    interventions: Sequence[Intervention], start: int | IntArray = 0, rows: IntArray | None = None
+) -> Callable[[int], Mapping[str, Edit]] | None:
+    """Return the interventions as the ``edits`` of `simulate`; None without interventions.
+
+    Args:
+        interventions: what `play` takes.
+        start: steps since the start of the episode at the simulation's first step, of all rows or of each.
+        rows: the episodes that the rows are; None: 0 to n-1.
+    """
+    if not interventions:
+        return None
+    return lambda step: edits_at(interventions, np.asarray(start, np.int64) + step, rows)
+
+
+def check(interventions: Sequence[Intervention], agent: Agent) -> None:
+    """Raise a `SettingError` if ``agent`` does not have the sites of ``interventions``."""
+    for each in interventions:
+        if each.site == MEMORY and not agent.memory_size:
+            raise SettingError(
+                f"site is 'memory', but the agent has no memory; give a layer: {', '.join(agent.layers)}."
+            )
+        if each.site != MEMORY and each.site not in agent.layers:
+            raise SettingError(
+                f"site is {each.site!r}; the agent has {', '.join([*[MEMORY] * bool(agent.memory_size), *agent.layers])}."
+            )
+        if each.site == MEMORY and len(each.basis.center) != agent.memory_size:
+            raise SettingError(
+                f"The basis has vectors of length {len(each.basis.center)}, but the agent's memory has length "
+                f"{agent.memory_size}: fit the basis to this agent's memory."
+            )
+
+
+def midpoints(basis: Basis, values: FloatArray, labels: Array | None = None) -> FloatArray:
+    """Return the score ``[k]`` of each component that is between its two ends.
+
+    With ``labels`` of two classes ``[n]`` (rows with a label below 0 don't count), it is the middle of the classes' mean scores.
+    Without, the middle of the scores' 5th and 95th percentiles, which does not depend on how often each end occurs.
+    """
+    scores = basis.transform(np.asarray(values, np.float64))
+    if labels is None:
+        return halfway(scores)
+    kinds = np.unique(labels[labels >= 0])
+    if len(kinds) != 2:
+        raise SettingError(f"labels have {len(kinds)} classes; midpoints are between two: give two, or None.")
+    between: FloatArray = np.stack([scores[labels == kind].mean(0) for kind in kinds]).mean(0)
+    return between
+
+
+def patch_from(
+    episodes: Episodes, basis: Basis, components: Sequence[int], sources: IntArray | None = None, site: str = MEMORY
+) -> FloatArray:
+    """Return the ``amount`` of a patch ``[episodes, steps, components]``: the scores at each step, NaN after an episode's end.
+
+    Args:
+        episodes: the sources, whole; layers' values come from their activations.
+        basis: the basis.
+        components: the components to patch.
+        sources: which source each episode is patched from; None: each from itself.
+        site: `MEMORY` or a layer without positions.
+    """
+    values = episodes.memory[:, 1:] if site == MEMORY else episodes.activations[site]
+    flat = values.reshape(-1, int(np.prod(values.shape[2:], dtype=np.int64)))
+    scores = basis.transform(flat.astype(np.float64))[:, list(components)].reshape(*values.shape[:2], -1)
+    scores[~episodes.real] = np.nan
+    return scores if sources is None else scores[np.asarray(sources, np.int64)]
+
+
+def _after(first: Edit, second: Edit) -> Edit:
+    return lambda values: second(first(values))

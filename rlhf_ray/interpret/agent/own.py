@@ -1,0 +1,134 @@
+"""Agents of your own: two plain functions, or anything that has the interface of `Agent`."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.registry import Registry
+from rlhf_ray.interpret.agent.agent import MEMORY, Agent, AgentStep, Edit
+
+Remember = Callable[[Tensor, Tensor], Tensor]
+"""Observations ``[n, …]`` and memory ``[n, memory_size]`` to the new memory."""
+Decide = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Observations and new memory to the inputs of the action distribution ``[n, outputs]`` and values ``[n]``."""
+
+PROBED = 4
+"""Random observations whose outputs identify an agent of functions."""
+
+
+class FunctionAgent:
+    """An `Agent` of two functions, for example one whose behaviour has a cause that you know.
+
+    Args:
+        decide: chooses actions and values from the observation and the new memory.
+        observation_space, action_space: the environment's.
+        remember: computes the new memory; None for an agent without memory.
+        memory_size: length of the memory vector, which starts at 0.
+        name: for people, and part of the agent's identity.
+    """
+
+    def __init__(
+        self,
+        decide: Decide,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        remember: Remember | None = None,
+        memory_size: int = 0,
+        name: str = "function",
+    ):
+        self._decide, self._remember = decide, remember
+        self.observation_space, self.action_space = observation_space, action_space
+        self.memory_size = memory_size
+        self.name = name
+        self.layers: Sequence[str] = ()
+        self.digest = self._digest()
+
+    def initial_memory(self, n: int) -> Tensor:
+        """See `Agent.initial_memory`."""
+        return torch.zeros(n, self.memory_size)
+
+    def step(
+        self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
+    ) -> AgentStep:
+        """See `Agent.step`."""
+        if unknown := sorted({*edits, *keep} - {MEMORY}):
+            raise SettingError(f"The agent {self.name!r} is made of functions and has no layer {unknown[0]!r}.")
+        seen = observations.float()
+        after = memory if self._remember is None else self._remember(seen, memory)
+        if MEMORY in edits:
+            after = edits[MEMORY](after)
+        logits, value = self._decide(seen, after)
+        return AgentStep(logits, value, after)
+
+    def fresh(self, seed: int) -> None:
+        """Return None: functions have no weights to draw."""
+
+    def _digest(self) -> str:
+        rng = np.random.default_rng(0)
+        self.observation_space.seed(0)
+        seen = torch.as_tensor(np.stack([self.observation_space.sample() for _ in range(PROBED)]))
+        memory = torch.as_tensor(rng.standard_normal((PROBED, self.memory_size)), dtype=torch.float32)
+        with torch.no_grad():
+            step = self.step(seen, memory)
+        content = hashlib.sha256(self.name.encode())
+        for part in (step.logits, step.value, step.memory):
+            content.update(part.numpy().astype(np.float32).tobytes())
+        return content.hexdigest()[:16]
+
+
+OWN: Registry[Any] = Registry("agent", Agent, {})
+
+
+def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Agent:
+    """Import ``module:Name``: an `Agent`, or a class or function that makes one.
+
+    Args:
+        name: ``module:Name``, which the user typed.
+        observation_space: the environment's, offered to a class or function by this name.
+        action_space: the environment's, offered by this name.
+
+    Raises:
+        SettingError: it can't be made, or does not act in this environment. One line.
+    """
+    part = OWN.find(name)
+    if inspect.isclass(part) or inspect.isroutine(part):
+        offered = {"observation_space": observation_space, "action_space": action_space}
+        try:
+            part = part(**{key: offered[key] for key in inspect.signature(part).parameters if key in offered})
+        except Exception as error:
+            raise SettingError(f"The agent {name} can't be made: {_first_line(error)}.") from error
+    wanted = ("name", "digest", "memory_size", "layers", "initial_memory", "step", "fresh")
+    if missing := [each for each in wanted if not hasattr(part, each)]:
+        raise SettingError(
+            f"The agent {name} is {type(part).__name__} without {missing[0]!r}; it must be a FunctionAgent or "
+            "NetworkAgent, or have the interface of rlhf_ray.interpret.agent.agent.Agent."
+        )
+    try:
+        with torch.no_grad():
+            step = part.step(torch.as_tensor(np.stack([observation_space.sample()])), part.initial_memory(1))
+        outputs = (
+            int(action_space.n)
+            if isinstance(action_space, gym.spaces.Discrete)
+            else 2 * int(np.prod(action_space.shape or ()))
+        )
+        shapes = [tuple(of.shape) for of in (step.logits, step.value, step.memory)]
+        if shapes != (wanted_shapes := [(1, outputs), (1,), (1, part.memory_size)]):
+            raise ValueError(f"it returns logits, value and memory of shapes {shapes}, not {wanted_shapes}")
+    except Exception as error:
+        raise SettingError(f"The agent {name} does not act on {observation_space}: {_first_line(error)}.") from error
+    agent: Agent = part
+    return agent
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,245 @@
+"""Play: the one loop that lets an agent act in copies of an environment, with or without interventions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from scipy.special import ndtri
+
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.interventions import Intervention, check, edits_at
+from rlhf_ray.policies.env_actions import to_env_actions
+
+LONGEST = 10_000
+"""Steps after which an episode is cut if ``max_steps`` doesn't say otherwise."""
+BLOCK = 64
+"""Steps whose random numbers are drawn at once."""
+
+Start = tuple[Sequence[bytes], Array, int | IntArray]
+"""Where episodes go on from: environment states, the agent's memory ``[n, memory_size]``, and steps made before."""
+
+
+def play(
+    agent: Agent,
+    batch: EnvBatch,
+    levels: Sequence[int] | IntArray,
+    *,
+    interventions: Sequence[Intervention] = (),
+    greedy: bool = True,
+    epsilon: float = 0.0,
+    seed: int = 0,
+    max_steps: int | None = None,
+    keep: Sequence[str] = (),
+    keep_states: bool = False,
+    start: Start | None = None,
+    indices: Sequence[int] | IntArray | None = None,
+    frames: bool = True,
+) -> Episodes:
+    """Play an episode of each of ``levels``, ``batch.n`` at a time.
+
+    An episode depends on its level, ``seed`` and index only, not on the number of copies (but for rounding in the network, about
+    1e-7). Nothing has a gradient.
+
+    Args:
+        agent: acts.
+        batch: copies of its environment. What they played before doesn't matter.
+        levels: seeds of the levels.
+        interventions: changes of what the agent has in mind, in this order.
+        greedy: take the most likely action; otherwise sample.
+        epsilon: probability of a uniformly random action instead.
+        seed: seeds sampled and random actions.
+        max_steps: cut episodes after as many steps (default: `LONGEST`).
+        keep: layers whose outputs to keep in `Episodes.activations`.
+        keep_states: whether to keep the environment's states.
+        start: where to go on from; None: from the start of each level.
+        indices: the episodes' numbers, which seed their draws and choose the source of a patch (default: 0, 1, …). For playing
+            a part of the episodes elsewhere, or a second time.
+        frames: whether to keep observations; without them, they have shape ``[n, 0, …]``.
+
+    Raises:
+        SettingError: an intervention or layer that the agent doesn't have, or nothing to play.
+    """
+    check(interventions, agent)
+    if missing := [name for name in keep if name not in agent.layers]:
+        raise SettingError(f"keep has {missing[0]!r}; the agent's layers are {', '.join(agent.layers)}.")
+    if not len(levels):
+        raise SettingError("levels is empty; give at least one.")
+    if max_steps is not None and max_steps < 1:
+        raise SettingError(f"max_steps is {max_steps}; it must be at least 1.")
+    if not 0.0 <= epsilon <= 1.0:
+        raise SettingError(f"epsilon is {epsilon}; it must be from 0 to 1.")
+    numbers = np.arange(len(levels)) if indices is None else np.asarray(indices, np.int64)
+    steps = np.broadcast_to(np.asarray(0 if start is None else start[2], np.int64), len(levels))
+    turns = []
+    for first in range(0, len(levels), batch.n):
+        here = slice(first, min(first + batch.n, len(levels)))
+        turn = _Turn(agent, batch, np.asarray(levels[here], np.int64), numbers[here], steps[here])
+        turn.begin(None if start is None else (start[0][here], start[1][here]))
+        chooser = _Chooser(agent.action_space, greedy, epsilon, seed)
+        turns.append(turn.run(interventions, chooser, max_steps or LONGEST, keep, keep_states, frames))
+    return Episodes.concatenate(turns)
+
+
+class _Chooser:
+    """Chooses policy actions; what it draws for an episode depends on seed, index and step only."""
+
+    def __init__(self, space: gym.Space[Any], greedy: bool, epsilon: float, seed: int):
+        self.space, self.greedy, self.epsilon, self.seed = space, greedy, epsilon, seed
+        self.discrete = isinstance(space, gym.spaces.Discrete)
+        self._blocks: dict[tuple[int, int], FloatArray] = {}
+
+    def choose(self, logits: FloatArray, numbers: IntArray, steps: IntArray) -> Array:
+        """Return policy actions ``[n]``, or ``[n, size]``, from the distribution's inputs."""
+        size = logits.shape[1] if self.discrete else logits.shape[1] // 2
+        if self.greedy and not self.epsilon:
+            best: Array = logits.argmax(1) if self.discrete else logits[:, :size]
+            return best
+        drawn = np.stack([self._drawn(*at, size) for at in zip(numbers.tolist(), steps.tolist(), strict=True)])
+        uniform, random, noise = drawn[:, 0], drawn[:, 1 : 1 + size], drawn[:, 1 + size :]
+        if self.discrete:
+            scores = logits if self.greedy else logits - np.log(-np.log(np.clip(noise, 1e-12, 1 - 1e-12)))
+            chosen, other = scores.argmax(1), random.argmax(1)
+        else:
+            chosen, other = logits[:, :size].astype(np.float64), 2.0 * random - 1.0
+            if not self.greedy:
+                chosen = chosen + np.exp(logits[:, size:]) * ndtri(np.clip(noise, 1e-12, 1 - 1e-12))
+        rare = uniform < self.epsilon
+        mixed: Array = np.where(rare if self.discrete else rare[:, None], other, chosen)
+        return mixed
+
+    def env_actions(self, logits: FloatArray, numbers: IntArray, steps: IntArray) -> Array:
+        """Return the environment's actions ``[n, …]``."""
+        chosen = self.choose(logits, numbers, steps)
+        return to_env_actions(chosen.reshape(len(chosen), *(self.space.shape or ())), self.space)
+
+    def _drawn(self, number: int, step: int, size: int) -> FloatArray:
+        at = (number, step // BLOCK)
+        if at not in self._blocks:
+            self._blocks[at] = np.random.default_rng([self.seed, *at]).random((BLOCK, 1 + 2 * size))
+        drawn: FloatArray = self._blocks[at][step % BLOCK]
+        return drawn
+
+
+class _Turn:
+    """Episodes that are played at the same time: at most as many as there are copies; the other copies play the last one too."""
+
+    def __init__(self, agent: Agent, batch: EnvBatch, levels: IntArray, numbers: IntArray, steps: IntArray):
+        self.agent, self.batch, self.levels, self.numbers, self.steps = agent, batch, levels, numbers, steps
+        self.n = len(levels)
+        self.copies = np.minimum(np.arange(batch.n), self.n - 1)
+
+    def begin(self, start: tuple[Sequence[bytes], Array] | None) -> None:
+        """Set copies and memory to the start of the levels, or to states and memory."""
+        if start is None:
+            self.observations = self.batch.reset([int(level) for level in self.levels[self.copies]])
+            self.memory = self.agent.initial_memory(self.n).clone()
+        else:
+            self.observations = self.batch.restore([start[0][copy] for copy in self.copies])
+            self.memory = torch.as_tensor(np.asarray(start[1], np.float32)).clone()
+
+    @torch.no_grad()
+    def run(
+        self,
+        interventions: Sequence[Intervention],
+        chooser: _Chooser,
+        most: int,
+        keep: Sequence[str],
+        keep_states: bool,
+        frames: bool,
+    ) -> Episodes:
+        """Play until all episodes have ended, or for ``most`` steps."""
+        n, went = self.n, np.arange(self.n)
+        lengths, causes = np.zeros(n, np.int64), [""] * n
+        ended = {"terminated": np.zeros(n, bool), "truncated": np.zeros(n, bool)}
+        seen, done = _Padded(n), _Padded(n)
+        states: list[list[bytes]] = [[] for _ in range(n)]
+        space = self.agent.action_space
+        actions = to_env_actions(np.zeros((self.batch.n, *(space.shape or ()))), space)
+        for step in range(most + 1):
+            self._see(seen, step, went, frames)
+            if keep_states:
+                for row, state in zip(range(n), self.batch.states(), strict=False):
+                    if len(states[row]) == step and row in went:
+                        states[row].append(state)
+            rows = went[~(ended["terminated"] | ended["truncated"])[went]]
+            if step == most or not len(rows):
+                break
+            steps, numbers = self.steps[rows] + step, self.numbers[rows]
+            taken = self.agent.step(
+                torch.as_tensor(self.observations[rows]),
+                self.memory[rows],
+                edits=edits_at(interventions, steps, numbers),
+                keep=keep,
+            )
+            self.memory[rows] = taken.memory
+            logits = taken.logits.numpy()
+            actions[rows] = chooser.env_actions(logits, numbers, steps)
+            result = self.batch.step(actions)
+            self.observations = result.observations
+            ended["terminated"], ended["truncated"] = result.terminated[:n].copy(), result.truncated[:n].copy()
+            done.put(step, rows, "actions", actions[rows])
+            done.put(step, rows, "logits", logits)
+            done.put(step, rows, "values", taken.value.numpy())
+            done.put(step, rows, "rewards", result.rewards[rows])
+            for name in keep:
+                done.put(step, rows, f"activations {name}", taken.activations[name].numpy())
+            lengths[rows] += 1
+            for row in rows:
+                causes[row] = result.causes[row]
+            went = rows
+        every, steps_made = done.arrays(int(lengths.max())), int(lengths.max()) + 1
+        known = seen.arrays(steps_made)
+        shape = self.observations.shape[1:]
+        return Episodes(
+            known["observations"] if frames else np.zeros((n, 0, *shape), self.observations.dtype),
+            every["actions"],
+            every["logits"],
+            every["values"],
+            known["memory"],
+            every["rewards"],
+            lengths,
+            ended["terminated"],
+            ended["truncated"],
+            causes,
+            self.levels,
+            {name.removeprefix("state "): values for name, values in known.items() if name.startswith("state ")},
+            {name: every[f"activations {name}"] for name in keep},
+            states if keep_states else (),
+        )
+
+    def _see(self, seen: _Padded, step: int, rows: IntArray, frames: bool) -> None:
+        if frames:
+            seen.put(step, rows, "observations", self.observations[rows])
+        seen.put(step, rows, "memory", self.memory[rows].numpy())
+        for name, values in self.batch.describe().items():
+            seen.put(step, rows, f"state {name}", np.asarray(values)[rows])
+
+
+class _Padded:
+    """Values of some of ``n`` rows at each step, put together to padded arrays."""
+
+    def __init__(self, n: int):
+        self.n = n
+        self._parts: dict[str, list[tuple[int, IntArray, Array]]] = {}
+
+    def put(self, step: int, rows: IntArray, name: str, values: Array) -> None:
+        """Keep ``values`` ``[len(rows), …]``."""
+        self._parts.setdefault(name, []).append((step, rows, np.array(values)))
+
+    def arrays(self, steps: int) -> dict[str, Array]:
+        """Return ``[n, steps, …]`` by name, 0 where nothing was put."""
+        found = {}
+        for name, parts in self._parts.items():
+            first = parts[0][2]
+            found[name] = np.zeros((self.n, steps, *first.shape[1:]), first.dtype)
+            for step, rows, values in parts:
+                found[name][rows, step] = values
+        return found

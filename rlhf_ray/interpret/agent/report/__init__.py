@@ -1,0 +1,65 @@
+"""The report about an agent: ``report.html`` and its twin ``report.json``, made of the chain's sections."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.plain import plain
+from rlhf_ray.interpret.report import files
+from rlhf_ray.interpret.report.page import render
+from rlhf_ray.interpret.report.said import Said, checks, statements
+from rlhf_ray.interpret.section import Section
+
+FORMAT = "rlhf_ray.agent_report/1"
+
+
+@dataclass(frozen=True)
+class AgentVerdict:
+    """What the report says first.
+
+    Attributes:
+        uses: what actions and values depend on, by intervention.
+        holds: what can be read off the agent but is not needed, as far as was tested.
+        warnings: reasons to distrust the agent or a tool.
+        failed: failed checks.
+        unchecked: checks that could not be made.
+    """
+
+    uses: tuple[Said, ...]
+    holds: tuple[Said, ...]
+    warnings: tuple[Said, ...]
+    failed: tuple[Said, ...]
+    unchecked: tuple[Said, ...]
+
+    @classmethod
+    def of(cls, sections: Sequence[Section]) -> AgentVerdict:
+        """Put the sections' statements and checks together."""
+        said = (statements(sections, "uses"), statements(sections, "holds"), statements(sections, "warning"))
+        return cls(*said, checks(sections, False), checks(sections, None))
+
+
+def write_agent_report(sections: Sequence[Section], out: Path, about: dict[str, Any]) -> tuple[Path, AgentVerdict]:
+    """Write the report; return the page's path and the verdict.
+
+    Args:
+        sections: what the steps found.
+        out: the report's folder. A panel in it is linked.
+        about: facts: agent, digest, environment, seed, effort, …
+    """
+    verdict = AgentVerdict.of(sections)
+    twin = {
+        "format": FORMAT,
+        "about": about,
+        "verdict": {kind: [vars(said) for said in of] for kind, of in vars(verdict).items()},
+        "sections": [files.values(section) for section in sections],
+    }
+    write_text(out / "report.json", json.dumps(plain(twin), indent=1) + "\n")
+    panel = "panel/index.html" if (out / "panel" / "index.html").exists() else None
+    page = render(Path(__file__).parent / "agent.html", about, sections, verdict=verdict, panel=panel)
+    write_text(out / "report.html", page)
+    return out / "report.html", verdict

@@ -1,0 +1,71 @@
+"""Agents of a user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.modules import look_in
+from rlhf_ray.interpret.agent.agent import MEMORY
+from rlhf_ray.interpret.agent.own import FunctionAgent, own_agent
+
+OBSERVATIONS = gym.spaces.Box(-1.0, 1.0, (2,))
+ACTIONS: gym.Space[Any] = gym.spaces.Discrete(2)
+
+MODULE = """
+import torch
+from rlhf_ray.interpret.agent.own import FunctionAgent
+
+def planted(observation_space, action_space):
+    return FunctionAgent(lambda seen, memory: (torch.stack([memory[:, 0], -memory[:, 0]], 1), seen[:, 0]), observation_space,
+                         action_space, remember=lambda seen, memory: memory + seen[:, :1], memory_size=1, name="planted")
+
+nothing = 3
+
+def blind(observation_space, action_space):
+    return FunctionAgent(lambda seen, memory: (seen[:, 7:], seen[:, 0]), observation_space, action_space)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    import sys
+
+    (tmp_path / "planted_agents.py").write_text(MODULE)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "planted_agents", raising=False)
+    look_in(tmp_path)
+    return "planted_agents"
+
+
+def test_an_agent_of_functions_remembers_and_its_memory_can_be_edited_before_it_decides(module: str) -> None:
+    agent = own_agent(f"{module}:planted", OBSERVATIONS, ACTIONS)
+    seen = torch.tensor([[0.5, 0.0]])
+    first = agent.step(seen, agent.initial_memory(1))
+    second = agent.step(seen, first.memory)
+    assert second.memory.item() == 1.0
+    edited = agent.step(seen, first.memory, edits={MEMORY: torch.zeros_like})
+    assert edited.logits.abs().max() == 0
+    assert agent.fresh(0) is None
+    assert own_agent(f"{module}:planted", OBSERVATIONS, ACTIONS).digest == agent.digest
+
+
+@pytest.mark.parametrize(("name", "says"), [("nothing", "is int without 'name'"), ("blind", "does not act on")])
+def test_what_is_no_agent_for_the_environment_is_refused_in_one_line(module: str, name: str, says: str) -> None:
+    with pytest.raises(SettingError, match=says) as refused:
+        own_agent(f"{module}:{name}", OBSERVATIONS, ACTIONS)
+    assert "\n" not in str(refused.value)
+
+
+def test_other_functions_are_another_agent() -> None:
+    def agent(sign: float) -> FunctionAgent:
+        return FunctionAgent(lambda seen, memory: (sign * seen, seen[:, 0]), OBSERVATIONS, ACTIONS)
+
+    assert agent(1.0).digest != agent(-1.0).digest
+    assert np.prod(agent(1.0).initial_memory(3).shape) == 0

@@ -1,0 +1,128 @@
+"""The loop: episodes that don't depend on the batch, and that go on from a state as they did."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.agent import NetworkAgent
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from tests.interpret.agent.corridor import LIMIT, Corridors
+
+LEVELS = range(100, 113)
+
+
+def agent_of(memory: str, box: bool) -> NetworkAgent:
+    torch.manual_seed(0)
+    batch = Corridors(1, box)
+    shape = PolicyShape(hidden=(8,), memory=memory, memory_units=8)  # type: ignore[arg-type]
+    network = ActorCriticNetwork(batch.observation_space, batch.action_space, shape)
+    with torch.no_grad():
+        for layer in network.modules():
+            if isinstance(layer, torch.nn.Linear) and layer.out_features == (1 if box else 3):
+                layer.weight *= 30.0  # or all actions are about as likely
+    return NetworkAgent(network, batch.observation_space, batch.action_space)
+
+
+def same(first: Episodes, second: Episodes) -> None:
+    assert first.causes == second.causes
+    assert first.lengths.tolist() == second.lengths.tolist()
+    for name in ("observations", "actions", "logits", "values", "memory", "rewards", "terminated", "truncated"):
+        np.testing.assert_allclose(getattr(first, name), getattr(second, name), atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("memory", "box"), [("none", False), ("gru", False), ("lstm", True)])
+@pytest.mark.parametrize("how", [{}, {"greedy": False}, {"epsilon": 0.5}])
+def test_an_episode_depends_on_level_seed_and_index_but_not_on_the_batch(memory: str, box: bool, how: dict) -> None:
+    agent = agent_of(memory, box)
+    played = play(agent, Corridors(5, box), LEVELS, seed=3, **how)
+    same(played, play(agent, Corridors(1, box), LEVELS, seed=3, **how))
+    same(played, play(agent, Corridors(20, box), LEVELS, seed=3, **how))
+    again = play(agent, Corridors(4, box), LEVELS[7:], seed=3, indices=range(7, 13), **how)
+    same(Episodes.concatenate([played.select(range(7)), again]), played)
+    if how:
+        other = play(agent, Corridors(5, box), LEVELS, seed=4, **how)
+        assert played.actions.shape != other.actions.shape or (played.actions != other.actions).any()
+
+
+def test_episodes_hold_what_happened() -> None:
+    agent = agent_of("gru", False)
+    episodes = play(agent, Corridors(4), LEVELS, epsilon=0.3, keep=["encoder.0"], keep_states=True)
+    assert set(episodes.causes) >= {"trap", "end"}
+    assert len(episodes) == len(LEVELS)
+    assert episodes.terminated.tolist() == [cause in ("trap", "end") for cause in episodes.causes]
+    assert episodes.returns.tolist() == [float(cause == "end") for cause in episodes.causes]
+    assert episodes.actions.shape == episodes.values.shape == (13, episodes.lengths.max())
+    assert episodes.memory.shape == (13, episodes.lengths.max() + 1, 8)
+    for row, length in enumerate(episodes.lengths):
+        positions = episodes.states["position"][row]
+        walked = np.cumsum(episodes.actions[row, :length])
+        assert positions[1 : length + 1].tolist() == walked.tolist()
+        assert not positions[length + 1 :].any()
+        np.testing.assert_allclose(episodes.observations[row, : length + 1, 0], positions[: length + 1] / 8)
+        assert len(episodes.env_states[row]) == length + 1
+        assert not episodes.observations[row, length + 1 :].any()
+        with torch.no_grad():  # the memory is that before the step
+            taken = agent.step(
+                torch.as_tensor(episodes.observations[row, :length]),
+                torch.as_tensor(episodes.memory[row, :length]),
+                keep=["encoder.0"],
+            )
+        np.testing.assert_allclose(taken.logits, episodes.logits[row, :length], atol=1e-5)
+        np.testing.assert_allclose(taken.memory, episodes.memory[row, 1 : length + 1], atol=1e-5)
+        np.testing.assert_allclose(
+            taken.activations["encoder.0"], episodes.activations["encoder.0"][row, :length], atol=1e-5
+        )
+    without = play(agent, Corridors(4), LEVELS, epsilon=0.3, frames=False)
+    assert without.observations.shape == (13, 0, 3)
+    assert (without.actions == episodes.actions).all()
+
+
+@pytest.mark.parametrize("how", [{}, {"greedy": False}])
+def test_play_goes_on_from_a_state_as_it_did(how: dict) -> None:
+    agent = agent_of("gru", False)
+    whole = play(agent, Corridors(4), LEVELS, keep_states=True, **how)
+    rows = np.flatnonzero(whole.lengths >= 2)
+    at = np.minimum(whole.lengths[rows] - 1, 1 + rows % 3)
+    start = ([whole.env_states[row][t] for row, t in zip(rows, at, strict=True)], whole.memory[rows, at], at)
+    rest = play(agent, Corridors(3), whole.levels[rows], start=start, indices=rows, **how)
+    assert len(rows) > 5
+    assert rest.causes == [whole.causes[row] for row in rows]
+    for row, t, one in zip(rows, at, range(len(rows)), strict=True):
+        length = whole.lengths[row] - t
+        assert rest.lengths[one] == length
+        np.testing.assert_array_equal(rest.actions[one, :length], whole.actions[row, t : t + length])
+        np.testing.assert_allclose(rest.memory[one, : length + 1], whole.memory[row, t : t + length + 1], atol=1e-5)
+
+
+def test_episodes_can_be_cut_and_time_out() -> None:
+    agent = agent_of("gru", False)
+    cut = play(agent, Corridors(3), [100], max_steps=1)
+    assert cut.lengths.tolist() == [1]
+    assert not cut.terminated.any()
+    assert not cut.truncated.any()
+    assert cut.causes == [""]
+    with torch.no_grad():
+        agent.network.actor.bias[0] = 1e6  # stays
+    still = play(agent, Corridors(3), [100, 101])
+    assert still.truncated.all()
+    assert set(still.causes) == {"timeout"}
+    assert set(still.lengths) == {LIMIT}
+
+
+def test_bad_requests_are_named() -> None:
+    agent = agent_of("none", False)
+    for wrong, text in [
+        ({"levels": []}, "levels is empty"),
+        ({"keep": ["cell"]}, "keep has 'cell'"),
+        ({"epsilon": 2.0}, "epsilon is 2.0"),
+        ({"max_steps": 0}, "max_steps is 0"),
+    ]:
+        with pytest.raises(SettingError, match=text):
+            play(agent, Corridors(1), **{"levels": [1], **wrong})
+    assert isinstance(agent.action_space, gym.spaces.Discrete)

@@ -1,0 +1,181 @@
+"""Agents inside world models: what a simulation computes, and which paths its gradients take."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.agent import MEMORY
+from rlhf_ray.interpret.agent.world_model.simulate import CUTS, ESTIMATORS, simulate
+from tests.interpret.agent.toy_world import LinearWorld, agent_of, context_of
+
+torch.set_num_threads(1)
+STEPS = 4
+
+
+def test_a_simulation_is_the_agent_and_the_world_in_turn() -> None:
+    world, agent = LinearWorld(), agent_of()
+    observations, actions, memory = context_of(world, agent, 3)
+
+    made = simulate(world, agent, observations, actions, memory, STEPS)
+
+    state = world.begin(observations, actions)
+    for t in range(STEPS + 1):
+        step = agent.step(world.observe(state), memory)
+        torch.testing.assert_close(made.observations[:, t], world.observe(state))
+        torch.testing.assert_close(made.memory[:, t], memory)
+        torch.testing.assert_close(made.logits[:, t], step.logits)
+        torch.testing.assert_close(made.values[:, t], step.value)
+        if t < STEPS:
+            action = torch.nn.functional.one_hot(step.logits.argmax(-1), 4).float()
+            assert torch.equal(made.actions[:, t], action)  # exactly one-hot
+            state, memory = world.next(state, action), step.memory
+            torch.testing.assert_close(made.rewards[:, t], world.reward(state))
+            torch.testing.assert_close(made.ends[:, t], world.end(state))
+
+
+def test_open_loop_takes_the_given_actions_and_closed_loop_repeats_itself() -> None:
+    world, agent = LinearWorld(), agent_of()
+    context = context_of(world, agent, 3)
+    closed = simulate(world, agent, *context, STEPS)
+
+    opened = simulate(world, agent, *context, STEPS, given=closed.actions.detach())
+    other = simulate(world, agent, *context, STEPS, given=closed.actions.detach().roll(1, -1))
+
+    assert torch.equal(opened.states, closed.states)
+    assert not torch.allclose(other.states[:, 1:], closed.states[:, 1:])
+    assert opened.about["estimator"] == "none"
+    assert closed.about["estimator"] == "straight_through"
+    with pytest.raises(SettingError, match="4 steps need 4 given actions, not 2"):
+        simulate(world, agent, *context, STEPS, given=closed.actions[:, :2])
+
+
+def test_the_batch_does_not_matter() -> None:
+    world, agent = LinearWorld(), agent_of()
+    context = context_of(world, agent, 16)
+    for estimator in ESTIMATORS:
+        together = simulate(world, agent, *context, STEPS, estimator=estimator)
+        for row in range(0, 16, 5):
+            alone = simulate(world, agent, *(part[row : row + 1] for part in context), STEPS, estimator=estimator)
+            assert (alone.values[0] - together.values[row]).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_cut_changes_its_own_path_alone(cut: str) -> None:
+    world, agent = LinearWorld(), agent_of()
+    context = context_of(world, agent, 8)
+    whole, without = (simulate(world, agent, *context, STEPS, cut=paths) for paths in ((), (cut,)))
+    for name in ("values", "logits", "states", "actions"):
+        assert torch.equal(getattr(whole, name), getattr(without, name))  # the simulation is the same
+
+    now, cut_now = whole.gradients(whole.values[:, 0]), without.gradients(without.values[:, 0])
+    assert (now.memory - cut_now.memory).abs().max() <= 1e-6
+    later, cut_later = whole.gradients(whole.values[:, STEPS]), without.gradients(without.values[:, STEPS])
+    assert not torch.allclose(later.memory[:, 0], cut_later.memory[:, 0])
+    last = slice(STEPS, None)  # at the last step nothing but the frame's path into the agent is left to cut
+    assert torch.equal(later.memory[:, last], cut_later.memory[:, last])
+    assert torch.equal(later.states[:, last], cut_later.states[:, last]) == (cut != "frame")
+    assert without.about["cut"] == [cut]
+
+
+def test_without_memory_and_action_paths_the_agent_leaves_no_trace() -> None:
+    world, agent = LinearWorld(), agent_of()
+    made = simulate(world, agent, *context_of(world, agent, 4), STEPS, cut={"memory", "action"})
+    gradients = made.gradients(made.values[:, STEPS])
+    assert (gradients.memory[:, :STEPS] == 0).all()
+    assert (gradients.observations[:, :STEPS] == 0).all()
+    # What is left is the world's own dynamics.
+    for before, after in pairwise(range(STEPS + 1)):
+        torch.testing.assert_close(gradients.states[:, before], gradients.states[:, after] @ world.step.T)
+
+
+def test_gradients_agree_with_differences() -> None:
+    world, agent = LinearWorld(), agent_of()
+    observations, actions, memory = context_of(world, agent, 8)
+    made = simulate(world, agent, observations, actions, memory, 0)
+    found = made.gradients(made.values[:, 0]).memory[:, 0]
+    for unit in range(agent.memory_size):
+        by = torch.zeros(agent.memory_size)
+        by[unit] = 1e-2
+        up, down = (simulate(world, agent, observations, actions, memory + s * by, 0).values[:, 0] for s in (1, -1))
+        assert (((up - down) / 2e-2 - found[:, unit]).abs() <= 1e-2 * found.abs().amax(1)).all()
+
+
+def test_estimators_act_alike_and_differ_in_gradients() -> None:
+    world, agent = LinearWorld(), agent_of()
+    context = context_of(world, agent, 8)
+    made = {name: simulate(world, agent, *context, STEPS, estimator=name) for name in ESTIMATORS}
+    assert torch.equal(made["straight_through"].actions, made["softmax"].actions)
+    again = simulate(world, agent, *context, STEPS, estimator="gumbel", seed=0)
+    other = simulate(world, agent, *context, STEPS, estimator="gumbel", seed=1)
+    assert torch.equal(made["gumbel"].actions, again.actions)
+    assert not torch.equal(again.actions, other.actions)
+    assert torch.equal(again.actions.sum(-1), torch.ones(8, STEPS))
+
+    # The gradient of a one-hot action, row by row, is that of the log-probabilities, and of the probabilities.
+    for name, soft in (("straight_through", torch.log_softmax), ("softmax", torch.softmax)):
+        simulation = simulate(world, agent, *context, 1, estimator=name, cut={"memory", "world"})
+        logits = simulation.logits[:, 0].detach().requires_grad_()
+        pushed = (soft(logits, -1) @ world.push @ world.rewarded).sum()
+        (expected,) = torch.autograd.grad(pushed, logits)
+        expected = expected @ agent.network.actor.weight
+        found = simulation.gradients(simulation.rewards[:, 0]).memory[:, 0]
+        torch.testing.assert_close(found, _through_cell(agent, simulation, expected), atol=1e-6, rtol=1e-4)
+
+
+def _through_cell(agent, simulation, gradient):  # type: ignore[no-untyped-def]
+    memory = simulation.memory[:, 0].detach().requires_grad_()
+    after = agent.network.remember(agent.network.encode(simulation.observations[:, 0].detach()), memory)
+    return torch.autograd.grad(after, memory, gradient)[0]
+
+
+def test_continuous_actions_are_the_mean_within_bounds_and_differentiable() -> None:
+    world, agent = LinearWorld(actions=2), agent_of(box=True)
+    context = context_of(world, agent, 6)
+    made = simulate(world, agent, *context, STEPS)
+    assert torch.equal(made.actions, made.logits[:, :STEPS, :2].clamp(-1.0, 1.0))
+    assert made.about["estimator"] == "mean"
+    assert made.gradients(made.rewards[:, 0]).memory[:, 0].abs().max() > 0
+
+
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_any_memory(memory: str) -> None:
+    world, agent = LinearWorld(), agent_of(memory)
+    made = simulate(world, agent, *context_of(world, agent, 2), STEPS)
+    gradients = made.gradients(made.values[:, STEPS])
+    assert gradients.memory.shape == (2, STEPS + 1, agent.memory_size)
+    assert gradients.states[:, 0].abs().max() > 0
+
+
+def test_edits_reach_the_agent_at_their_step() -> None:
+    world, agent = LinearWorld(), agent_of()
+    context = context_of(world, agent, 2)
+    made = simulate(world, agent, *context, STEPS, edits=lambda step: {MEMORY: torch.zeros_like} if step == 1 else {})
+    assert (made.memory[:, 2] == 0).all()
+    assert (made.memory[:, [1, 3]] != 0).any(-1).all()
+
+
+def test_a_simulation_starts_from_any_state_and_needs_no_steps() -> None:
+    world, agent = LinearWorld(), agent_of()
+    context = context_of(world, agent, 2)
+    first = simulate(world, agent, *context, 2)
+    rest = simulate(world, agent, context[0], context[1], first.memory[:, 1], 1, start=first.states[:, 1])
+    assert torch.equal(rest.values, first.values[:, 1:])
+    only = simulate(world, agent, *context, 0)
+    assert only.actions.shape == (2, 0, 4)
+    assert only.rewards.shape == (2, 0)
+    assert only.values.shape == (2, 1)
+    with torch.no_grad():
+        assert not simulate(world, agent, *context, 2).values.requires_grad
+
+
+def test_unknown_names_are_refused() -> None:
+    world, agent = LinearWorld(), agent_of()
+    context = context_of(world, agent, 1)
+    with pytest.raises(
+        SettingError, match="The estimator is 'reinforce'; use one of straight_through, softmax, gumbel"
+    ):
+        simulate(world, agent, *context, 1, estimator="reinforce")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="The path 'wrold' can't be cut"):
+        simulate(world, agent, *context, 1, cut={"wrold"})  # type: ignore[arg-type]
