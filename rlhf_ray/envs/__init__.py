@@ -5,6 +5,7 @@ whose reward is known (``CoinFlip-v0``, ``EmptyMaze10-v0``, …) with gymnasium.
 ``mujoco``, Pong and ``ALE/…`` ``atari``; each is imported only when an environment is made.
 """
 
+from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.envs.registry import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register
 from rlhf_ray.envs.spaces import check_spaces
 
@@ -12,6 +13,7 @@ __all__ = [
     "EnvCreator",
     "check_spaces",
     "is_natively_vectorised",
+    "make_batch",
     "make_env",
     "make_vector_env",
     "register",

@@ -10,7 +10,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from rlhf_ray.data import modules
 from rlhf_ray.envs import atari, procgen, procgen_settings
 from rlhf_ray.envs.checked import RAISED, CheckedEnv, fault
+from rlhf_ray.envs.cuerun import CueRunVectorEnv
 from rlhf_ray.envs.fixed_horizon import fixed
+from rlhf_ray.envs.level_envs import LevelVectorEnv
+from rlhf_ray.envs.minirun import MiniRunVectorEnv
+from rlhf_ray.envs.static_bounce import StaticBounceVectorEnv
 
 PROCGEN_PREFIX = "procgen/"
 FIXED_PREFIX = "fixed/"
@@ -44,8 +48,18 @@ _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "rlhf_ray/DotsAndDistances-v0": ("rlhf_ray.envs.dots:DotsAndDistances", 100, {}),
     "rlhf_ray/PlantedImage-v0": ("rlhf_ray.envs.planted:PlantedImage", 50, {}),
     "rlhf_ray/ScoreShortcut-v0": ("rlhf_ray.envs.score_shortcut:ScoreShortcut", 50, {}),
+    "rlhf_ray/MiniRun-v0": ("rlhf_ray.envs.minirun:MiniRun", 60, {}),
+    "rlhf_ray/CueRun-v0": ("rlhf_ray.envs.cuerun:CueRun", 40, {}),
+    "rlhf_ray/StaticBounce-v0": ("rlhf_ray.envs.static_bounce:StaticBounce", 60, {}),
 }
 """Our ids: class, episode length in steps, and options."""
+
+_NATIVE: dict[str, type[LevelVectorEnv]] = {
+    "rlhf_ray/MiniRun-v0": MiniRunVectorEnv,
+    "rlhf_ray/CueRun-v0": CueRunVectorEnv,
+    "rlhf_ray/StaticBounce-v0": StaticBounceVectorEnv,
+}
+"""Those of our ids that step many copies natively, with their vector environments."""
 
 _ACCEPTED_FORMS = (
     "Valid names are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
@@ -63,8 +77,8 @@ def register() -> None:
 
 
 def is_natively_vectorised(name: str) -> bool:
-    """Return whether the environment steps many copies of itself natively, faster than a loop (procgen does)."""
-    return name.startswith(PROCGEN_PREFIX)
+    """Return whether the environment steps many copies of itself natively, faster than a loop (procgen and MiniRun do)."""
+    return name.startswith(PROCGEN_PREFIX) or name in _NATIVE
 
 
 def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
@@ -85,7 +99,7 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
         ImportError: procgen is missing for a procgen game, or ale-py for an Atari game.
         FaultyEnvironmentError: the environment, or its module, raises while it is made.
     """
-    if is_natively_vectorised(name):
+    if name.startswith(PROCGEN_PREFIX):
         return procgen.ProcgenEnv(*_procgen_game_and_mode(name), **options)
     if name.startswith(FIXED_PREFIX):
         inner = name.removeprefix(FIXED_PREFIX)
@@ -123,7 +137,9 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
     """
     if num_envs < 1:
         raise ValueError(f"num_envs for environment {name!r} is {num_envs}; it must be at least 1.")
-    if is_natively_vectorised(name):
+    if name in _NATIVE:
+        return _NATIVE[name](num_envs, **options)
+    if name.startswith(PROCGEN_PREFIX):
         game, mode = _procgen_game_and_mode(name)
         return procgen.ProcgenVectorEnv(game, mode, num_envs=num_envs, **options)
     return SyncVectorEnv(
