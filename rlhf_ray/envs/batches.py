@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from rlhf_ray.data.errors import SettingError
@@ -11,9 +10,7 @@ from rlhf_ray.envs.cuerun import CueRunBatch
 from rlhf_ray.envs.minirun import MiniRunBatch
 from rlhf_ray.envs.static_bounce import StaticBounceBatch
 
-OWN: dict[str, Any] = {
-    batch.name: batch for batch in (MiniRunBatch, CueRunBatch, StaticBounceBatch)
-}
+OWN: dict[str, Any] = {batch.name: batch for batch in (MiniRunBatch, CueRunBatch, StaticBounceBatch)}
 """Worlds that are batches themselves, by id."""
 
 
