@@ -10,6 +10,11 @@ observation (``final`` is true) has no step: its ``action`` is 0 and its rewards
 ``final``, ``observation``, ``action``, ``reward``, ``normalised_reward``, ``terminated``, ``truncated``, ``policy``,
 ``level_seed``, and ``state.NAME`` for what the environment says about its state at this observation.
 
+A recording of what goes on inside an agent (`rlhf_ray.interpret.agent.recorded`) also has ``logits`` (all inputs of the action
+distribution), ``value``, ``memory`` (before each step; in the final row, after the last one), ``activation.NAME`` of layers,
+``cause`` (why the episode ended) and, if kept, ``env_state`` (the environment's state at each observation, compressed by zlib). Its
+manifest also has the agent's digest, and how levels are split into train, validation and test.
+
 ``reward`` is always the true reward. ``normalised_reward`` is that of `RewardNormaliser`.
 
 Any Arrow library reads the chunks (polars, DuckDB, pandas). No part is pickled.
@@ -20,8 +25,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,75 +35,32 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from rlhf_ray.data import imitation_files
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import left_over, whole_file, write_text
 from rlhf_ray.data.columns import to_array, to_column
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
+from rlhf_ray.data.recorded_episode import (
+    ACTIVATION,
+    STATE,
+    RecordedEpisode,
+    RewardNormaliser,
+    StateBlobs,
+    blank,
+    rows_of,
+)
 from rlhf_ray.data.spaces import space_from_json, space_to_json
 from rlhf_ray.data.transitions import Transitions
 
 FORMAT = "rlhf_ray.recording/1"
+FORMAT_INSIDE = "rlhf_ray.recording/2"
+"""With what goes on inside an agent; otherwise the same."""
+
 MANIFEST = "manifest.json"
 CHUNK_BYTES = 16 * 2**20
 CHUNK_STEPS = 4096
 """A chunk is written once its episodes have this many bytes of observations, or this many steps."""
-
-STATE = "state."
-"""Prefix of the columns with the environment's state."""
-
-
-@dataclass(frozen=True)
-class RecordedEpisode:
-    """One whole episode.
-
-    Attributes:
-        trajectory: its steps.
-        truncated: whether it was truncated after its last step. If it was neither truncated nor terminated, it was cut.
-        policy: name of the policy that acted.
-        level_seed: seed of its level, or of its reset if the environment has no levels.
-        states: arrays ``[steps + 1, …]`` by name: what the environment says about its state, at each observation.
-    """
-
-    trajectory: Trajectory
-    truncated: bool = False
-    policy: str = ""
-    level_seed: int = 0
-    states: Mapping[str, Array] = field(default_factory=dict)
-
-
-@dataclass
-class RewardNormaliser:
-    """Divides rewards by the running standard deviation of the discounted return, clipped to ±10.
-
-    This is what ``VecNormalize`` of stable-baselines3 (``norm_obs=False``, one environment) and the published Procgen agents do to
-    rewards. RLlib's PPO has no such option.
-
-    Attributes:
-        gamma: discount factor of the return.
-        count, mean, variance: of the discounted returns so far.
-    """
-
-    gamma: float = 0.99
-    count: float = 1e-4
-    mean: float = 0.0
-    variance: float = 1.0
-
-    def __call__(self, rewards: FloatArray) -> FloatArray:
-        """Normalise the rewards ``[n]`` of the next episode. Unknown rewards (NaN) stay unknown."""
-        normalised = np.full(len(rewards), np.nan)
-        ret = 0.0
-        for i, reward in enumerate(rewards.tolist()):
-            if reward != reward:
-                continue
-            ret = self.gamma * ret + reward
-            delta, total = ret - self.mean, self.count + 1.0
-            squares = self.variance * self.count + delta * delta * self.count / total
-            self.mean += delta / total
-            self.count, self.variance = total, squares / total
-            normalised[i] = min(10.0, max(-10.0, reward / (self.variance + 1e-8) ** 0.5))
-        return normalised
 
 
 class Recording:
@@ -112,7 +73,8 @@ class Recording:
         complete: whether the recording was finished.
         lengths: steps of each episode.
         policies: name of the policy of each episode.
-        columns: dtype and shape of each ``state.NAME`` column.
+        levels: level seed of each episode; recordings of earlier versions have them in their chunks only.
+        columns: dtype and shape of each ``state.NAME`` column, and of those of what goes on inside.
 
     Raises:
         SettingError: there is no recording at ``path``, or its manifest is damaged.
@@ -123,8 +85,8 @@ class Recording:
         file = self.path / MANIFEST
         try:
             manifest = json.loads(file.read_text())
-            if manifest["format"] != FORMAT:
-                raise ValueError(f"its format is {manifest['format']!r}, not {FORMAT!r}")
+            if manifest["format"] not in (FORMAT, FORMAT_INSIDE):
+                raise ValueError(f"its format is {manifest['format']!r}, not {FORMAT!r} or {FORMAT_INSIDE!r}")
             self.about: dict[str, Any] = manifest["about"]
             self.observation_space = space_from_json(manifest["observation_space"])
             self.action_space = space_from_json(manifest["action_space"])
@@ -136,6 +98,7 @@ class Recording:
             self.chunks: list[dict[str, Any]] = manifest["chunks"]
             self.lengths = [int(length) for chunk in self.chunks for length in chunk["lengths"]]
             self.policies = [str(name) for chunk in self.chunks for name in chunk["policies"]]
+            self.levels = [int(level) for chunk in self.chunks for level in chunk.get("levels", ())]
         except FileNotFoundError:
             raise SettingError(
                 f"{path} is not a recording (no {MANIFEST}); give a folder from `rlhf-ray record`."
@@ -158,7 +121,8 @@ class Recording:
     def __iter__(self) -> Iterator[RecordedEpisode]:
         """Yield the episodes. Their observations are views of the files."""
         for chunk in self.chunks:
-            rows = self._rows(chunk)
+            table = self.table(chunk)
+            rows = arrays_of(table)
             first = 0
             for length in chunk["lengths"]:
                 frames, steps = slice(first, first + length + 1), slice(first, first + length)
@@ -178,6 +142,15 @@ class Recording:
                         for name, values in rows.items()
                         if name.startswith(STATE)
                     },
+                    cause=str(rows["cause"][first]) if "cause" in rows else "",
+                    inside={
+                        name: values[frames if name == "memory" else steps]
+                        for name, values in rows.items()
+                        if is_inside(name)
+                    },
+                    env_states=StateBlobs(table["env_state"], first, length + 1)
+                    if "env_state" in table.column_names
+                    else (),
                 )
                 first += length + 1
 
@@ -196,15 +169,15 @@ class Recording:
         for chunk in self.chunks:
             if begin == total:
                 break
-            rows = self._rows(chunk)
+            rows = arrays_of(self.table(chunk))
             steps = np.flatnonzero(~rows["final"])[: total - begin]
             for name, parts in taken.items():
                 parts.append(rows[name][steps])
-            for name in ("observation", *(each for each in self.columns if each in rows)):
+            for name in ("observation", *(each for each in self.columns if each in rows and each.startswith(STATE))):
                 values = rows[name]
                 for key, of in ((name, steps), (f"next_{name}", steps + 1)):
                     if key not in frames:
-                        frames[key] = _blank(total, values.dtype, values.shape[1:])
+                        frames[key] = blank(total, values.dtype, values.shape[1:])
                     frames[key][begin : begin + len(steps)] = values[of]
             begin += len(steps)
         if not frames:
@@ -220,8 +193,12 @@ class Recording:
             columns={name: joined[name] for name in columns} | frames,
         )
 
-    def _rows(self, chunk: Mapping[str, Any]) -> dict[str, Array]:
-        """Return the columns of a chunk, after checking its bytes."""
+    def table(self, chunk: Mapping[str, Any]) -> pa.Table:
+        """Memory-map a chunk of `chunks`, after checking its bytes.
+
+        Raises:
+            SettingError: the file is missing or damaged.
+        """
         file = self.path / str(chunk["file"])
         try:
             if file.parent != self.path:
@@ -231,9 +208,10 @@ class Recording:
                 if zlib.crc32(content) != chunk["crc32"]:
                     raise ValueError("its checksum differs from the manifest's")
                 table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
-            return {name: to_array(table, name) for name in table.column_names}
+            arrays_of(table)
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise SettingError(f"{file} is damaged ({error}): restore it from a backup, or record again.") from error
+        return table
 
 
 class RecordingWriter:
@@ -267,7 +245,10 @@ class RecordingWriter:
             "columns": {},
             "chunks": [],
         }
+        if "agent" in self._manifest["about"]:
+            self._manifest["format"] = FORMAT_INSIDE
         self._waiting: list[RecordedEpisode] = []
+        self._waiting_bytes = 0
         self._normaliser = RewardNormaliser()
         if (self.path / MANIFEST).exists():
             self._resume()
@@ -307,8 +288,12 @@ class RecordingWriter:
         """Add the next episode. It is on disk once its chunk is full, or after `finish`."""
         self._waiting.append(episode)
         steps = sum(len(each.trajectory) for each in self._waiting)
-        size = sum(each.trajectory.observations.nbytes for each in self._waiting)
-        if steps >= CHUNK_STEPS or size >= CHUNK_BYTES:
+        size = sum(
+            each.trajectory.observations.nbytes + sum(map(len, each.env_states)) // 4  # compressed
+            for each in self._waiting[-1:]
+        )
+        self._waiting_bytes += size
+        if steps >= CHUNK_STEPS or self._waiting_bytes >= CHUNK_BYTES:
             self._write()
 
     def finish(self) -> None:
@@ -324,14 +309,14 @@ class RecordingWriter:
         first = sum(len(chunk["lengths"]) for chunk in chunks)
         file = self.path / f"chunk-{len(chunks):06d}.arrow"
         names = self._manifest["about"].get("policies") or []
-        columns = _rows_of(episodes, first, self._normaliser, names)
+        columns = rows_of(episodes, first, self._normaliser, names)
         for name, values in columns.items():
-            if name.startswith(STATE):
+            if name.startswith(STATE) or is_inside(name):
                 kind = [str(values.dtype), list(values.shape[1:])]
                 if self._manifest["columns"].setdefault(name, kind) != kind:
                     raise SettingError(
-                        f"The environment's {name} was {self._manifest['columns'][name]} and is now {kind}; describe() must "
-                        "return arrays of one dtype and shape."
+                        f"{name} was {self._manifest['columns'][name]} and is now {kind}; the environment's describe() must return "
+                        "arrays of one dtype and shape."
                     )
         table = pa.table({name: v if isinstance(v, pa.Array) else to_column(v) for name, v in columns.items()})
         sink = pa.BufferOutputStream()
@@ -347,14 +332,25 @@ class RecordingWriter:
                 "first_episode": first,
                 "lengths": [len(each.trajectory) for each in episodes],
                 "policies": [each.policy for each in episodes],
+                "levels": [int(each.level_seed) for each in episodes],
                 "normaliser": dict(vars(self._normaliser)),
             }
         )
-        self._waiting = []
+        self._waiting, self._waiting_bytes = [], 0
         self._write_manifest()
 
     def _write_manifest(self) -> None:
         write_text(self.path / MANIFEST, json.dumps(self._manifest) + "\n")
+
+
+def is_inside(name: str) -> bool:
+    """Return whether a column holds what goes on inside an agent."""
+    return name in ("logits", "value", "memory") or name.startswith(ACTIVATION)
+
+
+def arrays_of(table: pa.Table) -> dict[str, Array]:
+    """Return the columns of a chunk as arrays, views of the file if possible; without ``env_state``."""
+    return {name: to_array(table, name) for name in table.column_names if name != "env_state"}
 
 
 def save(
@@ -408,58 +404,6 @@ def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:
             level_seed=int(of.columns["level_seed"][0]) if "level_seed" in of.columns else 0,
             states=states,
         )
-
-
-def _rows_of(
-    episodes: Sequence[RecordedEpisode], first: int, normalise: RewardNormaliser, policies: Sequence[str]
-) -> dict[str, Any]:
-    """Convert episodes to the columns of a chunk: one row per observation."""
-    lengths = [len(each.trajectory) for each in episodes]
-    sizes = np.array(lengths) + 1
-    last = np.cumsum(sizes) - 1
-    final = np.zeros(int(sizes.sum()), bool)
-    final[last] = True
-    names = list(dict.fromkeys([*policies, *(each.policy for each in episodes)]))
-    which = np.repeat(np.array([names.index(each.policy) for each in episodes], np.int8), sizes)
-
-    def of_steps(parts: Sequence[Array], blank: Any) -> Array:
-        values = np.concatenate(parts)
-        rows = np.full((len(final), *values.shape[1:]), blank, values.dtype)
-        rows[~final] = values
-        return rows
-
-    terminated, truncated = np.zeros(len(final), bool), np.zeros(len(final), bool)
-    terminated[last - 1] = [each.trajectory.terminated for each in episodes]
-    truncated[last - 1] = [each.truncated for each in episodes]
-    rewards = [np.asarray(each.trajectory.rewards, np.float64) for each in episodes]
-    columns: dict[str, Any] = {
-        "episode": np.repeat(first + np.arange(len(episodes)), sizes),
-        "step": np.concatenate(
-            [each.trajectory.start + np.arange(n + 1) for each, n in zip(episodes, lengths, strict=True)]
-        ),
-        "final": final,
-        "observation": np.concatenate([each.trajectory.observations for each in episodes]),
-        "action": of_steps([each.trajectory.actions for each in episodes], 0),
-        "reward": of_steps(rewards, np.nan),
-        "normalised_reward": of_steps([normalise(each) for each in rewards], np.nan),
-        "terminated": terminated,
-        "truncated": truncated,
-        "policy": pa.DictionaryArray.from_arrays(pa.array(which), pa.array(names, pa.string())),
-        "level_seed": np.repeat(np.array([each.level_seed for each in episodes], np.int64), sizes),
-    }
-    for name in sorted({name for each in episodes for name in each.states}):
-        some = next(each.states[name] for each in episodes if name in each.states)
-        parts = [
-            each.states[name] if name in each.states else _blank(len(each.trajectory) + 1, some.dtype, some.shape[1:])
-            for each in episodes
-        ]
-        columns[STATE + name] = np.concatenate(parts)
-    return columns
-
-
-def _blank(count: int, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
-    """Return values for what is unknown: NaN, or 0 if ``dtype`` has no NaN."""
-    return np.full((count, *shape), np.nan if dtype.kind == "f" else 0, dtype)
 
 
 def load_transitions(path: Path | str, most: int | None = None) -> Transitions:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+from scipy.linalg import solve_triangular
+from scipy.optimize import linear_sum_assignment, nnls
 from sklearn.decomposition import NMF, PCA
 from sklearn.exceptions import ConvergenceWarning
 
@@ -58,16 +59,13 @@ class Factors:
             ValueError: NMF, not signed, of negative values.
         """
         rows = self._rows(values)
+        weights: FloatArray
         if self.kind == "pca":
             weights = rows @ self.components.T
         else:
-            model = NMF(len(self), init="random", random_state=0)
-            model.components_, model.n_components_, model.n_features_in_ = (
-                self.components,
-                len(self),
-                self.components.shape[1],
-            )
-            weights = model.transform(rows)
+            if rows.min(initial=0.0) < 0.0:
+                raise ValueError("NMF needs values of 0 or more: fit with signed=True.")
+            weights = nonnegative_weights(rows, self.components)
         return _channels_second(weights, values)
 
     def inverse(self, weights: Array) -> FloatArray:
@@ -157,6 +155,21 @@ def stability(values: Array, factors: Factors, seeds: Sequence[int], share: floa
             match(factors.components, again.components) if len(again) >= len(factors) else np.zeros(len(factors))
         )
     return np.asarray(np.mean(found, 0))
+
+
+def nonnegative_weights(rows: FloatArray, components: FloatArray) -> FloatArray:
+    """Return the weights ``[n, factors]`` of at least 0 that reproduce rows ``[n, channels]`` best, in least squares.
+
+    They are exact, so that they depend on nothing but the row and the components: coordinate descent stops at a tolerance.
+    """
+    if not len(components) or not len(rows):
+        return np.zeros((len(rows), len(components)))
+    # By the normal equations: the problem has one row for each factor, however many channels there are.
+    gram = components @ components.T + 1e-12 * max(float((components**2).sum()), 1e-12) * np.eye(len(components))
+    upper = np.linalg.cholesky(gram).T
+    targets = solve_triangular(upper, components @ rows.T, trans="T")
+    weights: FloatArray = np.array([nnls(upper, target)[0] for target in targets.T]).reshape(len(rows), len(components))
+    return weights
 
 
 def _channels_last(values: Array) -> FloatArray:

@@ -17,7 +17,8 @@ from rlhf_ray.actors.episode_player import EpisodePlayer
 from rlhf_ray.actors.executor import DirectExecutor, Executor, RayExecutor
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.recordings import RecordedEpisode, Recording, RecordingWriter
+from rlhf_ray.data.recorded_episode import RecordedEpisode
+from rlhf_ray.data.recordings import Recording, RecordingWriter
 from rlhf_ray.envs import EnvCreator
 from rlhf_ray.measure.true_return import ended
 from rlhf_ray.rllib.policy import PolicyMaker

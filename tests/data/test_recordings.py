@@ -19,14 +19,8 @@ from rlhf_ray.data import imitation_files, recordings
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.recordings import (
-    RecordedEpisode,
-    Recording,
-    RecordingWriter,
-    RewardNormaliser,
-    load_transitions,
-    save,
-)
+from rlhf_ray.data.recorded_episode import RecordedEpisode, RewardNormaliser
+from rlhf_ray.data.recordings import Recording, RecordingWriter, load_transitions, save
 from rlhf_ray.data.transitions import Transitions
 from tests.made_up import CHOICES, FORCES, VECTORS
 

@@ -15,6 +15,9 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.agent import MEMORY, Agent, Edit
 from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret.agent.bases.labels import usable
+from rlhf_ray.interpret.agent.bases.linear import halfway
+from rlhf_ray.interpret.agent.bases.probe import midpoints_of
 from rlhf_ray.interpret.agent.episodes import Episodes
 
 Op = Literal["ablate_mean", "ablate_midpoint", "swap", "reflect", "scale", "steer", "patch"]
@@ -22,22 +25,26 @@ Vector = Literal["pattern", "filter"]
 When = Collection[int] | Callable[[IntArray, FloatArray], BoolArray] | None
 """None: always; some steps of the episode; or a predicate on steps ``[n]`` and the components' scores ``[n, k]``."""
 
+NOT_LINEAR = ("nmf", "sparse")
+"""Kinds of bases whose scores are not those of their filters."""
+
 
 @dataclass(frozen=True)
 class Intervention:
     """A change of some components of a basis. The same object works in `play` and, by `edits_for`, in `simulate`.
 
     A component's score is read by its filter, and changed by a move along its pattern, which leaves the scores of all other
-    components as they are. In a layer of images, a basis of channels is applied at each position on its own.
+    components of a linear basis as they are. NMF and sparse features are read by `Basis.transform`, with the filter's gradient. In
+    a layer of images, a basis of channels is applied at each position on its own.
 
     Attributes:
         basis: the basis; its components have the size of the memory or the layer (channels, or all values).
         components: the numbers of the components to change.
-        op: * ablate_mean: set the scores to ``amount``, their mean (default: 0, the score of the basis' center).
-            * ablate_midpoint: set them to ``amount``, between two classes (`midpoints`).
+        op: * ablate_mean: set the scores to ``amount``, by default their mean, `Basis.means`.
+            * ablate_midpoint: set them to ``amount``, by default halfway between two classes, `Basis.midpoints`.
             * swap: exchange the scores of two components.
-            * reflect: mirror them about ``amount`` (`midpoints`).
-            * scale: multiply them, relative to the basis' center, by ``amount``.
+            * reflect: mirror them about ``amount``, by default `Basis.midpoints`.
+            * scale: multiply them by ``amount``.
             * steer: add ``amount``.
             * patch: set them to those of another episode at the same step, ``amount`` ``[episodes, steps, components]``
               (`patch_from`); NaN leaves the score as it is, and so does a step beyond the last.
@@ -67,8 +74,10 @@ class Intervention:
             raise SettingError(f"components are {given}; give different numbers from 0 to {count - 1}.")
         if self.op == "swap" and len(given) != 2:
             raise SettingError(f"components are {given}; swap exchanges the scores of two components: give two.")
-        if (self.amount is None) != (self.op == "swap") and self.op != "ablate_mean":
-            raise SettingError(f"amount is {self.amount}; swap takes none, and {self.op} needs one.")
+        if self.op == "swap" and self.amount is not None:
+            raise SettingError(f"amount is {self.amount}; swap takes none.")
+        if self.op in ("scale", "steer", "patch") and self.amount is None:
+            raise SettingError(f"amount is None; {self.op} needs one.")
         if self.amount is not None:
             shape = np.shape(self.amount)
             wanted = len(shape) == 3 if self.op == "patch" else len(shape) <= 1
@@ -102,6 +111,10 @@ class Intervention:
             arranged = self._arrange(values)
             filters, moves, center = (torch.as_tensor(of, device=values.device) for of in self._vectors)
             scores = (arranged - center) @ filters.T
+            if self.basis.kind in NOT_LINEAR:
+                flat = arranged.detach().cpu().numpy().reshape(-1, arranged.shape[-1])
+                exact = self.basis.transform(flat)[:, list(self.components)].reshape(scores.shape)
+                scores = scores + (torch.as_tensor(exact, device=values.device) - scores.detach())
             change = self._target(scores, steps, np.arange(n) if rows is None else rows) - scores
             on = self._on(steps, scores)
             if not on.all():
@@ -125,7 +138,12 @@ class Intervention:
             return scores.flip(-1)
         if self.op == "patch":
             return self._patched(scores, steps, rows)
-        amount = torch.as_tensor(0.0 if self.amount is None else self.amount, dtype=scores.dtype, device=scores.device)
+        default = self.basis.means if self.op == "ablate_mean" else self.basis.midpoints
+        amount = torch.as_tensor(
+            np.asarray(default)[list(self.components)] if self.amount is None else self.amount,
+            dtype=scores.dtype,
+            device=scores.device,
+        )
         if self.op == "reflect":
             return 2.0 * amount - scores
         if self.op == "scale":
@@ -210,27 +228,18 @@ def check(interventions: Sequence[Intervention], agent: Agent) -> None:
             )
 
 
-def scores_of(basis: Basis, values: FloatArray) -> FloatArray:
-    """Return the scores ``[n, k]`` of ``values`` ``[n, size]`` as interventions read them: by the filters, even if not linear."""
-    scores: FloatArray = (np.asarray(values, np.float64) - basis.center) @ np.asarray(basis.filters, np.float64).T
-    return scores
-
-
 def midpoints(basis: Basis, values: FloatArray, labels: Array | None = None) -> FloatArray:
-    """Return the score ``[k]`` of each component that is between its two ends.
+    """Return the score ``[k]`` of each component that is between its two ends, like `Basis.midpoints`.
 
-    With ``labels`` of two classes ``[n]`` (rows with a label below 0 don't count), it is the middle of the classes' mean scores.
-    Without, the middle of the scores' 5th and 95th percentiles, which does not depend on how often each end occurs.
+    With ``labels`` ``[n]`` (two classes, or numbers above and below their median; NaN where unknown), it is halfway between the
+    classes' mean scores. Without, halfway between the scores' 5 % and 95 % quantiles, however often each end occurs.
     """
-    scores = scores_of(basis, values)
+    scores = basis.transform(np.asarray(values, np.float64))
     if labels is None:
-        middle: FloatArray = np.percentile(scores, [5, 95], axis=0).mean(0)
-        return middle
-    kinds = np.unique(labels[labels >= 0])
-    if len(kinds) != 2:
-        raise SettingError(f"labels have {len(kinds)} classes; midpoints are between two: give two, or None.")
-    between: FloatArray = np.stack([scores[labels == kind].mean(0) for kind in kinds]).mean(0)
-    return between
+        return halfway(scores)
+    if not usable(labels):
+        raise SettingError("labels are of one class; midpoints are between two: give labels that vary, or None.")
+    return midpoints_of(scores, [labels] * len(basis))
 
 
 def patch_from(
@@ -247,7 +256,7 @@ def patch_from(
     """
     values = episodes.memory[:, 1:] if site == MEMORY else episodes.activations[site]
     flat = values.reshape(-1, int(np.prod(values.shape[2:], dtype=np.int64)))
-    scores = scores_of(basis, flat)[:, list(components)].reshape(*values.shape[:2], -1)
+    scores = basis.transform(flat.astype(np.float64))[:, list(components)].reshape(*values.shape[:2], -1)
     scores[~episodes.real] = np.nan
     return scores if sources is None else scores[np.asarray(sources, np.int64)]
 

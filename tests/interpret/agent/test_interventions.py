@@ -7,16 +7,20 @@ import pytest
 import torch
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.bases import fit
+from rlhf_ray.interpret.agent.bases.nmf import Parts
+from rlhf_ray.interpret.agent.bases.sparse import Sparse
 from rlhf_ray.interpret.agent.interventions import (
     Intervention,
     edits_for,
     midpoints,
     patch_from,
-    scores_of,
 )
 from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.interpret.agent.world_model.simulate import simulate
+from tests.interpret.agent import toy_world
 from tests.interpret.agent.corridor import Corridors
-from tests.interpret.agent.directions import Oblique, oblique
+from tests.interpret.agent.directions import linear, oblique
 from tests.interpret.agent.test_play import LEVELS, agent_of
 
 RNG = np.random.default_rng(1)
@@ -26,7 +30,7 @@ VALUES = RNG.standard_normal((20, 16)).astype(np.float32)
 def scores_after(op: str, components: list[int], vector: str = "pattern", **given: object) -> np.ndarray:
     basis = oblique()
     change = Intervention(basis, components, op, vector=vector, **given)  # type: ignore[arg-type]
-    return scores_of(basis, change.edit(0)(torch.as_tensor(VALUES)).numpy())
+    return basis.transform(change.edit(0)(torch.as_tensor(VALUES)).numpy())
 
 
 @pytest.mark.parametrize(
@@ -40,7 +44,7 @@ def scores_after(op: str, components: list[int], vector: str = "pattern", **give
     ],
 )
 def test_operations_change_the_chosen_score_and_no_other(op: str, amount: float | None, expected: object) -> None:
-    before = scores_of(oblique(), VALUES)
+    before = oblique().transform(VALUES)
     after = scores_after(op, [1], amount=amount)
     np.testing.assert_allclose(after[:, 1], expected(before[:, 1]), atol=1e-5)  # type: ignore[operator]
     np.testing.assert_allclose(after[:, [0, 2]], before[:, [0, 2]], atol=1e-5)
@@ -50,7 +54,7 @@ def test_operations_change_the_chosen_score_and_no_other(op: str, amount: float 
 
 
 def test_swap_moves_exactly_one_component_onto_the_other() -> None:
-    before, after = scores_of(oblique(), VALUES), scores_after("swap", [2, 0])
+    before, after = oblique().transform(VALUES), scores_after("swap", [2, 0])
     np.testing.assert_allclose(after, before[:, [2, 1, 0]], atol=1e-5)
     assert np.abs(after - before).max() > 0.5
     # What the vectors move by is the a-component, taken from a's pattern and put on b's.
@@ -67,7 +71,7 @@ def test_swap_and_reflect_twice_are_the_identity(op: str, components: list[int],
 
 
 def test_when_is_steps_or_a_predicate() -> None:
-    values, before = torch.as_tensor(VALUES), scores_of(oblique(), VALUES)[:, 0]
+    values, before = torch.as_tensor(VALUES), oblique().transform(VALUES)[:, 0]
     steps = np.arange(20)
     some = Intervention(oblique(), [0], "steer", amount=1.0, when=range(3, 6)).edit(steps)(values)
     changed = (some != values).any(1).numpy()
@@ -84,8 +88,8 @@ def test_several_interventions_are_made_in_order_and_are_differentiable() -> Non
     edits = edits_for([steer, double], start=4)
     assert edits is not None
     after = edits(2)["memory"](values)
-    before = scores_of(oblique(), VALUES)
-    np.testing.assert_allclose(scores_of(oblique(), after.detach().numpy())[:, 0], 2 * (before[:, 0] + 1), atol=1e-5)
+    before = oblique().transform(VALUES)
+    np.testing.assert_allclose(oblique().transform(after.detach().numpy())[:, 0], 2 * (before[:, 0] + 1), atol=1e-5)
     (gradient,) = torch.autograd.grad(after.sum(), values)
     wanted = 1.0 + oblique().filters[0] * oblique().patterns[0].sum()  # d(sum)/dx for a doubled score
     np.testing.assert_allclose(gradient, np.broadcast_to(wanted, VALUES.shape), atol=1e-4)
@@ -105,10 +109,10 @@ def test_layers_of_images_are_changed_at_each_position() -> None:
     after = Intervention(oblique(), [0], "ablate_midpoint", amount=0.5, site="encoder.2").edit(0)(images)
     assert after.shape == images.shape
     flat = after.permute(0, 2, 3, 1).reshape(-1, 16).numpy()
-    np.testing.assert_allclose(scores_of(oblique(), flat)[:, 0], 0.5, atol=1e-5)
+    np.testing.assert_allclose(oblique().transform(flat)[:, 0], 0.5, atol=1e-5)
     whole = oblique(96, 2)
     after = Intervention(whole, [1], "ablate_mean", site="encoder.2").edit(0)(images)
-    np.testing.assert_allclose(scores_of(whole, after.flatten(1).numpy())[:, 1], 0.0, atol=1e-4)
+    np.testing.assert_allclose(whole.transform(after.flatten(1).numpy())[:, 1], 0.0, atol=1e-4)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
@@ -142,21 +146,72 @@ def test_a_patch_takes_the_scores_of_another_episode_at_the_same_step() -> None:
     edited = play(agent, Corridors(4), LEVELS, interventions=[patch])
     for row, source in enumerate(sources):
         both = min(edited.lengths[row], plain.lengths[source])
-        got = scores_of(basis, edited.memory[row, 1 : both + 1])[:, 1]
-        np.testing.assert_allclose(got, scores_of(basis, plain.memory[source, 1 : both + 1])[:, 1], atol=1e-5)
+        got = basis.transform(edited.memory[row, 1 : both + 1])[:, 1]
+        np.testing.assert_allclose(got, basis.transform(plain.memory[source, 1 : both + 1])[:, 1], atol=1e-5)
     alone = play(agent, Corridors(1), [LEVELS[5]], interventions=[patch], indices=[5])
     assert alone.lengths[0] == edited.lengths[5]
     assert alone.causes[0] == edited.causes[5]
 
 
+def test_defaults_are_the_means_and_midpoints_of_the_basis() -> None:
+    labels = np.arange(20) < 5
+    values = VALUES.astype(np.float64) + 3.0 * labels[:, None]
+    basis = fit("mean_difference", values, 1, labels={"early": labels})
+    edit = Intervention(basis, [0], "ablate_midpoint").edit(0)(torch.as_tensor(values)).numpy()
+    half = 0.5 * (values[labels].mean(0) + values[~labels].mean(0))
+    np.testing.assert_allclose(basis.transform(edit)[:, 0], basis.transform(half[None])[0, 0], atol=1e-9)
+    mirrored = Intervention(basis, [0], "reflect").edit(0)(torch.as_tensor(values)).numpy()
+    np.testing.assert_allclose(
+        basis.transform(mirrored)[labels].mean(), basis.transform(values)[~labels].mean(), atol=1e-9
+    )
+    averaged = Intervention(basis, [0], "ablate_mean").edit(0)(torch.as_tensor(values)).numpy()
+    np.testing.assert_allclose(basis.transform(averaged)[:, 0], basis.transform(values).mean(), atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["nmf", "sparse"])
+def test_components_that_are_not_linear_are_read_as_they_are(kind: str) -> None:
+    values, base = np.abs(VALUES).astype(np.float64), oblique(16, 4)
+    encoder, none = RNG.standard_normal((4, 16)), np.zeros((0, 4))
+    basis = {
+        "nmf": Parts(base.names, base.center, np.abs(base.patterns), none),
+        "sparse": Sparse(base.names, base.center, base.patterns, encoder, none, active=2),
+    }[kind]
+    tensor = torch.as_tensor(values).requires_grad_()
+    off = Intervention(basis, [0], "scale", amount=0.0).edit(0)(tensor)
+    scores = basis.transform(values)[:, :1]
+    np.testing.assert_allclose(off.detach(), values - scores * basis.patterns[0], atol=1e-9)
+    (gradient,) = torch.autograd.grad(off.sum(), tensor)
+    np.testing.assert_allclose(gradient[0], 1.0 - basis.patterns[0].sum() * basis.filters[0], atol=1e-9)
+    same = Intervention(basis, [0, 1], "scale", amount=1.0).edit(0)(tensor)
+    assert (same == tensor).all()
+
+
+def test_the_same_intervention_works_inside_a_world_model() -> None:
+    world, agent = toy_world.LinearWorld(), toy_world.agent_of("gru")
+    basis = oblique(8, 2)
+    context = toy_world.context_of(world, agent, 3)
+    when = Intervention(basis, [1], "ablate_midpoint", amount=0.4, when=range(6, 8))
+    plain = simulate(world, agent, *context, 4)
+    edited = simulate(world, agent, *context, 4, edits=edits_for([when], start=np.array([5, 5, 9])))
+    scores = basis.transform(edited.memory.detach().double().numpy().reshape(-1, 8)).reshape(3, 5, 2)
+    # Memory t + 1 is that after step t; steps count from 5 in the first two rows.
+    np.testing.assert_allclose(scores[:2, 2:4, 1], 0.4, atol=1e-5)
+    assert np.abs(scores[:2, 4, 1] - 0.4).min() > 1e-3
+    assert (edited.memory[2] == plain.memory[2]).all()
+    (gradient,) = torch.autograd.grad(edited.values[0, 4], edited.nodes["memory"][0])
+    assert gradient[0].abs().sum() > 0
+    same = simulate(world, agent, *context, 4, edits=edits_for([Intervention(basis, [0], "scale", amount=1.0)]))
+    assert (same.logits == plain.logits).all()
+
+
 def test_midpoints_lie_between_classes_however_often_each_occurs() -> None:
-    basis = Oblique(np.eye(2), np.zeros(2))
-    labels = np.array([1] * 90 + [0] * 10 + [-1] * 5)
+    basis = linear(np.eye(2), np.zeros(2))
+    labels = np.array([1.0] * 90 + [0.0] * 10 + [np.nan] * 5)
     values = np.zeros((105, 2))
     values[:90, 0], values[90:100, 0], values[100:, 0] = 4.0, 1.0, 99.0
     assert midpoints(basis, values, labels)[0] == pytest.approx(2.5)
     assert midpoints(basis, values[:100])[0] == pytest.approx(2.5)
-    with pytest.raises(SettingError, match="1 classes"):
+    with pytest.raises(SettingError, match="one class"):
         midpoints(basis, values, np.ones(105))
 
 
@@ -167,7 +222,7 @@ def test_bad_interventions_are_named() -> None:
         (([3], "ablate_mean"), "components are"),
         (([], "ablate_mean"), "components are"),
         (([0], "swap"), "swap exchanges"),
-        (([0], "reflect"), "amount is None"),
+        (([0], "scale"), "amount is None"),
     ]:
         with pytest.raises(SettingError, match=text):
             Intervention(basis, *wrong)  # type: ignore[arg-type]

@@ -24,11 +24,24 @@ class Basis(Protocol):
         kind: pca, ica, nmf, probe, mean_difference or sparse.
         names: of the components.
         center: ``[size]``: what has all scores 0.
+        means: ``[k]``: mean score of the values that the basis was fitted to.
+        midpoints: ``[k]``: score halfway between both classes; without labels, halfway between the 5 % and the 95 % quantile.
     """
 
-    kind: str
-    names: Sequence[str]
-    center: FloatArray
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+
+    @property
+    def names(self) -> Sequence[str]: ...  # noqa: D102
+
+    @property
+    def center(self) -> FloatArray: ...  # noqa: D102
+
+    @property
+    def means(self) -> FloatArray: ...  # noqa: D102
+
+    @property
+    def midpoints(self) -> FloatArray: ...  # noqa: D102
 
     def __len__(self) -> int:
         """Return ``k``."""

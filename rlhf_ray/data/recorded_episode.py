@@ -1,0 +1,169 @@
+"""RecordedEpisode: one whole episode of a recording, and the columns that hold episodes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.fragments import Trajectory
+
+STATE = "state."
+"""Prefix of the columns with the environment's state."""
+
+ACTIVATION = "activation."
+"""Prefix of the columns with the outputs of the agent's layers."""
+
+
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """One whole episode.
+
+    Attributes:
+        trajectory: its steps.
+        truncated: whether it was truncated after its last step. If it was neither truncated nor terminated, it was cut.
+        policy: name of the policy that acted.
+        level_seed: seed of its level, or of its reset if the environment has no levels.
+        states: arrays ``[steps + 1, …]`` by name: what the environment says about its state, at each observation.
+        cause: why it ended, for example saw or timeout; empty if unknown.
+        inside: what goes on inside the agent, by column: ``logits``, ``value`` and ``activation.NAME`` at each step,
+            ``[steps, …]``; ``memory`` before each step and after the last, ``[steps + 1, …]``.
+        env_states: the environment's state at each observation, ``steps + 1`` blobs; empty if not kept.
+    """
+
+    trajectory: Trajectory
+    truncated: bool = False
+    policy: str = ""
+    level_seed: int = 0
+    states: Mapping[str, Array] = field(default_factory=dict)
+    cause: str = ""
+    inside: Mapping[str, Array] = field(default_factory=dict)
+    env_states: Sequence[bytes] = ()
+
+
+class StateBlobs(Sequence[bytes]):
+    """The environment's states of one recorded episode, decompressed one at a time.
+
+    Args:
+        column: the chunk's column ``env_state``.
+        first: the episode's first row.
+        count: its rows.
+    """
+
+    def __init__(self, column: pa.ChunkedArray, first: int, count: int):
+        self._rows = column.slice(first, count)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return zlib.decompress(self._rows[index % len(self)].as_buffer())
+
+
+@dataclass
+class RewardNormaliser:
+    """Divides rewards by the running standard deviation of the discounted return, clipped to ±10.
+
+    This is what ``VecNormalize`` of stable-baselines3 (``norm_obs=False``, one environment) and the published Procgen agents do to
+    rewards. RLlib's PPO has no such option.
+
+    Attributes:
+        gamma: discount factor of the return.
+        count, mean, variance: of the discounted returns so far.
+    """
+
+    gamma: float = 0.99
+    count: float = 1e-4
+    mean: float = 0.0
+    variance: float = 1.0
+
+    def __call__(self, rewards: FloatArray) -> FloatArray:
+        """Normalise the rewards ``[n]`` of the next episode. Unknown rewards (NaN) stay unknown."""
+        normalised = np.full(len(rewards), np.nan)
+        ret = 0.0
+        for i, reward in enumerate(rewards.tolist()):
+            if reward != reward:
+                continue
+            ret = self.gamma * ret + reward
+            delta, total = ret - self.mean, self.count + 1.0
+            squares = self.variance * self.count + delta * delta * self.count / total
+            self.mean += delta / total
+            self.count, self.variance = total, squares / total
+            normalised[i] = min(10.0, max(-10.0, reward / (self.variance + 1e-8) ** 0.5))
+        return normalised
+
+
+def rows_of(
+    episodes: Sequence[RecordedEpisode], first: int, normalise: RewardNormaliser, policies: Sequence[str]
+) -> dict[str, Any]:
+    """Convert episodes to the columns of a chunk: one row per observation."""
+    lengths = [len(each.trajectory) for each in episodes]
+    sizes = np.array(lengths) + 1
+    last = np.cumsum(sizes) - 1
+    final = np.zeros(int(sizes.sum()), bool)
+    final[last] = True
+    names = list(dict.fromkeys([*policies, *(each.policy for each in episodes)]))
+    which = np.repeat(np.array([names.index(each.policy) for each in episodes], np.int8), sizes)
+
+    def of_steps(parts: Sequence[Array], blank: Any) -> Array:
+        values = np.concatenate(parts)
+        rows = np.full((len(final), *values.shape[1:]), blank, values.dtype)
+        rows[~final] = values
+        return rows
+
+    terminated, truncated = np.zeros(len(final), bool), np.zeros(len(final), bool)
+    terminated[last - 1] = [each.trajectory.terminated for each in episodes]
+    truncated[last - 1] = [each.truncated for each in episodes]
+    rewards = [np.asarray(each.trajectory.rewards, np.float64) for each in episodes]
+    columns: dict[str, Any] = {
+        "episode": np.repeat(first + np.arange(len(episodes)), sizes),
+        "step": np.concatenate(
+            [each.trajectory.start + np.arange(n + 1) for each, n in zip(episodes, lengths, strict=True)]
+        ),
+        "final": final,
+        "observation": np.concatenate([each.trajectory.observations for each in episodes]),
+        "action": of_steps([each.trajectory.actions for each in episodes], 0),
+        "reward": of_steps(rewards, np.nan),
+        "normalised_reward": of_steps([normalise(each) for each in rewards], np.nan),
+        "terminated": terminated,
+        "truncated": truncated,
+        "policy": pa.DictionaryArray.from_arrays(pa.array(which), pa.array(names, pa.string())),
+        "level_seed": np.repeat(np.array([each.level_seed for each in episodes], np.int64), sizes),
+    }
+    for name in sorted({name for each in episodes for name in each.states}):
+        some = next(each.states[name] for each in episodes if name in each.states)
+        parts = [
+            each.states[name] if name in each.states else blank(len(each.trajectory) + 1, some.dtype, some.shape[1:])
+            for each in episodes
+        ]
+        columns[STATE + name] = np.concatenate(parts)
+    for name in episodes[0].inside:
+        insides = [each.inside[name] for each in episodes]
+        whole = name == "memory"
+        columns[name] = (
+            np.concatenate(insides) if whole else of_steps(insides, np.nan if insides[0].dtype.kind == "f" else 0)
+        )
+    if any(each.cause for each in episodes):
+        causes = list(dict.fromkeys(each.cause for each in episodes))
+        of_each = np.array([causes.index(each.cause) for each in episodes], np.int32)
+        columns["cause"] = pa.DictionaryArray.from_arrays(
+            pa.array(np.repeat(of_each, sizes)), pa.array(causes, pa.string())
+        )
+    if episodes[0].env_states:
+        blobs = [zlib.compress(blob, 1) for each in episodes for blob in each.env_states]
+        columns["env_state"] = pa.array(blobs, pa.large_binary())
+    return columns
+
+
+def blank(count: int, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
+    """Return values for what is unknown: NaN, or 0 if ``dtype`` has no NaN."""
+    return np.full((count, *shape), np.nan if dtype.kind == "f" else 0, dtype)

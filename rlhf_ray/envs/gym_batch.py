@@ -1,0 +1,111 @@
+"""GymBatch: copies of any gymnasium environment that tools can question, as an `EnvBatch`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.envs import plain_states
+from rlhf_ray.envs.batch import BatchStep
+from rlhf_ray.envs.registry import make_env
+
+
+class GymBatch:
+    """Copies of a gymnasium environment, stepped in a loop. See `EnvBatch`.
+
+    A level is a seed of ``reset``. The environment may have ``describe()``, which returns numbers and arrays by name, and
+    ``action_names``; its info may say the ``cause`` of an episode's end. States are those of `plain_states`. There are no edits.
+
+    Args:
+        name: as for `make_env`.
+        n: number of copies.
+    """
+
+    def __init__(self, name: str, n: int):
+        if n < 1:
+            raise SettingError(f"n of {name} is {n}; it must be 1 or more.")
+        self.name, self.n = name, n
+        self._envs = [make_env(name) for _ in range(n)]
+        first = self._envs[0]
+        self.observation_space, self.action_space = first.observation_space, first.action_space
+        self.action_names: Sequence[str] = tuple(getattr(first.unwrapped, "action_names", ()))
+        self.edits: Mapping[str, str] = {}
+        self._observations: Array = np.zeros((n, *(first.observation_space.shape or ())), first.observation_space.dtype)
+        self._terminated, self._truncated = np.zeros(n, bool), np.zeros(n, bool)
+        self._causes = [""] * n
+        self._begun = False
+
+    def reset(self, levels: Sequence[int]) -> Array:
+        """See `EnvBatch.reset`."""
+        assert len(levels) == self.n, (len(levels), self.n)
+        for i, (env, level) in enumerate(zip(self._envs, levels, strict=True)):
+            self._observations[i], _ = env.reset(seed=int(level))
+        self._terminated[:] = self._truncated[:] = False
+        self._begun = True
+        self._causes = [""] * self.n
+        return self._observations.copy()
+
+    def step(self, actions: Array) -> BatchStep:
+        """See `EnvBatch.step`."""
+        rewards: FloatArray = np.zeros(self.n)
+        for i in np.flatnonzero(~(self._terminated | self._truncated)):
+            self._observations[i], rewards[i], terminated, truncated, info = self._envs[i].step(actions[i])
+            self._terminated[i], self._truncated[i] = terminated, truncated and not terminated
+            if terminated or truncated:
+                self._causes[i] = str(info.get("cause", ""))
+        return BatchStep(
+            self._observations.copy(), rewards, self._terminated.copy(), self._truncated.copy(), list(self._causes)
+        )
+
+    def states(self) -> list[bytes]:
+        """See `EnvBatch.states`."""
+        return [
+            json.dumps(
+                {
+                    "environment": plain_states.save(env, self.name),
+                    "observation": plain_states.to_json(self._observations[i]),
+                    "ended": [bool(self._terminated[i]), bool(self._truncated[i]), self._causes[i]],
+                }
+            ).encode()
+            for i, env in enumerate(self._envs)
+        ]
+
+    def restore(self, states: Sequence[bytes]) -> Array:
+        """See `EnvBatch.restore`."""
+        assert len(states) == self.n, (len(states), self.n)
+        if not self._begun:
+            self.reset([0] * self.n)
+        for i, (env, state) in enumerate(zip(self._envs, states, strict=True)):
+            saved = json.loads(state)
+            plain_states.restore(env, saved["environment"])
+            self._observations[i] = plain_states.of_json(saved["observation"])
+            self._terminated[i], self._truncated[i], self._causes[i] = saved["ended"]
+        return self._observations.copy()
+
+    def describe(self) -> dict[str, Array]:
+        """See `EnvBatch.describe`."""
+        if not hasattr(self._envs[0].unwrapped, "describe"):
+            return {}
+        said = [env.unwrapped.describe() for env in self._envs]  # type: ignore[attr-defined]
+        return {name: np.stack([np.asarray(each[name]) for each in said]) for name in said[0]}
+
+    def masks(self) -> dict[str, BoolArray]:
+        """See `EnvBatch.masks`: unknown."""
+        return {}
+
+    def edit(self, name: str, rows: BoolArray | None = None) -> Array:
+        """See `EnvBatch.edit`.
+
+        Raises:
+            SettingError: always; these environments have no edits.
+        """
+        raise SettingError(f"{self.name} has no edit {name!r}: only environments made for it have edits of a level.")
+
+    def close(self) -> None:
+        """See `EnvBatch.close`."""
+        for env in self._envs:
+            env.close()  # type: ignore[no-untyped-call]

@@ -1,0 +1,138 @@
+"""Estimators compared: which gradient through the agent's actions says what finite changes do.
+
+In a world model, the agent's Discrete actions pass gradients by an estimator, and the choice can change conclusions: the size of
+a gradient by orders of magnitude, the sign of a quarter of its entries. So the estimators are held against each other, and against
+what happens when memory or world really start somewhere else: in the direction of another moment's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.interpret.agent.attribution.moments import Moments
+from rlhf_ray.interpret.agent.attribution.question import Question, Source
+from rlhf_ray.interpret.agent.world_model.simulate import ESTIMATORS
+from rlhf_ray.interpret.reward.attribution.checks import rank_correlation
+
+REACH = 0.25
+"""How far a finite change goes towards another moment's values."""
+MOVES = 8
+"""Finite changes per moment."""
+EPSILON = 1e-3
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Gradients of one source by each estimator.
+
+    Attributes:
+        source: with respect to what.
+        rank: rank correlation of each estimator's prediction with the effects of finite changes, over moments and changes.
+        sign: share of finite changes whose effect has the predicted sign, without the smallest half of effects.
+        cosine: mean cosine of the gradients of each pair, by ``one, other``.
+        flipped: share of entries whose sign differs, of each pair.
+        size: mean norm of each estimator's gradient.
+        effect: mean absolute effect of the finite changes.
+    """
+
+    source: Source
+    rank: Mapping[str, float]
+    sign: Mapping[str, float]
+    cosine: Mapping[str, float]
+    flipped: Mapping[str, float]
+    size: Mapping[str, float]
+    effect: float
+
+    @property
+    def best(self) -> str:
+        """The estimator that agrees best with finite changes."""
+        return max(self.rank, key=lambda name: self.rank[name])
+
+
+def compare(question: Question, moments: Moments, source: Source, rng: np.random.Generator) -> Compared:
+    """Compare all estimators on one source.
+
+    Args:
+        question: with a world model and the source among its sources.
+        moments: at least two.
+        source: world or memory.
+        rng: draws the other moments.
+    """
+    found = {each: _gradient(replace(question, estimator=each), moments, source) for each in ESTIMATORS}
+    own = question.inputs(moments)[source]
+    predicted: dict[str, list[FloatArray]] = {name: [] for name in found}
+    effects = []
+    for _ in range(MOVES):
+        others = (np.arange(len(moments)) + rng.integers(1, max(2, len(moments)), len(moments))) % len(moments)
+        move = REACH * (own[others] - own)
+        effects.append(_effect(question, moments, source, move))
+        for name, gradient in found.items():
+            predicted[name].append((gradient * move.double().numpy()).sum(1))
+    happened = np.stack(effects)
+    large = np.abs(happened) >= np.median(np.abs(happened))
+    said = {name: np.stack(of) for name, of in predicted.items()}
+    pairs = [(a, b) for i, a in enumerate(ESTIMATORS) for b in ESTIMATORS[i + 1 :]]
+    return Compared(
+        source=source,
+        rank={name: rank_correlation(of, happened) for name, of in said.items()},
+        sign={name: float((np.sign(of) == np.sign(happened))[large].mean()) for name, of in said.items()},
+        cosine={f"{a}, {b}": float(_cosines(found[a], found[b]).mean()) for a, b in pairs},
+        flipped={f"{a}, {b}": float((found[a] * found[b] < 0).mean()) for a, b in pairs},
+        size={name: float(np.linalg.norm(of, axis=1).mean()) for name, of in found.items()},
+        effect=float(np.abs(happened).mean()),
+    )
+
+
+def against_differences(
+    question: Question, moments: Moments, source: Source = "memory", epsilon: float = EPSILON
+) -> FloatArray:
+    """Return the largest difference between the gradient and central differences, over the row's largest gradient, ``[n]``.
+
+    Args:
+        question: now: further on, actions jump and no gradient is that of the differences.
+        moments: where.
+        source: with respect to what.
+        epsilon: half the length of the differences.
+    """
+    gradient = _gradient(question, moments, source)
+    own = question.inputs(moments)[source]
+    flat = own.flatten(1)
+    differences = np.zeros(tuple(flat.shape))
+    with torch.no_grad():
+        for unit in range(flat.shape[1]):
+            step = torch.zeros_like(flat)
+            step[:, unit] = epsilon
+            step = step.view_as(own)
+            sides = [question.ask(moments, {source: own + sign * step}).double().numpy() for sign in (1, -1)]
+            differences[:, unit] = (sides[0] - sides[1]) / (2.0 * epsilon)
+    worst: FloatArray = np.abs(gradient - differences).max(1) / np.maximum(np.abs(gradient).max(1), 1e-9)
+    return worst
+
+
+def _gradient(question: Question, moments: Moments, source: Source) -> FloatArray:
+    inputs = {name: of.clone().requires_grad_() for name, of in question.inputs(moments).items()}
+    target = question.ask(moments, inputs).sum()
+    found = torch.autograd.grad(target, inputs[source], allow_unused=True)[0]
+    values = torch.zeros_like(inputs[source]) if found is None else found
+    array: FloatArray = values.double().flatten(1).numpy()
+    return array
+
+
+def _effect(question: Question, moments: Moments, source: Source, move: torch.Tensor) -> FloatArray:
+    with torch.no_grad():
+        inputs = question.inputs(moments)
+        after = question.ask(moments, {**inputs, source: inputs[source] + move})
+        effect: FloatArray = (after - question.ask(moments, inputs)).double().numpy()
+    return effect
+
+
+def _cosines(one: FloatArray, other: FloatArray) -> FloatArray:
+    sizes = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    products = (one * other).sum(1)
+    cosines: FloatArray = np.divide(products, sizes, out=np.ones_like(products), where=sizes > 0)
+    return cosines

@@ -1,0 +1,196 @@
+"""Faithfulness: whether an attribution says what happens when something is really changed.
+
+Deletion and insertion against random orders (Samek et al. 2017; Petsiuk et al. 2018); agreement with levels that were edited;
+concentration on objects, trained against untrained (Adebayo et al. 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.interpret.agent.attribution.methods import METHODS, Reference, parts_of
+from rlhf_ray.interpret.agent.attribution.moments import Moments
+from rlhf_ray.interpret.agent.attribution.question import Question, Source
+from rlhf_ray.interpret.reward.attribution.checks import rank_correlation
+from rlhf_ray.measure.intervals import mean_interval
+
+ORDERS = 10
+"""Random orders that a map's order is compared with."""
+LEVELS = 16
+"""Most steps of a curve."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """How far a quantity moves as parts are deleted, the most important first, or inserted.
+
+    Attributes:
+        shares: of the parts that are changed, ``[levels]``, from 0 to 1.
+        deletion: mean absolute change when these parts get their typical values, ``[levels]``.
+        insertion: mean absolute distance from the quantity when only these parts are there, ``[levels]``.
+        random_deletion, random_insertion: the same in random orders, ``[orders, levels]``.
+    """
+
+    shares: FloatArray
+    deletion: FloatArray
+    insertion: FloatArray
+    random_deletion: FloatArray
+    random_insertion: FloatArray
+
+    @property
+    def areas(self) -> dict[str, float]:
+        """Areas under the curves, as shares of the whole effect, and the random orders' means.
+
+        Deletion should be larger than random, insertion smaller.
+        """
+        top = float(self.deletion[-1]) or 1.0
+        return {
+            "deletion": _area(self.shares, self.deletion) / top,
+            "insertion": _area(self.shares, self.insertion) / top,
+            "random_deletion": float(np.mean([_area(self.shares, of) for of in self.random_deletion])) / top,
+            "random_insertion": float(np.mean([_area(self.shares, of) for of in self.random_insertion])) / top,
+        }
+
+    @property
+    def intervals(self) -> dict[str, list[float] | None]:
+        """95 % intervals of the random orders' mean areas."""
+        top = float(self.deletion[-1]) or 1.0
+        both = {"random_deletion": self.random_deletion, "random_insertion": self.random_insertion}
+        return {name: mean_interval([_area(self.shares, of) / top for of in curves]) for name, curves in both.items()}
+
+    @property
+    def faithful(self) -> bool:
+        """Whether the map's order is better than every random order, in deletion and in insertion."""
+        worst = max(_area(self.shares, of) for of in self.random_deletion)
+        least = min(_area(self.shares, of) for of in self.random_insertion)
+        return _area(self.shares, self.deletion) > worst and _area(self.shares, self.insertion) < least
+
+
+def curves(
+    question: Question,
+    moments: Moments,
+    maps: FloatArray,
+    reference: Reference,
+    rng: np.random.Generator,
+    source: Source = "frame",
+    orders: int = ORDERS,
+) -> Curves:
+    """Delete and insert parts of a source in the order of a map's absolute sums, and in random orders.
+
+    Args:
+        question: whose source it is.
+        moments: ``n`` moments.
+        maps: the source's map, ``[n, …]``.
+        reference: what stands in place of deleted parts.
+        rng: draws the random orders.
+        source: frame or a memory.
+        orders: number of random orders.
+    """
+    own = question.inputs(moments)[source]
+    masks = parts_of(question.agent.observation_space, source, tuple(own.shape[1:])).reshape(
+        -1, int(np.prod(own.shape[1:]))
+    )
+    small = masks if source != "frame" else parts_of(question.agent.observation_space, source, tuple(maps.shape[1:]))
+    sizes = np.abs(maps.reshape(len(maps), -1) @ small.reshape(len(small), -1).T.astype(np.float64))
+    typical = reference.typical[source].expand_as(own)
+    with torch.no_grad():
+        before = question.ask(moments).double().numpy()
+    shares = np.linspace(0.0, 1.0, min(LEVELS, len(masks)) + 1)
+    counts = np.rint(shares * len(masks)).astype(int)
+
+    def along(ranks: IntArray) -> tuple[FloatArray, FloatArray]:
+        deleted: list[float] = []
+        inserted: list[float] = []
+        for count in counts:
+            first = ((ranks < count) @ masks).reshape(own.shape)
+            at = torch.as_tensor(first)
+            for found, here, there in ((deleted, typical, own), (inserted, own, typical)):
+                with torch.no_grad():
+                    after = question.ask(moments, {**question.inputs(moments), source: torch.where(at, here, there)})
+                found.append(float(np.abs(after.double().numpy() - before).mean()))
+        return np.array(deleted), np.array(inserted)
+
+    deletion, insertion = along(np.argsort(np.argsort(-sizes, axis=1, kind="stable"), axis=1))
+    chance = [along(np.argsort(rng.random(sizes.shape), axis=1)) for _ in range(orders)]
+    return Curves(shares, deletion, insertion, np.stack([a for a, _ in chance]), np.stack([b for _, b in chance]))
+
+
+@dataclass(frozen=True)
+class Agrees:
+    """How well one kind of effect predicts another, over all moments where both are known.
+
+    Attributes:
+        count: of pairs.
+        sign: share with the same sign, among the larger half of real effects.
+        interval: 95 % interval of that share.
+        rank: rank correlation.
+    """
+
+    count: int
+    sign: float
+    interval: list[float] | None
+    rank: float
+
+
+def agreement(predicted: FloatArray, real: FloatArray) -> Agrees | None:
+    """Compare predicted with real effects ``[n]``; None if fewer than two pairs are known."""
+    known = np.isfinite(predicted) & np.isfinite(real)
+    said, happened = predicted[known], real[known]
+    if len(said) < 2:
+        return None
+    large = np.abs(happened) >= np.median(np.abs(happened))
+    same = (np.sign(said) == np.sign(happened))[large].astype(float)
+    return Agrees(len(said), float(same.mean()), mean_interval(same.tolist()), rank_correlation(said, happened))
+
+
+def concentration(maps: FloatArray, masks: BoolArray) -> FloatArray:
+    """Return how much of each map lies on an object, relative to its area: 1 is by chance. NaN without the object.
+
+    Args:
+        maps: ``[n, height, width]``, or with channels, which are added first.
+        masks: ``[n, height, width]``.
+    """
+    size = np.abs(maps.sum(-1) if maps.ndim == 4 else maps)
+    within, whole = (size * masks).sum((1, 2)), size.sum((1, 2))
+    area = masks.mean((1, 2))
+    usable = (area > 0) & (whole > 0)
+    share: FloatArray = np.divide(within, whole * area, out=np.full(len(maps), np.nan), where=usable)
+    return share
+
+
+def trained_against_untrained(
+    question: Question,
+    other: Question,
+    moments: Moments,
+    masks: Mapping[str, BoolArray],
+    method: str = "smoothgrad",
+    seed: int = 0,
+) -> dict[str, tuple[float, float]]:
+    """Return each object's mean concentration, of the agent and of an untrained one.
+
+    Args:
+        question: the trained agent's.
+        other: the same for an untrained agent; its memory is left as the trained agent's.
+        moments: with images.
+        masks: objects in the moments' frames, ``[n, height, width]`` by name.
+        method: a name in `METHODS`.
+        seed: of the method's noise.
+    """
+    found = []
+    for each in (question, other):
+        maps = METHODS[method](each, moments, Reference.of(each, moments), seed).maps["frame"]
+        found.append({name: concentration(maps, mask) for name, mask in masks.items()})
+    return {
+        name: (float(np.nanmean(found[0][name])), float(np.nanmean(found[1][name])))
+        for name, mask in masks.items()
+        if np.isfinite(found[0][name]).any() and np.isfinite(found[1][name]).any()
+    }
+
+
+def _area(shares: FloatArray, values: FloatArray) -> float:
+    return float(np.trapezoid(values, shares))

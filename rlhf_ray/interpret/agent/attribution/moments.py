@@ -1,0 +1,138 @@
+"""Moments: points of recorded episodes that attributions ask about, with what came before and after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhf_ray.data.arrays import Array, BoolArray, IntArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.policies.env_actions import to_policy_actions
+
+
+@dataclass(frozen=True)
+class Moments:
+    """``n`` moments. The first three are what a world model begins with; what follows is the recording's.
+
+    Attributes:
+        observations: the context, ``[n, context, …]`` float32 in the environment's units; the last one is that of the moment.
+        actions: between them, ``[n, context - 1, actions]``, one-hot or policy actions.
+        memory: the agent's before the moment's observation, ``[n, memory_size]``.
+        following: observations after it, ``[n, ahead, …]``.
+        given: actions that led to them, ``[n, ahead, actions]``.
+        rewards: of these actions, ``[n, ahead]``.
+        ended: whether the episode terminated with them, ``[n, ahead]`` float32.
+        episodes, times: row and step in the recording, ``[n]``.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    memory: Tensor
+    following: Tensor
+    given: Tensor
+    rewards: Tensor
+    ended: Tensor
+    episodes: IntArray
+    times: IntArray
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __getitem__(self, rows: Any) -> Moments:
+        if isinstance(rows, Tensor):
+            rows = rows.numpy()
+        return Moments(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+    @property
+    def frames(self) -> Array:
+        """The moments' own observations, ``[n, …]``."""
+        frames: Array = self.observations[:, -1].numpy()
+        return frames
+
+    @property
+    def ahead(self) -> int:
+        """How many steps of the recording follow."""
+        return self.given.shape[1]
+
+
+def moments_of(
+    agent: Agent, episodes: Episodes, rows: IntArray, times: IntArray, *, context: int = 1, ahead: int = 0
+) -> Moments:
+    """Cut moments out of episodes.
+
+    Args:
+        agent: the agent.
+        episodes: with observations.
+        rows: episode of each moment, ``[n]``.
+        times: its step, ``[n]``.
+        context: observations up to the moment; before an episode's start, its first observation is repeated with action 0.
+        ahead: steps after the moment; beyond an episode's end, its last observation is repeated.
+    """
+    rows, times = np.asarray(rows, np.int64), np.asarray(times, np.int64)
+    lengths = episodes.lengths[rows]
+    before = times[:, None] + np.arange(1 - context, 1)
+    after = times[:, None] + np.arange(ahead)
+    size = action_size(agent.action_space)
+    inputs = action_inputs(episodes.actions, agent.action_space)
+
+    def actions(at: IntArray, real: BoolArray) -> Tensor:
+        found = inputs[rows[:, None], np.clip(at, 0, inputs.shape[1] - 1)]
+        return torch.as_tensor(np.where(real[..., None], found, 0.0).reshape(*at.shape, size).astype(np.float32))
+
+    def observations(at: IntArray) -> Tensor:
+        return torch.as_tensor(episodes.observations[rows[:, None], at].astype(np.float32))
+
+    real = after < lengths[:, None]
+    within = np.clip(after, 0, episodes.actions.shape[1] - 1)
+    last = after == lengths[:, None] - 1
+    return Moments(
+        observations(np.maximum(before, 0)),
+        actions(before[:, :-1], before[:, :-1] >= 0),
+        torch.as_tensor(episodes.memory[rows, times].astype(np.float32)),
+        observations(np.minimum(after + 1, lengths[:, None])),
+        actions(after, real),
+        torch.as_tensor(np.where(real, episodes.rewards[rows[:, None], within], 0.0).astype(np.float32)),
+        torch.as_tensor((episodes.terminated[rows][:, None] & last).astype(np.float32)),
+        rows,
+        times,
+    )
+
+
+def draw_moments(
+    agent: Agent, episodes: Episodes, count: int, rng: np.random.Generator, *, context: int = 1, ahead: int = 0
+) -> Moments:
+    """Draw up to ``count`` different moments, whose context lies within the episode and that are followed by a step.
+
+    Raises:
+        SettingError: no episode is long enough.
+    """
+    first = context - 1
+    rows = np.repeat(np.arange(len(episodes)), np.maximum(episodes.lengths - first, 0))
+    if not len(rows):
+        raise SettingError(f"No recorded episode has {context} steps; record longer episodes.")
+    starts = np.concatenate([np.arange(first, length) for length in episodes.lengths])
+    at = np.sort(rng.permutation(len(rows))[:count])
+    return moments_of(agent, episodes, rows[at], starts[at], context=context, ahead=ahead)
+
+
+def action_size(space: gym.Space[Any]) -> int:
+    """Return the length of an action as a world model reads it."""
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.n)
+    assert space.shape is not None
+    return int(np.prod(space.shape))
+
+
+def action_inputs(actions: Array, space: gym.Space[Any]) -> Array:
+    """Convert environment actions ``[n, T, …]`` to what a world model reads, ``[n, T, actions]``: one-hot, or policy actions."""
+    if isinstance(space, gym.spaces.Discrete):
+        return np.eye(int(space.n), dtype=np.float32)[np.asarray(actions, np.int64)]
+    flat: Array = to_policy_actions(actions, space).reshape(*actions.shape[:2], action_size(space))
+    return flat

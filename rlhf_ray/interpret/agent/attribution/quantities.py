@@ -1,0 +1,168 @@
+"""Quantities: what is attributed. Each reads one number per row off a simulation, at its step ``k``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.agent import MEMORY, Agent
+from rlhf_ray.interpret.agent.bases.basis import Basis
+from rlhf_ray.interpret.agent.world_model.simulate import Simulation
+
+Read = Callable[[Agent, Simulation, int], Tensor]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that an agent or its world computes.
+
+    Attributes:
+        name: in file names and tables.
+        title: for people, with its unit.
+        read: returns it ``[n]`` at step ``k`` of a simulation.
+        ahead: steps after ``k`` that it reads.
+    """
+
+    name: str
+    title: str
+    read: Read
+    ahead: int = 0
+
+
+def value() -> Quantity:
+    """Return the critic's value."""
+    return Quantity("value", "value", lambda agent, simulation, k: simulation.values[:, k])
+
+
+def advantage(gamma: float = 0.99) -> Quantity:
+    """Return the one-step advantage ``r + gamma V' - V`` of the action taken.
+
+    Reward and end are the world model's, or the recording's.
+    """
+
+    def read(_agent: Agent, simulation: Simulation, k: int) -> Tensor:
+        goes_on = 1.0 - torch.sigmoid(simulation.ends[:, k])
+        after = gamma * goes_on * simulation.values[:, k + 1]
+        return simulation.rewards[:, k] + after - simulation.values[:, k]
+
+    return Quantity("advantage", f"advantage of the action taken (1 step, discount {gamma:g})", read, 1)
+
+
+def log_odds(space: gym.Space[Any], actions: int | Sequence[int], name: str = "") -> Quantity:
+    """Return the log-odds of an action, or of a group of actions, against the rest.
+
+    A log-probability would not do: its gradient fades where the action is nearly certain.
+
+    Args:
+        space: the action space, Discrete.
+        actions: one action, or several.
+        name: what people call it.
+
+    Raises:
+        SettingError: the actions are not Discrete, unknown, or all of them.
+    """
+    if not isinstance(space, gym.spaces.Discrete):
+        raise SettingError(f"{space} has no log-odds; use the mean of a dimension.")
+    group = [actions] if isinstance(actions, int) else sorted(set(actions))
+    rest = [i for i in range(int(space.n)) if i not in group]
+    if not group or not rest or not set(group) <= set(range(int(space.n))):
+        raise SettingError(f"The actions are {group}; use some of 0 to {int(space.n) - 1}, but not all.")
+
+    def read(_agent: Agent, simulation: Simulation, k: int) -> Tensor:
+        logits = simulation.logits[:, k]
+        return logits[:, group].logsumexp(1) - logits[:, rest].logsumexp(1)
+
+    called = name or " or ".join(f"action {i}" for i in group)
+    return Quantity(f"log_odds_{'_'.join(map(str, group))}", f"log-odds of {called}", read)
+
+
+def chosen_action(space: gym.Space[Any]) -> Quantity:
+    """Return the log-odds of each row's own most likely action against the rest. Needs Discrete actions.
+
+    Raises:
+        SettingError: the actions are not Discrete, or there is only one.
+    """
+    if not isinstance(space, gym.spaces.Discrete) or int(space.n) < 2:
+        raise SettingError(f"{space} has no log-odds; use the mean of a dimension.")
+
+    def read(_agent: Agent, simulation: Simulation, k: int) -> Tensor:
+        logits = simulation.logits[:, k]
+        best = torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1]).bool()
+        return logits[best] - logits.masked_fill(best, -torch.inf).logsumexp(1)
+
+    return Quantity("action", "log-odds of the most likely action", read)
+
+
+def action_mean(space: gym.Space[Any], dimension: int) -> Quantity:
+    """Return the mean of one dimension of a Box action, as the policy has it.
+
+    Raises:
+        SettingError: the space is not Box, or has no such dimension.
+    """
+    size = int(torch.Size(space.shape).numel()) if isinstance(space, gym.spaces.Box) else 0
+    if not 0 <= dimension < size:
+        raise SettingError(
+            f"{space} has no dimension {dimension} with a mean; use log-odds, or one of 0 to {size - 1}."
+        )
+
+    def read(_agent: Agent, simulation: Simulation, k: int) -> Tensor:
+        return simulation.logits[:, k, dimension]
+
+    return Quantity(f"mean_{dimension}", f"mean of action dimension {dimension}", read)
+
+
+def loading(basis: Basis, component: int, site: str = MEMORY) -> Quantity:
+    """Return the score of a component of a basis in the agent's memory after step ``k``, or in a layer's output.
+
+    Args:
+        basis: the basis, fitted at ``site``.
+        component: which.
+        site: `MEMORY`, or a layer's name.
+    """
+    center = torch.as_tensor(basis.center, dtype=torch.float32)
+    row = torch.as_tensor(basis.filters[component], dtype=torch.float32)
+
+    def read(agent: Agent, simulation: Simulation, k: int) -> Tensor:
+        keep = () if site == MEMORY else (site,)
+        step = agent.step(simulation.observations[:, k], simulation.memory[:, k], keep=keep)
+        values = step.memory if site == MEMORY else step.activations[site]
+        return (values.flatten(1) - center) @ row
+
+    return Quantity(f"loading_{component}", f"loading of {basis.kind} {basis.names[component]}", read)
+
+
+def predicted_reward() -> Quantity:
+    """Return the reward of the step after ``k``: the world's prediction, which depends on the agent's action there."""
+    return Quantity("reward", "reward of the next step", lambda agent, simulation, k: simulation.rewards[:, k], 1)
+
+
+def predicted_end() -> Quantity:
+    """Return the logit that the step after ``k`` terminates the episode."""
+    return Quantity("end", "end with the next step (logit)", lambda agent, simulation, k: simulation.ends[:, k], 1)
+
+
+def quantities_of(space: gym.Space[Any], action_names: Sequence[str] = ()) -> list[Quantity]:
+    """Return the quantities that every agent with these actions has: value, advantage, and each action's log-odds or mean."""
+    found = [value(), advantage()]
+    if isinstance(space, gym.spaces.Discrete):
+        if int(space.n) > 1:
+            names = list(action_names) if len(action_names) == int(space.n) else [""] * int(space.n)
+            found += [chosen_action(space), *(log_odds(space, i, name) for i, name in enumerate(names))]
+    elif isinstance(space, gym.spaces.Box):
+        found += [action_mean(space, i) for i in range(int(torch.Size(space.shape).numel()))]
+    return found
+
+
+def mean_over_steps(quantity: Quantity) -> Quantity:
+    """Return the mean of a quantity over all steps from now to ``k``."""
+
+    def read(agent: Agent, simulation: Simulation, k: int) -> Tensor:
+        return torch.stack([quantity.read(agent, simulation, step) for step in range(k + 1)]).mean(0)
+
+    return Quantity(f"mean_{quantity.name}", f"{quantity.title}, mean over the rollout", read, quantity.ahead)

@@ -1,0 +1,96 @@
+"""Effects: what an intervention or an edited level changes in what an agent does, against the same episodes without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.measure.intervals import Estimate, bootstrap
+
+CUT = "cut"
+"""Cause of an episode that was cut, or whose environment doesn't tell."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A mean before and after, and the difference with its interval: paired by episode, bootstrapped over levels."""
+
+    before: float
+    after: float
+    difference: Estimate
+
+    @classmethod
+    def of(cls, before: FloatArray, after: FloatArray, levels: Any, seed: int = 0) -> Change:
+        """Compare measurements ``[n]`` of the same episodes."""
+        return cls(float(np.mean(before)), float(np.mean(after)), bootstrap(np.subtract(after, before), levels, seed))
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The difference between two conditions on the same episodes.
+
+    Attributes:
+        episodes: number of episodes.
+        returns: true return.
+        outcomes: share of episodes by cause of ending.
+        actions: share of each Discrete action, or the mean of each element of a Box action, over an episode's steps.
+        lengths: steps.
+    """
+
+    episodes: int
+    returns: Change
+    outcomes: Mapping[str, Change]
+    actions: Mapping[str, Change]
+    lengths: Change
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures as plain numbers."""
+        return asdict(self)
+
+
+def effect(
+    before: Episodes, after: Episodes, space: gym.Space[Any], names: Sequence[str] = (), seed: int = 0
+) -> Effect:
+    """Compare the same episodes under two conditions.
+
+    Args:
+        before: episodes under the first condition.
+        after: the same under the second, row by row.
+        space: the environment's action space.
+        names: of Discrete actions.
+        seed: seeds the bootstrap.
+    """
+    levels = before.levels
+
+    def change(first: FloatArray, second: FloatArray) -> Change:
+        return Change.of(first, second, levels, seed)
+
+    causes = [np.array([cause or CUT for cause in episodes.causes]) for episodes in (before, after)]
+    acted = [action_shares(episodes, space) for episodes in (before, after)]
+    called = list(names) if len(names) == acted[0].shape[1] else [str(at) for at in range(acted[0].shape[1])]
+    return Effect(
+        len(before),
+        change(before.returns, after.returns),
+        {
+            name: change((causes[0] == name).astype(float), (causes[1] == name).astype(float))
+            for name in sorted({*causes[0], *causes[1]})
+        },
+        {name: change(acted[0][:, at], acted[1][:, at]) for at, name in enumerate(called)},
+        change(before.lengths.astype(float), after.lengths.astype(float)),
+    )
+
+
+def action_shares(episodes: Episodes, space: gym.Space[Any]) -> FloatArray:
+    """Return how often each episode took each Discrete action, or its mean action, ``[n, actions]``."""
+    acted = episodes.actions.reshape(*episodes.actions.shape[:2], -1).astype(np.float64)
+    if isinstance(space, gym.spaces.Discrete):
+        acted = (acted == np.arange(int(space.n))).astype(np.float64)
+    total = (acted * episodes.real[..., None]).sum(1)
+    shares: FloatArray = total / np.maximum(episodes.lengths, 1)[:, None]
+    return shares

@@ -1,0 +1,186 @@
+"""Step: record episodes of the agent, greedy ones and ones with random actions, with everything that goes on inside."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from rlhf_ray.data.arrays import Array, BoolArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
+from rlhf_ray.data.recordings import Recording
+from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.interpret.agent.agent import MEMORY
+from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.interpret.agent.recorded import SHARES, load_episodes, record_inside, split_of
+from rlhf_ray.interpret.agent.replay import site_of
+from rlhf_ray.interpret.reward.drawing import png
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.measure.intervals import mean_interval
+
+NAME = "recording"
+TITLE = "Recorded episodes"
+AFTER: tuple[str, ...] = ()
+
+ACTING = {"greedy": 0.4, "epsilon": 0.6}
+"""Shares of the episodes. Episodes with random actions show the world model what the agent would never do."""
+EPSILON = 0.15
+STEPS = 40_000
+BYTES = 400 * 2**20
+"""Steps to record, and bytes of observations, at effort 1: whichever is less."""
+FEWEST, LONGEST = 40, 1000
+"""Fewest episodes; steps after which an episode is cut."""
+COPIES = 32
+STATE_BYTES = 4096
+"""States are kept if they are not larger: others come back by playing the level again."""
+SHOWN = 10
+"""Frames in the picture."""
+
+
+def unsuitable(work: Work) -> str | None:
+    """Any agent can be recorded."""
+    return None
+
+
+def run(work: Work) -> Section:
+    """Record to ``work.out``, and check what was recorded."""
+    rng = work.rng(NAME)
+    batch = work.make_batch(COPIES)
+    try:
+        count = _episodes(work, batch, rng)
+        levels = rng.choice(2**31 - 1, size=count, replace=False).tolist()
+        work.told(f"recording {count} episodes")
+        record_inside(
+            work.agent,
+            batch,
+            levels,
+            work.unfinished,
+            acting=ACTING,
+            epsilon=EPSILON,
+            seed=work.seed,
+            max_steps=LONGEST,
+            keep=() if site_of(work.agent) == MEMORY else (site_of(work.agent),),
+            keep_states=_keeps_states(batch),
+        )
+        for file in sorted(work.unfinished.iterdir()):
+            shutil.move(file, work.out / file.name)
+        episodes = load_episodes(work.out, agent=work.agent, frames=False)
+        checks = [_repeats(work, batch), _remembers(work)]
+    finally:
+        batch.close()
+    greedy = np.array(Recording(work.out).policies) == "greedy"
+    return _section(work, episodes, greedy, checks)
+
+
+def _episodes(work: Work, batch: EnvBatch, rng: np.random.Generator) -> int:
+    """Return how many episodes make the steps wanted, by the length of a few."""
+    first = play(work.agent, batch, rng.integers(2**31 - 1, size=batch.n).tolist(), max_steps=LONGEST, frames=False)
+    space = batch.observation_space
+    steps = work.effort * min(
+        STEPS, BYTES / max(1, int(np.prod(space.shape or (1,))) * (space.dtype or np.dtype("f4")).itemsize)
+    )
+    return max(FEWEST, round(steps / float(first.lengths.mean())))
+
+
+def _keeps_states(batch: EnvBatch) -> bool:
+    try:
+        return len(batch.states()[0]) <= STATE_BYTES
+    except SettingError:
+        return False
+
+
+def _repeats(work: Work, batch: EnvBatch) -> Check:
+    """Play the first recorded episodes again, from their levels and actions: each frame must come back."""
+    some = load_episodes(work.out, most=batch.n)
+    rows = np.minimum(np.arange(batch.n), len(some) - 1)
+    seen, wrong = batch.reset(some.levels[rows].tolist()), 0
+    for t in range(some.actions.shape[1] + 1):
+        real = t <= some.lengths
+        wrong += int((seen[: len(some)] != some.observations[:, t])[real].any(axis=tuple(range(1, seen.ndim))).sum())
+        if t < some.actions.shape[1]:
+            seen = batch.step(some.actions[rows, t]).observations
+    says = f"{wrong} frames differ when the same levels and actions are played again: the environment is not deterministic."
+    return Check(
+        "levels and actions repeat the frames", wrong == 0, float(wrong), "0 frames differ", says if wrong else ""
+    )
+
+
+def _remembers(work: Work) -> Check:
+    """Compute the agent's memory and logits anew, along whole recorded episodes."""
+    some = load_episodes(work.out, most=COPIES)
+    memory, worst = work.agent.initial_memory(len(some)), 0.0
+    with torch.no_grad():
+        for t in range(some.actions.shape[1]):
+            real = t < some.lengths
+            step = work.agent.step(torch.as_tensor(some.observations[:, t]), memory)
+            worst = max(worst, float(np.abs(step.logits.numpy() - some.logits[:, t])[real].max(initial=0.0)))
+            memory = step.memory
+    says = f"Logits computed anew differ by up to {worst:.2g} from the recorded ones."
+    return Check("memory and logits come out again", worst < 1e-3, worst, "< 0.001", says if worst >= 1e-3 else "")
+
+
+def _section(work: Work, episodes: Episodes, greedy: BoolArray, checks: list[Check]) -> Section:
+    returns, rows = episodes.returns, []
+    values: dict[str, Any] = {}
+    for name, chosen in (("greedy", greedy), (f"{EPSILON:.0%} random actions", ~greedy)):
+        causes = Counter(_cause(episodes, i) for i in np.flatnonzero(chosen).tolist())
+        low, high = mean_interval(returns[chosen].tolist()) or (np.nan, np.nan)
+        rows.append(
+            [
+                name,
+                int(chosen.sum()),
+                int(episodes.lengths[chosen].sum()),
+                f"{returns[chosen].mean():.2f} ({low:.2f} to {high:.2f})",
+                ", ".join(f"{cause} {count / chosen.sum():.0%}" for cause, count in causes.most_common()),
+            ]
+        )
+        values["greedy" if chosen is greedy else "epsilon"] = {
+            "episodes": int(chosen.sum()),
+            "steps": int(episodes.lengths[chosen].sum()),
+            "return": float(returns[chosen].mean()),
+            "interval": [float(low), float(high)],
+            "causes": dict(causes),
+        }
+    splits = Counter(split_of(level) for level in episodes.levels)
+    held = ", ".join(f"{splits[name]} {name}" for name in SHARES)
+    statements = []
+    if greedy.any() and np.ptp(returns[greedy]) == 0 and np.ptp(episodes.lengths[greedy]) == 0:
+        says = (
+            f"All greedy episodes have the same return ({returns[greedy][0]:.4g}) and length: levels may be the same."
+        )
+        statements.append(Statement("warning", says))
+    table = Table(
+        ["actions", "episodes", "steps", "true return (95 % interval)", "ends"],
+        rows,
+        f"Recorded episodes, each on a level of its own: {held}. A level is in one split only.",
+    )
+    pictures = []
+    if is_image(work.agent.observation_space):
+        pictures.append(Picture("frames", _strip(load_episodes(work.out, most=1)), "Frames of one greedy episode."))
+    values |= {"splits": dict(splits), "agent": work.agent.digest}
+    return Section(NAME, TITLE, statements, checks, [table], pictures, values)
+
+
+def _cause(episodes: Episodes, i: int) -> str:
+    if episodes.causes[i]:
+        return episodes.causes[i]
+    return "terminated" if episodes.terminated[i] else "truncated" if episodes.truncated[i] else "cut"
+
+
+def _strip(episode: Episodes) -> bytes:
+    """Draw frames of the first episode, evenly spaced from the first to the last."""
+    length = int(episode.lengths[0])
+    at = np.unique(np.linspace(0, length, min(SHOWN, length + 1)).round().astype(int))
+    figure = Figure((1.2 * len(at), 1.5), layout="constrained")
+    for axes, t in zip(figure.subplots(1, len(at), squeeze=False)[0], at, strict=True):
+        frame: Array = episode.observations[0, t]
+        axes.imshow(frame[..., :3] if frame.shape[-1] >= 3 else frame[..., -1], cmap="gray", interpolation="nearest")
+        axes.set(xticks=[], yticks=[], title=f"step {t}")
+    return png(figure)

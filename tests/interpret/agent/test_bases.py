@@ -1,0 +1,124 @@
+"""Bases: every kind keeps the projector's contract."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent import bases
+
+ROWS, SIZE = 600, 12
+
+
+@pytest.fixture(scope="module")
+def values() -> np.ndarray:
+    """Four sources, one unit that never varies, and little noise."""
+    rng = np.random.default_rng(0)
+    sources = rng.laplace(size=(ROWS, 4))
+    mixed = sources @ rng.normal(size=(4, SIZE)) + 0.01 * rng.normal(size=(ROWS, SIZE)) + 3.0
+    mixed[:, 3] = 0.7
+    return mixed
+
+
+@pytest.fixture(scope="module")
+def labels(values: np.ndarray) -> dict[str, np.ndarray]:
+    unknown = values[:, 0] - values[:, 5]
+    unknown[::7] = np.nan
+    return {"yes": values[:, 1] > 3.0, "number": unknown, "always": np.ones(ROWS, bool), "again": values[:, 1] > 3.0}
+
+
+@pytest.mark.parametrize("kind", bases.KINDS)
+def test_projector_contract(kind, values, labels, tmp_path, monkeypatch):
+    """Upstream transformed with other scales than it had fitted with: the projector must give the fit's own sources."""
+    monkeypatch.setattr(bases.sparse, "UPDATES", 100)
+    basis = bases.fit(kind, values, 4, 0, labels)
+    again = bases.fit(kind, values, 4, 0, labels)
+    basis.save(tmp_path / "a.npz")
+    again.save(tmp_path / "b.npz")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    loaded = bases.load(tmp_path / "a.npz")
+    assert (loaded.kind, list(loaded.names), len(loaded)) == (kind, list(basis.names), len(basis))
+    np.testing.assert_allclose(loaded.transform(values), basis.sources, atol=1e-4)
+    for found in (loaded.patterns, loaded.filters, loaded.center, loaded.means, loaded.midpoints):
+        assert np.isfinite(found).all()
+    assert loaded.means == pytest.approx(basis.sources.mean(0), abs=1e-6)
+
+    scores = torch.as_tensor(basis.sources[:5]).requires_grad_()
+    weights = np.random.default_rng(1).normal(size=(5, SIZE))
+    # The inverse as torch sees it: affine, checked against `inverse` first.
+    patterns, center = torch.as_tensor(loaded.patterns), torch.as_tensor(loaded.center)
+    rebuilt = center + scores @ patterns
+    np.testing.assert_allclose(rebuilt.detach().numpy(), loaded.inverse(basis.sources[:5]), atol=1e-9)
+    (torch.as_tensor(weights) * rebuilt).sum().backward()
+    np.testing.assert_allclose(loaded.gradient(weights), scores.grad.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in bases.KINDS if kind not in ("nmf", "sparse")])
+def test_linear_bases_have_dual_vectors(kind, values, labels):
+    basis = bases.fit(kind, values, 4, 0, labels)
+    np.testing.assert_allclose(basis.filters @ basis.patterns.T, np.eye(len(basis)), atol=1e-9)
+    scores = np.random.default_rng(2).normal(size=(3, len(basis)))
+    np.testing.assert_allclose(basis.transform(basis.inverse(scores)), scores, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", bases.KINDS)
+@pytest.mark.parametrize("shape", [(1, 3), (6, 3), (5, 1)])
+def test_values_that_never_vary_give_no_nan(kind, shape):
+    constant = np.full(shape, 0.5)
+    basis = bases.fit(kind, constant, 4, 0, {"concept": np.arange(len(constant)) % 2})
+    scores = basis.transform(constant + 0.1)
+    for found in (scores, basis.inverse(scores), basis.filters, basis.means, basis.midpoints):
+        assert np.isfinite(found).all()
+
+
+def test_concepts_without_both_classes_or_held_by_others_are_left_out(values, labels):
+    for kind in bases.LABELLED:
+        assert list(bases.fit(kind, values, 9, 0, labels).names) == ["yes", "number"]
+    with pytest.raises(SettingError, match="needs labels"):
+        bases.fit("probe", values, 2)
+
+
+def test_probe_pattern_is_covariance_times_filter():
+    """A distractor that the filter subtracts is not part of the pattern (Haufe et al. 2014)."""
+    rng = np.random.default_rng(3)
+    signal, noise = rng.normal(size=(2, 4000))
+    seen = np.stack([signal + noise, noise], 1)
+    basis = bases.fit("probe", seen, 1, 0, {"signal": signal > 0})
+    assert basis.filters[0, 1] < -0.8  # the filter subtracts the noise
+    assert abs(basis.patterns[0, 1]) < 0.1 < 0.8 < basis.patterns[0, 0]  # which the signal does not change
+    assert basis.midpoints[0] == pytest.approx(0.0, abs=0.1)
+
+
+def test_mean_difference_goes_from_class_to_class():
+    rng = np.random.default_rng(4)
+    upper = rng.random(1000) < 0.2
+    values = rng.normal(size=(1000, 5)) + 3.0 * upper[:, None] * np.arange(5)
+    basis = bases.fit("mean_difference", values, 1, 0, {"upper": upper})
+    scores = basis.transform(values)[:, 0]
+    assert scores[upper].mean() - scores[~upper].mean() == pytest.approx(1.0)
+    assert basis.midpoints[0] == pytest.approx(0.5 * (scores[upper].mean() + scores[~upper].mean()))
+
+
+def test_enough_components_explain_the_share():
+    """Upstream's "above 95 %" took the index for the number: one component too few."""
+    rng = np.random.default_rng(5)
+    axes = np.linalg.qr(rng.normal(size=(400, 4)) - rng.normal(size=(400, 4)).mean(0))[0]
+    axes = np.linalg.qr(axes - axes.mean(0))[0]
+    values = axes * np.sqrt([80.0, 14.0, 4.0, 2.0])
+    spread = values.var(0) / values.var(0).sum()
+    assert spread.cumsum()[1] < 0.95 < spread.cumsum()[2]
+    assert bases.enough(values, 0.95) == 3
+    assert bases.enough(values, 1.0) == 4
+    assert bases.enough(np.ones((3, 2))) == 1
+
+
+def test_damaged_and_missing_bases_say_so_in_one_line(tmp_path):
+    (tmp_path / "bad.npz").write_bytes(b"no zip")
+    with pytest.raises(SettingError, match="can't be read"):
+        bases.load(tmp_path / "bad.npz")
+    with pytest.raises(SettingError, match="There is no basis at"):
+        bases.load(tmp_path / "none.npz")
+    with pytest.raises(SettingError, match="no basis of kind 'tsne'"):
+        bases.fit("tsne", np.ones((3, 2)), 1)

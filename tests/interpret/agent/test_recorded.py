@@ -1,0 +1,270 @@
+"""Recordings of what goes on inside an agent: nothing is lost, nothing is mixed up, and any part is read fast."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.data import recordings
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.recordings import FORMAT, Recording, RecordingWriter, load_transitions
+from rlhf_ray.envs.gym_batch import GymBatch
+from rlhf_ray.interpret.agent.agent import NetworkAgent
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.recorded import SHARES, Windows, load_episodes, record_inside, split_of, windows
+from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+
+POLE, PENDULUM = "CartPole-v1", "Pendulum-v1"
+
+
+def agent_of(batch: GymBatch, memory: Any = "gru", seed: int = 0) -> NetworkAgent:
+    torch.manual_seed(seed)
+    spaces = batch.observation_space, batch.action_space
+    network = ActorCriticNetwork(*spaces, PolicyShape(hidden=(8,), memory=memory, memory_units=6))
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return NetworkAgent(network, *spaces)
+
+
+@pytest.fixture(scope="module")
+def pole() -> GymBatch:
+    return GymBatch(POLE, 4)
+
+
+@pytest.fixture
+def recorded(pole: GymBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """40 episodes, half of them with random actions, in several chunks."""
+    monkeypatch.setattr(recordings, "CHUNK_STEPS", 100)
+    acting = {"greedy": 0.5, "epsilon": 0.5}
+    record_inside(agent_of(pole), pole, range(40), tmp_path / "r", acting=acting, epsilon=0.3, keep_states=True)
+    return tmp_path / "r"
+
+
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("name", [POLE, PENDULUM])
+def test_every_agent_is_recorded_with_what_it_computed(name: str, memory: str, tmp_path: Path) -> None:
+    batch = GymBatch(name, 2)
+    agent = agent_of(batch, memory)
+    layer = agent.layers[0]
+    record_inside(agent, batch, [3, 4, 5], tmp_path / "r", max_steps=9, keep=[layer])
+    episodes = load_episodes(tmp_path / "r", agent=agent)
+    assert episodes.memory.shape == (3, int(episodes.lengths.max()) + 1, agent.memory_size)
+    carried = agent.initial_memory(3)
+    for t in range(int(episodes.lengths.max())):
+        alive = t < episodes.lengths
+        np.testing.assert_allclose(episodes.memory[alive, t], carried[alive], atol=1e-6)
+        step = agent.step(
+            torch.as_tensor(episodes.observations[:, t]), torch.as_tensor(episodes.memory[:, t]), keep=[layer]
+        )
+        for kept, computed in (
+            (episodes.logits, step.logits),
+            (episodes.values, step.value),
+            (episodes.activations[layer], step.activations[layer]),
+        ):
+            np.testing.assert_allclose(kept[alive, t], computed[alive], atol=1e-5)
+        carried = step.memory
+    for i, length in enumerate(episodes.lengths):  # the final row holds the memory after the last step
+        last = slice(length - 1, length)
+        step = agent.step(torch.as_tensor(episodes.observations[i, last]), torch.as_tensor(episodes.memory[i, last]))
+        np.testing.assert_allclose(episodes.memory[i, length], step.memory[0], atol=1e-6)
+    batch.close()
+
+
+def test_no_frame_is_lost_and_rewards_are_raw(recorded: Path, pole: GymBatch) -> None:
+    """The recording that this one replaces drops the first frame of each episode, and keeps normalised rewards only."""
+    episodes = load_episodes(recorded)
+    assert len(Recording(recorded)) == episodes.lengths.sum() == episodes.returns.sum()  # CartPole pays 1 per step
+    env = gym.make(POLE)
+    for i, (level, length) in enumerate(zip(episodes.levels, episodes.lengths, strict=True)):
+        seen = [env.reset(seed=int(level))[0]]
+        for action in episodes.actions[i, :length]:
+            observation, _, terminated, truncated, _ = env.step(action)
+            seen.append(observation)
+        np.testing.assert_array_equal(episodes.observations[i, : length + 1], seen)
+        assert (terminated, truncated) == (episodes.terminated[i], episodes.truncated[i])
+    steps = load_transitions(recorded)
+    assert set(steps.columns["policy"].tolist()) == {"greedy", "epsilon"}
+    assert steps.columns["normalised_reward"].std() > 0
+    assert (steps.rewards == 1).all()
+
+
+def test_a_state_blob_gives_the_observation_and_the_rest_of_the_episode(recorded: Path) -> None:
+    episodes = load_episodes(recorded, most=4)
+    batch = GymBatch(POLE, 4)
+    at = episodes.lengths // 2
+    seen = batch.restore([episodes.env_states[i][t] for i, t in enumerate(at)])
+    for k in range(int((episodes.lengths - at).min()) + 1):
+        np.testing.assert_array_equal(seen, episodes.observations[np.arange(4), at + k])
+        if k < int((episodes.lengths - at).min()):
+            seen = batch.step(episodes.actions[np.arange(4), at + k]).observations
+    batch.close()
+
+
+def test_a_level_is_in_one_split(recorded: Path) -> None:
+    parts = {name: set(load_episodes(recorded, split=name).levels.tolist()) for name in SHARES}  # type: ignore[arg-type]
+    assert sum(map(len, parts.values())) == 40
+    assert set.union(*parts.values()) == set(range(40))
+    counts = np.array([sum(split_of(level) == name for level in range(20_000)) for name in SHARES]) / 20_000
+    np.testing.assert_allclose(counts, list(SHARES.values()), atol=0.01)
+    for name, levels in parts.items():
+        found = Windows(recorded, 5, split=name)  # type: ignore[arg-type]
+        assert set(found[range(len(found))].levels.tolist()) == levels
+
+
+def test_another_agents_recording_is_refused(recorded: Path, pole: GymBatch, tmp_path: Path) -> None:
+    other = agent_of(pole, seed=1)
+    with pytest.raises(SettingError, match=r"not of agent \([0-9a-f]{16}\)") as raised:
+        load_episodes(recorded, agent=other)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(SettingError, match="a recording with agent="):
+        record_inside(
+            other, pole, range(40), recorded, acting={"greedy": 0.5, "epsilon": 0.5}, epsilon=0.3, keep_states=True
+        )
+    for broken in (
+        lambda: load_episodes(recorded, split="held out"),  # type: ignore[arg-type]
+        lambda: record_inside(other, pole, [], tmp_path / "x"),
+        lambda: record_inside(other, pole, [1], tmp_path / "x", acting={"policy": 1.0}),
+        lambda: Windows(recorded, 1),
+    ):
+        with pytest.raises(SettingError):
+            broken()
+
+
+def test_an_interrupted_recording_continues_to_the_same_bytes(recorded: Path, pole: GymBatch, tmp_path: Path) -> None:
+    class StoppedError(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        if done in (7, 23):
+            raise StoppedError
+
+    def again(watch: Any) -> Recording:
+        acting = {"greedy": 0.5, "epsilon": 0.5}
+        return record_inside(
+            agent_of(pole), pole, range(40), tmp_path / "b", acting=acting, epsilon=0.3, keep_states=True, watch=watch
+        )
+
+    with pytest.raises(StoppedError):
+        again(stop)
+    lost = 7 - len(Recording(tmp_path / "b").lengths)
+    assert lost <= 4 + 100 // 9  # a chunk
+    assert again(lambda done, total: None).complete
+    assert {each.name: each.read_bytes() for each in (tmp_path / "b").iterdir()} == {
+        each.name: each.read_bytes() for each in recorded.iterdir()
+    }
+
+
+def test_windows_are_parts_of_episodes(recorded: Path) -> None:
+    episodes = load_episodes(recorded)
+    length = int(np.sort(episodes.lengths)[20])
+    source = Windows(recorded, length)
+    every = source[range(len(source))]
+    assert len(every) == np.maximum(1, episodes.lengths + 2 - length).sum()
+    which = {level: i for i, level in enumerate(episodes.levels.tolist())}
+    ends = 0
+    for i, count in enumerate(every.lengths):
+        episode = which[every.levels[i]]
+        (start,) = [
+            s
+            for s in range(episodes.lengths[episode] + 1)
+            if np.array_equal(every.observations[i, 0], episodes.observations[episode, s])
+        ]
+        for name, extra in (
+            ("observations", 1),
+            ("memory", 1),
+            ("actions", 0),
+            ("rewards", 0),
+            ("logits", 0),
+            ("values", 0),
+        ):
+            ours, theirs = getattr(every, name)[i], getattr(episodes, name)[episode]
+            np.testing.assert_array_equal(ours[: count + extra], theirs[start : start + count + extra])
+            assert not ours[count + extra :].any()  # nothing of the next episode
+        assert every.terminated[i] == (episodes.terminated[episode] and start + count == episodes.lengths[episode])
+        ends += every.terminated[i]
+    assert ends == episodes.terminated.sum()
+    drawn = [next(windows(recorded, 8, np.random.default_rng(seed), batch=16)) for seed in (1, 1, 2)]
+    assert np.array_equal(drawn[0].observations, drawn[1].observations)
+    assert not np.array_equal(drawn[0].observations, drawn[2].observations)
+
+
+def test_windows_are_ten_times_faster_than_csv_and_npy(tmp_path: Path) -> None:
+    space = gym.spaces.Box(0, 255, (32, 32, 3), np.uint8)
+    batch = GymBatch(POLE, 1)
+    agent = agent_of(batch)
+    record_inside(agent, batch, range(3), tmp_path / "small")
+    rng = np.random.default_rng(0)
+    writer = RecordingWriter(tmp_path / "r", space, batch.action_space, Recording(tmp_path / "small").about)
+    steps = 300
+    for number, episode in enumerate(Recording(tmp_path / "small")):
+        long = {
+            name: np.resize(values, (steps + (name == "memory"), *values.shape[1:]))
+            for name, values in episode.inside.items()
+        }
+        frames = rng.integers(255, size=(steps + 1, 32, 32, 3), dtype=np.uint8)
+        trajectory = episode.trajectory.__class__(frames, np.zeros(steps, np.int64), np.ones(steps), True)
+        writer.add(episode.__class__(trajectory, level_seed=number, inside=long))
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        np.save(folder / "ob.npy", frames)
+        np.save(folder / "hx.npy", long["memory"])
+        np.save(folder / "lp.npy", long["logits"])
+        with (folder / "steps.csv").open("w") as file:
+            csv.writer(file).writerows([[number, t, 1.0, 0.0, 0] for t in range(steps)])
+    writer.finish()
+
+    def parse(number: int, start: int, length: int) -> None:
+        with (tmp_path / str(number) / "steps.csv").open() as file:
+            rows = [list(map(float, row)) for row in csv.reader(file)][start : start + length]
+        parts = [np.load(tmp_path / str(number) / f"{name}.npy")[start : start + length] for name in ("ob", "hx", "lp")]
+        assert len(rows) == len(parts[0]) == length
+
+    source = Windows(tmp_path / "r", 20)
+    chosen = rng.integers(len(source), size=(30, 24))
+    source[chosen[0]]
+    ours = min(_seconds(lambda: [source[each] for each in chosen]) for _ in range(3)) / chosen.size
+    theirs = min(_seconds(lambda: [parse(i % 3, 9 * i, 20) for i in range(24)]) for _ in range(3)) / 24
+    assert theirs > 10 * ours, (theirs, ours)
+    batch.close()
+
+
+def _seconds(call: Any) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def test_recordings_of_earlier_versions_still_open(recorded: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    episodes = list(Recording(recorded))
+    spaces = Recording(recorded).observation_space, Recording(recorded).action_space
+    writer = RecordingWriter(old, *spaces, {"environment": POLE, "policies": ["random"]})
+    for each in episodes[:5]:
+        writer.add(type(each)(each.trajectory, each.truncated, "random", each.level_seed))
+    writer.finish()
+    manifest = json.loads((old / "manifest.json").read_text())
+    assert manifest["format"] == FORMAT
+    for chunk in manifest["chunks"]:
+        del chunk["levels"]  # which earlier versions didn't write
+    (old / "manifest.json").write_text(json.dumps(manifest))
+    assert len(load_transitions(old)) == sum(len(each.trajectory) for each in episodes[:5])
+    assert [each.level_seed for each in Recording(old)] == [each.level_seed for each in episodes[:5]]
+    with pytest.raises(SettingError, match="does not hold what goes on inside an agent"):
+        load_episodes(old)
+    shutil.rmtree(old)
+
+
+def test_without_frames_nothing_else_changes(recorded: Path) -> None:
+    whole, light = load_episodes(recorded), load_episodes(recorded, frames=False, most=10)
+    assert isinstance(light, Episodes)
+    assert light.observations.shape == (10, int(light.lengths.max()) + 1, 0)
+    np.testing.assert_array_equal(light.logits, whole.logits[:10, : light.logits.shape[1]])
