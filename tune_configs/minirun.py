@@ -1,6 +1,6 @@
-"""MiniRun: run to the coin over saws and pits, with a memory for the jump; 400 comparisons, 300,000 environment steps.
+"""MiniRun: run to the coin over saws and pits, with a memory for the jump; 400 comparisons, 250,000 environment steps.
 
-An expert for `rlhf-ray interpret agent`: `rlhf-ray train minirun --true-reward --total-env-steps 250000`.
+An expert for `rlhf-ray interpret agent`: `rlhf-ray train minirun --true-reward`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rlhf_ray.settings import (
 
 experiment = Experiment(
     environment="rlhf_ray/MiniRun-v0",
-    total_env_steps=300_000,
+    total_env_steps=250_000,
     # The coin is the only reward and ends the episode, and random agents rarely live longer than ten steps. So fragments are short,
     # and many: few contain a coin, and two without one are a tie.
     fragments=FragmentSettings(length=5, initial_env_steps=12_000, pool=2_000),
