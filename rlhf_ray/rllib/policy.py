@@ -59,15 +59,18 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
         return {MEMORY: torch.zeros(self.network.memory_size), BEGUN: torch.zeros(1)}
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        if not self.network.memory_size:
-            return {Columns.ACTION_DIST_INPUTS: self.network.distribution(self._encode(batch[Columns.OBS]))}
-        read, memory = self._remember(batch)
-        state = {MEMORY: memory, BEGUN: torch.ones_like(memory[:, :1])}
-        return {Columns.ACTION_DIST_INPUTS: self.network.distribution(read), Columns.STATE_OUT: state}
+        outputs = self._forward_train(batch)
+        del outputs[Columns.EMBEDDINGS]  # env runners would store them
+        return outputs
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        read = self._remember(batch)[0] if self.network.memory_size else self._encode(batch[Columns.OBS])
-        return {Columns.ACTION_DIST_INPUTS: self.network.distribution(read), Columns.EMBEDDINGS: read}
+        outputs: dict[str, Any] = {}
+        if self.network.memory_size:
+            read, memory = self._remember(batch)
+            outputs[Columns.STATE_OUT] = {MEMORY: memory, BEGUN: torch.ones_like(memory[:, :1])}
+        else:
+            read = self._encode(batch[Columns.OBS])
+        return outputs | {Columns.ACTION_DIST_INPUTS: self.network.distribution(read), Columns.EMBEDDINGS: read}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
         """Compute the value of each observation, ``[batch]``, or ``[batch, steps]`` with memory.
