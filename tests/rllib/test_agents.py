@@ -61,7 +61,7 @@ def test_an_agent_does_what_its_policy_does(kind: str, actions: str) -> None:
     made = module(kind, ACTIONS[actions])
     policy, agent = CollectorPolicy(made), agent_of(made)
     assert type(agent) is (ModuleAgent if "rllib" in kind else NetworkAgent)
-    observations = np.random.default_rng(0).uniform(-1, 1, (6, 4, 3)).astype(np.float32)
+    observations = np.random.default_rng(0).uniform(-5, 5, (6, 4, 3)).astype(np.float32)
     expected = np.stack([policy.best(seen) for seen in observations])
     np.testing.assert_allclose(actions_of(agent, observations), expected, rtol=1e-5, atol=1e-6)
     assert len(np.unique(expected)) > 1
