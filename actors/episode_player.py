@@ -19,6 +19,14 @@ from rlhf_ray.data.seeds import generator
 class BestPolicy(Protocol):
     """The interface of a policy that the player needs."""
 
+    def begin(self) -> BestPolicy:
+        """Return the policy at the start of an episode, without a memory of another one."""
+        ...
+
+    def see(self, observation: Array) -> None:
+        """Remember one observation, for which the policy doesn't choose the action."""
+        ...
+
     def best(self, observations: Array) -> Array:
         """Return the deterministic action for each of ``n`` observations."""
         ...
@@ -66,25 +74,31 @@ class EpisodePlayer:
             level = int(info.get("level_seed", seed)) if step == 0 else level
             states.append(self._state(info))
 
-        rolled = rollout(self.env, self._act(policy, rng), seed=seed, hear=hear)
+        acting = None if self._policy is None else self._policy.begin()
+        rolled = rollout(self.env, self._act(policy, rng, acting), seed=seed, hear=hear)
         truncated = rolled.ended and not rolled.trajectory.terminated
         return RecordedEpisode(rolled.trajectory, truncated, policy, level, _stacked(states))
 
-    def _act(self, policy: str, rng: np.random.Generator) -> Act:
+    def _act(self, policy: str, rng: np.random.Generator, acting: BestPolicy | None) -> Act:
         if policy == "random":
             return lambda observation: self.env.action_space.sample()
         if policy == "epsilon":
-            follow = self._act("expert" if self._policy is None else "policy", rng)
-            return lambda observation: (
-                self.env.action_space.sample() if rng.random() < self._epsilon else follow(observation)
-            )
+            follow = self._act("expert" if acting is None else "policy", rng, acting)
+
+            def act(observation: Array) -> Any:
+                if rng.random() >= self._epsilon:
+                    return follow(observation)
+                if acting is not None:
+                    acting.see(observation)
+                return self.env.action_space.sample()
+
+            return act
         if policy == "expert":
             expert = self.env.unwrapped.expert  # type: ignore[attr-defined]
             return lambda observation: expert(rng)
         assert policy == "policy", policy
-        assert self._policy is not None, "there is no policy"
-        best = self._policy.best
-        return lambda observation: best(observation[None])[0]
+        assert acting is not None, "there is no policy"
+        return lambda observation: acting.best(observation[None])[0]
 
     def _state(self, info: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the environment says about its state: the plain numbers of its info, and its ``describe()``."""

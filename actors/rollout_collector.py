@@ -25,6 +25,14 @@ sustained actions (MountainCar, Acrobot) then make progress in most episodes; wi
 class Policy(Protocol):
     """The interface of a policy that the collector needs."""
 
+    def begin(self, after: Any = None) -> Policy:
+        """Return the policy at the start of an episode, or with the memory that ``after``, another such policy, has of one."""
+        ...
+
+    def see(self, observation: Array) -> None:
+        """Remember one observation, for which the policy doesn't choose the action."""
+        ...
+
     def act(self, observation: Array, rng: np.random.Generator) -> Any:
         """Sample an action for the environment from the policy, for one observation."""
         ...
@@ -57,6 +65,8 @@ class RolloutCollector:
         self.env = make_env()
         self._left: Rollout | None = None
         """The rollout whose episode has not ended, if any."""
+        self._acting: Policy | None = None
+        """The policy in the newest episode, with its memory of it; None for random actions only."""
 
     def collect(
         self,
@@ -202,7 +212,8 @@ class RolloutCollector:
     ) -> Rollout:
         """Take at most ``steps`` steps of one episode, from its start or continuing ``after``."""
         seed = int(rng.integers(2**31)) if after is None else None
-        act = self._act(policy, rng, random_share, hold)
+        self._acting = None if policy is None else policy.begin(None if after is None else self._acting)
+        act = self._act(self._acting, rng, random_share, hold)
         rolled = rollout(self.env, act, steps=steps, seed=seed, after=after, see=see)
         self._left = None if rolled.ended else rolled
         return rolled
@@ -215,11 +226,13 @@ class RolloutCollector:
             nonlocal held, action
             if held > 0:
                 held -= 1
-            elif policy is None or rng.random() < random_share:
+            elif policy is not None and rng.random() >= random_share:
+                return policy.act(observation, rng)
+            else:
                 action = self.env.action_space.sample()
                 held = 0 if hold == 1 else int(rng.geometric(1 / hold)) - 1
-            else:
-                action = policy.act(observation, rng)
+            if policy is not None:
+                policy.see(observation)
             return action
 
         return act

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -52,6 +51,7 @@ def agent_command(words: list[str]) -> None:
     import torch
 
     from rlhf_ray.data.places import in_job, run_path
+    from rlhf_ray.interpret.agent.agent import NetworkAgent
     from rlhf_ray.interpret.agent.report import write_agent_report
     from rlhf_ray.interpret.agent.runner import Chain, run_chain, with_needed
     from rlhf_ray.interpret.agent.steps import NAMES
@@ -75,7 +75,7 @@ def agent_command(words: list[str]) -> None:
             sections = run_chain(
                 chain,
                 names,
-                submit=pool.submit if _travels(agent) else None,
+                submit=pool.submit if isinstance(agent, NetworkAgent) else None,  # functions may not travel
                 mapper=map_over_ray if in_job() else map,
                 told=lambda name, kept: bar.show(next(done), f"{name} (kept)" if kept else name),
             )
@@ -113,15 +113,6 @@ def _subject(command: InterpretAgent) -> tuple[Agent, str, Path]:
     policy, iteration = newest_policy(folder)
     agent = agent_of(policy, name=f"{folder.path.name}, iteration {iteration}")
     return agent, command.environment or folder.experiment().environment, folder.path / "interpret" / "agent"
-
-
-def _travels(agent: Agent) -> bool:
-    """Return whether the agent can be handed to other processes; an agent of lambdas can't."""
-    try:
-        pickle.dumps(agent)
-    except Exception:
-        return False
-    return True
 
 
 def _say(verdict: AgentVerdict, page: Path) -> None:

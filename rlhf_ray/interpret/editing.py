@@ -127,7 +127,9 @@ def verify(
     rewards, given = reward.of(data), edited.of(data)
     spread = float(rewards.std())
     random = []
-    for other in _random_directions(values, unit, rng, count):
+    # The mean at each position, not of all, so that the spread is over steps.
+    rows = np.moveaxis(values - values.mean(0), 1, -1).reshape(-1, values.shape[1])
+    for other in random_directions(rows, unit, rng, count):
         random.append(_change(rewards, without(reward, layer, other, data).of(data), spread))
     constant = min(spread, float(given.std())) < 1e-9
     return Edit(
@@ -145,10 +147,12 @@ def _change(before: FloatArray, after: FloatArray, spread: float) -> float:
     return float(np.sqrt(np.mean((after - before) ** 2)) / spread) if spread > 1e-9 else 0.0
 
 
-def _random_directions(values: Array, unit: FloatArray, rng: np.random.Generator, count: int) -> list[FloatArray]:
-    """Draw directions with the variance of ``unit``: random weights of the principal axes, tilted until the variance fits."""
-    rows = np.moveaxis(values, 1, -1)
-    rows = (rows - rows.mean(0)).reshape(-1, values.shape[1]).astype(np.float64)
+def random_directions(rows: FloatArray, unit: FloatArray, rng: np.random.Generator, count: int) -> list[FloatArray]:
+    """Draw unit vectors ``[size]`` along which ``rows`` ``[n, size]`` vary as much as along ``unit``.
+
+    They are random weights of the principal axes, tilted until the variance fits.
+    """
+    rows = (rows - rows.mean(0)).astype(np.float64)
     variances, axes = np.linalg.eigh(rows.T @ rows / len(rows))
     wanted = float(((rows @ unit) ** 2).mean())
     relative = np.maximum(variances, 0.0) / max(float(variances[-1]), 1e-12) + 1e-9

@@ -13,8 +13,8 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from rlhf_ray import envs
 from rlhf_ray.data.arrays import Array, FloatArray
 
-ActBest = Callable[[Array], Array]
-"""Maps observations ``[n, …]`` to actions ``[n, …]``."""
+ActBest = Callable[[Array, Array], Array]
+"""Maps observations ``[n, …]``, and whether each is the first of an episode, ``[n]`` bool, to actions ``[n, …]``."""
 
 SEED_OFFSET = 1_000_000
 """Keeps the seeds of evaluation episodes apart from those of training."""
@@ -115,12 +115,13 @@ def play(
         np.ones(env.num_envs, dtype=bool),
         np.zeros(env.num_envs, dtype=int),
     )
+    first = np.ones(env.num_envs, dtype=bool)
     while (played < quota).any():
-        actions = np.asarray(env.action_space.sample() if act is None else act(observations))
+        actions = np.asarray(env.action_space.sample() if act is None else act(observations, first))
         see(actions[begun & (played < quota)])
         observations, rewards, terminated, truncated, _ = env.step(actions)
         running = np.where(begun, running + rewards, 0.0)  # the step after an episode's end resets it and has no reward
-        begun = ~(terminated | truncated)
+        first, begun = ~begun, ~(terminated | truncated)
         for i in np.flatnonzero(~begun & (played < quota)):
             returns.append(float(running[i]))
             played[i] += 1

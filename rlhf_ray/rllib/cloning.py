@@ -89,8 +89,9 @@ def clone(
             (-log_likelihood(batch).mean()).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             taken += 1
-            if hasattr(module, "log_std"):
-                module.log_std.data.clamp_(min=LEAST_LOG_STD)
+            for name, parameter in module.named_parameters():
+                if name.rpartition(".")[2] == "log_std":
+                    parameter.data.clamp_(min=LEAST_LOG_STD)
     return CloningReport(len(actions), before, mean(), taken)
 
 

@@ -3,11 +3,10 @@
 Cobbe et al. 2020 ("Leveraging Procedural Generation", appendix D) and the train-procgen code. RLlib 2.60's PPO follows them in:
 epochs and minibatches, generalised advantage estimation, advantages normalised over the whole batch, the clipped ratio, the entropy
 bonus, the global gradient norm, and the linear decay of the learning rate. This module adds what RLlib lacks: rewards divided by
-the running deviation of the discounted return (`ReturnScaled`) and Adam's epsilon of 1e-5.
+the running deviation of the discounted return (`ReturnScaled`), the clipped value loss, and Adam's epsilon of 1e-5.
 
 Not as published:
 
-* The value loss is not clipped. RLlib's ``vf_clip_param`` limits the squared error itself, which is something else; it is off.
 * Levels are unlimited unless the environment limits them; published "hard" runs use 500 or 100,000 levels.
 * The statistics of `ReturnScaled` start anew in a resumed run, as RLlib's checkpoints omit those of learner connectors.
 * A resumed run starts new episodes, so it is not bit for bit the uninterrupted one.
@@ -20,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
+from ray.rllib.evaluation.postprocessing import Postprocessing
 
-from rlhf_ray.reward.optimizers import Adam
+from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.reference import ReferencePPOConfig
 
 CLIP = 10.0
@@ -46,14 +45,25 @@ class ExpertPPOConfig(ReferencePPOConfig):
         return pipeline
 
 
-class ExpertLearner(PPOTorchLearner):  # type: ignore[misc]
-    """RLlib's PPO learner with Adam's epsilon of the published code."""
+class ExpertLearner(PPOLearner):
+    """RLlib's PPO learner with Adam's epsilon and the clipped value loss of the published code."""
 
-    def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Register the optimiser (called by RLlib)."""
-        params = self.get_parameters(self._module[module_id])
-        optimizer = Adam(params, eps=1e-5)
-        self.register_optimizer(module_id=module_id, optimizer=optimizer, params=params, lr_or_lr_schedule=config.lr)
+    adam_epsilon = 1e-5
+
+    def compute_loss_for_module(
+        self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> Any:
+        """Compute the loss (called by RLlib).
+
+        Two squared errors compete: the value's, and that of the value limited to the clipping range around the one before the
+        update. The larger one counts.
+        """
+        loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+        values = self.module[module_id].unwrapped().compute_values(batch, embeddings=fwd_out[Columns.EMBEDDINGS])
+        before, targets = batch[Columns.VF_PREDS], batch[Postprocessing.VALUE_TARGETS]
+        limited = before + (values - before).clamp(-config.clip_param, config.clip_param)
+        more = ((limited - targets) ** 2 - (values - targets) ** 2).clamp_min(0.0)
+        return loss + config.vf_loss_coeff * more[batch[Columns.LOSS_MASK]].mean()
 
 
 class ReturnScaled(ConnectorV2):  # type: ignore[misc]
@@ -78,19 +88,19 @@ class ReturnScaled(ConnectorV2):  # type: ignore[misc]
         columns = batch[DEFAULT_MODULE_ID]
         rewards, real = columns[Columns.REWARDS], columns[Columns.LOSS_MASK]
         unfinished: dict[str, float] = {}
-        rows = rewards.cpu().numpy()
-        mask = real.cpu().numpy()
-        first = 0
+        rows = rewards[real].cpu().numpy()  # of all episodes, one after the other; without padding
+        end = 0
         for episode in episodes:
-            # RLlib has added one masked row to each episode.
-            steps = rows[first : first + len(episode)][mask[first : first + len(episode)]]
-            first += len(episode)
-            ret, returns = self._returns.get(episode.id_, 0.0), np.empty(len(steps))
-            for i, reward in enumerate(steps.tolist()):
+            name = episode.id_.rpartition("_")[0]  # RLlib has numbered the pieces of episodes
+            begin, end = end, end + len(episode) - 1  # and added one masked step to each
+            ret, returns = self._returns.get(name, 0.0), np.empty(end - begin)
+            for i, reward in enumerate(rows[begin:end].tolist()):
                 returns[i] = ret = self._gamma * ret + reward
             self._add(returns)
-            if not episode.is_done:
-                unfinished[episode.id_] = ret
+            if (
+                not episode.is_terminated
+            ):  # RLlib has made each piece truncated that is not; a truncated episode's id won't return
+                unfinished[name] = ret
         self._returns = unfinished
         std = max(self._squares / max(self._count, 1.0), 1e-8) ** 0.5
         columns[Columns.REWARDS] = torch.where(real, (rewards / std).clamp(-CLIP, CLIP), 0.0).float()

@@ -109,4 +109,5 @@ class LearnedReward(ConnectorV2):  # type: ignore[misc]
         columns[Columns.REWARDS] = learned
         if not self.keep_next_observations:
             del columns[Columns.NEXT_OBS]  # no longer needed; minibatches would carry them along
+            columns.pop(Columns.NEXT_STATE_IN, None)
         return batch

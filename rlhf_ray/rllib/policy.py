@@ -1,16 +1,15 @@
-"""Policy networks: actor and critic in one RLModule, for vectors and uint8 images."""
+"""Policies as RLModules: ours, an `ActorCriticNetwork`; and any other that RLlib can train, seen from outside of RLlib."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import math
 from dataclasses import dataclass, fields
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
+import tree  # type: ignore[import-untyped]
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical, TorchDiagGaussian
@@ -18,84 +17,103 @@ from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.images import is_image
 from rlhf_ray.policies.env_actions import to_env_actions
-from rlhf_ray.settings import PolicyNetwork, PPOSettings
+from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
+from rlhf_ray.settings import PPOSettings
+
+MEMORY, BEGUN = "memory", "begun"
+"""The state of an `ActorCritic` with memory: the vector, and 1 from an episode's first step on (0 before)."""
+
+CHUNK = 4096
+"""Steps per forward pass without gradients; more images at once need much memory."""
 
 
 class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
-    """Actor and critic.
+    """An `ActorCriticNetwork` as an RLModule. The names of its weights are the network's.
 
-    Vectors: two separate tanh networks; observations with finite bounds are scaled to [-1, 1]. Images: one shared
-    convolutional encoder, which divides by 255 itself, so that images stay uint8 up to here. Weights are orthogonal, with a
-    small last layer of the policy (Andrychowicz et al. 2021, "What matters in on-policy RL"); the encoder of impala has Glorot's
-    uniform weights and zero biases, as in the published Procgen agents.
-
-    ``model_config`` holds ``network``, ``hidden`` and ``initial_log_std`` of `PPOSettings`.
+    ``model_config`` holds the fields of `PolicyShape`, and ``max_seq_len`` with memory. Then batches have a time dimension, and the
+    state of an environment is its memory and whether its episode has ``begun``. If it has not, the network's own first memory takes
+    the place of the state's, so that rollouts, losses and values always use its newest one, and it gets a gradient.
     """
 
     def setup(self) -> None:
-        """Build the networks (called by RLlib)."""
-        config = self.model_config
-        hidden: tuple[int, ...] = tuple(config["hidden"])
-        self.image = is_image(self.observation_space)
-        network: PolicyNetwork = config["network"]
-        if network == "auto":
-            network = "nature" if self.image else "mlp"
-        if (network == "mlp") == self.image:
-            raise SettingError(
-                f"ppo.network is {network!r}, but the observations are {self.observation_space}: use 'mlp' for vectors, "
-                "'nature' or 'impala' for uint8 images, or 'auto'."
-            )
-        self.discrete = isinstance(self.action_space, gym.spaces.Discrete)
-        outputs = int(self.action_space.n) if self.discrete else int(np.prod(self.action_space.shape))
-        if not self.discrete:
-            self.log_std = nn.Parameter(torch.full((outputs,), float(config["initial_log_std"])))
-        if self.image:
-            self.encoder, size = _image_encoder(network, self.observation_space.shape)
-            self.actor: nn.Module = _linear(size, outputs, 0.01)
-            self.critic: nn.Module = _linear(size, 1, 1.0)
-        else:
-            space = self.observation_space
-            bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.high > space.low)
-            low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
-            middle, scale = (low + high) / 2.0, (high - low) / 2.0
-            self.register_buffer("middle", torch.as_tensor(middle, dtype=torch.float32), persistent=False)
-            self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
-            size = int(np.prod(space.shape))
-            self.actor = _mlp(size, hidden, outputs, 0.01)
-            self.critic = _mlp(size, hidden, 1, 1.0)
+        """Build the network (called by RLlib)."""
+        given = {
+            field.name: self.model_config[field.name]
+            for field in fields(PolicyShape)
+            if field.name in self.model_config
+        }
+        shape = PolicyShape(**{**given, "hidden": tuple(given["hidden"])})
+        self.network = ActorCriticNetwork(self.observation_space, self.action_space, shape)
+        self.register_state_dict_post_hook(_without_prefix)
+        self.register_load_state_dict_pre_hook(_with_prefix)
+
+    def get_initial_state(self) -> dict[str, Tensor]:
+        """Return the state of one environment before its first episode; empty without memory."""
+        if not self.network.memory_size:
+            return {}
+        return {MEMORY: torch.zeros(self.network.memory_size), BEGUN: torch.zeros(1)}
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        embeddings = self._embed(batch[Columns.OBS])
-        return {Columns.ACTION_DIST_INPUTS: self._distribution(embeddings)}
+        if not self.network.memory_size:
+            return {Columns.ACTION_DIST_INPUTS: self.network.distribution(self._encode(batch[Columns.OBS]))}
+        read, memory = self._remember(batch)
+        state = {MEMORY: memory, BEGUN: torch.ones_like(memory[:, :1])}
+        return {Columns.ACTION_DIST_INPUTS: self.network.distribution(read), Columns.STATE_OUT: state}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        embeddings = self._embed(batch[Columns.OBS])
-        return {Columns.ACTION_DIST_INPUTS: self._distribution(embeddings), Columns.EMBEDDINGS: embeddings}
+        read = self._remember(batch)[0] if self.network.memory_size else self._encode(batch[Columns.OBS])
+        return {Columns.ACTION_DIST_INPUTS: self.network.distribution(read), Columns.EMBEDDINGS: read}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
-        """Compute the value of each observation, ``[batch]``."""
-        embeddings = self._embed(batch[Columns.OBS]) if embeddings is None else embeddings
-        return torch.squeeze(self.critic(embeddings), -1)
+        """Compute the value of each observation, ``[batch]``, or ``[batch, steps]`` with memory.
 
-    def _embed(self, observations: Tensor) -> Tensor:
-        if self.image:
-            # The permuted images are channels-last in memory, the fastest layout for convolutions on a CPU.
-            embedded: Tensor = self.encoder(observations.permute(0, 3, 1, 2).float().mul_(1.0 / 255.0))
-            return embedded
-        scaled: Tensor = (observations.float() - self.middle) / self.scale
-        return scaled
+        Without ``embeddings``, it is the value before an update, without gradients; it stays in the batch for the losses.
+        """
+        if embeddings is None:
+            with torch.no_grad():
+                before = self.compute_values(batch, self._forward_train(batch)[Columns.EMBEDDINGS])
+            batch[Columns.VF_PREDS] = before
+            return before
+        values: Tensor = self.network.critic(embeddings).squeeze(-1)
+        return values
 
-    def _distribution(self, embeddings: Tensor) -> Tensor:
-        outputs: Tensor = self.actor(embeddings)
-        if self.discrete:
-            return outputs
-        return torch.cat([outputs, self.log_std.expand_as(outputs)], -1)
+    def _encode(self, observations: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or len(observations) <= CHUNK:
+            return self.network.encode(observations)
+        return torch.cat([self.network.encode(part) for part in torch.split(observations, CHUNK)])
+
+    def _remember(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return what the heads read at each step, ``[batch, steps, size]``, and the memory after the last one."""
+        observations, state = batch[Columns.OBS], batch[Columns.STATE_IN]
+        first = self.network.initial_memory(len(observations))
+        memory = torch.where(state[BEGUN] > 0, state[MEMORY], first)
+        lengths = batch.get(Columns.SEQ_LENS)
+        if lengths is None:
+            encoded = self._encode(observations.flatten(0, 1))
+            features = encoded.reshape(*observations.shape[:2], -1)
+        else:  # encode only what is not padding
+            real = torch.arange(observations.shape[1], device=lengths.device) < lengths[:, None]
+            encoded = self._encode(observations[real])
+            features = encoded.new_zeros(*real.shape, encoded.shape[-1]).masked_scatter(real[..., None], encoded)
+        return self.network.unroll(features, memory)
+
+
+def _without_prefix(module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+    for name in [name for name in state if name.startswith(f"{prefix}{_NETWORK}")]:
+        state[prefix + name.removeprefix(f"{prefix}{_NETWORK}")] = state.pop(name)
+
+
+def _with_prefix(module: Any, state: dict[str, Any], prefix: str, *_arguments: Any) -> None:
+    for name in [name for name in state if name.startswith(prefix)]:
+        state[f"{prefix}{_NETWORK}{name.removeprefix(prefix)}"] = state.pop(name)
+
+
+_NETWORK = "network."
 
 
 def policy_spec(settings: PPOSettings) -> RLModuleSpec:
@@ -105,7 +123,13 @@ def policy_spec(settings: PPOSettings) -> RLModuleSpec:
         model_config={
             "network": settings.network,
             "hidden": list(settings.hidden),
+            "features": settings.features,
+            "memory": settings.memory,
+            "memory_units": settings.memory_units,
             "initial_log_std": settings.initial_log_std,
+            # A rollout and RLlib's step after it, whose value is that of the last observation: gradients reach back to the start of
+            # the rollout or episode.
+            "max_seq_len": settings.rollout_length + 1,
         },
     )
 
@@ -121,7 +145,7 @@ def checked_network(spec: RLModuleSpec, observation_space: Any, action_space: An
     """Build the module that ``spec`` describes, to check it.
 
     Raises:
-        SettingError: building fails, or the module doesn't accept the observations, or it is recurrent.
+        SettingError: building fails, or the module doesn't accept the observations.
     """
     if spec.module_class is ActorCritic:
         return built(spec, observation_space, action_space)
@@ -132,32 +156,87 @@ def checked_network(spec: RLModuleSpec, observation_space: Any, action_space: An
             raise SettingError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join(sorted(known))}.")
     try:
         module = built(spec, observation_space, action_space)
-        stateful = module.is_stateful()
         observations = torch.as_tensor(np.zeros((2, *observation_space.shape), observation_space.dtype))
-        outputs = {} if stateful else module.forward_inference({Columns.OBS: observations})
+        outputs = _Episodes(module).forward(module.forward_inference, observations)
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise SettingError(f"{name} doesn't accept the observations {observation_space}: {first}") from error
-    if stateful:
-        raise SettingError(
-            f"{name} is recurrent, but rewards are learned for single observations: disable use_lstm and stack "
-            "observations in the environment (gymnasium.wrappers.FrameStackObservation)."
-        )
     if Columns.ACTION_DIST_INPUTS not in outputs:
         raise SettingError(f"{name} doesn't return {Columns.ACTION_DIST_INPUTS!r}: return it from its forward pass.")
     return module
 
 
+class _Episodes:
+    """Runs an RLModule in episodes, and keeps their states if it has any.
+
+    Args:
+        module: the RLModule.
+    """
+
+    def __init__(self, module: Any):
+        self.module = module
+        self.stateful = bool(module.is_stateful())
+        self.state: Any = None
+
+    def forward(self, method: Any, observations: Tensor, first: Array | None = None) -> dict[str, Any]:
+        """Pass ``n`` observations on, and keep the new states.
+
+        Args:
+            method: the module's forward pass for acting.
+            observations: ``[n, …]``.
+            first: ``[n]`` bool, whether an observation is the first of an episode; None for none but the first ever.
+
+        Returns:
+            The module's outputs, without a time dimension.
+        """
+        if not self.stateful:
+            outputs: dict[str, Any] = method({Columns.OBS: observations})
+            return outputs
+        n = len(observations)
+        initial = tree.map_structure(lambda of: _batched(of, n), self.module.get_initial_state())
+        if self.state is None:
+            self.state = initial
+        elif first is not None:
+            rows = torch.as_tensor(first)
+            self.state = tree.map_structure(
+                lambda new, old: torch.where(rows.reshape(-1, *[1] * (old.dim() - 1)), new, old), initial, self.state
+            )
+        outputs = method({Columns.OBS: observations[:, None], Columns.STATE_IN: self.state})
+        self.state = outputs.pop(Columns.STATE_OUT)
+        return {name: value[:, 0] for name, value in outputs.items() if isinstance(value, Tensor)}
+
+
+def _batched(value: Any, n: int) -> Tensor:
+    one = torch.as_tensor(value)
+    return one.expand(n, *one.shape)
+
+
 class CollectorPolicy:
-    """Adapts an RLModule to the rollout collector: observation in, environment action out."""
+    """Adapts an RLModule to the rollout collector: observation in, environment action out.
+
+    A policy with memory remembers the observations that it is given, in order. `begin` returns it without any.
+    """
 
     def __init__(self, module: Any):
         self.module = module
         self.distribution = module.get_exploration_action_dist_cls()
+        self._episodes = _Episodes(module)
+
+    def begin(self, after: CollectorPolicy | None = None) -> CollectorPolicy:
+        """Return this policy at the start of an episode, or with the memory that another one of its kind has of an episode."""
+        begun = CollectorPolicy(self.module)
+        if after is not None:
+            begun._episodes.state = after._episodes.state
+        return begun
+
+    def see(self, observation: Array) -> None:
+        """Remember one observation, for which somebody else chooses the action."""
+        if self._episodes.stateful:
+            self._episodes.forward(self.module.forward_exploration, torch.as_tensor(np.asarray(observation)[None]))
 
     def act(self, observation: Array, rng: np.random.Generator) -> Any:
         """Sample an action from the policy for one observation."""
-        inputs = self.module.forward_exploration({Columns.OBS: torch.as_tensor(np.asarray(observation)[None])})
+        inputs = self._episodes.forward(self.module.forward_exploration, torch.as_tensor(np.asarray(observation)[None]))
         if self.distribution not in (TorchCategorical, TorchDiagGaussian):  # a custom distribution
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(int(rng.integers(2**63)))
@@ -170,9 +249,14 @@ class CollectorPolicy:
         mean, log_std = np.split(logits, 2)
         return to_env_actions(mean + np.exp(log_std) * rng.standard_normal(mean.shape), self.module.action_space)
 
-    def best(self, observations: Array) -> Array:
-        """Return the deterministic policy's action for each of ``n`` observations, as the environment takes it."""
-        inputs = self.module.forward_inference({Columns.OBS: torch.as_tensor(np.asarray(observations))})
+    def best(self, observations: Array, first: Array | None = None) -> Array:
+        """Return the deterministic policy's action for each of ``n`` observations, as the environment takes it.
+
+        Args:
+            observations: of ``n`` environments, the same ones in each call.
+            first: ``[n]`` bool, whether an observation is the first of an episode. None: all are in the first call, none later.
+        """
+        inputs = self._episodes.forward(self.module.forward_inference, torch.as_tensor(np.asarray(observations)), first)
         distribution = self.module.get_inference_action_dist_cls().from_logits(inputs[Columns.ACTION_DIST_INPUTS])
         return to_env_actions(distribution.to_deterministic().sample().numpy(), self.module.action_space)
 
@@ -210,75 +294,3 @@ class PolicyMaker:
         module = built(self.spec, self.observation_space, self.action_space)
         module.set_state(self.weights)
         return CollectorPolicy(module)
-
-
-def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs)
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-def _mlp(inputs: int, hidden: tuple[int, ...], outputs: int, gain: float) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for size_in, size_out in zip((inputs, *hidden), hidden, strict=False):
-        layers += [_linear(size_in, size_out, math.sqrt(2.0)), nn.Tanh()]
-    return nn.Sequential(*layers, _linear(hidden[-1], outputs, gain))
-
-
-def _image_encoder(network: PolicyNetwork, shape: tuple[int, ...]) -> tuple[nn.Module, int]:
-    height, width, channels = shape
-    if network == "impala":
-        convolutions: list[nn.Module] = []
-        for filters in (16, 32, 32):
-            convolutions.append(_ImpalaBlock(channels, filters))
-            channels = filters
-        convolutions.append(nn.ReLU())
-        features = 256
-    else:
-        convolutions = []
-        for filters, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            layer = nn.Conv2d(channels, filters, kernel, stride)
-            nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
-            convolutions += [layer, nn.ReLU()]
-            channels = filters
-        features = 512
-    body = nn.Sequential(*convolutions, nn.Flatten())
-    try:
-        with torch.no_grad():
-            flat = body(torch.zeros(1, shape[2], height, width)).shape[1]
-    except RuntimeError as error:
-        raise SettingError(
-            f"ppo.network is {network!r}, but images of {height}x{width} pixels are too small for it; use images of 36x36 or more."
-        ) from error
-    encoder = nn.Sequential(body, _linear(flat, features, math.sqrt(2.0)), nn.ReLU())
-    if network == "impala":
-        for name, parameter in encoder.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            else:
-                nn.init.xavier_uniform_(parameter)
-    return encoder, features
-
-
-class _ImpalaBlock(nn.Module):
-    """Convolution, pooling and two residual blocks (IMPALA, Espeholt et al. 2018; the network of the Procgen paper)."""
-
-    def __init__(self, channels: int, filters: int):
-        super().__init__()
-        self.first = nn.Conv2d(channels, filters, 3, padding=1)
-        self.residuals = nn.ModuleList(
-            nn.Sequential(
-                nn.ReLU(),
-                nn.Conv2d(filters, filters, 3, padding=1),
-                nn.ReLU(),
-                nn.Conv2d(filters, filters, 3, padding=1),
-            )
-            for _ in range(2)
-        )
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs = nn.functional.max_pool2d(self.first(inputs), 3, stride=2, padding=1)
-        for residual in self.residuals:
-            outputs = outputs + residual(outputs)
-        return outputs

@@ -6,16 +6,15 @@ from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
-from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.reward.optimizers import Adam
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.inherited import check_inherited
+from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import policy_spec
 from rlhf_ray.rllib.rllib_internals import model_config, module_spec, skip_notes
 from rlhf_ray.settings import Experiment, PPOSettings, from_json
@@ -107,16 +106,7 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
             return RLModuleSpec(module_class=given.module_class)
         if model_config(self) or (given is not None and (given.model_config or given.catalog_class)):
             return super().get_default_rl_module_spec()
-        return policy_spec(from_json(PPOSettings, self.experiment[self.agent]))
-
-
-class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
-    """RLlib's PPO learner with an optimiser that doesn't import torch's compiler."""
-
-    def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Register the optimiser (called by RLlib)."""
-        params = self.get_parameters(self._module[module_id])
-        self.register_optimizer(module_id=module_id, optimizer=Adam(params), params=params, lr_or_lr_schedule=config.lr)
+        return policy_spec(from_json(PPOSettings, {**self.experiment[self.agent], **self.agent_settings()}))
 
 
 class PreferencePPO(LearnsFromPreferences, PPO):  # type: ignore[misc]
@@ -141,13 +131,12 @@ def apply_ppo(config: PPOConfig, settings: PPOSettings, total_env_steps: int | N
         rollout_fragment_length="auto",
     )
     config.learners(num_learners=settings.num_learners, num_gpus_per_learner=settings.gpus_per_learner)
-    learners = max(1, settings.num_learners)
     config.training(
         lr=rate,
         gamma=settings.gamma,
         lambda_=settings.gae_lambda,
         train_batch_size=settings.iteration_env_steps,  # in RLlib, train_batch_size_per_learner would override it
-        minibatch_size=settings.minibatch_size // learners,  # per learner
+        minibatch_size=settings.minibatch_size // max(1, settings.num_learners),  # per learner
         num_epochs=settings.epochs,
         clip_param=settings.clip,
         entropy_coeff=settings.entropy_coefficient,

@@ -16,6 +16,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.rllib.config import register_environment
 from rlhf_ray.rllib.env_runner import EnvRunner, raise_fault
+from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.rllib.ppo import apply_ppo
 from rlhf_ray.rllib.rllib_internals import forget_env_runners, local_learner
@@ -41,6 +42,10 @@ class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
         config.rl_module(rl_module_spec=spec)
         config.debugging(seed=experiment.seed, log_level="ERROR")
         return config
+
+    def get_default_learner_class(self) -> type:
+        """See RLlib."""
+        return PPOLearner
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
         """Build RLlib's pipeline, followed by the reward normaliser."""

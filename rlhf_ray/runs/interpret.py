@@ -12,6 +12,7 @@ import ray
 
 from rlhf_ray import envs
 from rlhf_ray.actors.cluster import start_ray
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.rollout import Act, rollout
@@ -52,15 +53,23 @@ def steps_of_run(folder: RunFolder, seed: int) -> Transitions:
     budget = IMAGE_STEPS if is_image(env.observation_space) else STEPS
 
     def follows(epsilon: float) -> Act:
-        return lambda seen: env.action_space.sample() if rng.random() < epsilon else policy.act(seen, rng)
+        acting = policy.begin()
+
+        def act(seen: Array) -> Any:
+            if rng.random() >= epsilon:
+                return acting.act(seen, rng)
+            acting.see(seen)
+            return env.action_space.sample()
+
+        return act
 
     parts = []
-    for number, act in enumerate((follows(0.0), follows(EPSILON), follows(1.0))):
+    for number, epsilon in enumerate((0.0, EPSILON, 1.0)):
         rolled: list[Transitions] = []
         while (left := budget // 3 - sum(map(len, rolled))) > 0:
             # Several short episodes say more than one long one.
             most = min(left, max(50, budget // 12))
-            trajectory = rollout(env, act, steps=most, seed=int(rng.integers(2**31))).trajectory
+            trajectory = rollout(env, follows(epsilon), steps=most, seed=int(rng.integers(2**31))).trajectory
             rolled.append(Transitions.of_trajectories([trajectory]))
         joined = Transitions.concatenate(rolled)
         parts.append(joined.with_(columns={"policy": np.full(len(joined), number)}))

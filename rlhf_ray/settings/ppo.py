@@ -7,7 +7,8 @@ from typing import Literal
 
 from rlhf_ray.settings.checks import require, require_choices, require_layers
 
-PolicyNetwork = Literal["auto", "mlp", "nature", "impala"]
+PolicyNetwork = Literal["auto", "mlp", "nature", "impala", "small"]
+PolicyMemory = Literal["none", "gru", "lstm"]
 
 
 @dataclass(frozen=True)
@@ -15,10 +16,16 @@ class PPOSettings:
     """The policy, and its training on the learned reward with RLlib's PPO."""
 
     network: PolicyNetwork = "auto"
-    """Policy network: mlp; nature (CNN of Mnih et al. 2015); impala (residual CNN of Espeholt et al. 2018); or auto (nature for
-    images, mlp for vectors)."""
+    """Policy network: mlp; nature (CNN of Mnih et al. 2015); impala (residual CNN of Espeholt et al. 2018); small (two
+    convolutions, for images such as 16x16); or auto (nature for images, mlp for vectors)."""
     hidden: tuple[int, ...] = (64, 64)
     """Number of units in each hidden layer of the mlp."""
+    features: int | None = None
+    """Size of the image encoder's output. None: 512 (nature), 256 (impala) or 64 (small)."""
+    memory: PolicyMemory = "none"
+    """Memory of the policy, from step to step of an episode: none, gru or lstm."""
+    memory_units: int = 64
+    """Units of the memory."""
     num_envs: int = 16
     """Parallel environments per env runner."""
     num_env_runners: int = 0
@@ -58,7 +65,8 @@ class PPOSettings:
         require(0 < self.gamma <= 1, "ppo.gamma", self.gamma, "it must be above 0 and at most 1")
         require(0 <= self.gae_lambda <= 1, "ppo.gae_lambda", self.gae_lambda, "it must be between 0 and 1")
         require(self.clip > 0, "ppo.clip", self.clip, "it must be above 0")
-        for name in ("num_envs", "rollout_length", "minibatch_size", "epochs"):
+        require(self.features is None or self.features >= 1, "ppo.features", self.features, "it must be 1 or more")
+        for name in ("num_envs", "rollout_length", "minibatch_size", "epochs", "memory_units"):
             value = getattr(self, name)
             require(value >= 1, f"ppo.{name}", value, "it must be 1 or more")
         for name in ("num_env_runners", "num_learners", "gpus_per_learner"):
@@ -76,6 +84,14 @@ class PPOSettings:
             "ppo.minibatch_size",
             self.minibatch_size,
             f"it must be at most {self.iteration_env_steps}, the steps of an iteration (rollout_length * num_envs * runners)",
+        )
+
+        require(
+            self.memory == "none" or self.minibatch_size // max(1, self.num_learners) >= self.rollout_length,
+            "ppo.minibatch_size",
+            self.minibatch_size,
+            f"with ppo.memory={self.memory}, minibatches hold whole sequences of up to {self.rollout_length} steps "
+            "(ppo.rollout_length): make it at least that for each learner",
         )
 
     @property

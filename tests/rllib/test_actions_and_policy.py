@@ -46,7 +46,7 @@ def test_discrete_actions_stay_as_they_are() -> None:
 def test_the_deterministic_policy_takes_the_most_likely_action() -> None:
     module = build(gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(3))
     with torch.no_grad():
-        module.actor[-1].bias.copy_(torch.tensor([0.0, 5.0, 1.0]))
+        module.network.actor[-1].bias.copy_(torch.tensor([0.0, 5.0, 1.0]))
     policy = CollectorPolicy(module)
     observations = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
     assert policy.best(observations).tolist() == [1] * 7
@@ -81,7 +81,7 @@ def test_image_policies_take_uint8_and_give_a_value_for_each(network: Any) -> No
 def test_bounded_observations_are_scaled_and_unbounded_ones_are_not() -> None:
     space = gym.spaces.Box(np.array([-8.0, -np.inf], np.float32), np.array([8.0, np.inf], np.float32))
     module = build(space, gym.spaces.Discrete(2))
-    torch.testing.assert_close(module._embed(torch.tensor([[4.0, 4.0]])), torch.tensor([[0.5, 4.0]]))
+    torch.testing.assert_close(module.network.encode(torch.tensor([[4.0, 4.0]])), torch.tensor([[0.5, 4.0]]))
 
 
 @pytest.mark.parametrize(("network", "space"), [("mlp", IMAGE), ("nature", gym.spaces.Box(-1, 1, (4,)))])
@@ -99,7 +99,7 @@ def test_a_policy_maker_makes_the_policy_it_was_given_the_weights_of() -> None:
     space, actions = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(3)
     module = build(space, actions)
     with torch.no_grad():
-        module.actor[-1].weight.mul_(100.0)
+        module.network.actor[-1].weight.mul_(100.0)
     made = PolicyMaker(policy_spec(PPOSettings()), space, actions, module.get_state())()
     observations = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     np.testing.assert_array_equal(made.best(observations), CollectorPolicy(module).best(observations))

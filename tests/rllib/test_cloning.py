@@ -52,7 +52,7 @@ def test_a_policy_of_continuous_actions_does_what_was_shown_and_keeps_something_
     assert report.after > report.before + 1
     error = np.abs(CollectorPolicy(module).best(observations) - actions) / [4.0, 10.0]  # shares of the range
     assert error.mean() < 0.03
-    np.testing.assert_allclose(module.log_std.detach().numpy(), LEAST_LOG_STD, atol=1e-5)
+    np.testing.assert_allclose(module.network.log_std.detach().numpy(), LEAST_LOG_STD, atol=1e-5)
     for name, value in module.get_state().items():
         assert np.array_equal(value, before[name]) == name.startswith("critic"), name
 

@@ -39,7 +39,7 @@ def test_each_copy_gives_its_quota_of_whole_episodes_however_long_they_are() -> 
 
 
 def test_the_same_seed_gives_the_same_return_and_any_number_of_episodes_is_met() -> None:
-    def still(observations: Any) -> Any:
+    def still(observations: Any, first: Any) -> Any:
         return np.zeros((len(observations), 1), dtype=np.float32)
 
     first = evaluate("Pendulum-v1", still, episodes=23, seed=1)

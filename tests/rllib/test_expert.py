@@ -29,7 +29,7 @@ class Piece:
     """What the connector needs of RLlib's episode."""
 
     def __init__(self, name: str, length: int, done: bool):
-        self.id_, self.is_done, self._length = name, done, length
+        self.id_, self.is_terminated, self._length = name, done, length
 
     def __len__(self) -> int:
         return self._length
@@ -49,7 +49,8 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns_across_batch
         rows = np.concatenate([np.append(rewards[first:last], 99.0) for _, first, last, _ in pieces])
         mask = np.concatenate([np.append(np.ones(last - first, bool), False) for _, first, last, _ in pieces])
         columns = {Columns.REWARDS: torch.tensor(rows), Columns.LOSS_MASK: torch.tensor(mask)}
-        episodes = [Piece(name, last - first + 1, done) for name, first, last, done in pieces]
+        # RLlib numbers the pieces of a batch.
+        episodes = [Piece(f"{name}_{i}", last - first + 1, done) for i, (name, first, last, done) in enumerate(pieces)]
         scale(batch={DEFAULT_MODULE_ID: columns}, episodes=episodes)
         assert not columns[Columns.REWARDS][~columns[Columns.LOSS_MASK]].any()
         scaled += columns[Columns.REWARDS][columns[Columns.LOSS_MASK]].tolist()
@@ -67,7 +68,7 @@ def test_presets_have_the_published_batches_and_network() -> None:
         )
     images = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
     module = built(policy_spec(PPOSettings(network="impala")), images, gym.spaces.Discrete(15))
-    weights = dict(module.encoder.named_parameters())
+    weights = dict(module.network.encoder.named_parameters())
     assert [tuple(each.shape) for name, each in weights.items() if "first.weight" in name] == [
         (16, 3, 3, 3),
         (32, 16, 3, 3),
@@ -77,7 +78,7 @@ def test_presets_have_the_published_batches_and_network() -> None:
     full = next(each for name, each in weights.items() if each.shape == (256, 32 * 8 * 8))
     limit = (6 / (256 + 2048)) ** 0.5  # Glorot's
     assert 0.99 * limit < float(full.detach().abs().max()) <= limit
-    assert module.actor.weight.norm(dim=1).allclose(torch.full((15,), 0.01))
+    assert module.network.actor.weight.norm(dim=1).allclose(torch.full((15,), 0.01))
 
 
 @pytest.mark.usefixtures("ray_session")

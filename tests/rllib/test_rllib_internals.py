@@ -21,8 +21,9 @@ from ray.util.debug import reset_log_once
 
 from rlhf_ray.rllib import rllib_internals
 from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import built, policy_spec
-from rlhf_ray.rllib.ppo import PPOLearner, PreferencePPOConfig
+from rlhf_ray.rllib.ppo import PreferencePPOConfig
 from rlhf_ray.settings import PPOSettings
 
 

@@ -1,4 +1,4 @@
-"""Counterfactuals: go back to a moment of an episode, edit the level, and let the agent act from there."""
+"""Counterfactuals: go back to a snapshot of an episode, edit the level, and let the agent act from there."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ COPIES = 64
 
 
 @dataclass(frozen=True)
-class Moments:
-    """Moments of episodes: all that is needed to go on from there.
+class Snapshots:
+    """Snapshots of episodes: all that is needed to go on from there.
 
     Attributes:
         states: the environment's.
@@ -42,15 +42,16 @@ class Moments:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def select(self, at: BoolArray | IntArray | Sequence[int]) -> Moments:
-        """Return some of the moments."""
-        chosen = np.arange(len(self))[np.asarray(at)]
+    def select(self, at: BoolArray | IntArray | Sequence[int]) -> Snapshots:
+        """Return some of the snapshots."""
+        given = np.asarray(at)
+        chosen = np.arange(len(self))[given if given.dtype == bool else given.astype(np.int64)]
         states = [self.states[each] for each in chosen]
-        return Moments(states, self.memory[chosen], self.steps[chosen], self.levels[chosen], self.rows[chosen])
+        return Snapshots(states, self.memory[chosen], self.steps[chosen], self.levels[chosen], self.rows[chosen])
 
 
-def moments_of(episodes: Episodes, rows: IntArray | Sequence[int], steps: IntArray | Sequence[int]) -> Moments:
-    """Return the moments before steps ``steps`` of episodes ``rows``.
+def snapshots_of(episodes: Episodes, rows: IntArray | Sequence[int], steps: IntArray | Sequence[int]) -> Snapshots:
+    """Return the snapshots before steps ``steps`` of episodes ``rows``.
 
     Raises:
         SettingError: the episodes hold no environment states, or are shorter.
@@ -61,13 +62,13 @@ def moments_of(episodes: Episodes, rows: IntArray | Sequence[int], steps: IntArr
     if (when >= episodes.lengths[at]).any() or (when < 0).any():
         raise SettingError("steps are beyond the end of some episodes; give steps that were made.")
     states = [episodes.env_states[row][step] for row, step in zip(at, when, strict=True)]
-    return Moments(states, episodes.memory[at, when], when, episodes.levels[at], at)
+    return Snapshots(states, episodes.memory[at, when], when, episodes.levels[at], at)
 
 
 def go_on(
     agent: Agent,
     make_batch: Callable[[int], EnvBatch],
-    moments: Moments,
+    snapshots: Snapshots,
     *,
     edit: str | None = None,
     interventions: Sequence[Intervention] = (),
@@ -77,19 +78,19 @@ def go_on(
     steps: int | None = None,
     mapper: Mapper = map,
 ) -> tuple[Episodes, BoolArray]:
-    """Let the agent act from moments on. Without changes, and with its settings, an episode repeats itself exactly.
+    """Let the agent act from snapshots on. Without changes, and with its settings, an episode repeats itself exactly.
 
     Args:
         agent: acts.
         make_batch: makes copies of its environment.
-        moments: where to start.
+        snapshots: where to start.
         edit: an edit of the level, made first.
         interventions: changes of what the agent has in mind.
         greedy: see `play`.
         epsilon: see `play`.
         seed: see `play`.
         steps: most steps to make.
-        mapper: runs parts of the moments, here or elsewhere.
+        mapper: runs parts of the snapshots, here or elsewhere.
 
     Returns:
         The episodes from there on, and which levels the edit changed, ``[n]``.
@@ -97,25 +98,25 @@ def go_on(
     Raises:
         SettingError: the environment has no such edit.
     """
-    if not len(moments):
-        raise SettingError("There are no moments to go on from; give at least one.")
+    if not len(snapshots):
+        raise SettingError("There are no snapshots to go on from; give at least one.")
     settings = {"greedy": greedy, "epsilon": epsilon, "seed": seed, "max_steps": steps}
-    parts = [moments.select(range(at, min(at + COPIES, len(moments)))) for at in range(0, len(moments), COPIES)]
+    parts = [snapshots.select(range(at, min(at + COPIES, len(snapshots)))) for at in range(0, len(snapshots), COPIES)]
     done = list(mapper(partial(_part, agent, make_batch, edit, tuple(interventions), settings), parts))
     return Episodes.concatenate([episodes for episodes, _ in done]), np.concatenate([changed for _, changed in done])
 
 
 @dataclass(frozen=True)
 class Counterfact:
-    """What happened from moments on, with and without a change.
+    """What happened from snapshots on, with and without a change.
 
     Attributes:
-        moments: the moments whose level the edit changed; all, without an edit.
+        snapshots: the snapshots whose level the edit changed; all, without an edit.
         plain: without the change.
         changed: with it.
     """
 
-    moments: Moments
+    snapshots: Snapshots
     plain: Episodes
     changed: Episodes
 
@@ -123,7 +124,7 @@ class Counterfact:
 def counterfact(
     agent: Agent,
     make_batch: Callable[[int], EnvBatch],
-    moments: Moments,
+    snapshots: Snapshots,
     *,
     edit: str | None = None,
     interventions: Sequence[Intervention] = (),
@@ -133,35 +134,35 @@ def counterfact(
 ) -> Counterfact | None:
     """Compare how greedy episodes go on after an edit, an intervention, or both, with how they go on without.
 
-    Moments whose level the edit leaves as it is, for example without a saw to remove, are left out; None if that's all.
-    ``plain`` is what `go_on` returned for these moments without changes, if it is known. See `go_on` for everything else.
+    Snapshots whose level the edit leaves as it is, for example without a saw to remove, are left out; None if that's all.
+    ``plain`` is what `go_on` returned for these snapshots without changes, if it is known. See `go_on` for everything else.
     """
     if plain is None:
-        plain, _ = go_on(agent, make_batch, moments, steps=steps, mapper=mapper)
+        plain, _ = go_on(agent, make_batch, snapshots, steps=steps, mapper=mapper)
     given = {"edit": edit, "interventions": interventions}
-    changed, touched = go_on(agent, make_batch, moments, **given, steps=steps, mapper=mapper)  # type: ignore[arg-type]
-    kept = np.arange(len(moments)) if edit is None else np.flatnonzero(touched)
+    changed, touched = go_on(agent, make_batch, snapshots, **given, steps=steps, mapper=mapper)  # type: ignore[arg-type]
+    kept = np.arange(len(snapshots)) if edit is None else np.flatnonzero(touched)
     if not len(kept):
         return None
-    return Counterfact(moments.select(kept), plain.select(kept), changed.select(kept))
+    return Counterfact(snapshots.select(kept), plain.select(kept), changed.select(kept))
 
 
-def repeats(batch: EnvBatch, episodes: Episodes, moments: Moments) -> BoolArray:
-    """Return which restored moments repeat the rest of their episode bit for bit, given the recorded actions, ``[n]``."""
-    found = np.zeros(len(moments), bool)
-    for first in range(0, len(moments), batch.n):
-        part = moments.select(range(first, min(first + batch.n, len(moments))))
+def repeats(batch: EnvBatch, episodes: Episodes, snapshots: Snapshots) -> BoolArray:
+    """Return which restored snapshots repeat the rest of their episode bit for bit, given the recorded actions, ``[n]``."""
+    found = np.zeros(len(snapshots), bool)
+    for first in range(0, len(snapshots), batch.n):
+        part = snapshots.select(range(first, min(first + batch.n, len(snapshots))))
         found[first : first + len(part)] = _repeats(batch, episodes, part)
     return found
 
 
-def _repeats(batch: EnvBatch, episodes: Episodes, moments: Moments) -> BoolArray:
-    copies = np.minimum(np.arange(batch.n), len(moments) - 1)
-    rows, steps = moments.rows[copies], moments.steps[copies]
+def _repeats(batch: EnvBatch, episodes: Episodes, snapshots: Snapshots) -> BoolArray:
+    copies = np.minimum(np.arange(batch.n), len(snapshots) - 1)
+    rows, steps = snapshots.rows[copies], snapshots.steps[copies]
     same = np.ones(batch.n, bool)
-    seen = batch.restore([moments.states[copy] for copy in copies])
+    seen = batch.restore([snapshots.states[copy] for copy in copies])
     axes = tuple(range(1, seen.ndim))
-    with_frames = episodes.observations.shape[1] > 0
+    with_frames = episodes.observations.shape[2:] == seen.shape[1:]
     for ahead in range(int((episodes.lengths[rows] - steps).max()) + 1):
         at = np.minimum(steps + ahead, episodes.lengths[rows])
         if with_frames:
@@ -173,7 +174,7 @@ def _repeats(batch: EnvBatch, episodes: Episodes, moments: Moments) -> BoolArray
         result = batch.step(episodes.actions[rows, last])
         same &= ~going | np.isclose(result.rewards, episodes.rewards[rows, last], rtol=1e-6, atol=1e-6)
         seen = np.where(going.reshape(-1, *[1] * len(axes)), result.observations, seen)
-    return same[: len(moments)]
+    return same[: len(snapshots)]
 
 
 def _part(
@@ -182,26 +183,26 @@ def _part(
     edit: str | None,
     interventions: Sequence[Intervention],
     settings: dict[str, bool | float | int | None],
-    moments: Moments,
+    snapshots: Snapshots,
 ) -> tuple[Episodes, BoolArray]:
-    batch = make_batch(len(moments))
+    batch = make_batch(len(snapshots))
     try:
         if edit is not None and edit not in batch.edits:
             offered = ", ".join(batch.edits) or "none"
             raise SettingError(f"edit is {edit!r}; {batch.name} offers {offered}.")
-        states, changed = moments.states, np.zeros(len(moments), bool)
+        states, changed = snapshots.states, np.zeros(len(snapshots), bool)
         if edit is not None:
             batch.restore(states)
             batch.edit(edit)
             states = batch.states()
-            changed = np.array([one != other for one, other in zip(states, moments.states, strict=True)])
+            changed = np.array([one != other for one, other in zip(states, snapshots.states, strict=True)])
         episodes = play(
             agent,
             batch,
-            moments.levels,
+            snapshots.levels,
             interventions=interventions,
-            start=(states, moments.memory, moments.steps),
-            indices=moments.rows,
+            start=(states, snapshots.memory, snapshots.steps),
+            indices=snapshots.rows,
             **settings,  # type: ignore[arg-type]
         )
         return episodes, changed

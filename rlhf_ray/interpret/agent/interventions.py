@@ -15,7 +15,9 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.agent import MEMORY, Agent, Edit
 from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret.agent.bases.labels import usable
 from rlhf_ray.interpret.agent.bases.linear import halfway
+from rlhf_ray.interpret.agent.bases.probe import midpoints_of
 from rlhf_ray.interpret.agent.episodes import Episodes
 
 Op = Literal["ablate_mean", "ablate_midpoint", "swap", "reflect", "scale", "steer", "patch"]
@@ -227,19 +229,17 @@ def check(interventions: Sequence[Intervention], agent: Agent) -> None:
 
 
 def midpoints(basis: Basis, values: FloatArray, labels: Array | None = None) -> FloatArray:
-    """Return the score ``[k]`` of each component that is between its two ends.
+    """Return the score ``[k]`` of each component that is between its two ends, like `Basis.midpoints`.
 
-    With ``labels`` of two classes ``[n]`` (rows with a label below 0 don't count), it is the middle of the classes' mean scores.
-    Without, the middle of the scores' 5th and 95th percentiles, which does not depend on how often each end occurs.
+    With ``labels`` ``[n]`` (two classes, or numbers above and below their median; NaN where unknown), it is halfway between the
+    classes' mean scores. Without, halfway between the scores' 5 % and 95 % quantiles, however often each end occurs.
     """
     scores = basis.transform(np.asarray(values, np.float64))
     if labels is None:
         return halfway(scores)
-    kinds = np.unique(labels[labels >= 0])
-    if len(kinds) != 2:
-        raise SettingError(f"labels have {len(kinds)} classes; midpoints are between two: give two, or None.")
-    between: FloatArray = np.stack([scores[labels == kind].mean(0) for kind in kinds]).mean(0)
-    return between
+    if not usable(labels):
+        raise SettingError("labels are of one class; midpoints are between two: give labels that vary, or None.")
+    return midpoints_of(scores, [labels] * len(basis))
 
 
 def patch_from(

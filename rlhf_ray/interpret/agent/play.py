@@ -62,7 +62,7 @@ def play(
         start: where to go on from; None: from the start of each level.
         indices: the episodes' numbers, which seed their draws and choose the source of a patch (default: 0, 1, …). For playing
             a part of the episodes elsewhere, or a second time.
-        frames: whether to keep observations; without them, they have shape ``[n, 0, …]``.
+        frames: whether to keep observations; without them, they have shape ``[n, T + 1, 0]``.
 
     Raises:
         SettingError: an intervention or layer that the agent doesn't have, or nothing to play.
@@ -197,9 +197,8 @@ class _Turn:
             went = rows
         every, steps_made = done.arrays(int(lengths.max())), int(lengths.max()) + 1
         known = seen.arrays(steps_made)
-        shape = self.observations.shape[1:]
         return Episodes(
-            known["observations"] if frames else np.zeros((n, 0, *shape), self.observations.dtype),
+            known["observations"] if frames else np.zeros((n, steps_made, 0), self.observations.dtype),
             every["actions"],
             every["logits"],
             every["values"],

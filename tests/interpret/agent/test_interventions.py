@@ -206,12 +206,12 @@ def test_the_same_intervention_works_inside_a_world_model() -> None:
 
 def test_midpoints_lie_between_classes_however_often_each_occurs() -> None:
     basis = linear(np.eye(2), np.zeros(2))
-    labels = np.array([1] * 90 + [0] * 10 + [-1] * 5)
+    labels = np.array([1.0] * 90 + [0.0] * 10 + [np.nan] * 5)
     values = np.zeros((105, 2))
     values[:90, 0], values[90:100, 0], values[100:, 0] = 4.0, 1.0, 99.0
     assert midpoints(basis, values, labels)[0] == pytest.approx(2.5)
     assert midpoints(basis, values[:100])[0] == pytest.approx(2.5)
-    with pytest.raises(SettingError, match="1 classes"):
+    with pytest.raises(SettingError, match="one class"):
         midpoints(basis, values, np.ones(105))
 
 

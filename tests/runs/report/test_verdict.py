@@ -77,7 +77,7 @@ def test_doing_nothing_is_said_in_the_terminal_and_in_the_report(
     from rlhf_ray.measure.true_return import evaluate
     from rlhf_ray.runs.outcome import Outcome
 
-    def still(observations: Any) -> Any:
+    def still(observations: Any, first: Any) -> Any:
         return np.zeros((len(observations), 1), dtype=np.float32)
 
     random, trained = (evaluate("MountainCarContinuous-v0", act, episodes=2, seed=0) for act in (None, still))

@@ -157,3 +157,12 @@ def quantities_of(space: gym.Space[Any], action_names: Sequence[str] = ()) -> li
     elif isinstance(space, gym.spaces.Box):
         found += [action_mean(space, i) for i in range(int(torch.Size(space.shape).numel()))]
     return found
+
+
+def mean_over_steps(quantity: Quantity) -> Quantity:
+    """Return the mean of a quantity over all steps from now to ``k``."""
+
+    def read(agent: Agent, simulation: Simulation, k: int) -> Tensor:
+        return torch.stack([quantity.read(agent, simulation, step) for step in range(k + 1)]).mean(0)
+
+    return Quantity(f"mean_{quantity.name}", f"{quantity.title}, mean over the rollout", read, quantity.ahead)

@@ -42,7 +42,7 @@ def _rotation(white: FloatArray, seed: int) -> FloatArray:
     """Return the orthogonal matrix ``[k, k]`` from white scores ``[n, k]`` to independent ones."""
     if white.shape[1] == 1 or len(white) < 3:
         return np.eye(white.shape[1])
-    model = FastICA(whiten=False, random_state=seed, max_iter=1000, tol=1e-4)
+    model = FastICA(whiten=False, random_state=seed, max_iter=400, tol=1e-4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(white)

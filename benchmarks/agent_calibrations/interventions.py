@@ -1,0 +1,127 @@
+"""Interventions: the cue's direction in CueRun (AT11), patterns against filters (AT12), and a direction that isn't needed (N1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from benchmarks.agent_calibrations import agent_for
+from benchmarks.calibrations import Row
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.envs.batches import make_batch
+from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret.agent.controls import controlled, random_bases
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.interventions import Intervention, Op, Vector
+from rlhf_ray.interpret.agent.play import play
+
+AGENTS = ("cuerun",)
+
+CUERUN = "rlhf_ray/CueRun-v0"
+EPISODES = 1500
+RANDOM, RANDOM_EPISODES = 10, 500
+COPIES = 250
+COMPONENTS = 16
+
+
+def rows(seeds: Sequence[int]) -> list[Row]:
+    """Measure AT11, AT12 and the negative control for each of ``seeds``."""
+    found = []
+    for seed in seeds:
+        agent = agent_for("cuerun", seed)
+        known = play(agent, make_batch(CUERUN, COPIES), range(500), frames=False)
+        found += [*_causal(agent, known, seed), _not_needed(agent, known, seed)]
+    return found
+
+
+def wins(agent: Agent, interventions: Sequence[Intervention] = (), episodes: int = EPISODES) -> float:
+    """Return the share of levels that the agent wins, greedily, on levels that nothing was fitted to."""
+    levels = range(10_000, 10_000 + episodes)
+    played = play(agent, make_batch(CUERUN, COPIES), levels, interventions=interventions, frames=False)
+    return float((played.returns > 0).mean())
+
+
+def _causal(agent: Agent, known: Episodes, seed: int) -> list[Row]:
+    values, cue = after_the_cue(known, "cue")
+    difference = bases.fit("mean_difference", values, 1, seed, {"cue": cue})
+    components = bases.fit("ica", values, COMPONENTS, seed)
+    scores = components.transform(values)
+    best = int(np.argmax([abs(roc_auc_score(cue, scores[:, at]) - 0.5) for at in range(len(components))]))
+
+    def after(basis: Basis, component: int, op: Op, vector: Vector = "pattern", episodes: int = EPISODES) -> float:
+        return wins(agent, [Intervention(basis, [component], op, vector=vector)], episodes)
+
+    ops: tuple[Op, Op] = ("ablate_midpoint", "reflect")
+    plain = wins(agent)
+    direct = {op: after(difference, 0, op) for op in ops}
+    pattern = {op: after(components, best, op) for op in ops}
+    by_filter = {op: after(components, best, op, "filter") for op in ops}
+    drawn = random_bases(difference, [0], values, cue, RANDOM, seed)
+    random = {op: [after(each, 0, op, episodes=RANDOM_EPISODES) for each in drawn] for op in ops}
+    lowest = {op: min(random[op]) for op in ops}
+    named = {"wins": plain, "ablated": direct["ablate_midpoint"], "reflected": direct["reflect"]}
+    named |= {"random ablated, lowest": lowest["ablate_midpoint"], "random reflected, lowest": lowest["reflect"]}
+    apart = min(lowest[op] - direct[op] for op in ops)
+    gap = {op: by_filter[op] - pattern[op] for op in ops}
+    return [
+        Row(
+            "AT11",
+            f"mean difference of the cue in memory, seed {seed}",
+            _rounded(named),
+            "ablated <= 0.45, reflected <= 0.35, random >= 0.80 and >= 0.40 above",
+            direct["ablate_midpoint"] <= 0.45
+            and direct["reflect"] <= 0.35
+            and min(lowest.values()) >= 0.8
+            and apart >= 0.4,
+        ),
+        Row(
+            "AT12",
+            f"pattern against filter of the ICA component nearest to the cue, seed {seed}",
+            _rounded({f"{op}, pattern": pattern[op] for op in ops} | {f"{op}, filter": by_filter[op] for op in ops}),
+            "filter >= 0.20 above pattern",
+            min(gap.values()) >= 0.2,
+        ),
+    ]
+
+
+def _not_needed(agent: Agent, known: Episodes, seed: int) -> Row:
+    """How far the agent has come can be read off its memory, but it acts on what it sees."""
+    values, passed = after_the_cue(known, "gates_passed")
+    basis = bases.fit("mean_difference", values, 1, seed, {"gates_passed": passed > 0})
+    other, labels = after_the_cue(play(agent, make_batch(CUERUN, COPIES), range(5000, 5300)), "gates_passed")
+    auc = float(roc_auc_score(labels > 0, basis.transform(other)[:, 0]))
+    found = controlled(
+        agent,
+        lambda n: make_batch(CUERUN, n),
+        range(10_000, 10_000 + EPISODES),
+        lambda given, at: Intervention(given, at, "ablate_midpoint"),
+        basis,
+        [0],
+        values,
+        labels=passed > 0,
+        count=RANDOM,
+        copies=COPIES,
+        seed=seed,
+    )
+    change = found.effect.returns.difference
+    return Row(
+        "N1",
+        f"a direction that can be decoded and is not needed, seed {seed}",
+        _rounded({"auc": auc, "change of return": change.mean, "low": change.low or 0.0, "high": change.high or 0.0}),
+        "auc >= 0.90; the interval of the change holds 0",
+        auc >= 0.9 and change.holds_zero,
+    )
+
+
+def after_the_cue(episodes: Episodes, concept: str) -> tuple[FloatArray, FloatArray]:
+    """Return memories ``[n, size]`` at steps at which the picture no longer shows the cue, and a concept there, ``[n]``."""
+    chosen = episodes.real & ~episodes.states["cue_visible"][:, :-1].astype(bool)
+    return episodes.memory[:, 1:][chosen], episodes.states[concept][:, :-1][chosen]
+
+
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in values.items()}

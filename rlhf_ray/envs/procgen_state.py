@@ -1,0 +1,124 @@
+"""Procgen's saved state, read and edited: where agent and objects are, and what lies in the grid.
+
+The layout is that of version 0.10 (``serialize`` in its game.cpp, basic-abstract-game.cpp, entity.cpp and the game's own file). All
+numbers have 4 bytes, little-endian; a text follows its length.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.data.arrays import Array, IntArray
+
+PLAYER, SPACE = 0, 100
+"""Type of the agent's entity; grid cell without anything."""
+
+SETTINGS, LEVEL_LOW = 17, 13
+"""Number of settings; that of the first level to draw, which the end of the range follows."""
+
+ENTITY = np.dtype(
+    [(name, "<f4") for name in ("x", "y", "vx", "vy", "rx", "ry")]
+    + [(name, "<i4") for name in ("type", "image_type", "image_theme", "render_z", "will_erase", "collides")]
+    + [(name, "<f4") for name in ("margin", "rotation", "vrot")]
+    + [(name, "<i4") for name in ("reflected", "fire", "spawn", "life", "expire", "absolute")]
+    + [("friction", "<f4"), *((name, "<i4") for name in ("smart", "avoids", "auto_erase"))]
+    + [(name, "<f4") for name in ("alpha", "health", "theta", "grow", "decay", "climber")]
+)
+"""One entity; positions and sizes in cells, with y upwards."""
+
+
+def with_level(state: bytes, level: int) -> bytes:
+    """Return the state of a game whose next level will be ``level``."""
+    at = 8 + struct.unpack_from("<i", state, 4)[0] + 4 * LEVEL_LOW
+    return state[:at] + struct.pack("<ii", level, level + 1) + state[at + 8 :]
+
+
+@dataclass(frozen=True)
+class GameState:
+    """A saved state, parsed.
+
+    Attributes:
+        raw: the whole state.
+        time: steps of the level so far.
+        entities: of dtype `ENTITY`.
+        entities_at: where their number is.
+        grid: types of the cells, ``[height, width]``, row 0 at the bottom.
+        grid_at: where the cells are.
+        view: width of what the image shows, in cells.
+        center: ``(x, y)`` of the middle of the image.
+        own: what the game itself adds.
+    """
+
+    raw: bytes
+    time: int
+    entities: Array
+    entities_at: int
+    grid: IntArray
+    grid_at: int
+    view: float
+    center: tuple[float, float]
+    own: bytes
+
+    @staticmethod
+    def parse(raw: bytes) -> GameState:
+        """Parse a state of procgen's ``get_state()``.
+
+        Raises:
+            RuntimeError: it doesn't have the layout of version 0.10.
+        """
+        try:
+            return _parse(raw)
+        except (struct.error, ValueError) as error:
+            raise RuntimeError(
+                f"Procgen's saved state doesn't have the layout of version 0.10 ({error}). Install procgen-mirror==0.10.7."
+            ) from error
+
+    @property
+    def agent(self) -> Any:
+        """The agent's entity."""
+        return self.entities[self.entities["type"] == PLAYER][0]
+
+    def with_entities(self, entities: Array) -> bytes:
+        """Return the state with other entities."""
+        end = self.entities_at + 4 + self.entities.nbytes
+        return self.raw[: self.entities_at] + struct.pack("<i", len(entities)) + entities.tobytes() + self.raw[end:]
+
+    def with_grid(self, grid: IntArray) -> bytes:
+        """Return the state with another grid of the same size."""
+        content = np.ascontiguousarray(grid, "<i4").tobytes()
+        return self.raw[: self.grid_at] + content + self.raw[self.grid_at + len(content) :]
+
+
+def _parse(raw: bytes) -> GameState:
+    def number(at: int, kind: str = "i") -> Any:
+        return struct.unpack_from(f"<{kind}", raw, at)[0]
+
+    def after_text(at: int) -> int:
+        length = number(at)
+        if not 0 <= length <= len(raw):
+            raise ValueError(f"a text of {length} bytes at {at}")
+        return int(at + 4 + length)
+
+    at = after_text(4) + 4 * SETTINGS
+    for _ in range(2):  # generators of levels and of the game: whether seeded, and their text
+        at = after_text(at + 4)
+    time = number(at + 4 * 13)
+    entities_at = at + 4 * 15 + 4  # after 15 numbers of the game, and the size of the grid's cells
+    count = number(entities_at)
+    if not 0 < count <= len(raw) // ENTITY.itemsize:
+        raise ValueError(f"{count} entities at {entities_at}")
+    entities = np.frombuffer(raw, ENTITY, count, entities_at + 4)
+    at = entities_at + 4 + entities.nbytes
+    center = number(at + 4 * 14, "f"), number(at + 4 * 15, "f")
+    at = after_text(at + 4 * 19 + 4)  # 19 numbers, and the generator of assets
+    view = number(at + 4 * 4, "f")
+    at += 4 * 9
+    width, height, cells = struct.unpack_from("<iii", raw, at)
+    if width * height != cells:
+        raise ValueError(f"a grid of {width} x {height} with {cells} cells at {at}")
+    grid = np.frombuffer(raw, "<i4", cells, at + 12).reshape(height, width)
+    return GameState(raw, time, entities, entities_at, grid, at + 12, view, center, raw[at + 12 + grid.nbytes :])

@@ -1,0 +1,230 @@
+"""Concepts: what an environment says about its state, and what can be read of it off an agent's memory, beside controls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from scipy.stats import rankdata
+from sklearn.decomposition import PCA
+
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.interpret import probes
+from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret.agent.bases import labels as labelled
+from rlhf_ray.interpret.agent.bases.probe import direction
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.measure.intervals import mean_interval
+
+FOLDS = 5
+WIDEST = 256
+"""Features that a probe reads: principal components of wider inputs."""
+ELEMENTS = 8
+"""Elements of an array that become concepts of their own."""
+SMALL_BASES = ("pca", "ica")
+COMPONENTS = 16
+
+
+def library(episodes: Episodes, action_names: Sequence[str] = (), within: int = 5) -> dict[str, FloatArray]:
+    """Return concepts ``[n, T + 1]`` by name: numbers, or 0 and 1; NaN where one is not defined, and after an episode's end.
+
+    They are what the environment says about its state, and events: whether there is a reward, or the episode terminates, within
+    ``within`` steps, and what the agent does next.
+    """
+    n, steps = episodes.actions.shape[:2]
+    found: dict[str, Array] = {}
+    for name, values in episodes.states.items():
+        if values.dtype.kind not in "biuf" or values.ndim < 2:
+            continue
+        flat = values.reshape(n, steps + 1, -1)
+        if flat.shape[2] == 1:
+            found[name] = flat[:, :, 0]
+        else:
+            found |= {f"{name}[{at}]": flat[:, :, at] for at in range(min(ELEMENTS, flat.shape[2]))}
+    found |= _events(episodes, action_names, within)
+    known = np.arange(steps + 1)[None] <= episodes.lengths[:, None]
+    return {name: np.where(known, values.astype(np.float64), np.nan) for name, values in found.items()}
+
+
+def _events(episodes: Episodes, action_names: Sequence[str], within: int) -> dict[str, Array]:
+    n, steps = episodes.actions.shape[:2]
+    acting = np.arange(steps + 1)[None] < episodes.lengths[:, None]
+    padded = np.concatenate([np.where(episodes.real, episodes.rewards, 0.0) > 0, np.zeros((n, within + 1), bool)], 1)
+    soon = np.any([padded[:, at : at + steps + 1] for at in range(within)], 0)
+    left = episodes.lengths[:, None] - np.arange(steps + 1)[None]
+    ends = episodes.terminated[:, None] & (left <= within)
+    found: dict[str, Array] = {
+        f"reward within {within} steps": np.where(acting, soon, np.nan),
+        f"end within {within} steps": np.where(acting, ends, np.nan),
+    }
+    flat = episodes.actions.reshape(n, steps, -1)
+    if flat.dtype.kind in "iu" and flat.shape[2] == 1:
+        taken = np.concatenate([flat[:, :, 0], np.full((n, 1), -1)], 1)
+        for action in np.unique(taken[acting]):
+            name = action_names[action] if 0 <= action < len(action_names) else str(action)
+            found[f"action is {name}"] = np.where(acting, taken == action, np.nan)
+    else:
+        for at in range(min(ELEMENTS, flat.shape[2])):
+            name = action_names[at] if at < len(action_names) else f"action[{at}]"
+            found[name] = np.concatenate([flat[:, :, at].astype(np.float64), np.full((n, 1), np.nan)], 1)
+    return found
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """How well a concept can be read off, on levels that nothing was fitted to: AUC of yes or no, R² of numbers.
+
+    Attributes:
+        concept: the concept.
+        measure: auc (0.5 is chance) or r2 (0 is the mean).
+        rows: steps where it is defined.
+        score: of a linear probe of what the agent has in mind.
+        interval: 95 % interval of ``score`` over folds; None for a single fold.
+        shuffled: the same with shuffled labels.
+        controls: the same probe of other inputs, such as one frame or the untrained agent.
+        single: the best single component of each kind, chosen on the levels of the fit: unit, pca, ica.
+    """
+
+    concept: str
+    measure: Literal["auc", "r2"]
+    rows: int
+    score: float
+    interval: list[float] | None
+    shuffled: float
+    controls: dict[str, float] = field(default_factory=dict)
+    single: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def above(self) -> float | None:
+        """How far ``score`` is above the best control; None without one."""
+        return self.score - max(self.controls.values()) if self.controls else None
+
+    def values(self) -> dict[str, Any]:
+        """Return all figures."""
+        return asdict(self) | {"above": self.above}
+
+
+def decode(
+    values: FloatArray,
+    concepts: Mapping[str, Array],
+    groups: IntArray,
+    controls: Mapping[str, FloatArray] = {},
+    seed: int = 0,
+    folds: int = FOLDS,
+) -> list[Decoded]:
+    """Read concepts off ``values`` by cross-validation over groups. Concepts that don't vary in enough of them are left out.
+
+    Args:
+        values: what the agent has in mind, ``[n, size]``.
+        concepts: ``[n]`` each; NaN where one is not defined.
+        groups: ``[n]``, levels or episodes: those of a test were not fitted to.
+        controls: other inputs ``[n, features]`` by name.
+        seed: draws folds and shuffles.
+        folds: number of folds.
+    """
+    rng = np.random.default_rng([seed, 0xC0])
+    inputs = {name: _narrow(each, seed) for name, each in {"": values, **controls}.items()}
+    parts = _folds(groups, folds, rng)
+    small: list[dict[str, FloatArray]] = []
+    for fitted, _ in parts:
+        made = {kind: bases.fit(kind, values[fitted], COMPONENTS, seed).transform(values) for kind in SMALL_BASES}
+        small.append({"unit": values, **made})
+    found = []
+    for name, concept in concepts.items():
+        labels = np.asarray(concept, np.float64)
+        known = np.isfinite(labels)
+        if not labelled.usable(labels):
+            continue
+        shuffled = labels.copy()
+        shuffled[known] = rng.permutation(labels[known])
+        read: dict[str, list[float]] = {key: [] for key in (*inputs, "shuffled")}
+        single: dict[str, list[float]] = {kind: [] for kind in ("unit", *SMALL_BASES)}
+        for (fitted, test), scores in zip(parts, small, strict=True):
+            fit_rows, test_rows = fitted[known[fitted]], test[known[test]]
+            if not (labelled.usable(labels[fit_rows]) and labelled.usable(labels[test_rows])):
+                continue
+            for key, each in inputs.items():
+                read[key].append(_probe(each, labels, groups, fit_rows, test_rows, seed))
+            if labelled.usable(shuffled[fit_rows]) and labelled.usable(shuffled[test_rows]):
+                read["shuffled"].append(_probe(inputs[""], shuffled, groups, fit_rows, test_rows, seed))
+            for kind, each in scores.items():
+                single[kind].append(_best_single(each, labels, fit_rows, test_rows))
+        if not read[""]:
+            continue
+        means = {key: float(np.mean(each)) if each else float("nan") for key, each in read.items()}
+        found.append(
+            Decoded(
+                name,
+                "auc" if labelled.yes_no(labels) else "r2",
+                int(known.sum()),
+                means[""],
+                mean_interval(read[""]),
+                means["shuffled"],
+                {key: means[key] for key in controls},
+                {kind: float(np.mean(each)) for kind, each in single.items()},
+            )
+        )
+    return found
+
+
+def auc(labels: Array, scores: FloatArray) -> FloatArray:
+    """Return the area under the ROC curve of each column of ``scores`` ``[n, k]``: 0.5 is chance, and ties count half."""
+    upper = np.asarray(labels, np.float64) == 1
+    yes, no = int(upper.sum()), int((~upper).sum())
+    ranks = rankdata(scores.reshape(len(scores), -1), axis=0)
+    areas: FloatArray = (ranks[upper].sum(0) - yes * (yes + 1) / 2) / max(yes * no, 1)
+    return areas
+
+
+def _probe(
+    inputs: FloatArray, labels: FloatArray, groups: IntArray, fitted: IntArray, test: IntArray, seed: int
+) -> float:
+    if labelled.yes_no(labels):
+        return float(auc(labels[test], inputs[test] @ direction(inputs[fitted], labels[fitted]))[0])
+    rng = np.random.default_rng([seed, 0x72])
+    return float(probes.scores(inputs, labels[:, None], groups, fitted, test, "linear", rng)[0])
+
+
+def _best_single(scores: FloatArray, labels: FloatArray, fitted: IntArray, test: IntArray) -> float:
+    """Return the score, on ``test``, of the component that is best on ``fitted``."""
+    if not scores.shape[1]:
+        return 0.5 if labelled.yes_no(labels) else 0.0
+    if labelled.yes_no(labels):
+        areas = auc(labels[fitted], scores[fitted])
+        best = int(np.abs(areas - 0.5).argmax())
+        area = float(auc(labels[test], scores[test][:, [best]])[0])
+        return area if areas[best] >= 0.5 else 1.0 - area
+    correlations = _correlations(scores[fitted], labels[fitted])
+    best = int(np.abs(correlations).argmax())
+    return float(_correlations(scores[test][:, [best]], labels[test])[0] ** 2)
+
+
+def _correlations(scores: FloatArray, labels: FloatArray) -> FloatArray:
+    centred, wanted = scores - scores.mean(0), labels - labels.mean()
+    found: FloatArray = centred.T @ wanted / np.maximum(np.linalg.norm(centred, axis=0) * np.linalg.norm(wanted), 1e-12)
+    return found
+
+
+def _narrow(inputs: FloatArray, seed: int) -> FloatArray:
+    """Return inputs, or their `WIDEST` largest principal components: nothing is lost of images that repeat few patterns."""
+    if inputs.shape[1] <= WIDEST:
+        return inputs
+    count = min(WIDEST, *inputs.shape)
+    narrow: FloatArray = PCA(count, svd_solver="randomized", random_state=seed).fit_transform(inputs)
+    # Directions that carry nothing would be blown up by scaling.
+    return narrow[:, narrow.std(0) > 1e-6 * max(float(narrow.std(0).max()), 1e-12)]
+
+
+def _folds(groups: IntArray, folds: int, rng: np.random.Generator) -> list[tuple[IntArray, IntArray]]:
+    """Return rows to fit to and rows to test on, of other groups; halves of the rows if there is one group."""
+    names = rng.permutation(np.unique(groups))
+    if len(names) < 2:
+        half = len(groups) // 2
+        return [(np.arange(half), np.arange(half, len(groups)))] if half else []
+    found: list[tuple[IntArray, IntArray]] = []
+    for part in np.array_split(names, min(folds, len(names))):
+        held = np.isin(groups, part)
+        found.append((np.flatnonzero(~held), np.flatnonzero(held)))
+    return found

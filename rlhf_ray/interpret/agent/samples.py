@@ -1,0 +1,91 @@
+"""Samples: what an agent has in mind at single steps, as rows, with the episode, the step and the level of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.replay import replay, values_at
+
+LARGEST_SIDE = 32
+"""Pixels of a frame's side as probes see it; larger frames are averaged down."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """``n`` steps of episodes, after the observation was seen and before the action is taken.
+
+    Attributes:
+        values: what the agent has in mind, ``[n, size]``.
+        episodes: the row in `Episodes` of each, ``[n]``.
+        steps: the step, ``[n]``.
+        levels: the level, ``[n]``: what is fitted on some levels is tested on others.
+    """
+
+    values: FloatArray
+    episodes: IntArray
+    steps: IntArray
+    levels: IntArray
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def at(self, array: Array) -> Array:
+        """Return the rows of ``array`` ``[episodes, T or T + 1, …]`` that belong to these samples."""
+        return np.asarray(array[self.episodes, self.steps])
+
+    def select(self, rows: Array) -> Samples:
+        """Return some of the samples."""
+        return Samples(self.values[rows], self.episodes[rows], self.steps[rows], self.levels[rows])
+
+    def with_values(self, values: FloatArray) -> Samples:
+        """Return the same steps with other values ``[n, size]``."""
+        return Samples(values, self.episodes, self.steps, self.levels)
+
+
+def samples(
+    agent: Agent, episodes: Episodes, site: str | None = None, most: int | None = None, seed: int = 0
+) -> Samples:
+    """Return all steps of ``episodes``, or ``most`` of them drawn at random, in order.
+
+    Args:
+        agent: the agent whose episodes they are.
+        episodes: the episodes.
+        site: where to look: `values_at`.
+        most: how many steps.
+        seed: draws them.
+    """
+    rows, steps = np.nonzero(episodes.real)
+    if most is not None and len(rows) > most:
+        chosen = np.sort(np.random.default_rng([seed, 0x5A]).choice(len(rows), most, replace=False))
+        rows, steps = rows[chosen], steps[chosen]
+    values = values_at(agent, episodes, site)[rows, steps].astype(np.float64)
+    return Samples(values.reshape(len(rows), -1), rows, steps, np.asarray(episodes.levels)[rows])
+
+
+def untrained(agent: Agent, episodes: Episodes, like: Samples, site: str | None, seed: int) -> FloatArray | None:
+    """Return what the same agent with new weights has in mind at the same steps, ``[n, size]``; None if it can't be made."""
+    fresh = agent.fresh(seed)
+    if fresh is None:
+        return None
+    kept = [] if site is None or site not in agent.layers else [site]
+    values: FloatArray = like.at(values_at(fresh, replay(fresh, episodes, kept), site)).astype(np.float64)
+    return values.reshape(len(like), -1)
+
+
+def frames(episodes: Episodes, like: Samples) -> FloatArray | None:
+    """Return the one observation of each sample, ``[n, features]``; None if there are none. Large images are averaged."""
+    if not episodes.observations[:1, :1].size:
+        return None
+    seen = like.at(episodes.observations)
+    if seen.ndim == 4 and max(seen.shape[1:3]) > LARGEST_SIDE:
+        by = -(-max(seen.shape[1:3]) // LARGEST_SIDE)
+        height, width = (side // by for side in seen.shape[1:3])
+        cut = seen[:, : height * by, : width * by].astype(np.float32)
+        seen = cut.reshape(len(seen), height, by, width, by, -1).mean((2, 4))
+    flat: FloatArray = seen.reshape(len(seen), -1).astype(np.float64)
+    return flat

@@ -1,0 +1,88 @@
+"""Stability of a basis: are its components found again with other seeds, and in halves of the data?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.interpret import factors
+from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret.agent.bases import Basis
+
+SEEDS = 5
+STABLE = 0.9
+"""Mean |r|, over seeds and over halves, from which on a component counts as stable.
+
+Between independent directions it grows with the number of components that one can choose from, and shrinks with the size of the
+space: for 4 random directions in 4 dimensions it is about 0.7.
+"""
+
+
+@dataclass(frozen=True)
+class Stability:
+    """How well the components of a basis are found again, each beside its best partner (Hungarian matching).
+
+    Attributes:
+        names: the components.
+        seeds: mean |r| of the scores with those of fits with other seeds, ``[k]``.
+        halves: mean |r| with those of fits to random halves of the episodes, ``[k]``.
+    """
+
+    names: list[str]
+    seeds: FloatArray
+    halves: FloatArray
+
+    @property
+    def stable(self) -> BoolArray:
+        """Which components are stable, ``[k]``."""
+        stable: BoolArray = np.minimum(self.seeds, self.halves) >= STABLE
+        return stable
+
+
+def stability(
+    basis: Basis,
+    values: FloatArray,
+    groups: Array | None = None,
+    labels: Mapping[str, Array] | None = None,
+    seeds: int = SEEDS,
+    seed: int = 0,
+) -> Stability:
+    """Fit the basis again and match its components.
+
+    Args:
+        basis: the basis.
+        values: what it was fitted to, ``[n, size]``.
+        groups: ``[n]``: rows of one group, for example an episode, stay in one half; None: single rows.
+        labels: as for `bases.fit`.
+        seeds: further fits with other seeds, and fits to halves, each.
+        seed: draws.
+    """
+    groups = np.arange(len(values)) if groups is None else np.asarray(groups)
+    scores = basis.transform(values)
+    count = max(len(basis), 1)
+    found: dict[str, list[FloatArray]] = {"seeds": [], "halves": []}
+    for at in range(seeds):
+        rng = np.random.default_rng([seed, at, 0x57AB])
+        other = int(rng.integers(2**31))
+        found["seeds"].append(_matched(scores, bases.fit(basis.kind, values, count, other, labels).transform(values)))
+        half = np.isin(groups, _half(np.unique(groups), rng))
+        some = {name: np.asarray(each)[half] for name, each in (labels or {}).items()}
+        again = bases.fit(basis.kind, values[half], count, other, some) if half.any() else None
+        found["halves"].append(np.zeros(len(basis)) if again is None else _matched(scores, again.transform(values)))
+    means = {name: np.mean(each, 0) if each else np.zeros(len(basis)) for name, each in found.items()}
+    return Stability(list(basis.names), means["seeds"], means["halves"])
+
+
+def _half(names: Array, rng: np.random.Generator) -> Array:
+    return rng.permutation(names)[: max(1, len(names) // 2)]
+
+
+def _matched(scores: FloatArray, others: FloatArray) -> FloatArray:
+    """Return the |r| of each column of ``scores`` ``[n, k]`` with its partner among ``others``; 0 without a partner."""
+    first, second = (each - each.mean(0) for each in (scores, others))
+    if second.shape[1] < first.shape[1]:
+        second = np.pad(second, [(0, 0), (0, first.shape[1] - second.shape[1])])
+    return factors.match(first.T, second.T) if first.shape[1] else np.zeros(0)

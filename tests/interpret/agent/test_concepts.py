@@ -1,0 +1,176 @@
+"""Concepts, stability, clusters, behaviours and overlap on planted data."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from benchmarks.agent_calibrations import planted
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent import bases, clusters, concepts, embeddings, samples
+from rlhf_ray.interpret.agent.behaviours import behaviours, shares, windows
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.overlap import overlap
+from rlhf_ray.interpret.agent.stability import stability
+
+
+def episodes_of(lengths: list[int], seed: int = 0) -> Episodes:
+    """Episodes whose memory holds a running count and a bit that no single observation shows."""
+    rng = np.random.default_rng(seed)
+    n, steps = len(lengths), max(lengths)
+    bit = np.repeat(rng.integers(2, size=(n, 1)), steps + 1, 1).astype(bool)
+    memory = 0.1 * rng.normal(size=(n, steps + 1, 6)).astype(np.float32)
+    memory[:, 1:, 0] += bit[:, :-1]
+    memory[:, 1:, 1] += bit[:, :-1]
+    memory[:, 1:, 2] += np.arange(steps) / steps
+    ends = np.array(lengths) < steps
+    rewards = np.zeros((n, steps))
+    rewards[np.arange(n), np.array(lengths) - 1] = 1.0
+    return Episodes(
+        observations=rng.integers(0, 256, (n, steps + 1, 4, 4, 3)).astype(np.uint8),
+        actions=rng.integers(3, size=(n, steps)),
+        logits=np.zeros((n, steps, 3), np.float32),
+        values=np.zeros((n, steps), np.float32),
+        memory=memory,
+        rewards=rewards,
+        lengths=np.array(lengths),
+        terminated=ends,
+        truncated=~ends,
+        causes=[""] * n,
+        levels=np.arange(n),
+        states={
+            "bit": bit,
+            "count": np.repeat(np.arange(steps + 1.0)[None], n, 0),
+            "never": np.zeros((n, steps + 1), bool),
+        },
+    )
+
+
+class _Blank:
+    """An agent that is only asked for the size of its memory."""
+
+    memory_size = 6
+
+
+def test_library_knows_states_and_events():
+    episodes = episodes_of([3, 6])
+    found = concepts.library(episodes, ["left", "right", "jump"], within=2)
+    assert {"bit", "count", "never", "reward within 2 steps", "end within 2 steps"} < set(found)
+    assert np.isnan(found["bit"][0, 4:]).all()  # after the end
+    np.testing.assert_array_equal(found["reward within 2 steps"][0, :4], [0, 1, 1, np.nan])
+    np.testing.assert_array_equal(found["end within 2 steps"][1, :6], 0.0)  # it was cut, and did not end
+    jumps = found.get("action is jump", np.zeros((2, 7)))
+    np.testing.assert_array_equal(jumps[1, :6], episodes.actions[1] == 2)
+
+
+def test_memory_is_read_beside_its_controls():
+    episodes = episodes_of([12] * 20)
+    found = samples.samples(_Blank(), episodes)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found.values[5], episodes.memory[0, 6])  # after the observation at step 5
+    labels = {name: found.at(each) for name, each in concepts.library(episodes).items()}
+    frames = samples.frames(episodes, found)
+    assert frames is not None
+    read = {each.concept: each for each in concepts.decode(found.values, labels, found.levels, {"one frame": frames})}
+    assert "never" not in read
+    bit, count = read["bit"], read["count"]
+    assert (bit.measure, count.measure) == ("auc", "r2")
+    assert bit.score > 0.99 > 0.65 > bit.controls["one frame"]
+    assert bit.above is not None and bit.above > 0.3  # noqa: PT018
+    assert 0.4 < bit.shuffled < 0.6
+    assert bit.single["unit"] > 0.95
+    assert count.score > 0.8 > 0.1 > count.shuffled
+
+
+@pytest.mark.parametrize("lengths", [[1], [1, 1], [5], [2, 1, 3]])
+def test_few_steps_are_no_error(lengths):
+    episodes = episodes_of(lengths)
+    found = samples.samples(_Blank(), episodes)  # type: ignore[arg-type]
+    labels = {name: found.at(each) for name, each in concepts.library(episodes).items()}
+    for each in concepts.decode(found.values, labels, found.levels):
+        assert np.isfinite(each.score)
+    made = behaviours({"memory": episodes.memory[:, 1:]}, episodes.real)
+    assert made.labels.shape == episodes.real.shape
+    assert clusters.cluster(found.values).stability <= 1.0
+    assert embeddings.tsne(found.values).shape == (len(found), 2)
+
+
+def test_auc_counts_ties_half():
+    assert concepts.auc(
+        np.array([0, 0, 1, 1]), np.array([[1.0, 0.0], [2.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
+    ) == pytest.approx([0.875, 0.5])
+
+
+def test_planted_sources_are_stable_and_noise_is_not():
+    rng = np.random.default_rng(0)
+    sources = rng.laplace(size=(1500, 4))
+    mixed = sources @ rng.normal(size=(4, 10)) + 0.01 * rng.normal(size=(1500, 10))
+    found = bases.fit("ica", mixed, 4)
+    agreed = np.abs(np.corrcoef(found.transform(mixed).T, sources.T)[:4, 4:])
+    assert agreed.max(1).min() >= 0.95
+    assert stability(found, mixed).stable.all()
+    noise = rng.normal(size=(1500, 10))
+    assert not stability(bases.fit("ica", noise, 4), noise, seeds=2).stable.any()
+
+
+def test_clusters_find_planted_ones_and_say_when_there_are_none():
+    rng = np.random.default_rng(1)
+    truth = rng.integers(3, size=400)
+    points = 6.0 * np.eye(8)[truth] + rng.normal(size=(400, 8))
+    for kind in clusters.KINDS:
+        found = clusters.cluster(points, kind, resamples=2)
+        assert len(found) == 3
+        assert adjusted_rand_score(truth, found.labels) > 0.9
+        assert found.stability > 0.9
+        assert found.silhouette > clusters.CLEAR
+    nothing = clusters.cluster(rng.normal(size=(300, 8)), resamples=2)
+    assert nothing.silhouette < clusters.CLEAR
+    with pytest.raises(SettingError, match="choose kmeans"):
+        clusters.cluster(points, "dbscan")  # type: ignore[arg-type]
+
+
+def test_planted_behaviours_are_found():
+    blocks, truth = planted.behaving(0)
+    real = np.ones(truth.shape, bool)
+    found = behaviours(blocks, real, length=5, count=4)
+    starts = found.steps % 5 == 0
+    agreed = adjusted_rand_score(truth[found.episodes, found.steps][starts], found.clusters.labels[starts])
+    assert agreed >= 0.8
+    means = shares(found.labels, np.where(truth == 0, 1.0, 0.0))
+    assert means.max() > 0.6 > 0.3 > np.sort(means)[-2]
+
+
+def test_windows_stay_within_episodes_and_blocks_count_alike():
+    real = np.arange(6)[None] < np.array([[6], [3]])
+    blocks = {
+        "small": np.random.default_rng(0).normal(size=(2, 6, 2)),
+        "large": 1000.0 * np.random.default_rng(1).normal(size=(2, 6, 7)),
+    }
+    features, rows, steps = windows(blocks, real, 3)
+    assert list(zip(rows, steps, strict=True)) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]
+    wide = features.var(0)
+    assert wide[:6].sum() == pytest.approx(wide[6:].sum(), rel=0.8)
+
+
+def test_overlap_is_beside_its_control():
+    rng = np.random.default_rng(2)
+    real, groups = rng.normal(size=(400, 5)), np.repeat(np.arange(20), 20)
+    alike = overlap(real, rng.normal(size=(200, 5)), groups, np.repeat(np.arange(10), 20))
+    apart = overlap(real, rng.normal(size=(200, 5)) + 1.5, groups, np.repeat(np.arange(10), 20))
+    assert alike is not None
+    assert apart is not None
+    assert abs(alike.generated.auc - 0.5) < 0.1
+    assert abs(alike.control.neighbours - 0.5) < 0.06
+    assert alike.generated.coverage > 0.9
+    assert apart.generated.auc > 0.9
+    assert apart.generated.neighbours < 0.3
+    assert apart.generated.coverage < 0.7 < apart.control.coverage
+    assert overlap(real[:20], real[:20], groups[:20], groups[:20]) is None  # one episode
+
+
+def test_umap_is_optional(monkeypatch):
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(SettingError, match=r"install rlhf-ray\[interpret\]"):
+        embeddings.umap(np.random.default_rng(0).normal(size=(30, 4)))

@@ -1,0 +1,166 @@
+"""Counterfactuals: a continuation without changes repeats the original, an edit changes what it should, and effects are paired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.controls import controlled, random_bases
+from rlhf_ray.interpret.agent.counterfactual import counterfact, go_on, repeats, snapshots_of
+from rlhf_ray.interpret.agent.effects import effect
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.interventions import Intervention
+from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.measure.intervals import bootstrap
+from tests.interpret.agent.corridor import Corridors
+from tests.interpret.agent.directions import linear, oblique
+from tests.interpret.agent.test_play import LEVELS, agent_of
+
+AGENT = agent_of("gru", False)
+WEIGHTS = AGENT.network.actor.weight.double().numpy()
+STAYS = linear((WEIGHTS[0] - WEIGHTS[1])[None], np.zeros(8))
+"""From walking to staying."""
+
+
+@pytest.fixture(scope="module")
+def played() -> Episodes:
+    return play(AGENT, Corridors(6), LEVELS, keep_states=True, greedy=False, seed=5)
+
+
+def some(episodes: Episodes) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.repeat(np.flatnonzero(episodes.lengths >= 2), 2)
+    return rows, np.arange(len(rows)) % 2
+
+
+def halves(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """A mapper that works on copies, in another order, as other machines would."""
+    listed = list(items)
+    done = {at: function(listed[at]) for at in reversed(range(len(listed)))}
+    return iter([done[at] for at in range(len(listed))])
+
+
+def test_a_continuation_without_changes_repeats_the_original_exactly(played: Episodes) -> None:
+    snapshots = snapshots_of(played, *some(played))
+    again, changed = go_on(AGENT, Corridors, snapshots, greedy=False, seed=5, mapper=halves)
+    assert not changed.any()
+    for at, (row, step) in enumerate(zip(snapshots.rows, snapshots.steps, strict=True)):
+        rest = played.lengths[row] - step
+        assert again.lengths[at] == rest
+        assert again.causes[at] == played.causes[row]
+        for name in ("actions", "rewards", "observations"):
+            np.testing.assert_array_equal(getattr(again, name)[at, :rest], getattr(played, name)[row, step:][:rest])
+    assert repeats(Corridors(5), played, snapshots).all()
+
+
+def test_a_state_that_does_not_repeat_is_noticed(played: Episodes) -> None:
+    class Forgets(Corridors):
+        def restore(self, states: Any) -> Any:
+            super().restore(states)
+            for copy in self._copies:
+                copy["trap"] = False
+            return self._observations()
+
+    snapshots = snapshots_of(played, *some(played))
+    trapped = np.array([played.states["trap"][row, 0] for row in snapshots.rows])
+    fell = np.array([played.causes[row] == "trap" for row in snapshots.rows])
+    again = repeats(Forgets(4), played, snapshots)
+    assert fell.any()
+    assert not again[trapped & (snapshots.steps == 0)].any()  # the trap is seen at the first step
+    assert again[~trapped].all()
+
+
+def test_an_edit_changes_only_levels_that_have_what_it_removes(played: Episodes) -> None:
+    rows, steps = some(played)
+    snapshots = snapshots_of(played, rows, steps)
+    found = counterfact(AGENT, Corridors, snapshots, edit="remove_trap")
+    assert found is not None
+    assert found.snapshots.rows.tolist() == rows[played.states["trap"][rows, 0]].tolist()
+    assert "trap" in found.plain.causes
+    assert "trap" not in found.changed.causes
+    free = snapshots.select(~played.states["trap"][rows, 0])
+    assert counterfact(AGENT, Corridors, free, edit="remove_trap") is None
+    basis = oblique(8, 2)
+    steered = counterfact(
+        AGENT, Corridors, snapshots, interventions=[Intervention(basis, [0], "steer", amount=2.0)], mapper=halves
+    )
+    assert steered is not None
+    assert len(steered.snapshots) == len(snapshots)
+    assert (steered.changed.logits[:, 0] != steered.plain.logits[:, 0]).any()
+
+
+def test_bad_requests_are_named(played: Episodes) -> None:
+    snapshots = snapshots_of(played, *some(played))
+    with pytest.raises(SettingError, match="Corridor offers remove_trap, shorten"):
+        go_on(AGENT, Corridors, snapshots, edit="remove_saw")
+    with pytest.raises(SettingError, match="keep_states"):
+        snapshots_of(play(AGENT, Corridors(1), [1]), [0], [0])
+    with pytest.raises(SettingError, match="beyond the end"):
+        snapshots_of(played, [0], [played.lengths[0]])
+    with pytest.raises(SettingError, match="no snapshots"):
+        go_on(AGENT, Corridors, snapshots.select([]))
+
+
+def test_effects_are_paired_by_level() -> None:
+    levels = np.repeat(np.arange(40), 5)
+    plain = play(AGENT, Corridors(16), levels, frames=False)
+    fallen = sum(cause == "trap" for cause in plain.causes) / len(plain)
+    same = effect(plain, plain, AGENT.action_space, ["stay", "walk", "leap"])
+    assert same.returns.difference.mean == same.returns.difference.low == same.returns.difference.high == 0.0
+    assert same.outcomes["trap"].before == pytest.approx(fallen)
+    assert sum(change.before for change in same.actions.values()) == pytest.approx(1.0)
+    # Episodes of one level are the same, so there are 40 measurements, not 200.
+    once = play(AGENT, Corridors(16), range(40), frames=False)
+    steer = [Intervention(STAYS, [0], "steer", amount=2.0)]
+    by_level = effect(plain, play(AGENT, Corridors(16), levels, interventions=steer), AGENT.action_space)
+    alone = effect(once, play(AGENT, Corridors(16), range(40), interventions=steer), AGENT.action_space)
+    assert by_level.returns.difference == alone.returns.difference
+    assert alone.outcomes["timeout"].difference.mean > 0.2
+    assert not alone.returns.difference.holds_zero
+    assert alone.actions["0"].difference.mean == pytest.approx(alone.actions["0"].after - alone.actions["0"].before)
+
+
+def test_a_bootstrap_covers_the_mean_as_often_as_it_says() -> None:
+    rng, hits = np.random.default_rng(0), 0
+    for seed in range(200):
+        found = bootstrap(rng.normal(1.0, 2.0, 60), seed=seed, draws=300)
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 1.0 <= found.high
+    assert 180 <= hits <= 198
+    alone = bootstrap(np.array([3.0]))
+    assert (alone.mean, alone.low, alone.holds_zero) == (3.0, None, True)
+
+
+def test_random_directions_have_the_components_variance_and_length() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((500, 8)) * np.linspace(0.2, 3.0, 8)
+    basis = oblique(8, 3)
+    drawn = random_bases(basis, [2, 0], values, count=4, seed=1)
+    assert len(drawn) == 4
+    for each in drawn:
+        for at, component in enumerate((2, 0)):
+            pattern, own = each.patterns[at], basis.patterns[component]
+            length = np.linalg.norm(own)
+            assert np.linalg.norm(pattern) == pytest.approx(length)
+            assert (values @ pattern).var() == pytest.approx((values @ own).var(), rel=0.02)
+            assert abs(pattern @ own) < 0.99 * length**2
+        np.testing.assert_allclose(each.filters @ each.patterns.T, np.eye(2), atol=1e-9)
+    still = random_bases(basis, [0], np.zeros((5, 8)), count=2)
+    assert np.isfinite([of.patterns for of in still]).all()
+
+
+def test_an_effect_stands_beside_random_directions() -> None:
+    values = play(AGENT, Corridors(16), range(30)).memory[:, 1:].reshape(-1, 8)
+
+    def steer(given: Any, components: Any) -> Intervention:
+        return Intervention(given, components, "steer", amount=2.0)
+
+    found = controlled(AGENT, Corridors, range(30), steer, STAYS, [0], values, count=3, mapper=halves)
+    assert len(found.random) == 3
+    assert found.effect.returns.before == found.random[0].returns.before
+    assert len({of.returns.after for of in (found.effect, *found.random)}) > 1
+    assert found.to_json()["outcomes"]["end"]["difference"]["mean"] == found.effect.outcomes["end"].difference.mean

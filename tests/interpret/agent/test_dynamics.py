@@ -1,0 +1,118 @@
+"""Dynamics: planted rules are found again, each in its own behaviour."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.agent_calibrations import planted
+from rlhf_ray.interpret.agent import bases, dynamics
+from rlhf_ray.interpret.agent.world_model.simulate import simulate
+
+RULES = planted.matrices(0)
+
+
+@pytest.fixture(scope="module")
+def found():
+    series = planted.series(RULES, 0)
+    real = np.ones(series.labels.shape, bool)
+    return series, real, dynamics.pairs(series.scores, real, series.labels)
+
+
+def test_each_behaviour_has_its_own_pairs(found):
+    """Upstream computed every cluster's matrix on the first samples of the whole set."""
+    series, _, pairs = found
+    assert sorted(pairs) == [0, 1, 2, 3]
+    for name, each in pairs.items():
+        rows, steps = np.nonzero(series.labels[:, :-1] == name)
+        np.testing.assert_array_equal(each.before, series.scores[rows, steps])
+        np.testing.assert_array_equal(each.after, series.scores[rows, steps + 1])
+
+
+def test_planted_rules_are_recovered_per_behaviour(found):
+    _, _, pairs = found
+    observed = {name: dynamics.lagged(each, permutations=60) for name, each in pairs.items()}
+    for name, each in observed.items():
+        assert each.rows == len(pairs[name].before)  # samples, not components
+        assert np.corrcoef(each.regression.ravel(), RULES[name].ravel())[0, 1] >= 0.95
+        agreed = dynamics.agreement(RULES[name], each.regression)
+        assert agreed.signs is not None
+        assert agreed.signs >= 0.95
+        strong = np.abs(RULES[name]) > 0.2
+        assert each.significant[strong].mean() > 0.9
+        assert each.significant[RULES[name] == 0].mean() < 0.2
+        other = RULES[(name + 1) % 4]
+        assert np.corrcoef(each.regression.ravel(), other.ravel())[0, 1] < 0.5
+
+
+def test_noise_has_no_dynamics():
+    rng = np.random.default_rng(1)
+    noise = rng.normal(size=(40, 30, 4))
+    real = np.ones((40, 30), bool)
+    (pairs,) = dynamics.pairs(noise, real, np.zeros((40, 30), int)).values()
+    assert dynamics.lagged(pairs).significant.mean() <= 0.1
+    drawn = [dynamics.agreement(*rng.normal(size=(2, 5, 5)), seed=at).p for at in range(20)]
+    assert np.mean(np.array(drawn) < 0.05) <= 0.2
+
+
+def test_jacobians_of_a_linear_memory_are_its_rules(found):
+    series, real, _ = found
+    agent = planted.LinearMemory(RULES)
+    basis = bases.fit("pca", series.scores.reshape(-1, planted.SIZE), planted.SIZE)
+
+    def jacobians(rows, steps):
+        return dynamics.step_jacobians(
+            agent, basis, planted.seen(series.labels[rows, steps], RULES), series.scores[rows, steps]
+        )
+
+    scores = basis.transform(series.scores.reshape(-1, planted.SIZE)).reshape(series.scores.shape)
+    every = dynamics.dynamics(scores, real, series.labels, {"memory": jacobians}, most=20, permutations=50)
+    assert len(every) == 4
+    for each in every:
+        planted_here = basis.filters @ RULES[each.behaviour] @ basis.patterns.T
+        np.testing.assert_allclose(each.jacobians["memory"], planted_here, atol=1e-5)
+        assert each.agreements["memory"].signs is not None
+        assert each.agreements["memory"].signs >= 0.95
+        assert each.agreements["memory"].r > 0.95
+        assert each.agreements["memory"].p < 0.05
+
+
+class _Loop:
+    """A world whose next observation adds ``[0, 0.5, 0, 0, 0]`` times the weight of action 1."""
+
+    size, context, digest, agent = 2, 1, "w", "a"
+
+    def begin(self, observations, actions):
+        return torch.zeros(len(observations), 2)
+
+    def next(self, state, actions):
+        return actions
+
+    def observe(self, state):
+        which = torch.eye(4)[0].expand(len(state), -1)
+        return torch.cat([which, 0.5 * state[:, 1:2] * torch.eye(5)[1]], 1)
+
+    def reward(self, state):
+        return state[:, 0] * 0
+
+    def end(self, state):
+        return state[:, 0] * 0
+
+
+def test_jacobians_through_the_world_add_the_path_of_actions():
+    agent = planted.LinearMemory(RULES)
+    basis = bases.fit("pca", np.random.default_rng(0).normal(size=(100, 5)), 5)
+    memory = torch.as_tensor(np.random.default_rng(1).normal(size=(3, 5)), dtype=torch.float32)
+    context = torch.zeros(3, 1, 9), torch.zeros(3, 0, 2), memory
+    world = _Loop()
+    alone = dynamics.world_jacobians(world, agent, basis, *context, 2, cut={"action"})
+    assert alone == pytest.approx(
+        np.broadcast_to(basis.filters @ RULES[0] @ RULES[0] @ basis.patterns.T, alone.shape), abs=1e-4
+    )
+    whole = dynamics.world_jacobians(world, agent, basis, *context, 2)
+    run = simulate(world, agent, *context[:2], memory, 0)
+    # The straight-through gradient of action 1's weight by the first unit is 1 - its probability.
+    slope = 1.0 - run.logits[:, 0].softmax(-1)[:, 1].detach().numpy()
+    added = np.einsum("n,i,j->nij", 0.5 * slope, np.eye(5)[1], RULES[0][0])
+    np.testing.assert_allclose(whole - alone, basis.filters @ added @ basis.patterns.T, atol=1e-4)

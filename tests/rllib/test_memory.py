@@ -1,0 +1,204 @@
+"""Policies with memory: what the learner replays is what the env runners did."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
+from ray.rllib.evaluation.postprocessing import Postprocessing
+
+from rlhf_ray.policies import ActorCriticNetwork
+from rlhf_ray.policies.actions import best, log_probability
+from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.rllib.learner import PPOLearner
+from rlhf_ray.rllib.policy import BEGUN, MEMORY, CollectorPolicy, built, policy_spec
+from rlhf_ray.rllib.reference import ReferencePPOConfig
+from rlhf_ray.rllib.rllib_internals import local_learner
+from rlhf_ray.settings import Experiment, PPOSettings, SettingError
+
+VECTORS = gym.spaces.Box(-1.0, 1.0, (3,))
+
+
+class Ends(gym.Env[Any, Any]):
+    """Random observations; episodes end by chance, or after 20 steps."""
+
+    observation_space = VECTORS
+
+    def __init__(self, continuous: bool = False) -> None:
+        self.action_space = gym.spaces.Box(-2.0, 2.0, (2,)) if continuous else gym.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._observation(), float(self.np_random.normal()), bool(self.np_random.random() < 0.04), False, {}
+
+    def _observation(self) -> Any:
+        return self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32)
+
+
+class Watched(PPOLearner):
+    """Keeps the first minibatch of each update, with its outputs and the network before it."""
+
+    seen: Any = None
+
+    def compute_loss_for_module(self, *, module_id: Any, config: Any, batch: Any, fwd_out: Any) -> Any:
+        if self.seen is None:
+            self.seen = dict(batch), fwd_out, copy.deepcopy(self.module[module_id].network)
+        return super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+
+
+@pytest.fixture(autouse=True)
+def environments() -> Iterator[None]:
+    for name, continuous in (("Ends-v0", False), ("EndsBox-v0", True)):
+        gym.register(name, lambda continuous=continuous, **_: Ends(continuous), max_episode_steps=20)
+    yield
+    for name in ("Ends-v0", "EndsBox-v0"):
+        del gym.registry[name]
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize(("memory", "environment"), [("gru", "Ends-v0"), ("lstm", "EndsBox-v0")])
+def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_are_bootstrapped(
+    memory: Any, environment: str
+) -> None:
+    ppo = PPOSettings(
+        memory=memory, memory_units=8, hidden=(8,), num_envs=4, rollout_length=50, minibatch_size=200, epochs=1,
+        learning_rate=0.03, gae_lambda=0.0, gamma=0.9, initial_log_std=-1.0,
+    )  # fmt: skip
+    config = ReferencePPOConfig.from_experiment(Experiment(environment=environment, total_env_steps=10_000, ppo=ppo))
+    config.learners(learner_class=Watched)
+    algorithm = config.build_algo()
+    learner = local_learner(algorithm.learner_group)
+    try:
+        kinds: set[str] = set()
+        for iteration in range(3):
+            algorithm.train()
+            (seen, outputs, network), learner.seen = learner.seen, None
+            real, state = seen[Columns.LOSS_MASK], seen[Columns.STATE_IN]
+            space = algorithm.env_runner.env.single_action_space
+            replayed = log_probability(outputs[Columns.ACTION_DIST_INPUTS], seen[Columns.ACTIONS], space)
+            ratio = (replayed - seen[Columns.ACTION_LOGP])[real].exp()
+            assert real.sum() >= 150
+            assert (ratio - 1.0).abs().max() <= 1e-5
+            # The memory matters.
+            assert iteration == 0 or state[MEMORY][state[BEGUN][:, 0] > 0].abs().max() > 0.1
+            for row in range(len(real)):
+                steps = int(seen[Columns.SEQ_LENS][row]) - 1
+                assert real[row].nonzero().squeeze(-1).tolist() == list(range(steps))
+                ended = bool(seen[Columns.TERMINATEDS][row].any())
+                kinds.add("continued" if state[BEGUN][row] else "begun")
+                kinds.add("terminated" if ended else "truncated" if steps == 20 else "cut")
+                # With λ = 0, targets are the reward and the discounted next value: that of the last observation, with the memory
+                # of the last step, unless the episode terminated.
+                values = by_hand(
+                    network, seen[Columns.OBS][row, : steps + 1], state[MEMORY][row], bool(state[BEGUN][row])
+                )
+                values[-1] *= not ended
+                targets = seen[Columns.REWARDS][row, :steps] + 0.9 * values[1:]
+                torch.testing.assert_close(seen[Postprocessing.VALUE_TARGETS][row, :steps], targets)
+            # The first memory learns.
+            trained = learner.module[DEFAULT_MODULE_ID].network.first_memory
+            assert trained.grad.abs().min() > 0
+            assert not torch.equal(trained, network.first_memory)
+        assert kinds == {"continued", "begun", "terminated", "truncated", "cut"}
+    finally:
+        algorithm.stop()
+
+
+def by_hand(network: ActorCriticNetwork, observations: torch.Tensor, memory: torch.Tensor, begun: bool) -> torch.Tensor:
+    """Compute the values of a sequence, step by step."""
+    memory = memory[None] if begun else network.first_memory[None]
+    values = []
+    with torch.no_grad():
+        for observation in observations:
+            features = network.encode(observation[None])
+            memory = network.remember(features, memory)
+            values.append(network.decide(features, memory)[1])
+    return torch.cat(values)
+
+
+def module_of(observations: gym.spaces.Box = VECTORS, actions: Any = None, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    given: dict[str, Any] = {"hidden": (8,), "memory": "gru", "memory_units": 6} | settings
+    ppo = PPOSettings(**given)
+    module = built(policy_spec(ppo), observations, actions or gym.spaces.Discrete(3))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(0.0, 0.5)
+    return module
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize("actions", [gym.spaces.Discrete(3), gym.spaces.Box(-2.0, 2.0, (2,))])
+def test_an_episode_begins_with_the_first_memory_and_then_keeps_its_own(memory: Any, actions: Any) -> None:
+    module = module_of(actions=actions, memory=memory)
+    network = module.network
+    observations = np.random.default_rng(0).uniform(-1, 1, (4, 2, 3)).astype(np.float32)
+
+    def expected(steps: list[int], row: int) -> Any:
+        """The deterministic action after these observations of an episode."""
+        memory = network.first_memory[None]
+        with torch.no_grad():
+            for step in steps:
+                features = network.encode(torch.as_tensor(observations[step, row][None]))
+                memory = network.remember(features, memory)
+            return to_env_actions(best(network.decide(features, memory)[0], actions).numpy(), actions)[0]
+
+    policy = CollectorPolicy(module)
+    for step, first in enumerate(([True, True], [False, False], [False, True], [False, False])):
+        acted = policy.best(observations[step], np.array(first))
+        np.testing.assert_allclose(acted[0], expected([*range(step + 1)], 0), rtol=1e-5)
+        np.testing.assert_allclose(acted[1], expected([*range(2 if step > 1 else 0, step + 1)], 1), rtol=1e-5)
+    # An episode at a time; actions of others are seen, too; another policy may go on with the memory.
+    alone = CollectorPolicy(module).begin()
+    alone.see(observations[0, 0])
+    alone.act(observations[1, 0], np.random.default_rng(0))
+    np.testing.assert_allclose(
+        CollectorPolicy(module).begin(alone).best(observations[2, :1])[0], expected([0, 1, 2], 0), rtol=1e-5
+    )
+    np.testing.assert_allclose(alone.begin().best(observations[2, :1])[0], expected([2], 0), rtol=1e-5)
+    made = alone.maker()()
+    np.testing.assert_allclose(made.best(observations[2, :1])[0], expected([2], 0), rtol=1e-5)
+
+
+def test_the_first_memory_has_a_gradient_where_an_episode_begins_and_only_there() -> None:
+    module = module_of()
+    for begun, moves in ((0.0, True), (1.0, False)):
+        state = {MEMORY: torch.zeros(2, 6), BEGUN: torch.full((2, 1), begun)}
+        outputs = module.forward_train({Columns.OBS: torch.rand(2, 5, 3), Columns.STATE_IN: state})
+        module.zero_grad()
+        outputs[Columns.ACTION_DIST_INPUTS].square().sum().backward()
+        gradient = module.network.first_memory.grad
+        assert moves == bool(gradient is not None and gradient.abs().min() > 0)
+
+
+def test_padding_changes_nothing() -> None:
+    module = module_of()
+    state = {MEMORY: torch.rand(2, 6), BEGUN: torch.ones(2, 1)}
+    batch: dict[str, Any] = {
+        Columns.OBS: torch.rand(2, 5, 3),
+        Columns.STATE_IN: state,
+        Columns.SEQ_LENS: torch.tensor([5, 3]),
+    }
+    padded = module.forward_train(batch)[Columns.ACTION_DIST_INPUTS]
+    alone = module.forward_train(
+        {Columns.OBS: batch[Columns.OBS][1:, :3], Columns.STATE_IN: {name: of[1:] for name, of in state.items()}}
+    )
+    torch.testing.assert_close(padded[1:, :3], alone[Columns.ACTION_DIST_INPUTS])
+
+
+def test_minibatches_too_small_for_a_sequence_are_refused() -> None:
+    PPOSettings(rollout_length=64, minibatch_size=32)
+    with pytest.raises(
+        SettingError, match=r"ppo\.minibatch_size is 63; with ppo\.memory=gru.*whole sequences of up to 64"
+    ):
+        PPOSettings(rollout_length=64, minibatch_size=63, memory="gru")
