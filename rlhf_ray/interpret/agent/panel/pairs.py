@@ -13,7 +13,7 @@ from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.attribution.moments import moments_of as contexts_of
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.chain import Mapper
-from rlhf_ray.interpret.agent.counterfactual import counterfact, moments_of
+from rlhf_ray.interpret.agent.counterfactual import counterfact, snapshots_of
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, edits_for
 from rlhf_ray.interpret.agent.panel.data import PanelPair, PanelRollout
@@ -84,16 +84,16 @@ def edit_pairs(
         return []
     some = rng.permutation(len(pieces.rows))[:MOMENTS]
     times = pieces.starts[some] + rng.integers(0, pieces.lengths[some])
-    moments = moments_of(episodes, pieces.rows[some], times)
+    snapshots = snapshots_of(episodes, pieces.rows[some], times)
     batch = make_batch(1)
     pairs = []
     try:
         for edit, does in batch.edits.items():
-            found = counterfact(agent, make_batch, moments, edit=edit, steps=STEPS, mapper=mapper)
+            found = counterfact(agent, make_batch, snapshots, edit=edit, steps=STEPS, mapper=mapper)
             if found is None:
                 continue
             row = int(differences(found.plain, found.changed).argmax())
-            sample = pieces.containing(int(found.moments.rows[row]), int(found.moments.steps[row]))
+            sample = pieces.containing(int(found.snapshots.rows[row]), int(found.snapshots.steps[row]))
             about = f"The level of B is edited: {does.rstrip('.')}."
             name = edit.replace("_", " ")
             pairs.append(_pair(agent, batch, name, about, found.plain, found.changed, row, sample))
