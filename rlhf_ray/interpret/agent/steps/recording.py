@@ -69,8 +69,7 @@ def run(work: Work) -> Section:
             keep=_layers(work.agent),
             keep_states=_keeps_states(batch),
         )
-        for file in sorted(work.unfinished.iterdir()):
-            shutil.move(file, work.out / file.name)
+        shutil.copytree(work.unfinished, work.out, dirs_exist_ok=True)
         episodes = load_episodes(work.out, agent=work.agent, frames=False)
         checks = [_repeats(work, batch), _remembers(work)]
     finally:
