@@ -1,0 +1,116 @@
+"""Collecting what a panel shows: samples of recorded episodes, the components of a basis, and pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.bases.basis import Basis
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair
+from rlhf_ray.interpret.agent.panel.pairs import end_of
+from rlhf_ray.interpret.agent.panel.samples import SOURCES, Pieces, actions_of, effects_of
+from rlhf_ray.interpret.agent.replay import values_at
+
+BASE = 2000
+"""Grey points of the scatter."""
+
+MOST_CONCEPTS = 16
+"""Concepts that can be filtered by."""
+
+
+@dataclass(frozen=True)
+class PanelExtras:
+    """What other tools found out.
+
+    Attributes:
+        pairs: rollouts side by side.
+        labels: clusters of each step of the episodes, ``[episodes, T]`` by name of the clustering, and their names.
+        horizon: number of simulated steps that can be trusted.
+        notes: for the end of the page.
+    """
+
+    pairs: Sequence[PanelPair] = ()
+    labels: Mapping[str, tuple[IntArray, Sequence[str]]] = field(default_factory=dict)
+    horizon: int | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+def collect(
+    agent: Agent,
+    episodes: Episodes,
+    pieces: Pieces,
+    basis: Basis,
+    site: str,
+    rng: np.random.Generator,
+    *,
+    title: str,
+    action_names: Sequence[str] = (),
+    extras: PanelExtras | None = None,
+) -> PanelData:
+    """Collect a panel.
+
+    Args:
+        agent: the agent.
+        episodes: recorded ones, with observations.
+        pieces: the samples.
+        basis: the components, fitted at ``site``.
+        site: the agent's memory, or a layer.
+        rng: draws the grey points.
+        title: the page's heading.
+        action_names: of Discrete actions.
+        extras: what other tools found out.
+    """
+    extras = extras or PanelExtras()
+    inside = values_at(agent, episodes, site)
+    scores = _scores(basis, inside)
+    effects = effects_of(agent, episodes, pieces, basis, site)
+    actions, names = actions_of(agent, episodes.actions, action_names)
+    discrete = actions.ndim == 2
+    real = scores[episodes.real]
+    labels = {**_concepts(episodes), **extras.labels}
+    return PanelData(
+        title=title,
+        observations=pieces.cut(episodes.observations),
+        lengths=pieces.lengths,
+        actions=pieces.cut(actions),
+        action_names=names,
+        values=pieces.cut(episodes.values),
+        rewards=pieces.cut(episodes.rewards),
+        loadings=pieces.cut(scores),
+        components=list(basis.names),
+        logits=pieces.cut(episodes.logits) if discrete else None,
+        gradients=effects.gradients,
+        saliency=effects.saliency,
+        paths=effects.paths,
+        path_names=SOURCES if effects.paths else (),
+        labels={name: pieces.cut(of) for name, (of, _) in labels.items()},
+        label_names={name: words for name, (_, words) in labels.items()},
+        outcomes=[end_of(episodes, int(row)) for row in pieces.rows],
+        levels=episodes.levels[pieces.rows],
+        base=real[np.sort(rng.permutation(len(real))[:BASE])],
+        pairs=extras.pairs,
+        horizon=extras.horizon,
+        notes=extras.notes,
+    )
+
+
+def _scores(basis: Basis, inside: FloatArray) -> FloatArray:
+    """Scores ``[n, T, k]`` of what is inside, ``[n, T, size]``."""
+    flat = basis.transform(inside.reshape(-1, inside.shape[-1]).astype(np.float64))
+    return flat.reshape(*inside.shape[:2], -1)
+
+
+def _concepts(episodes: Episodes) -> dict[str, tuple[IntArray, Sequence[str]]]:
+    """What the environment says yes or no to, as labels."""
+    steps = episodes.actions.shape[1]
+    yes_or_no = {
+        name.replace("_", " "): (of[:, :steps].astype(np.int64), ("no", "yes"))
+        for name, of in sorted(episodes.states.items())
+        if of.dtype == bool and of.ndim == 2 and of[:, :steps].any() and not of[:, :steps].all()
+    }
+    return dict(list(yes_or_no.items())[:MOST_CONCEPTS])
