@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -94,8 +95,7 @@ def strip(
             if j == 0:
                 ax.set_ylabel(name, fontsize=8)
             if faded[i, j]:
-                ax.text(0.5, 0.5, "beyond the\nvalid horizon", ha="center", va="center", fontsize=6, transform=ax.transAxes,
-                        color="white", bbox={"facecolor": "black", "alpha": 0.5, "pad": 1})  # fmt: skip
+                _mark(ax)
     place = figure.add_axes((1 - 0.85 / width, 0.2 / height, 0.12 / width, 1 - 0.7 / height))
     bar = figure.colorbar(ScalarMappable(Normalize(-scale, scale), COLOURS), cax=place, extend="both")
     bar.set_label(f"{unit} (red raises, blue lowers)", fontsize=7)
@@ -144,3 +144,40 @@ def curves_figure(shares: FloatArray, lines: dict[str, FloatArray], chance: dict
         ax.set_ylabel(unit, fontsize=8)
         ax.tick_params(labelsize=7)
     return png(figure)
+
+
+def frames_picture(frames: Array, rows: Sequence[str], columns: Sequence[str], faded: BoolArray) -> bytes:
+    """Draw frames, or bars for vectors, below and beside each other, as a PNG.
+
+    Args:
+        frames: ``[rows, columns, …]``.
+        rows: captions.
+        columns: captions.
+        faded: ``[rows, columns]``: beyond the valid horizon: grey, and marked.
+    """
+    if frames.ndim != 5:
+        return _bars(frames.reshape(*frames.shape[:2], -1), rows, columns, "value", faded)
+    width, height = 1.1 * len(columns) + 0.8, 1.1 * len(rows) + 0.4
+    figure = Figure((width, height))
+    axes = figure.subplots(len(rows), len(columns), squeeze=False)
+    figure.subplots_adjust(0.7 / width, 0.05 / height, 1 - 0.05 / width, 1 - 0.3 / height, 0.06, 0.06)
+    for i, name in enumerate(rows):
+        for j, ax in enumerate(axes[i]):
+            image = np.clip(frames[i, j], 0, 255) / 255.0
+            if faded[i, j]:
+                image = np.broadcast_to(0.3 + 0.4 * image.mean(-1, keepdims=True), (*image.shape[:2], 3))
+            newest = image[..., -3:] if image.shape[-1] % 3 == 0 else image[..., -1]
+            ax.imshow(newest, interpolation="nearest", cmap="gray", vmin=0.0, vmax=1.0)
+            ax.set(xticks=[], yticks=[])
+            if i == 0:
+                ax.set_title(columns[j], fontsize=8)
+            if j == 0:
+                ax.set_ylabel(name, fontsize=7)
+            if faded[i, j]:
+                _mark(ax)
+    return png(figure)
+
+
+def _mark(ax: Axes) -> None:
+    ax.text(0.5, 0.5, "beyond the\nvalid horizon", ha="center", va="center", fontsize=6, transform=ax.transAxes,
+            color="white", bbox={"facecolor": "black", "alpha": 0.5, "pad": 1})  # fmt: skip
