@@ -1,0 +1,331 @@
+"""RecurrentWorld: a recurrent state-space model in the manner of DreamerV3 (Hafner et al. 2023), for images and vectors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rlhf_ray.data.atomic import whole_file, write_text
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
+from rlhf_ray.data.recordings import Recording
+from rlhf_ray.data.spaces import space_from_json, space_to_json
+from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.world_model.codecs import (
+    ImageDecoder,
+    ImageEncoder,
+    VectorDecoder,
+    VectorEncoder,
+    coarse_grid,
+    layer,
+)
+
+FORMAT = "rlhf_ray.world_model/1"
+
+
+@dataclass(frozen=True)
+class WorldShape:
+    """The size of a world model.
+
+    Attributes:
+        memory: units of each cell's memory.
+        groups, classes: the latent of a cell is ``groups`` variables of ``classes`` values each.
+        channels: units of hidden layers of each cell.
+        shared: units of the hidden layer that all cells share.
+        context: observations that a simulation starts from.
+        bins: bins of the reward head.
+        unimix: share of the uniform distribution in the latent's probabilities.
+    """
+
+    memory: int = 32
+    groups: int = 2
+    classes: int = 16
+    channels: int = 64
+    shared: int = 128
+    context: int = 3
+    bins: int = 21
+    unimix: float = 0.01
+
+    @classmethod
+    def for_space(cls, space: gym.Space[Any]) -> WorldShape:
+        """Return the default size for observations of ``space``: a vector is one cell, which is larger."""
+        return cls() if is_image(space) else cls(memory=192, groups=12, classes=12, channels=256, shared=0)
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """What a world model computes along ``n`` windows of ``L`` observations.
+
+    Attributes:
+        prior, posterior: logarithms of the latent's probabilities, without and with the observation, ``[n, L, groups, classes]``.
+        states: ``[n, L, size]``, with latents drawn from the posterior.
+    """
+
+    prior: Tensor
+    posterior: Tensor
+    states: Tensor
+
+
+class RecurrentWorld(nn.Module):
+    """A `rlhf_ray.interpret.agent.world_model.world.World` that is learned.
+
+    The state consists of cells, a coarse grid over an image; vectors have one. Each cell has a recurrent memory (GRU) and a latent
+    of categorical variables, one-hot. The memory reads the latents around it and, through a layer that all cells share, the whole
+    latent and the action of the step before. From the memory the prior predicts the latent; the posterior reads it from the
+    observation alone, so that all steps of a window are encoded, predicted and decoded at once. What is learned about one cell
+    holds for all, which makes training several times faster than with one memory for the whole image. Observation, reward and end
+    are decoded from memory and latents.
+
+    Simulations take the most likely latent; its gradient is that of the probabilities.
+
+    Attributes:
+        shape: its size.
+        size: length of the state vector: the cells' memory, then their latents.
+        context: number of observations that it starts from.
+        agent: digest of the agent whose recording it was trained on.
+        about: what else is known about its making, JSON values: recording, environment, settings, …
+    """
+
+    middle: Tensor
+    scale: Tensor
+    reward_bins: Tensor
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], shape: WorldShape, agent: str):
+        super().__init__()
+        assert observation_space.shape is not None
+        self.observation_space, self.action_space = observation_space, action_space
+        self.shape, self.agent, self.context = shape, agent, shape.context
+        self.about: dict[str, Any] = {}
+        self.image = is_image(observation_space)
+        self.actions = action_count(action_space)
+        seen, channels = observation_space.shape, shape.channels
+        self.grid = coarse_grid(seen) if self.image else (1, 1)
+        self.cells = self.grid[0] * self.grid[1]
+        latent = shape.groups * shape.classes
+        self.size = self.cells * (shape.memory + latent)
+        self.register_buffer("middle", torch.zeros(() if self.image else seen))
+        self.register_buffer("scale", torch.ones(() if self.image else seen))
+        self.register_buffer("reward_bins", torch.linspace(-1.0, 1.0, shape.bins))
+        self.encoder: nn.Module
+        self.decoder: nn.Module
+        if self.image:
+            self.encoder = ImageEncoder(seen, channels, latent)
+            self.decoder = ImageDecoder(seen, channels, latent + shape.memory)
+            self.near = nn.Linear(latent, channels // 2, bias=False)
+            self.around = nn.Linear(9 * (channels // 2), channels, bias=False)
+            self.summary = layer(self.cells * latent + self.actions, shape.shared)
+            self.from_summary = nn.Linear(shape.shared, self.cells * channels)
+        else:
+            self.encoder = VectorEncoder(seen, channels, latent)
+            self.decoder = VectorDecoder(seen, channels, latent + shape.memory)
+            self.from_summary = nn.Linear(latent + self.actions, channels)
+        self.mixed = nn.Sequential(nn.LayerNorm(channels), nn.SiLU())
+        self.cell = nn.GRU(channels, shape.memory, batch_first=True)
+        self.first = nn.Parameter(torch.zeros(shape.memory))
+        self.prior = nn.Sequential(layer(channels + shape.memory, channels), nn.Linear(channels, latent))
+        self.outcome = layer(latent + shape.memory, channels)
+        self.rewarder, self.ender = nn.Linear(channels, shape.bins), nn.Linear(channels, 1)
+        for head in (self.rewarder, self.ender):
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+
+    @property
+    def digest(self) -> str:
+        """Hash of weights and settings, 16 hex digits."""
+        content = hashlib.sha256(json.dumps(self._identity(), sort_keys=True).encode())
+        for name, value in sorted(self.state_dict().items()):
+            content.update(name.encode())
+            content.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return content.hexdigest()[:16]
+
+    def save(self, folder: Path | str) -> None:
+        """Write ``world.json`` and ``world.safetensors`` to ``folder``, which is created if missing."""
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        with whole_file(path / "world.safetensors") as sink:
+            sink.write(save({name: value.cpu().contiguous() for name, value in self.state_dict().items()}))
+        about = {**self._identity(), "digest": self.digest}
+        write_text(path / "world.json", json.dumps(about, indent=1))
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "agent": self.agent,
+            "observation_space": space_to_json(self.observation_space),
+            "action_space": space_to_json(self.action_space),
+            "shape": asdict(self.shape),
+            "latent_gradient": "softmax",
+            "about": self.about,
+        }
+
+    def unroll(self, observations: Tensor, actions: Tensor, noise: Tensor | None = None) -> Unrolled:
+        """Read windows.
+
+        Args:
+            observations: ``[n, L, …]`` in the environment's units.
+            actions: between them, ``[n, L - 1, actions]``.
+            noise: Gumbel noise ``[n, L, cells, groups, classes]`` to draw latents with; None takes the most likely ones.
+        """
+        n, length = observations.shape[:2]
+        encoded = self.encoder(self.normalised(observations).flatten(0, 1)).unflatten(0, (n, length))
+        posterior = self._log_probabilities(encoded)
+        latents = _one_hot(posterior, noise)  # [n, L, cells, latent]
+        first = self.first.expand(1, n * self.cells, -1).contiguous()
+        memory, prior = first[0].view(n, 1, self.cells, -1), posterior[:, 1:]
+        if length > 1:
+            inputs = self._mixed(latents[:, :-1].flatten(0, 1), actions.flatten(0, 1).to(latents.dtype))
+            inputs = inputs.view(n, length - 1, self.cells, -1)
+            after = (
+                self.cell(inputs.transpose(1, 2).flatten(0, 1), first)[0].unflatten(0, (n, self.cells)).transpose(1, 2)
+            )
+            prior = self._log_probabilities(self.prior(torch.cat([inputs, after], -1)))
+            memory = torch.cat([memory, after], 1)
+        return Unrolled(prior, posterior, torch.cat([memory.flatten(2), latents.flatten(2)], -1))
+
+    def begin(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """See `World.begin`."""
+        return self.unroll(observations, actions).states[:, -1]
+
+    def next(self, state: Tensor, actions: Tensor) -> Tensor:
+        """See `World.next`."""
+        memory, latents = self._parts(state)
+        inputs = self._mixed(latents, actions.to(latents.dtype))
+        after = self.cell(inputs.flatten(0, 1)[:, None], memory.flatten(0, 1)[None].contiguous())[1][0].view(
+            memory.shape
+        )
+        latents = _one_hot(self._log_probabilities(self.prior(torch.cat([inputs, after], -1))))
+        return torch.cat([after.flatten(1), latents.flatten(1)], -1)
+
+    def observe(self, state: Tensor) -> Tensor:
+        """See `World.observe`."""
+        return self.decode(state) * self.scale + self.middle
+
+    def reward(self, state: Tensor) -> Tensor:
+        """See `World.reward`."""
+        return self.outcomes(state)[0].softmax(-1) @ self.reward_bins
+
+    def end(self, state: Tensor) -> Tensor:
+        """See `World.end`."""
+        return self.outcomes(state)[1]
+
+    def outcomes(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits of the reward's bins ``[n, bins]`` and of the end ``[n]``."""
+        pooled = self.outcome(torch.cat(self._parts(states), -1)).sum(1)
+        return self.rewarder(pooled), self.ender(pooled).squeeze(-1)
+
+    def decode(self, states: Tensor) -> Tensor:
+        """Return normalised observations ``[n, …]``."""
+        decoded: Tensor = self.decoder(torch.cat(self._parts(states), -1))
+        return decoded
+
+    def normalised(self, observations: Tensor) -> Tensor:
+        """Return observations with mean 0 and deviation about 1, as encoder and decoder see them."""
+        return (observations.float() - self.middle) / self.scale
+
+    def reward_targets(self, rewards: Tensor) -> Tensor:
+        """Return rewards as weights of the two nearest bins, ``[…, bins]``."""
+        bins = self.reward_bins
+        upper = torch.bucketize(rewards.clamp(bins[0], bins[-1]), bins).clamp(1, len(bins) - 1)
+        share = ((rewards - bins[upper - 1]) / (bins[upper] - bins[upper - 1])).clamp(0.0, 1.0)[..., None]
+        return functional.one_hot(upper, len(bins)) * share + functional.one_hot(upper - 1, len(bins)) * (1.0 - share)
+
+    def _parts(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return memory ``[n, cells, memory]`` and latents ``[n, cells, latent]``."""
+        n, memory = len(states), self.cells * self.shape.memory
+        return states[:, :memory].reshape(n, self.cells, -1), states[:, memory:].reshape(n, self.cells, -1)
+
+    def _mixed(self, latents: Tensor, actions: Tensor) -> Tensor:
+        """Return what the memory of each cell reads, ``[n, cells, channels]``."""
+        everything = torch.cat([latents.flatten(1), actions], -1)
+        if not self.image:
+            mixed: Tensor = self.mixed(self.from_summary(everything))[:, None]
+            return mixed
+        near = self.near(latents).unflatten(1, self.grid)
+        padded = functional.pad(near, (0, 0, 1, 1, 1, 1))
+        rows, columns = self.grid
+        around = torch.cat([padded[:, i : i + rows, j : j + columns] for i in range(3) for j in range(3)], -1).flatten(
+            1, 2
+        )
+        shared = self.from_summary(self.summary(everything)).unflatten(1, (self.cells, -1))
+        together: Tensor = self.mixed(self.around(around) + shared)
+        return together
+
+    def _log_probabilities(self, logits: Tensor) -> Tensor:
+        """Return logarithms of the probabilities ``[…, groups, classes]`` of logits ``[…, latent]``."""
+        probabilities = logits.reshape(*logits.shape[:-1], self.shape.groups, self.shape.classes).softmax(-1)
+        return torch.log((1.0 - self.shape.unimix) * probabilities + self.shape.unimix / self.shape.classes)
+
+
+def load_world(
+    folder: Path | str, *, agent: Agent | None = None, recording: Path | str | None = None
+) -> RecurrentWorld:
+    """Load a world model that `RecurrentWorld.save` wrote, frozen.
+
+    Args:
+        folder: its folder.
+        agent: the agent that it has to be made for.
+        recording: folder of the recording that it has to be trained on.
+
+    Raises:
+        SettingError: there is none, it is damaged, or it was made for another agent or from another recording.
+    """
+    path = Path(folder)
+    try:
+        kept = json.loads((path / "world.json").read_text())
+        if kept["format"] != FORMAT:
+            raise ValueError(f"its format is {kept['format']!r}, not {FORMAT!r}")
+        spaces = space_from_json(kept["observation_space"]), space_from_json(kept["action_space"])
+        world = RecurrentWorld(*spaces, WorldShape(**kept["shape"]), kept["agent"])
+        world.load_state_dict(load_file(path / "world.safetensors"))
+        world.about = kept["about"]
+        digest = kept["digest"]
+    except FileNotFoundError:
+        raise SettingError(f"{folder} holds no world model (world.json, world.safetensors); train one.") from None
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise SettingError(f"The world model in {folder} can't be read ({error}): train it again.") from error
+    if world.digest != digest:
+        raise SettingError(
+            f"The world model in {folder} is damaged: its weights are not those of world.json; train it again."
+        )
+    if agent is not None and agent.digest != world.agent:
+        raise SettingError(
+            f"The world model in {folder} is of the agent {world.agent}, not of {agent.name} ({agent.digest}): train one on a "
+            "recording of this agent."
+        )
+    if recording is not None and recording_digest(recording) != world.about.get("recording"):
+        raise SettingError(
+            f"The world model in {folder} was not trained on the recording {recording}: train one on it."
+        )
+    return world.eval().requires_grad_(False)
+
+
+def recording_digest(folder: Path | str) -> str:
+    """Return the hash of a recording's manifest: what was recorded, and its chunks."""
+    recording = Recording(folder)
+    kept = json.dumps([recording.about, recording.chunks], sort_keys=True)
+    return hashlib.sha256(kept.encode()).hexdigest()[:16]
+
+
+def action_count(space: gym.Space[Any]) -> int:
+    """Return the length of an action as the world reads it."""
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.n)
+    assert space.shape is not None
+    return int(torch.Size(space.shape).numel())
+
+
+def _one_hot(logarithms: Tensor, noise: Tensor | None = None) -> Tensor:
+    """Return latents ``[…, groups * classes]``: one-hot, with the gradient of the probabilities."""
+    soft = logarithms.exp()
+    chosen = (logarithms if noise is None else logarithms + noise).argmax(-1)
+    return (functional.one_hot(chosen, soft.shape[-1]).to(soft.dtype) + (soft - soft.detach())).flatten(-2)

@@ -1,0 +1,228 @@
+"""Trains a world model on windows of a recording. A training that was stopped goes on to the same bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+from torch.nn import functional
+
+from rlhf_ray.data.atomic import whole_file
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape
+from rlhf_ray.interpret.agent.world_model.windows import Read, WindowSource, read
+from rlhf_ray.policies.actions import gumbel_noise
+
+CHECKPOINT = "training.safetensors"
+OBSERVED = 512
+"""Windows that the observations' mean and deviation, and the largest reward, are taken from."""
+
+
+@dataclass(frozen=True)
+class WorldTraining:
+    """How a world model is trained.
+
+    Attributes:
+        batches: number of gradient steps.
+        windows: windows per batch.
+        length: observations per window.
+        learning_rate: peak of Adam's; it warms up and, in the second half, falls to 0.
+        observed: weight of the share of the observations' variance that the decoder leaves unexplained, in nats.
+        to_prior, to_posterior: weight of the KL divergence, as far as it trains the prior and the posterior (KL balance).
+        free_nats: KL divergence of a step that costs nothing.
+        clip: norm that gradients are clipped to.
+        seed: seeds weights, windows and latents.
+        save_every: batches between checkpoints.
+    """
+
+    batches: int = 3000
+    windows: int = 16
+    length: int = 16
+    learning_rate: float = 1e-3
+    observed: float = 75.0
+    to_prior: float = 0.5
+    to_posterior: float = 0.1
+    free_nats: float = 1.0
+    clip: float = 100.0
+    seed: int = 0
+    save_every: int = 500
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training is.
+
+    Attributes:
+        batch, batches: gradient steps made, and in total.
+        unexplained: share of the observations' variance that reconstructions leave unexplained.
+        divergence: KL divergence from prior to posterior per step, in nats: how badly the latents are predicted.
+        reward, end: cross-entropies of the two heads.
+    """
+
+    batch: int
+    batches: int
+    unexplained: float
+    divergence: float
+    reward: float
+    end: float
+
+
+def train_world(
+    agent: Agent,
+    windows: WindowSource,
+    settings: WorldTraining | None = None,
+    *,
+    shape: WorldShape | None = None,
+    unfinished: Path | str | None = None,
+    device: torch.device | str = "cpu",
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> RecurrentWorld:
+    """Train a world model.
+
+    Args:
+        agent: whose recording it is. Only its spaces and digest are read.
+        windows: windows of ``settings.length`` observations, of the training split.
+        settings: see `WorldTraining`.
+        shape: the model's size; default: by the observations.
+        unfinished: folder for checkpoints; a training with the same settings that was stopped goes on from the newest.
+        device: where to train, for example ``cuda``.
+        watch: called every 50 batches.
+
+    Returns:
+        The model, frozen, on the CPU.
+
+    Raises:
+        SettingError: the windows' length is not the settings', or the observations can't be modelled.
+    """
+    settings, shape = settings or WorldTraining(), shape or WorldShape.for_space(agent.observation_space)
+    if windows.length != settings.length:
+        raise SettingError(
+            f"length is {settings.length}, but the windows have {windows.length} observations; make them alike."
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        world = RecurrentWorld(agent.observation_space, agent.action_space, shape, agent.digest)
+    _look(world, windows, settings)
+    world.to(device)
+    adam = torch.optim.Adam(world.parameters(), lr=settings.learning_rate, fused=True)
+    checkpoint = Path(unfinished) / CHECKPOINT if unfinished is not None else None
+    about = json.dumps(
+        {"settings": asdict(settings), "shape": asdict(shape), "agent": agent.digest, "windows": len(windows)}
+    )
+    first = _restore(checkpoint, about, world, adam) if checkpoint is not None else 0
+    for number in range(first, settings.batches):
+        losses = _losses(
+            world, _batch(windows, settings, number, agent, device), _noise(world, settings, number, device), settings
+        )
+        for group in adam.param_groups:
+            group["lr"] = settings.learning_rate * _rate(number, settings.batches)
+        adam.zero_grad(set_to_none=True)
+        losses[0].backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(world.parameters(), settings.clip)
+        adam.step()
+        if (number + 1) % 50 == 0 or number + 1 == settings.batches:
+            watch(Progress(number + 1, settings.batches, *losses[1].tolist()))
+        if checkpoint is not None and (number + 1) % settings.save_every == 0 and number + 1 < settings.batches:
+            _keep(checkpoint, about, number + 1, world, adam)
+    return world.cpu().eval().requires_grad_(False)
+
+
+def _losses(world: RecurrentWorld, batch: Read, noise: Tensor, settings: WorldTraining) -> tuple[Tensor, Tensor]:
+    """Return the loss, and its parts: unexplained variance, KL divergence, cross-entropies of reward and end."""
+    unrolled = world.unroll(batch.observations, batch.actions, noise)
+    seen, made = batch.real.float(), batch.real[:, 1:].float()
+    steps, count = seen.sum().clamp_min(1.0), made.sum().clamp_min(1.0)
+
+    wanted = world.normalised(batch.observations).flatten(2)
+    decoded = world.decode(unrolled.states.flatten(0, 1)).view_as(wanted)
+    unexplained = ((decoded - wanted).square().mean(-1) * seen).sum() / steps
+
+    prior, posterior = unrolled.prior, unrolled.posterior[:, 1:]
+    fixed = posterior.detach()
+    to_prior = (fixed.exp() * (fixed - prior)).flatten(2).sum(-1)
+    to_posterior = (posterior.exp() * (posterior - prior.detach())).flatten(2).sum(-1)
+    free = settings.free_nats
+    divergence = settings.to_prior * to_prior.clamp_min(free) + settings.to_posterior * to_posterior.clamp_min(free)
+
+    rewards, ends = world.outcomes(unrolled.states[:, 1:].flatten(0, 1))
+    targets = world.reward_targets(batch.rewards)
+    reward = -(targets * rewards.view_as(targets).log_softmax(-1)).sum(-1)
+    end = functional.binary_cross_entropy_with_logits(ends.view_as(batch.ends), batch.ends, reduction="none")
+
+    parts = torch.stack([(part * made).sum() / count for part in (divergence, reward, end)])
+    told = torch.stack([unexplained, (to_prior * made).sum() / count, *parts[1:]]).detach()
+    return settings.observed * unexplained + parts.sum(), told
+
+
+def _look(world: RecurrentWorld, windows: WindowSource, settings: WorldTraining) -> None:
+    """Set the model's units by what the windows hold."""
+    rng = np.random.default_rng([settings.seed, 1])
+    some = read(windows[rng.integers(len(windows), size=OBSERVED)], world.action_space)
+    seen = some.observations[some.real].float()
+    axes = tuple(range(seen.ndim)) if world.image else (0,)
+    world.middle.copy_(seen.mean(axes))
+    # The deviation around the mean frame: what the decoder has to explain.
+    deviation = seen.var(0, unbiased=False).mean().sqrt() if world.image else seen.std(0, unbiased=False)
+    world.scale.copy_(torch.where(deviation > 1e-4 * (1.0 + world.middle.abs()), deviation, 1.0))
+    largest = float(some.rewards[some.real[:, 1:]].abs().max()) if some.real[:, 1:].any() else 0.0
+    # Evenly spaced after a symmetric logarithm, so that rewards of any size have their bins.
+    bins = torch.linspace(-1.0, 1.0, len(world.reward_bins)) * np.log1p(max(largest, 1e-3) * 1.05)
+    world.reward_bins.copy_(bins.sign() * torch.expm1(bins.abs()))
+
+
+def _batch(
+    windows: WindowSource, settings: WorldTraining, number: int, agent: Agent, device: torch.device | str
+) -> Read:
+    rng = np.random.default_rng([settings.seed, 2, number])  # of its own, so that a resumed training draws the same
+    return read(windows[rng.integers(len(windows), size=settings.windows)], agent.action_space, device)
+
+
+def _noise(world: RecurrentWorld, settings: WorldTraining, number: int, device: torch.device | str) -> Tensor:
+    generator = torch.Generator().manual_seed(int(np.random.default_rng([settings.seed, 3, number]).integers(2**62)))
+    shape = (settings.windows, settings.length, world.cells, world.shape.groups, world.shape.classes)
+    return gumbel_noise(shape, generator).to(device)
+
+
+def _rate(number: int, batches: int) -> float:
+    """Return the share of the learning rate: it warms up over 100 batches, and falls in the second half."""
+    return min(1.0, (number + 1) / 100.0, 2.0 * (1.0 - number / batches))
+
+
+def _keep(path: Path, about: str, done: int, world: RecurrentWorld, adam: torch.optim.Adam) -> None:
+    tensors = {f"world.{name}": value for name, value in world.state_dict().items()}
+    for number, state in adam.state_dict()["state"].items():
+        tensors |= {f"adam.{number}.{name}": value for name, value in state.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    with whole_file(path) as sink:
+        sink.write(save(tensors, {"about": about, "done": str(done)}))
+
+
+def _restore(path: Path, about: str, world: RecurrentWorld, adam: torch.optim.Adam) -> int:
+    """Load the checkpoint, if it is one of this training; return the number of batches that it has made."""
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (
+        Exception
+    ):  # safetensors raises its own error, with no public name; without a checkpoint, training starts anew
+        return 0
+    if metadata.get("about") != about:
+        return 0
+    world.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("world.")})
+    states: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("adam."):
+            _, number, part = name.split(".")
+            states.setdefault(int(number), {})[part] = value
+    adam.load_state_dict({**adam.state_dict(), "state": states})
+    return int(metadata["done"])

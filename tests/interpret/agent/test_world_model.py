@@ -1,0 +1,201 @@
+"""The world model: every parameter learns, training resumes to the same bytes, and a model knows what it was made from."""
+
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.agent import NetworkAgent
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.world_model import training
+from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, WorldShape, load_world
+from rlhf_ray.interpret.agent.world_model.simulate import simulate
+from rlhf_ray.interpret.agent.world_model.training import WorldTraining, train_world
+from rlhf_ray.interpret.agent.world_model.windows import EpisodeWindows, as_policy_actions, read
+from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+
+torch.set_num_threads(1)
+IMAGE = gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
+SMALL = WorldShape(memory=8, groups=1, classes=6, channels=16, shared=12)
+QUICK = WorldTraining(batches=6, windows=4, length=6, save_every=3, free_nats=0.0)
+
+
+def agent_in(observed: gym.Space, acted: gym.Space) -> NetworkAgent:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = "small" if observed.dtype == np.uint8 else "mlp"
+        return NetworkAgent(
+            ActorCriticNetwork(observed, acted, PolicyShape(network, memory="gru", memory_units=8)), observed, acted
+        )
+
+
+def episodes_in(agent: NetworkAgent, n: int = 12, steps: int = 10, seed: int = 0) -> Episodes:
+    """Episodes of a bright square that actions move around, or of random vectors; the shortest has one step."""
+    rng = np.random.default_rng(seed)
+    seen, acted = agent.observation_space, agent.action_space
+    actions = np.stack([[acted.sample() for _ in range(steps)] for _ in range(n)])
+    lengths = rng.integers(1, steps + 1, n)
+    lengths[:2] = 1, steps
+    if seen.dtype == np.uint8:
+        observations = np.zeros((n, steps + 1, *seen.shape), np.uint8)
+        places = np.concatenate([rng.integers(0, 8, (n, 1)), np.zeros((n, steps), int)], 1)
+        for t in range(steps):
+            move = actions[:, t] if isinstance(acted, gym.spaces.Discrete) else actions[:, t, 0] > 0
+            places[:, t + 1] = (places[:, t] + move.astype(int)) % 8
+        for i in range(n):
+            for t in range(steps + 1):
+                observations[i, t, 4:8, 2 * places[i, t] : 2 * places[i, t] + 2] = 200
+    else:
+        observations = rng.normal(size=(n, steps + 1, *seen.shape)).astype(np.float32)
+    ended = rng.random(n) < 0.5
+    return Episodes(
+        observations=observations,
+        actions=actions,
+        logits=np.zeros((n, steps, agent.network.outputs), np.float32),
+        values=np.zeros((n, steps), np.float32),
+        memory=np.zeros((n, steps + 1, agent.memory_size), np.float32),
+        rewards=rng.normal(size=(n, steps)),
+        lengths=lengths,
+        terminated=ended,
+        truncated=~ended,
+        causes=[""] * n,
+        levels=np.arange(n),
+    )
+
+
+CASES = {
+    "image": (IMAGE, gym.spaces.Discrete(3)),
+    "odd image, continuous": (gym.spaces.Box(0, 255, (17, 42, 1), np.uint8), gym.spaces.Box(-2.0, 2.0, (2,))),
+    "vector": (gym.spaces.Box(-np.inf, np.inf, (5,)), gym.spaces.Discrete(3)),
+    "table, continuous": (gym.spaces.Box(-1.0, 1.0, (2, 3)), gym.spaces.Box(-2.0, 2.0, (2,))),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_parameter_learns_and_simulations_run(case: str) -> None:
+    agent = agent_in(*CASES[case])
+    episodes = episodes_in(agent)
+    windows = EpisodeWindows(episodes, QUICK.length)
+    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
+    torch.nn.init.normal_(world.rewarder.weight)  # zero at first, so that nothing behind them would have a gradient yet
+    torch.nn.init.normal_(world.ender.weight)
+    batch = training._batch(windows, QUICK, 0, agent, "cpu")
+    training._losses(world, batch, training._noise(world, QUICK, 0, "cpu"), QUICK)[0].backward()
+    idle = [n for n, p in world.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
+    assert idle == []
+
+    trained = train_world(agent, windows, WorldTraining(batches=2, windows=4, length=6), shape=SMALL)
+    whole = np.flatnonzero(episodes.lengths >= 3)
+    context = torch.as_tensor(episodes.observations[whole, :3])
+    actions = as_policy_actions(episodes.actions[whole, :2], agent.action_space)
+    made = simulate(trained, agent, context, actions, torch.zeros(len(whole), agent.memory_size), 3)
+    assert made.observations.shape == (len(whole), 4, *agent.observation_space.shape)
+    assert made.states.shape == (len(whole), 4, trained.size)
+    for part in (made.observations, made.rewards, made.ends, made.values):
+        assert part.isfinite().all()
+    gradients = made.gradients(made.rewards[:, 2])
+    assert gradients.states[:, 0].abs().max() > 0
+
+
+def test_a_state_is_the_same_alone_and_in_a_window() -> None:
+    agent = agent_in(*CASES["image"])
+    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
+    batch = read(episodes_in(agent), agent.action_space)
+    unrolled = world.unroll(batch.observations, batch.actions)
+    torch.testing.assert_close(world.begin(batch.observations[:, :3], batch.actions[:, :2]), unrolled.states[:, 2])
+    memory = world.cells * SMALL.memory  # the same memory follows from the same state; its latents are the prior's
+    following = world.next(unrolled.states[:, 2], batch.actions[:, 2])
+    torch.testing.assert_close(following[:, :memory], unrolled.states[:, 3, :memory])
+    chosen = following[:, memory:].view(len(following), world.cells, 1, -1).argmax(-1)
+    assert torch.equal(chosen, unrolled.prior[:, 2].argmax(-1))
+
+
+def test_a_stopped_training_goes_on_to_the_same_bytes(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    agent = agent_in(*CASES["image"])
+    windows = EpisodeWindows(episodes_in(agent), QUICK.length)
+    whole = train_world(agent, windows, QUICK, shape=SMALL)
+
+    class StoppedError(Exception):
+        pass
+
+    rate = training._rate
+
+    def stop(number: int, batches: int) -> float:
+        if number == 4:
+            raise StoppedError
+        return rate(number, batches)
+
+    monkeypatch.setattr(training, "_rate", stop)
+    with pytest.raises(StoppedError):
+        train_world(agent, windows, QUICK, shape=SMALL, unfinished=tmp_path)
+    begun = []
+    monkeypatch.setattr(training, "_rate", lambda number, batches: begun.append(number) or rate(number, batches))
+    resumed = train_world(agent, windows, QUICK, shape=SMALL, unfinished=tmp_path)
+
+    assert begun == [3, 4, 5]  # from the checkpoint on
+    assert resumed.digest == whole.digest
+    other = train_world(
+        agent, windows, WorldTraining(**{**QUICK.__dict__, "seed": 1}), shape=SMALL, unfinished=tmp_path
+    )
+    assert other.digest != whole.digest
+    assert begun[3:] == [0, 1, 2, 3, 4, 5]  # another training's checkpoint is no use
+
+
+def test_padding_teaches_nothing() -> None:
+    agent = agent_in(*CASES["image"])
+    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
+    batch = read(EpisodeWindows(episodes_in(agent), 6)[range(6)], agent.action_space)
+    assert not batch.real.all()
+    noise = torch.zeros(6, 6, world.cells, SMALL.groups, SMALL.classes)
+    torch.manual_seed(0)
+    other = torch.where(batch.real[:, :, None, None, None], batch.observations, torch.full_like(batch.observations, 99))
+    made = [
+        training._losses(world, read_as, noise, QUICK)[1]
+        for read_as in (batch, batch.__class__(other, *vars_of(batch)))
+    ]
+    torch.testing.assert_close(*made)
+    rows = np.flatnonzero(episodes_in(agent).terminated)
+    ends = read(episodes_in(agent), agent.action_space).ends
+    assert ends.sum() == len(rows)
+    assert (ends[rows, episodes_in(agent).lengths[rows] - 1] == 1).all()
+
+
+def vars_of(batch):  # type: ignore[no-untyped-def]
+    return batch.actions, batch.rewards, batch.ends, batch.real
+
+
+def test_a_model_knows_what_it_was_made_from(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    agent = agent_in(*CASES["image"])
+    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
+    world.about = {"environment": "Squares-v0"}
+    world.save(tmp_path)
+
+    loaded = load_world(tmp_path, agent=agent)
+    assert loaded.digest == world.digest
+    assert loaded.about == world.about
+    assert not any(p.requires_grad for p in loaded.parameters())
+    with pytest.raises(SettingError, match=r"is of the agent .*, not of agent, untrained"):
+        load_world(tmp_path, agent=agent.fresh(5))
+    with pytest.raises(SettingError, match="holds no world model"):
+        load_world(tmp_path / "none")
+    about = json.loads((tmp_path / "world.json").read_text())
+    (tmp_path / "world.json").write_text(json.dumps({**about, "about": {"environment": "Circles-v0"}}))
+    with pytest.raises(SettingError, match="is damaged"):
+        load_world(tmp_path)
+    (tmp_path / "world.json").write_text("{")
+    with pytest.raises(SettingError, match="can't be read"):
+        load_world(tmp_path)
+
+
+def test_rewards_of_any_size_are_told_exactly_by_two_bins() -> None:
+    agent = agent_in(*CASES["vector"])
+    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
+    episodes = episodes_in(agent)
+    episodes.rewards[:] *= 1000.0
+    training._look(world, EpisodeWindows(episodes, 6), QUICK)
+    rewards = torch.as_tensor(episodes.rewards, dtype=torch.float32)
+    torch.testing.assert_close(world.reward_targets(rewards) @ world.reward_bins, rewards, rtol=1e-4, atol=1e-2)
+    assert ((world.reward_targets(rewards) > 0).sum(-1) <= 2).all()
