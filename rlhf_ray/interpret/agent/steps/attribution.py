@@ -156,13 +156,14 @@ class _Findings:
         for quantity in self.asked:
             question = self.now(quantity)
             reference = Reference.of(question, self.judged)
+            maps = {}
             for name, method in METHODS.items():
                 result = method(question, self.judged, reference, self.work.seed)
+                maps[name] = result.maps["frame"]
                 if result.gap is not None:
                     self._complete(quantity, result)
-                one = curves(
-                    question, self.judged, result.maps["frame"], reference, self.work.rng(f"curves {quantity.name}")
-                )
+            rng = self.work.rng(f"curves {quantity.name}")
+            for name, one in curves(question, self.judged, maps, reference, rng).items():
                 areas, intervals = one.areas, one.intervals
                 found[f"{quantity.name}/{name}"] = {**areas, "intervals": intervals, "faithful": one.faithful}
                 rows.append(
