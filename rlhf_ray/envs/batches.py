@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_ray.data.errors import SettingError
+import gymnasium
+
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.envs.cuerun import CueRunBatch
+from rlhf_ray.envs.gym_batch import GymBatch
 from rlhf_ray.envs.minirun import MiniRunBatch
+from rlhf_ray.envs.procgen_batch import ProcgenBatch
+from rlhf_ray.envs.registry import is_natively_vectorised, procgen_game_and_mode
 from rlhf_ray.envs.static_bounce import StaticBounceBatch
 
 OWN: dict[str, Any] = {batch.name: batch for batch in (MiniRunBatch, CueRunBatch, StaticBounceBatch)}
@@ -23,8 +27,32 @@ def make_batch(name: str, n: int, **options: Any) -> EnvBatch:
         **options: as for `make_env`.
 
     Raises:
-        SettingError: no batch can be made of this environment.
+        ValueError: no environment has this name; the message lists the closest ones.
+        SettingError: an option is invalid.
     """
     if name in OWN:
-        return OWN[name](n, **options)
-    raise SettingError(f"There is no batch of {name!r}; choose from {', '.join(OWN)}.")
+        return OWN[name](n, **options)  # type: ignore[no-any-return]
+    if is_natively_vectorised(name):
+        procgen_game_and_mode(name)
+        return ProcgenBatch(name, n, **options)
+    return GymBatch(name, n, **options)
+
+
+class BatchCreator:
+    """Makes copies of the environment ``name``, also in a process that doesn't know it.
+
+    Pickling it includes an environment that a script registered under that name.
+
+    Args:
+        name: as for `make_batch`.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self._registered = gymnasium.registry.get(name)
+
+    def __call__(self, n: int) -> EnvBatch:
+        """Make ``n`` copies."""
+        if self._registered is not None:
+            gymnasium.registry.setdefault(self.name, self._registered)
+        return make_batch(self.name, n)

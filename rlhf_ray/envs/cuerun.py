@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
@@ -111,18 +109,11 @@ class CueRunBatch(LevelBatch):
 
     def plan(self, state: Array) -> BoolArray:
         """Return the actions on a shortest right way to the goal."""
-        moves = [(int(dx), action == _JUMP_RIGHT) for action, dx in enumerate(_DX)]
-
-        def of(row: Any) -> BoolArray:
-            return runner.shortest(
-                (int(row["x"]), int(row["phase"])),
-                lambda x, phase: x == LENGTH - 1,
-                lambda x, phase: bool(row["gates"][x]) and (phase > 0) != bool(row["red"]),
-                moves,
-                LENGTH,
-            )
-
-        return np.stack([of(row) for row in state])
+        goals = np.zeros((len(state), LENGTH, runner.JUMPS), bool)
+        goals[:, LENGTH - 1] = True
+        flying = np.arange(runner.JUMPS) > 0
+        deadly = state["gates"][:, :, None] & (flying != state["red"][:, None])[:, None]
+        return runner.plan(state, goals, deadly, _DX, np.arange(len(_DX)) == _JUMP_RIGHT)
 
     def _edit_flip_cue(self, state: Array) -> None:
         state["red"] = ~state["red"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,13 +24,14 @@ class GymBatch:
     Args:
         name: as for `make_env`.
         n: number of copies.
+        **options: as for `make_env`.
     """
 
-    def __init__(self, name: str, n: int):
+    def __init__(self, name: str, n: int, **options: Any):
         if n < 1:
             raise SettingError(f"n of {name} is {n}; it must be 1 or more.")
         self.name, self.n = name, n
-        self._envs = [make_env(name) for _ in range(n)]
+        self._envs = [make_env(name, **options) for _ in range(n)]
         first = self._envs[0]
         self.observation_space, self.action_space = first.observation_space, first.action_space
         self.action_names: Sequence[str] = tuple(getattr(first.unwrapped, "action_names", ()))

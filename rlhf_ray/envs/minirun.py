@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -22,6 +22,7 @@ NEAR = 3
 _LEFT, _RIGHT, _NOOP, _JUMP, _JUMP_RIGHT = range(5)
 _DX = np.array([-1, 1, 0, 0, 1])
 _PIT, _SAW, _COIN = range(4, 7)
+_COIN_ROW = runner.STANDING - 1
 
 Coin = Literal["random", "end"]
 
@@ -29,12 +30,13 @@ Coin = Literal["random", "end"]
 class MiniRunBatch(LevelBatch):
     """Copies of MiniRun; registered as ``rlhf_ray/MiniRun-v0``.
 
-    The view is 8 x 8 cells, two of them behind the agent. Every three to five cells there is a saw or a pit of one or two cells.
+    The view is 8 x 8 cells, two of them behind the agent. Between saws and pits, of one or two cells, are three to five free cells.
     A jump has heights 1, 2, 2, 1, 0 in its five steps, and the agent can steer in the air. The two frames of its top look alike,
-    and so do rising and falling: how a jump goes on is known only from memory.
+    and so do rising and falling: how a jump goes on is known only from memory. The coin hangs one cell above the ground; running
+    below it and jumping over it both take it.
 
     * Actions: 0 left, 1 right, 2 noop, 3 jump, 4 jump_right.
-    * Reward: 10 for the coin, on the ground; it ends the episode, as do saws and pits, for nothing. Limit: 60 steps.
+    * Reward: 10 for the coin; it ends the episode, as do saws and pits, for nothing. Limit: 60 steps.
     * A random coin is uniform over the cells from 5 to the level's end. If it is always at the end, PPO finds no reward at all in
       600,000 steps.
 
@@ -68,12 +70,12 @@ class MiniRunBatch(LevelBatch):
             raise SettingError(f"length of MiniRun is {length}; it must be at least 12.")
         checked_option("coin", coin, Coin, "MiniRun")
         self.length, self.coin = length, coin
-        self._hazards = length // 3
+        self._hazards = length // 4
         fields = [("x", "<i2"), ("phase", "i1"), ("coin", "<i2"), ("saw", "?", (length,)), ("pit", "?", (length,))]
         super().__init__(n, fields, 1 + 2 * self._hazards, max_episode_steps, length=length, coin=coin)
 
     def draw(self, state: Array, random: FloatArray) -> None:
-        """Draw hazards, every three to five cells, and the coin, on a free cell."""
+        """Draw hazards, the first in the cells 3 to 5, and the coin, which removes the hazard below it."""
         length, rows = self.length, np.arange(len(state))[:, None]
         span = length - FIRST_COIN
         coin = (
@@ -81,9 +83,7 @@ class MiniRunBatch(LevelBatch):
         )
         gap, kind = random[:, 1 : 1 + self._hazards], random[:, 1 + self._hazards :]
         wide = kind >= 0.75
-        steps = 3 + (gap * 3).astype(int)
-        # The gap counts from a hazard's last cell to the next one's first.
-        starts = steps.cumsum(1) + wide.cumsum(1) - wide
+        starts = (4 + (gap * 3).astype(int)).cumsum(1) + wide.cumsum(1) - wide - 1
         saws, pits = (np.zeros((len(state), length + 1), bool) for _ in range(2))
         saws[rows, np.minimum(starts, length)] = kind < 0.5
         pits[rows, np.minimum(starts, length)] = kind >= 0.5
@@ -96,7 +96,7 @@ class MiniRunBatch(LevelBatch):
         """Move; see `LevelBatch.act`."""
         heights = runner.move(state, _DX[actions], actions >= _JUMP, self.length)
         rows, x, down = np.arange(len(state)), state["x"], heights == 0
-        won = down & (x == state["coin"])
+        won = x == state["coin"]
         ends = np.where(won, 3, np.where(down & state["saw"][rows, x], 1, np.where(down & state["pit"][rows, x], 2, 0)))
         return REWARD * won, ends
 
@@ -109,7 +109,7 @@ class MiniRunBatch(LevelBatch):
         codes[:, runner.STANDING + 1 :] = np.where(pits[:, None], _PIT, codes[:, runner.STANDING + 1 :])
         ground = codes[:, runner.STANDING]
         ground[state["saw"][rows, seen] & inside] = _SAW
-        ground[(seen == state["coin"][:, None]) & inside] = _COIN
+        codes[:, _COIN_ROW][(seen == state["coin"][:, None]) & inside] = _COIN
         runner.put_agent(codes, runner.HEIGHTS[state["phase"]] - (state["end"] == 2))
         return codes
 
@@ -135,18 +135,11 @@ class MiniRunBatch(LevelBatch):
 
     def plan(self, state: Array) -> BoolArray:
         """Return the actions on a shortest safe way to the coin; all without one."""
-        moves = [(int(dx), action >= _JUMP) for action, dx in enumerate(_DX)]
-
-        def of(row: Any) -> BoolArray:
-            return runner.shortest(
-                (int(row["x"]), int(row["phase"])),
-                lambda x, phase: phase == 0 and x == row["coin"],
-                lambda x, phase: phase == 0 and bool(row["saw"][x] or row["pit"][x]),
-                moves,
-                self.length,
-            )
-
-        return np.stack([of(row) for row in state])
+        goals, deadly = (np.zeros((len(state), self.length, runner.JUMPS), bool) for _ in range(2))
+        there = np.flatnonzero(state["coin"] >= 0)
+        goals[there, state["coin"][there]] = True
+        deadly[:, :, 0] = state["saw"] | state["pit"]
+        return runner.plan(state, goals, deadly, _DX, np.arange(len(_DX)) >= _JUMP)
 
     def _edit_remove_saw(self, state: Array) -> None:
         at = runner.ahead(state["saw"], state, runner.AHEAD)

@@ -57,8 +57,8 @@ class ProcgenBatch:
                 "another mode."
             )
         self.name, self.n = name, n
-        self.observation_space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
-        self.action_space: spaces.Discrete[Any] = spaces.Discrete(len(ACTION_NAMES))
+        self.observation_space: spaces.Space[Any] = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+        self.action_space: spaces.Space[Any] = spaces.Discrete(len(ACTION_NAMES))
         self.action_names: Sequence[str] = ACTION_NAMES
         self.edits: Mapping[str, str] = coinrun_levels.EDITS if self.game == "coinrun" else {}
         self._native: Any = _import_procgen()(

@@ -100,7 +100,7 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
         FaultyEnvironmentError: the environment, or its module, raises while it is made.
     """
     if name.startswith(PROCGEN_PREFIX):
-        return procgen.ProcgenEnv(*_procgen_game_and_mode(name), **options)
+        return procgen.ProcgenEnv(*procgen_game_and_mode(name), **options)
     if name.startswith(FIXED_PREFIX):
         inner = name.removeprefix(FIXED_PREFIX)
         if ":" in inner:
@@ -140,7 +140,7 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
     if name in _NATIVE:
         return _NATIVE[name](num_envs, **options)
     if name.startswith(PROCGEN_PREFIX):
-        game, mode = _procgen_game_and_mode(name)
+        game, mode = procgen_game_and_mode(name)
         return procgen.ProcgenVectorEnv(game, mode, num_envs=num_envs, **options)
     return SyncVectorEnv(
         [lambda: make_env(name, **options) for _ in range(num_envs)],
@@ -182,7 +182,12 @@ def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     return CheckedEnv(env, name)
 
 
-def _procgen_game_and_mode(name: str) -> tuple[str, str]:
+def procgen_game_and_mode(name: str) -> tuple[str, str]:
+    """Return game and mode of ``procgen/GAME-MODE``.
+
+    Raises:
+        ValueError: there is no such game or mode.
+    """
     game, _, mode = name.removeprefix(PROCGEN_PREFIX).rpartition("-")
     if mode not in procgen_settings.modes_of(game):
         raise ValueError(_unknown(name))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+import functools
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, BoolArray, IntArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.envs.levels import CELLS
 
 BEHIND = 2
@@ -66,36 +65,39 @@ def ahead(marks: BoolArray, state: Array, reach: int) -> IntArray:
     return nearest
 
 
-def shortest(
-    start: tuple[int, int],
-    goal: Callable[[int, int], bool],
-    deadly: Callable[[int, int], bool],
-    moves: list[tuple[int, bool]],
-    length: int,
-) -> BoolArray:
-    """Return which ``moves`` (dx, jump) begin a shortest safe way from (x, phase) to a goal, ``[moves]``; all if there is none."""
-    left: dict[tuple[int, int], int] = {}
-    firsts: dict[tuple[int, int], set[int]] = {}
-    queue: deque[tuple[int, int]] = deque()
-    left[start], firsts[start] = 0, set()
-    queue.append(start)
-    best, found = -1, set[int]()
-    while queue:
-        node = queue.popleft()
-        if 0 <= best <= left[node]:
-            break
-        for i, (dx, jump) in enumerate(moves):
-            x = min(max(node[0] + dx, 0), length - 1)
-            phase = (node[1] + 1) % JUMPS if node[1] else int(jump)
-            after = (x, phase)
-            if deadly(*after):
-                continue
-            first = {i} if node == start else firsts[node]
-            if goal(*after):
-                best, found = left[node] + 1, found | first
-            elif after not in left:
-                left[after], firsts[after] = left[node] + 1, set(first)
-                queue.append(after)
-            elif left[after] == left[node] + 1:
-                firsts[after] |= first
-    return np.array([not found or i in found for i in range(len(moves))])
+def plan(state: Array, goals: BoolArray, deadly: BoolArray, dx: IntArray, jump: BoolArray) -> BoolArray:
+    """Return the actions on a shortest safe way to a goal, ``[n, actions]``; all if there is none.
+
+    Args:
+        state: the copies.
+        goals: which places (x, phase) are goals, ``[n, length, 5]``.
+        deadly: which places end the episode.
+        dx: how far each action moves, ``[actions]``.
+        jump: whether it jumps.
+    """
+    best = np.ones((len(state), len(dx)), bool)
+    for row, one in enumerate(state):
+        packed = np.packbits(np.stack([goals[row], deadly[row]])).tobytes()
+        left = _steps_left(packed, goals.shape[1], tuple(dx.tolist()), tuple(jump.tolist()))[one["x"], one["phase"]]
+        if np.isfinite(left.min()):
+            best[row] = left == left.min()
+    return best
+
+
+@functools.lru_cache(maxsize=4096)
+def _steps_left(packed: bytes, length: int, dx: tuple[int, ...], jump: tuple[bool, ...]) -> FloatArray:
+    """Steps to a goal by place and action, ``[length, 5, actions]``."""
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=2 * length * JUMPS).astype(bool)
+    goals, deadly = bits.reshape(2, length, JUMPS)
+    x, phase = np.indices((length, JUMPS))
+    after = [
+        (np.clip(x + move, 0, length - 1), np.where(phase > 0, (phase + 1) % JUMPS, int(up)))
+        for move, up in zip(dx, jump, strict=True)
+    ]
+    left = np.where(goals, 0.0, np.inf)
+    while True:
+        steps = 1.0 + np.stack([left[place] for place in after], -1)
+        better = np.where(goals, 0.0, np.where(deadly, np.inf, steps.min(-1)))
+        if np.array_equal(better, left):
+            return steps
+        left = better

@@ -21,7 +21,7 @@ def mean_interval(values: Sequence[float]) -> list[float] | None:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MeanEstimate:
     """A mean with its 95 % confidence interval; ``low`` and ``high`` are None if there are too few measurements for one."""
 
     mean: float
@@ -40,8 +40,8 @@ class Estimate:
         return f"{self.mean:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
 
-def bootstrap(values: FloatArray, groups: Array | None = None, seed: int = 0, draws: int = 1000) -> Estimate:
-    """Estimate the mean of ``values`` ``[n]`` by a percentile bootstrap (Efron 1979) over groups.
+def bootstrap(values: FloatArray, groups: Array | None = None, seed: int = 0, draws: int = 1000) -> MeanEstimate:
+    """MeanEstimate the mean of ``values`` ``[n]`` by a percentile bootstrap (Efron 1979) over groups.
 
     Args:
         values: what was measured; for two conditions on the same levels, the differences.
@@ -56,9 +56,9 @@ def bootstrap(values: FloatArray, groups: Array | None = None, seed: int = 0, dr
         each = np.bincount(of, each) / np.bincount(of)
     mean = float(each.mean()) if len(each) else 0.0
     if len(each) < 2:
-        return Estimate(mean, None, None)
+        return MeanEstimate(mean, None, None)
     rng, found, chunk = np.random.default_rng([seed, len(each)]), [], max(1, 2_000_000 // len(each))
     for first in range(0, draws, chunk):
         found.append(each[rng.integers(len(each), size=(min(chunk, draws - first), len(each)))].mean(1))
     low, high = np.percentile(np.concatenate(found), [2.5, 97.5])
-    return Estimate(mean, float(low), float(high))
+    return MeanEstimate(mean, float(low), float(high))

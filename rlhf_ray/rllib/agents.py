@@ -74,7 +74,9 @@ class ModuleAgent:
                 "Gaussian ones. Use the default distribution for Discrete or Box actions."
             )
         if not isinstance(module, ValueFunctionAPI):
-            raise SettingError(f"The policy {type(module).__name__} has no compute_values(): implement ValueFunctionAPI.")
+            raise SettingError(
+                f"The policy {type(module).__name__} has no compute_values(): implement ValueFunctionAPI."
+            )
         self.module = copy.deepcopy(module).eval().requires_grad_(False)
         self.observation_space: gym.Space[Any] = module.observation_space
         self.action_space: gym.Space[Any] = module.action_space
@@ -83,7 +85,9 @@ class ModuleAgent:
         self._initial = tree.map_structure(lambda of: torch.as_tensor(of).detach().float(), initial)
         self._sizes = [leaf.numel() for leaf in tree.flatten(self._initial)]
         self.memory_size = sum(self._sizes)
-        self.layers = [path for path, layer in self.module.named_modules() if path and not list(layer.children())]
+        self.layers: Sequence[str] = [
+            path for path, layer in self.module.named_modules() if path and not list(layer.children())
+        ]
         content = hashlib.sha256(f"{type(module).__name__} {self.observation_space} {self.action_space}".encode())
         for path, value in sorted(module.state_dict().items()):
             content.update(path.encode())
@@ -140,12 +144,15 @@ class ModuleAgent:
         self.module.eval()
         if self.memory_size and Columns.STATE_OUT not in outputs:
             raise SettingError(
-                f"The policy {type(self.module).__name__} has a state, but its _forward_train() doesn't return {Columns.STATE_OUT!r}: "
-                "return it there too."
+                f"The policy {type(self.module).__name__} has a state, but its _forward_train() doesn't return "
+                f"{Columns.STATE_OUT!r}: return it there too."
             )
         return outputs
 
     def _state(self, memory: Tensor) -> Any:
         leaves = tree.flatten(self._initial)
-        parts = [part.reshape(-1, *leaf.shape) for part, leaf in zip(memory.split(self._sizes, -1), leaves, strict=True)]
+        parts = [
+            part.reshape(-1, *leaf.shape)
+            for part, leaf in zip(torch.split(memory, self._sizes, -1), leaves, strict=True)
+        ]
         return tree.unflatten_as(self._initial, parts)

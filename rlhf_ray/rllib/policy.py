@@ -17,7 +17,7 @@ from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
@@ -25,8 +25,8 @@ from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
 from rlhf_ray.settings import PPOSettings
 
-MEMORY, BEGUN = "memory", "begun"
-"""The state of an `ActorCritic` with memory: the vector, and 1 from an episode's first step on (0 before)."""
+STATE = "memory"
+"""The state of an `ActorCritic` with memory: its vector, followed by 1 from an episode's first step on (0 before)."""
 
 CHUNK = 4096
 """Steps per forward pass without gradients; more images at once need much memory."""
@@ -36,8 +36,8 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
     """An `ActorCriticNetwork` as an RLModule. The names of its weights are the network's.
 
     ``model_config`` holds the fields of `PolicyShape`, and ``max_seq_len`` with memory. Then batches have a time dimension, and the
-    state of an environment is its memory and whether its episode has ``begun``. If it has not, the network's own first memory takes
-    the place of the state's, so that rollouts, losses and values always use its newest one, and it gets a gradient.
+    state of an environment says whether its episode has begun. If it has not, the network's own first memory takes the place of the
+    state's, so that rollouts, losses and values always use its newest one, and it gets a gradient.
     """
 
     def setup(self) -> None:
@@ -56,18 +56,21 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
         """Return the state of one environment before its first episode; empty without memory."""
         if not self.network.memory_size:
             return {}
-        return {MEMORY: torch.zeros(self.network.memory_size), BEGUN: torch.zeros(1)}
+        return {STATE: torch.zeros(self.network.memory_size + 1)}
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        if not self.network.memory_size:
-            return {Columns.ACTION_DIST_INPUTS: self.network.distribution(self._encode(batch[Columns.OBS]))}
-        read, memory = self._remember(batch)
-        state = {MEMORY: memory, BEGUN: torch.ones_like(memory[:, :1])}
-        return {Columns.ACTION_DIST_INPUTS: self.network.distribution(read), Columns.STATE_OUT: state}
+        outputs = self._forward_train(batch)
+        del outputs[Columns.EMBEDDINGS]  # env runners would store them
+        return outputs
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        read = self._remember(batch)[0] if self.network.memory_size else self._encode(batch[Columns.OBS])
-        return {Columns.ACTION_DIST_INPUTS: self.network.distribution(read), Columns.EMBEDDINGS: read}
+        outputs: dict[str, Any] = {}
+        if self.network.memory_size:
+            read, memory = self._remember(batch)
+            outputs[Columns.STATE_OUT] = {STATE: nn.functional.pad(memory, (0, 1), value=1.0)}
+        else:
+            read = self._encode(batch[Columns.OBS])
+        return outputs | {Columns.ACTION_DIST_INPUTS: self.network.distribution(read), Columns.EMBEDDINGS: read}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
         """Compute the value of each observation, ``[batch]``, or ``[batch, steps]`` with memory.
@@ -89,18 +92,20 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
 
     def _remember(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return what the heads read at each step, ``[batch, steps, size]``, and the memory after the last one."""
-        observations, state = batch[Columns.OBS], batch[Columns.STATE_IN]
-        first = self.network.initial_memory(len(observations))
-        memory = torch.where(state[BEGUN] > 0, state[MEMORY], first)
+        observations, state = batch[Columns.OBS], batch[Columns.STATE_IN][STATE]
+        memory = torch.where(state[:, -1:] > 0, state[:, :-1], self.network.initial_memory(len(state)))
         lengths = batch.get(Columns.SEQ_LENS)
         if lengths is None:
             encoded = self._encode(observations.flatten(0, 1))
-            features = encoded.reshape(*observations.shape[:2], -1)
-        else:  # encode only what is not padding
-            real = torch.arange(observations.shape[1], device=lengths.device) < lengths[:, None]
-            encoded = self._encode(observations[real])
-            features = encoded.new_zeros(*real.shape, encoded.shape[-1]).masked_scatter(real[..., None], encoded)
-        return self.network.unroll(features, memory)
+            return self.network.unroll(encoded.reshape(*observations.shape[:2], -1), memory)
+        # Encode only what is not padding, and stop at the end of the longest sequence.
+        steps, longest = observations.shape[1], int(lengths.max())
+        real = torch.arange(longest, device=lengths.device) < lengths[:, None]
+        encoded = self._encode(observations[:, :longest][real])
+        features = encoded.new_zeros(*real.shape, encoded.shape[-1])
+        features[real] = encoded
+        read, last = self.network.unroll(features, memory)
+        return nn.functional.pad(read, (0, 0, 0, steps - longest)), last
 
 
 def _without_prefix(module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:

@@ -37,8 +37,9 @@ def test_vector_env_resets_on_the_next_step(name: str) -> None:
     envs.close()
 
 
-def test_only_procgen_is_natively_vectorised() -> None:
+def test_procgen_and_the_worlds_of_levels_are_natively_vectorised() -> None:
     assert is_natively_vectorised("procgen/coinrun-easy")
+    assert is_natively_vectorised("rlhf_ray/MiniRun-v0")
     assert not is_natively_vectorised("rlhf_ray/MovingDot-v0")
     assert not is_natively_vectorised("CartPole-v1")
 

@@ -18,7 +18,7 @@ from rlhf_ray.policies import ActorCriticNetwork
 from rlhf_ray.policies.actions import best, log_probability
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.rllib.learner import PPOLearner
-from rlhf_ray.rllib.policy import BEGUN, MEMORY, CollectorPolicy, built, policy_spec
+from rlhf_ray.rllib.policy import STATE, CollectorPolicy, built, policy_spec
 from rlhf_ray.rllib.reference import ReferencePPOConfig
 from rlhf_ray.rllib.rllib_internals import local_learner
 from rlhf_ray.settings import Experiment, PPOSettings, SettingError
@@ -83,25 +83,23 @@ def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_a
         for iteration in range(3):
             algorithm.train()
             (seen, outputs, network), learner.seen = learner.seen, None
-            real, state = seen[Columns.LOSS_MASK], seen[Columns.STATE_IN]
+            real, state = seen[Columns.LOSS_MASK], seen[Columns.STATE_IN][STATE]
             space = algorithm.env_runner.env.single_action_space
             replayed = log_probability(outputs[Columns.ACTION_DIST_INPUTS], seen[Columns.ACTIONS], space)
             ratio = (replayed - seen[Columns.ACTION_LOGP])[real].exp()
             assert real.sum() >= 150
             assert (ratio - 1.0).abs().max() <= 1e-5
             # The memory matters.
-            assert iteration == 0 or state[MEMORY][state[BEGUN][:, 0] > 0].abs().max() > 0.1
+            assert iteration == 0 or state[state[:, -1] > 0, :-1].abs().max() > 0.1
             for row in range(len(real)):
                 steps = int(seen[Columns.SEQ_LENS][row]) - 1
                 assert real[row].nonzero().squeeze(-1).tolist() == list(range(steps))
                 ended = bool(seen[Columns.TERMINATEDS][row].any())
-                kinds.add("continued" if state[BEGUN][row] else "begun")
+                kinds.add("continued" if state[row, -1] else "begun")
                 kinds.add("terminated" if ended else "truncated" if steps == 20 else "cut")
                 # With λ = 0, targets are the reward and the discounted next value: that of the last observation, with the memory
                 # of the last step, unless the episode terminated.
-                values = by_hand(
-                    network, seen[Columns.OBS][row, : steps + 1], state[MEMORY][row], bool(state[BEGUN][row])
-                )
+                values = by_hand(network, seen[Columns.OBS][row, : steps + 1], state[row, :-1], bool(state[row, -1]))
                 values[-1] *= not ended
                 targets = seen[Columns.REWARDS][row, :steps] + 0.9 * values[1:]
                 torch.testing.assert_close(seen[Postprocessing.VALUE_TARGETS][row, :steps], targets)
@@ -173,7 +171,7 @@ def test_an_episode_begins_with_the_first_memory_and_then_keeps_its_own(memory: 
 def test_the_first_memory_has_a_gradient_where_an_episode_begins_and_only_there() -> None:
     module = module_of()
     for begun, moves in ((0.0, True), (1.0, False)):
-        state = {MEMORY: torch.zeros(2, 6), BEGUN: torch.full((2, 1), begun)}
+        state = {STATE: torch.cat([torch.zeros(2, 6), torch.full((2, 1), begun)], 1)}
         outputs = module.forward_train({Columns.OBS: torch.rand(2, 5, 3), Columns.STATE_IN: state})
         module.zero_grad()
         outputs[Columns.ACTION_DIST_INPUTS].square().sum().backward()
@@ -183,7 +181,7 @@ def test_the_first_memory_has_a_gradient_where_an_episode_begins_and_only_there(
 
 def test_padding_changes_nothing() -> None:
     module = module_of()
-    state = {MEMORY: torch.rand(2, 6), BEGUN: torch.ones(2, 1)}
+    state = {STATE: torch.cat([torch.rand(2, 6), torch.ones(2, 1)], 1)}
     batch: dict[str, Any] = {
         Columns.OBS: torch.rand(2, 5, 3),
         Columns.STATE_IN: state,

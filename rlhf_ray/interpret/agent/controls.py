@@ -15,7 +15,7 @@ from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.chain import Mapper
-from rlhf_ray.interpret.agent.effects import Effect, effect
+from rlhf_ray.interpret.agent.effects import CausalEffect, effect
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, midpoints
 from rlhf_ray.interpret.agent.play import play
@@ -79,15 +79,15 @@ class Controlled:
         random: of the same intervention on each random direction.
     """
 
-    effect: Effect
-    random: Sequence[Effect]
+    effect: CausalEffect
+    random: Sequence[CausalEffect]
 
     @property
     def changes(self) -> bool:
         """Whether the return changes, by more than with any random direction."""
         return self.beyond(lambda of: of.returns.difference.mean) and not self.effect.returns.difference.holds_zero
 
-    def beyond(self, figure: Callable[[Effect], float]) -> bool:
+    def beyond(self, figure: Callable[[CausalEffect], float]) -> bool:
         """Return whether a figure of the effect is larger than that of every random direction, in either sense."""
         return abs(figure(self.effect)) > max((abs(figure(each)) for each in self.random), default=0.0)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret.agent.episodes import Episodes
-from rlhf_ray.measure.intervals import Estimate, bootstrap
+from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 
 CUT = "cut"
 """Cause of an episode that was cut, or whose environment doesn't tell."""
@@ -23,7 +23,7 @@ class Change:
 
     before: float
     after: float
-    difference: Estimate
+    difference: MeanEstimate
 
     @classmethod
     def of(cls, before: FloatArray, after: FloatArray, levels: Any, seed: int = 0) -> Change:
@@ -32,7 +32,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Effect:
+class CausalEffect:
     """The difference between two conditions on the same episodes.
 
     Attributes:
@@ -56,7 +56,7 @@ class Effect:
 
 def effect(
     before: Episodes, after: Episodes, space: gym.Space[Any], names: Sequence[str] = (), seed: int = 0
-) -> Effect:
+) -> CausalEffect:
     """Compare the same episodes under two conditions.
 
     Args:
@@ -74,7 +74,7 @@ def effect(
     causes = [np.array([cause or CUT for cause in episodes.causes]) for episodes in (before, after)]
     acted = [action_shares(episodes, space) for episodes in (before, after)]
     called = list(names) if len(names) == acted[0].shape[1] else [str(at) for at in range(acted[0].shape[1])]
-    return Effect(
+    return CausalEffect(
         len(before),
         change(before.returns, after.returns),
         {

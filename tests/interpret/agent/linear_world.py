@@ -75,9 +75,9 @@ class LinearAgent:
 
 def network_agent(observations=IMAGE, actions=DISCRETE, memory="gru", seed=0):
     torch.manual_seed(seed)
-    network = "small" if observations is IMAGE else "auto"
+    network = "small" if observations == IMAGE else "auto"
     shape = PolicyShape(
-        network=network, hidden=(16,), features=16 if observations is IMAGE else None, memory=memory, memory_units=8
+        network=network, hidden=(16,), features=16 if observations == IMAGE else None, memory=memory, memory_units=8
     )
     made = ActorCriticNetwork(observations, actions, shape)
     for parameter in made.actor.parameters():
@@ -116,3 +116,30 @@ def random_episodes(agent, n=6, steps=7, seed=0):
         observations, actions, stack(logits), stack(values), stack(memory), rng.normal(size=(n, steps)).astype(np.float32),
         lengths, ended, ~ended, [""] * n, np.arange(n),
     )  # fmt: skip
+
+
+class ImageWorld:
+    """Images of 16 x 16 pixels from a small linear state; the agent's actions push it."""
+
+    size, context, digest = 6, 3, "images"
+
+    def __init__(self, agent, actions):
+        self.agent = agent.digest
+        self.m = {
+            n: of.float() for n, of in matrices(3, A=(6, 6), B=(6, actions), C=(768, 6), D=(6, 768), r=(6,)).items()
+        }
+
+    def begin(self, observations, actions):
+        return observations[:, -1].float().flatten(1) / 255.0 @ self.m["D"].T + 0.1 * actions[:, -1] @ self.m["B"].T
+
+    def next(self, state, actions):
+        return torch.tanh(state @ self.m["A"].T + actions @ self.m["B"].T)
+
+    def observe(self, state):
+        return 255.0 * torch.sigmoid(state @ self.m["C"].T).view(-1, 16, 16, 3)
+
+    def reward(self, state):
+        return state @ self.m["r"]
+
+    def end(self, state):
+        return state @ self.m["r"] - 3.0

@@ -16,7 +16,7 @@ import torch
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.attribution.question import Question, Source
-from rlhf_ray.interpret.agent.world_model.simulate import ESTIMATORS
+from rlhf_ray.interpret.agent.world_model.simulate import ESTIMATORS, Estimator
 from rlhf_ray.interpret.reward.attribution.checks import rank_correlation
 
 REACH = 0.25
@@ -49,9 +49,9 @@ class Compared:
     effect: float
 
     @property
-    def best(self) -> str:
+    def best(self) -> Estimator:
         """The estimator that agrees best with finite changes."""
-        return max(self.rank, key=lambda name: self.rank[name])
+        return max(ESTIMATORS, key=lambda name: self.rank[name])
 
 
 def compare(question: Question, moments: Moments, source: Source, rng: np.random.Generator) -> Compared:

@@ -51,10 +51,10 @@ def made_up(n=60, steps=12, k=8, side=16, quantities=("value", "jump log-odds"),
     some = loadings.reshape(-1, k)[rng.integers(0, n * steps, min(1500, n * steps))]
     turn = np.linalg.qr(rng.normal(size=(k, k)))[0][:, :2]
     outcomes = [("saw", "coin", "timeout", "")[int(which)] for which in rng.integers(0, 4, n)]
-    sides = [
+    sides = pairs and [
         PanelRollout(frames[0], actions[0], (loadings[0, :, 0] + 2), "coin"),
         PanelRollout(
-            runner(positions[1], np.zeros(steps), saws[0], side)[: steps - 3],
+            runner(positions[0], np.zeros(steps), saws[0], side)[: steps - 3],
             np.ones(steps - 3, int),
             np.linspace(4, 0.5, steps - 3),
             "saw",

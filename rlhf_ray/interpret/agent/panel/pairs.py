@@ -1,0 +1,196 @@
+"""Pairs of a panel: the same start, once left alone and once with something changed in the agent, its level or its dream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.attribution.moments import moments_of as contexts_of
+from rlhf_ray.interpret.agent.bases.basis import Basis
+from rlhf_ray.interpret.agent.chain import Mapper
+from rlhf_ray.interpret.agent.counterfactual import counterfact, snapshots_of
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.interventions import Intervention, edits_for
+from rlhf_ray.interpret.agent.panel.data import PanelPair, PanelRollout
+from rlhf_ray.interpret.agent.panel.samples import Pieces, actions_of
+from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
+from rlhf_ray.interpret.agent.world_model.world import World
+
+LEVELS = 8
+"""Levels that each intervention is tried on; the one that shows most is kept."""
+MOMENTS = 24
+"""Moments that each edit is tried at."""
+STEPS = 48
+"""Most steps of a pair."""
+DREAMED = 16
+"""Steps of a simulated pair."""
+
+
+def intervention_pairs(
+    agent: Agent,
+    make_batch: Callable[[int], EnvBatch],
+    episodes: Episodes,
+    pieces: Pieces,
+    basis: Basis,
+    site: str,
+    most: int,
+    told: Callable[[str], None] = lambda text: None,
+) -> tuple[list[PanelPair], list[int]]:
+    """Hold one component after the other at its mean, in the real environment.
+
+    Returns:
+        the pairs of the ``most`` components that change most, and these components.
+    """
+    starts = pieces.rows[pieces.starts == 0]
+    rows = (starts if len(starts) else np.unique(pieces.rows))[:LEVELS]
+    batch = make_batch(len(rows))
+    try:
+        levels = episodes.levels[rows]
+        plain = play(agent, batch, levels, max_steps=STEPS)
+        found = []
+        for component in range(len(basis)):
+            told(f"playing without {basis.names[component]}")
+            held = Intervention(basis, [component], "ablate_mean", site=site)
+            changed = play(agent, batch, levels, interventions=[held], max_steps=STEPS)
+            apart = differences(plain, changed)
+            row = int(apart.argmax())
+            name = f"{basis.names[component]} held at its mean"
+            about = f"The agent plays without what {basis.names[component]} tells it."
+            pair = _pair(agent, batch, name, about, plain, changed, row, pieces.containing(int(rows[row]), 0))
+            found.append((float(apart.mean()), component, pair))
+    finally:
+        batch.close()
+    found.sort(key=lambda one: -one[0])
+    kept = [one for one in found[:most] if one[0] > 0] or found[:1]
+    return [pair for _, _, pair in kept], [component for _, component, _ in kept]
+
+
+def edit_pairs(
+    agent: Agent,
+    make_batch: Callable[[int], EnvBatch],
+    episodes: Episodes,
+    pieces: Pieces,
+    rng: np.random.Generator,
+    mapper: Mapper = map,
+) -> list[PanelPair]:
+    """Make each edit that the environment offers; nothing if the recording holds no states to go back to."""
+    if not len(episodes.env_states):
+        return []
+    some = rng.permutation(len(pieces.rows))[:MOMENTS]
+    times = pieces.starts[some] + rng.integers(0, pieces.lengths[some])
+    snapshots = snapshots_of(episodes, pieces.rows[some], times)
+    batch = make_batch(1)
+    pairs = []
+    try:
+        for edit, does in batch.edits.items():
+            found = counterfact(agent, make_batch, snapshots, edit=edit, steps=STEPS, mapper=mapper)
+            if found is None:
+                continue
+            row = int(differences(found.plain, found.changed).argmax())
+            sample = pieces.containing(int(found.snapshots.rows[row]), int(found.snapshots.steps[row]))
+            about = f"The level of B is edited: {does.rstrip('.')}."
+            name = edit.replace("_", " ")
+            pairs.append(_pair(agent, batch, name, about, found.plain, found.changed, row, sample))
+    finally:
+        batch.close()
+    return pairs
+
+
+def simulated_pairs(
+    agent: Agent,
+    world: World,
+    episodes: Episodes,
+    pieces: Pieces,
+    basis: Basis,
+    site: str,
+    components: Sequence[int],
+) -> list[PanelPair]:
+    """Hold components at their means while the agent acts inside the world model."""
+    deep = np.flatnonzero(pieces.starts + pieces.lengths > world.context)[:LEVELS]
+    if not len(deep):
+        return []
+    rows = pieces.rows[deep]
+    times = np.maximum(pieces.starts[deep], world.context - 1)
+    context = contexts_of(agent, episodes, rows, times, context=world.context)
+    pairs = []
+
+    def dreamed(held: list[Intervention]) -> Simulation:
+        with torch.no_grad():
+            return simulate(
+                world,
+                agent,
+                context.observations,
+                context.actions,
+                context.memory,
+                DREAMED,
+                edits=edits_for(held, times),
+            )
+
+    plain = dreamed([])
+    for component in components:
+        changed = dreamed([Intervention(basis, [component], "ablate_mean", site=site)])
+        a, b = (_simulated_actions(one, agent) for one in (plain, changed))
+        row = int((a != b).reshape(len(a), -1).mean(1).argmax())
+        sides = [
+            PanelRollout(
+                _frames(one.observations[row, :DREAMED].numpy(), agent), acts[row], one.values[row, :DREAMED].numpy()
+            )
+            for one, acts in ((plain, a), (changed, b))
+        ]
+        name = f"{basis.names[component]} held at its mean"
+        about = f"The agent acts without what {basis.names[component]} tells it."
+        pairs.append(PanelPair(name, about, True, sides[0], sides[1], int(deep[row])))
+    return pairs
+
+
+def differences(plain: Episodes, changed: Episodes) -> FloatArray:
+    """Return how much pairs differ, ``[n]``: the share of different actions, and 1 more for another end."""
+    steps = min(plain.actions.shape[1], changed.actions.shape[1])
+    both = np.arange(steps)[None] < np.minimum(plain.lengths, changed.lengths)[:, None]
+    unlike = ~np.isclose(plain.actions[:, :steps], changed.actions[:, :steps]).reshape(*both.shape, -1).all(-1)
+    share: FloatArray = (unlike & both).sum(1) / np.maximum(both.sum(1), 1)
+    ends = np.array([end_of(plain, row) != end_of(changed, row) for row in range(len(plain))], float)
+    apart: FloatArray = share + ends
+    return apart
+
+
+def end_of(episodes: Episodes, row: int) -> str:
+    """Return how an episode ended, in a word; empty if it was cut."""
+    cause = str(episodes.causes[row]) if len(episodes.causes) else ""
+    return cause or ("terminated" if episodes.terminated[row] else "truncated" if episodes.truncated[row] else "")
+
+
+def _pair(
+    agent: Agent,
+    batch: EnvBatch,
+    name: str,
+    about: str,
+    plain: Episodes,
+    changed: Episodes,
+    row: int,
+    sample: int | None,
+) -> PanelPair:
+    def side(of: Episodes) -> PanelRollout:
+        length = int(of.lengths[row])
+        actions, _ = actions_of(agent, of.actions[row, :length], batch.action_names)
+        return PanelRollout(of.observations[row, :length], actions, of.values[row, :length], end_of(of, row))
+
+    return PanelPair(name, about, False, side(plain), side(changed), sample)
+
+
+def _simulated_actions(simulation: Simulation, agent: Agent) -> Array:
+    """Numbers of Discrete actions ``[n, steps]``, or policy actions ``[n, steps, dimensions]``."""
+    actions = simulation.actions.numpy()
+    numbers: IntArray = actions.argmax(-1)
+    return numbers if hasattr(agent.action_space, "n") else actions
+
+
+def _frames(observations: Array, agent: Agent) -> Array:
+    dtype = agent.observation_space.dtype
+    return np.clip(observations, 0, 255).round().astype(np.uint8) if dtype == np.uint8 else observations

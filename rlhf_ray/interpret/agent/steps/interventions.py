@@ -1,0 +1,345 @@
+"""Step: what components do: change them in the environment and in the world model, beside random directions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret.agent.attribution.moments import draw_moments
+from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, auc, concept_directions, concepts_at, ranked
+from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.controls import COUNT, Controlled, controlled, random_bases
+from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
+from rlhf_ray.interpret.agent.effects import action_shares
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.interventions import Intervention, Op
+from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.interpret.agent.recorded import load_episodes
+from rlhf_ray.interpret.agent.replay import site_of, values_at
+from rlhf_ray.interpret.agent.world_model.played import play_in_world
+from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.reward.drawing import png
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
+
+NAME = "interventions"
+TITLE = "What the components do"
+AFTER = ("recording", "world_model", "bases", "concepts")
+
+OPS: tuple[Op, ...] = ("ablate_midpoint", "reflect")
+COMPONENTS, CONCEPTS = 3, 4
+EPISODES, FEWEST = 120, 30
+COPIES = 120
+LONGEST = 1000
+"""Steps after which an episode is cut."""
+MOMENTS, AHEAD = 60, 4
+"""Moments from which world model and environment go on, and steps that they make: few, so that the model can be trusted."""
+DECODED = 0.8
+"""AUC from which on a concept counts as decodable."""
+NEGLIGIBLE = 0.1
+"""Share of the return that an interval has to stay within before a component counts as not needed."""
+FREE = ("ica", "pca", "nmf", "sparse")
+"""Kinds of bases without labels, in order of preference."""
+
+
+def unsuitable(work: Work) -> str | None:
+    """Return why there is nothing to change; None otherwise."""
+    return None if "recording" in work.folders else "There is no recording of the agent."
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What one operation on one candidate did."""
+
+    candidate: Candidate
+    op: Op
+    found: Controlled
+
+    @property
+    def verdict(self) -> str:
+        """Return what follows from it, in a word or two."""
+        if self.found.changes:
+            return "matters"
+        change = self.found.effect.returns
+        if not change.difference.holds_zero:
+            return "no more than random"
+        scale = NEGLIGIBLE * max(abs(change.before), 1e-9)
+        if change.difference.low is None or change.difference.high is None:
+            return "not settled"
+        if max(-change.difference.low, change.difference.high) > scale:
+            return "not settled"
+        return "decodable only" if (self.candidate.auc or 0.0) >= DECODED else "no effect"
+
+
+def run(work: Work) -> Section:
+    """Intervene on the most promising components and concepts."""
+    agent, site = work.agent, site_of(work.agent)
+    train, test = _split(work, "train"), _split(work, "test")
+    values = _rows(work, train, site)
+    candidates = _candidates(work, train, test, values, site)
+    if not candidates:
+        return Section(NAME, TITLE, skipped="What the agent has in mind never varies, so there is nothing to change.")
+    levels = test.levels[: max(FEWEST, round(EPISODES * work.effort))]
+    batch = work.make_batch(min(COPIES, len(levels)))
+    names = list(batch.action_names)
+    plain = play(agent, batch, levels, max_steps=LONGEST, frames=False)
+    batch.close()
+    results = []
+    for at, candidate in enumerate(candidates):
+        work.told(f"intervening on {candidate.name} ({at + 1} of {len(candidates)})")
+        for op in OPS:
+            found = controlled(
+                agent, work.make_batch, levels, partial(_make, op, site), candidate.basis, [candidate.component],
+                values, plain=plain, copies=COPIES, seed=work.seed, mapper=work.mapper,
+            )  # fmt: skip
+            results.append(_Result(candidate, op, found))
+    transfer = _transfer(work, test, candidates, values, site, names)
+    figures = {
+        "site": site,
+        "episodes": len(levels),
+        "random": COUNT,
+        "effects": [
+            {
+                "component": each.candidate.name,
+                "basis": each.candidate.basis.kind,
+                "number": each.candidate.component,
+                "concept": each.candidate.concept,
+                "auc": each.candidate.auc,
+                "sensitivity": each.candidate.sensitivity,
+                "op": each.op,
+                "verdict": each.verdict,
+                **each.found.to_json(),
+            }
+            for each in results
+        ],
+        "transfer": transfer,
+    }
+    write_text(work.out / "effects.json", json.dumps(figures, indent=1) + "\n")
+    for at, candidate in enumerate(candidates):
+        candidate.basis.save(work.out / f"candidate_{at}.npz")
+    checks = [_same_play(work, plain, candidates[0], site), *_transfer_check(transfer)]
+    picture = Picture(
+        "effects", _draw(results), "Change of the true return, with its interval; grey: random directions."
+    )
+    return Section(NAME, TITLE, _statements(results, site), checks, [_table(results)], [picture], figures)
+
+
+def _make(op: Op, site: str, basis: Basis, components: Sequence[int]) -> Intervention:
+    return Intervention(basis, components, op, site=site)
+
+
+def _split(work: Work, split: Any) -> Episodes:
+    """Load episodes of a split; all of them if it is empty."""
+    most = 400 if split == "train" else max(FEWEST, round(EPISODES * work.effort))
+    try:
+        return load_episodes(work.folders["recording"], split=split, most=most, agent=work.agent)
+    except SettingError:
+        return load_episodes(work.folders["recording"], most=most, agent=work.agent)
+
+
+def _rows(work: Work, episodes: Episodes, site: str) -> FloatArray:
+    found: FloatArray = values_at(work.agent, episodes, site)[episodes.real].astype(np.float64)
+    return found
+
+
+def _candidates(work: Work, train: Episodes, test: Episodes, values: FloatArray, site: str) -> list[Candidate]:
+    """Choose components of the step "bases" (or an ICA), and directions of what the environment says about itself."""
+    rng = work.rng(NAME)
+    chosen = np.sort(rng.permutation(len(values))[:FITTED])
+    loaded = _free_bases(work, values.shape[1]) or [bases.fit("ica", values[chosen], 16, work.seed)]
+    labels = {name: of[train.real][chosen] for name, of in concepts_at(train).items()}
+    other, known = _rows(work, test, site), concepts_at(test)
+    directions = {}
+    for name, basis in concept_directions(values[chosen], labels, work.seed).items():
+        if name in known:
+            directions[name] = basis, auc(basis, 0, other, known[name][test.real])
+    return ranked(work.agent, test, site, loaded, directions, (COMPONENTS, CONCEPTS), rng)
+
+
+def _free_bases(work: Work, size: int) -> list[Basis]:
+    folder = work.folders.get("bases")
+    found = []
+    for file in sorted(folder.glob("*.npz")) if folder is not None else ():
+        try:
+            found.append(bases.load(file))
+        except SettingError:
+            continue
+    fitting = [basis for basis in found if basis.kind in FREE and len(basis.center) == size and len(basis)]
+    return sorted(fitting, key=lambda basis: FREE.index(basis.kind))[:1]
+
+
+def _same_play(work: Work, plain: Episodes, candidate: Candidate, site: str) -> Check:
+    """An intervention that changes nothing must leave the logits bit-equal."""
+    levels = plain.levels[: min(COPIES, len(plain))]
+    batch = work.make_batch(len(levels))
+    before = play(work.agent, batch, levels, max_steps=LONGEST, frames=False)
+    identity = Intervention(candidate.basis, [candidate.component], "scale", amount=1.0, site=site)
+    after = play(work.agent, batch, levels, max_steps=LONGEST, frames=False, interventions=[identity])
+    batch.close()
+    same = before.logits.shape == after.logits.shape and bool((before.logits == after.logits).all())
+    says = "" if same else "An intervention that changes nothing changes what the agent does: don't trust the others."
+    return Check("an identity leaves logits bit-equal", same, float(same), "bit-equal", says)
+
+
+def _transfer(
+    work: Work, test: Episodes, candidates: Sequence[Candidate], values: FloatArray, site: str, names: Sequence[str]
+) -> dict[str, Any]:
+    """Compare what interventions change in the world model with what they change in the environment, from the same moments."""
+    folder = work.folders.get("world_model")
+    if folder is None or not len(test.env_states):
+        return {}
+    from rlhf_ray.interpret.agent.world_model.model import load_world
+
+    world: World = load_world(folder)
+    count = max(FEWEST, round(MOMENTS * work.effort))
+    moments = draw_moments(work.agent, test, count, work.rng("transfer"), context=world.context)
+    work.told("interventions inside the world model")
+    snapshots = snapshots_of(test, moments.episodes, moments.times)
+
+    def both(interventions: Sequence[Intervention]) -> tuple[FloatArray, FloatArray]:
+        real, _ = go_on(
+            work.agent, work.make_batch, snapshots, interventions=interventions, steps=AHEAD, mapper=work.mapper
+        )
+        return _shares(work, real), _shares(work, play_in_world(world, work.agent, moments, AHEAD, interventions))
+
+    plain = both(())
+    found = []
+    for candidate in candidates:
+        drawn = random_bases(candidate.basis, [candidate.component], values, seed=work.seed)
+        conditions = [(candidate.basis, candidate.component), *((basis, 0) for basis in drawn)]
+        for at, (basis, component) in enumerate(conditions):
+            after = both([_make("ablate_midpoint", site, basis, [component])])
+            changes = [np.round(one - before, 4).tolist() for one, before in zip(after, plain, strict=True)]
+            name = candidate.name if at == 0 else f"random {at}"
+            found.append({"component": name, "real": changes[0], "model": changes[1]})
+    real, model = (np.array([each[key] for each in found]) for key in ("real", "model"))
+    moved = np.abs(real).max(1) > 0.02
+    varied = real.std() > 1e-9 and model.std() > 1e-9
+    return {
+        "steps": AHEAD,
+        "moments": len(moments),
+        "actions": list(names),
+        "changes": found,
+        "correlation": float(np.corrcoef(real.ravel(), model.ravel())[0, 1]) if varied else None,
+        "same_sign": float((np.sign(real) == np.sign(model))[np.abs(real) > 0.02].mean()) if moved.any() else None,
+    }
+
+
+def _shares(work: Work, episodes: Episodes) -> FloatArray:
+    shares: FloatArray = action_shares(episodes, work.agent.action_space).mean(0)
+    return shares
+
+
+def _transfer_check(transfer: dict[str, Any]) -> list[Check]:
+    if not transfer:
+        return []
+    value = transfer["correlation"]
+    passed = None if value is None else value >= 0.5
+    says = {
+        None: "No intervention changed how often actions are taken, so nothing can be compared.",
+        False: "Interventions change other actions in the world model than in the environment: don't trust the model's.",
+        True: "",
+    }[passed]
+    bound = f"correlation >= 0.5 of changed action frequencies over {transfer['steps']} steps"
+    return [Check("interventions do the same in the world model and in reality", passed, value, bound, says)]
+
+
+def _statements(results: Sequence[_Result], site: str) -> list[Statement]:
+    found = []
+    for candidate in dict.fromkeys(each.candidate.name for each in results):
+        own = [each for each in results if each.candidate.name == candidate]
+        strongest = max(own, key=lambda each: abs(each.found.effect.returns.difference.mean))
+        change, random = strongest.found.effect.returns, _random_most(strongest)
+        did = "setting it to its midpoint" if strongest.op == "ablate_midpoint" else "mirroring it about its midpoint"
+        what = strongest.candidate.name
+        if strongest.found.changes:
+            text = (
+                f"The agent needs {what} in its {site}: {did} changes the true return from {change.before:.2f} to "
+                f"{change.after:.2f} ({change.difference.text()}); {COUNT} random directions of equal variance change it by at "
+                f"most {random:.2f}.{_cause(strongest)}"
+            )
+            found.append(Statement("uses", text, abs(change.difference.mean)))
+        elif all(each.verdict == "decodable only" for each in own):
+            text = (
+                f"{what} can be read off the {site} (AUC {strongest.candidate.auc:.2f}) but is not needed, as far as was tested: "
+                f"decodable only. Without it the true return changes by {change.difference.text()}; random directions of equal "
+                f"variance change it by up to {random:.2f}."
+            )
+            found.append(Statement("holds", text, strongest.candidate.auc or 0.0))
+    return found
+
+
+def _cause(result: _Result) -> str:
+    grown = {name: change.difference for name, change in result.found.effect.outcomes.items()}
+    name, most = max(grown.items(), key=lambda item: item[1].mean)
+    before = result.found.effect.outcomes[name].before
+    return (
+        f" Episodes that end by {name}: {before:.0%} before, {before + most.mean:.0%} after." if most.mean > 0 else ""
+    )
+
+
+def _random_most(result: _Result) -> float:
+    return max(abs(each.returns.difference.mean) for each in result.found.random)
+
+
+def _table(results: Sequence[_Result]) -> Table:
+    rows = []
+    for each in results:
+        effect = each.found.effect
+        cause = max(effect.outcomes.items(), key=lambda item: abs(item[1].difference.mean))
+        action = max(effect.actions.items(), key=lambda item: abs(item[1].difference.mean))
+        rows.append(
+            [
+                each.candidate.name,
+                each.op.replace("_", " "),
+                "" if each.candidate.auc is None else f"{each.candidate.auc:.2f}",
+                f"{each.candidate.sensitivity:.2f}",
+                f"{effect.returns.before:.2f} to {effect.returns.after:.2f}",
+                effect.returns.difference.text(),
+                f"{_random_most(each):.2f}",
+                f"{cause[0]} {cause[1].before:.0%} to {cause[1].after:.0%}",
+                f"{action[0]} {action[1].before:.2f} to {action[1].after:.2f}",
+                each.verdict,
+            ]
+        )
+    heads = [
+        "component", "operation", "AUC", "first order", "true return", "change (95 % interval)", "random, most",
+        "outcome that changes most", "action that changes most", "verdict",
+    ]  # fmt: skip
+    caption = (
+        f"Interventions at every step in the environment, on {results[0].found.effect.episodes} held-out levels, each against the "
+        f"same levels without. Random: the largest change by {COUNT} random directions of equal variance. First order: change of "
+        "the log-odds of the action (Box: of the means) by one standard deviation."
+    )
+    return Table(heads, rows, caption)
+
+
+def _draw(results: Sequence[_Result]) -> bytes:
+    figure = Figure((7.0, 0.6 + 0.32 * len(results)), layout="constrained")
+    axes = figure.subplots()
+    for at, each in enumerate(reversed(results)):
+        change = each.found.effect.returns.difference
+        random = [of.returns.difference.mean for of in each.found.random]
+        axes.plot(random, [at] * len(random), "|", color="0.6", markersize=9, markeredgewidth=1.5)
+        error = (
+            None
+            if change.low is None or change.high is None
+            else [[change.mean - change.low], [change.high - change.mean]]
+        )
+        colour = "#0072b2" if each.verdict == "matters" else "#e69f00"
+        axes.errorbar(change.mean, at, xerr=error, fmt="o", color=colour, capsize=3)
+    axes.axvline(0.0, color="0.3", linewidth=0.8)
+    labels = [f"{each.candidate.name}, {each.op.replace('_', ' ')}" for each in reversed(results)]
+    axes.set_yticks(range(len(results)), labels, fontsize=8)
+    axes.set_xlabel("change of the true return")
+    return png(figure)

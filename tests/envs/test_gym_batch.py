@@ -1,0 +1,142 @@
+"""Any gymnasium environment as a batch: exact states without pickle, copies that stand still, and one line if it can't."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.envs import make_batch
+from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.envs.gym_batch import GymBatch
+
+FIELDS = ("observations", "rewards", "terminated", "truncated")
+
+
+def check_states(name: str, before: int = 8, after: int = 12) -> EnvBatch:
+    """States restored in another order, in another batch, repeat everything."""
+    batch, other = make_batch(name, 3), make_batch(name, 3)
+    batch.action_space.seed(0)
+    actions = np.stack([[batch.action_space.sample() for _ in range(3)] for _ in range(before + after)])
+    batch.reset([5, 6, 7])
+    for t in range(before):
+        seen = batch.step(actions[t]).observations
+    states = batch.states()
+    order = [2, 0, 1]
+    np.testing.assert_array_equal(other.restore([states[i] for i in order]), seen[order])
+    for t in range(before, before + after):
+        ours, theirs = batch.step(actions[t]), other.step(actions[t][order])
+        for field in FIELDS:
+            np.testing.assert_array_equal(getattr(theirs, field), getattr(ours, field)[order])
+    other.close()
+    return batch
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "fixed/CartPole-v1", "rlhf_ray/MovingDot-v0", "rlhf_ray/CoinFlip-v0"],
+)
+def test_restored_states_repeat_everything(name: str) -> None:
+    check_states(name).close()
+
+
+def test_mujoco_restores_what_observations_read() -> None:
+    """Ant's observations hold contact forces, and its reward reads body positions from before the step."""
+    pytest.importorskip("mujoco")
+    for name in ("Hopper-v5", "Ant-v5"):
+        check_states(name).close()
+
+
+def test_ended_copies_stand_still() -> None:
+    batch = GymBatch("CartPole-v1", 2)
+    last = batch.reset([0, 1])
+    ended = 0
+    for _ in range(60):
+        step = batch.step(np.array([0, 1]))
+        ended += int(step.terminated.all())
+        if ended > 1:
+            np.testing.assert_array_equal(step.observations, last)
+            assert not step.rewards.any()
+        last = step.observations
+    assert ended > 10
+    saved = batch.states()
+    batch.reset([4, 5])
+    np.testing.assert_array_equal(batch.restore(saved), last)
+    assert batch.step(np.array([0, 0])).terminated.all()
+    with pytest.raises(SettingError, match="has no edit 'remove_saw'"):
+        batch.edit("remove_saw")
+    batch.close()
+
+
+NAME = "batch_test/Odd-v0"
+
+
+class Odd(gym.Env[Any, Any]):
+    """Has an iterator inside; ``own`` says whether it saves itself."""
+
+    observation_space = gym.spaces.Box(0, 99, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    action_names = ("stay", "count")
+
+    def __init__(self, own: bool = False):
+        self.numbers = iter(range(99))
+        self.at = 0
+        if own:
+            self.get_state = lambda: bytes([self.at])
+            self.set_state = self._set
+
+    def _set(self, state: bytes) -> None:
+        self.at = state[0]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.at = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.at += int(action)
+        return np.array([self.at], np.float32), 1.0, self.at == 3, False, {"cause": "three"}
+
+    def describe(self) -> dict[str, Any]:
+        return {"at": self.at, "odd": self.at % 2 == 1}
+
+
+@pytest.fixture
+def odd() -> Iterator[None]:
+    gym.register(NAME, entry_point=Odd, max_episode_steps=5)
+    yield
+    del gym.registry[NAME]
+
+
+def test_a_state_that_is_not_plain_is_one_line_unless_the_environment_saves_itself(odd: None) -> None:
+    batch = GymBatch(NAME, 1)
+    batch.reset([0])
+    with pytest.raises(
+        SettingError, match=r"batch_test/Odd-v0 can't save its state \(Odd.numbers is a range_iterator\)"
+    ) as said:
+        batch.states()
+    assert "\n" not in str(said.value)
+    own = GymBatch(NAME, 2, own=True)
+    own.reset([0, 0])
+    own.step(np.array([1, 0]))
+    saved = own.states()
+    own.step(np.array([1, 1]))
+    np.testing.assert_array_equal(own.restore(saved[::-1]), [[0], [1]])
+    said_now = own.describe()
+    assert (said_now["at"].tolist(), said_now["odd"].tolist()) == ([0, 1], [False, True])
+    for _ in range(3):
+        step = own.step(np.array([0, 1]))
+    assert (list(step.causes), step.terminated.tolist()) == (["", "three"], [False, True])
+    step = own.step(np.array([0, 1]))
+    assert step.truncated.tolist() == [True, False]  # the time limit's count is restored too
+    assert own.action_names == ("stay", "count")
+
+
+def test_unknown_names_say_the_closest() -> None:
+    with pytest.raises(ValueError, match="CartPole-v1"):
+        make_batch("CartPole-v11", 1)
+    with pytest.raises(ValueError, match="There is no environment 'procgen/coinrun-simple'"):
+        make_batch("procgen/coinrun-simple", 1)

@@ -1,0 +1,132 @@
+"""The steps attribution and search of the chain, on an untrained agent of MiniRun."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.envs import make_batch
+from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret.agent.attribution import looked_at
+from rlhf_ray.interpret.agent.attribution.moments import action_size
+from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
+from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.recorded import load_episodes, record_inside
+from rlhf_ray.interpret.agent.steps import attribution, search
+from tests.interpret.agent.linear_world import ImageWorld, network_agent
+
+MINIRUN = "rlhf_ray/MiniRun-v0"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chain")
+    batch = make_batch(MINIRUN, 8)
+    agent = network_agent(batch.observation_space, batch.action_space)
+    record_inside(
+        agent,
+        batch,
+        list(range(24)),
+        folder / "recording",
+        acting={"greedy": 0.5, "epsilon": 0.5},
+        epsilon=0.5,
+        keep_states=True,
+    )
+    memory = load_episodes(folder / "recording").memory.reshape(-1, agent.memory_size)
+    (folder / "bases").mkdir()
+    bases.fit("pca", memory, 3).save(folder / "bases" / "pca.npz")
+    (folder / "world_model").mkdir()
+    (folder / "quality").mkdir()
+    (folder / "quality" / "quality.json").write_text(json.dumps({"valid_horizon": 2}))
+    return agent, folder
+
+
+def work_of(recorded, out, names, monkeypatch=None):
+    agent, folder = recorded
+    torch.set_num_threads(1)
+    if monkeypatch is not None:
+        world = ImageWorld(agent, action_size(agent.action_space))
+        for step in (attribution, search):
+            monkeypatch.setattr(step, "world_of", lambda work: world)
+    folders = {name: folder / name for name in names}
+    return Work(agent, MINIRUN, partial(make_batch, MINIRUN), folders, out, out / "unfinished", seed=0, effort=0.02)
+
+
+def test_attribution_without_a_world_model(recorded, tmp_path, monkeypatch):
+    work = work_of(recorded, tmp_path, ["recording"])
+    assert attribution.unsuitable(work) is None
+    section = attribution.run(work)
+    samples = GradientSamples.load(tmp_path)
+    assert samples.observations.shape == (16, 5, 16, 16, 3)
+    assert samples.saliency["value"].shape == (16, 5, 16, 16)
+    assert samples.memory_gradients["action"].shape == (16, 5, 8)
+    assert samples.saliency["value"].dtype == np.float16
+    assert samples.saliency["value"].any()
+    assert np.isnan(samples.paths["value"]).all()
+    assert not samples.simulated
+    assert samples.estimator == "recording"
+    assert {picture.name for picture in section.pictures} == {
+        "curves",
+        "saliency_value",
+        "saliency_advantage",
+        "saliency_action",
+    }
+    assert any(name.endswith("/pit") or name.endswith("/saw") for name in section.values["objects"])
+    assert next(check for check in section.checks if "central differences" in check.name).passed
+    assert json.loads((tmp_path / "attribution.json").read_text())["samples"] == 16
+    again = tmp_path / "again"
+    again.mkdir()
+    monkeypatch.setattr(attribution, "_Findings", Silent)
+    attribution.run(work_of(recorded, again, ["recording"]))
+    assert (again / "samples.npz").read_bytes() == (tmp_path / "samples.npz").read_bytes()
+
+
+class Silent:
+    """Makes the samples alone."""
+
+    def __init__(self, *_):
+        self.statements, self.checks, self.tables, self.pictures, self.values = [], [], [], [], {}
+        self.estimator = "straight_through"
+        self.methods = self.differences = lambda: None
+        self.objects = lambda states: None
+
+
+def test_attribution_in_a_world_model_greys_what_lies_beyond_its_horizon(recorded, tmp_path, monkeypatch):
+    work = work_of(recorded, tmp_path, ["recording", "world_model", "quality", "bases"], monkeypatch)
+    section = attribution.run(work)
+    samples = GradientSamples.load(tmp_path)
+    assert samples.simulated
+    assert samples.horizon == 2
+    assert set(samples.saliency) == {"value", "advantage", "action", "loading_0", "loading_1", "loading_2"}
+    assert np.allclose(np.nansum(samples.paths["value"].astype(float), 2), 1.0, atol=5e-3)
+    assert np.isnan(samples.paths["loading_0"]).all()
+    assert section.values["paths"]["value/3"]["beyond"]
+    assert not section.values["paths"]["value/2"]["beyond"]
+    assert any("trusted for 2 steps" in statement.text for statement in section.statements)
+    assert all(check.passed for check in section.checks if check.name.startswith("paths add up"))
+    assert set(section.values["estimators"]) == {"world", "memory"}
+
+
+def test_search(recorded, tmp_path, monkeypatch):
+    work = work_of(recorded, tmp_path, ["recording"])
+    assert search.unsuitable(work) == "There is no world model of the agent's environment."
+    monkeypatch.setattr(search, "ACTIONS", 1)
+    work = work_of(recorded, tmp_path, ["recording", "world_model", "quality"], monkeypatch)
+    assert search.unsuitable(work) is None
+    section = search.run(work)
+    assert set(section.values) == {"mean_value_up", "mean_value_down", "mean_log_odds_0_up", "mean_log_odds_0_down"}
+    assert all(check.passed for check in section.checks)
+    assert len(section.pictures) == 4
+    with np.load(tmp_path / "search.npz") as file:
+        assert file["mean_value_up/frames"].shape == (12, 3, 16, 16, 3)
+
+
+def test_objects_are_told_from_scenery():
+    masks = {name: np.zeros((2, 10, 10), bool) for name in ("sky", "ground", "agent", "saw", "nothing")}
+    masks["sky"][:, :6], masks["ground"][:, 6:] = True, True
+    masks["saw"][:, 5, 5] = masks["agent"][:, 5, 1] = True
+    objects, background = looked_at.objects_of(masks)
+    assert set(objects) == {"saw"}
+    assert background is masks["sky"]
