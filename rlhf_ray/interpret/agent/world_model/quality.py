@@ -75,7 +75,8 @@ class Quality:
 
     def ratio(self, step: int, to: str = "copy_last") -> float:
         """Return the model's error relative to a baseline's."""
-        return float(self.errors["model"].mean[step] / self.errors[to].mean[step])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float(np.divide(self.errors["model"].mean[step], self.errors[to].mean[step]))
 
     def skill(self, step: int) -> float:
         """Return the share of the mean frame's error that the model avoids."""
