@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -109,8 +109,7 @@ def simulated_pairs(
     pieces: Pieces,
     basis: Basis,
     site: str,
-    components: list[int],
-    action_names: tuple[str, ...] = (),
+    components: Sequence[int],
 ) -> list[PanelPair]:
     """Hold components at their means while the agent acts inside the world model."""
     deep = np.flatnonzero(pieces.starts + pieces.lengths > world.context)[:LEVELS]

@@ -142,7 +142,7 @@ def _losses(world: RecurrentWorld, batch: Read, noise: Tensor, settings: WorldTr
     steps, count = seen.sum().clamp_min(1.0), made.sum().clamp_min(1.0)
 
     wanted = world.normalised(batch.observations).flatten(2)
-    decoded = world.decode(unrolled.states.flatten(0, 1)).view_as(wanted)
+    decoded = world.decode(unrolled.states.flatten(0, 1)).reshape(wanted.shape)
     unexplained = ((decoded - wanted).square().mean(-1) * seen).sum() / steps
 
     prior, posterior = unrolled.prior, unrolled.posterior[:, 1:]
