@@ -19,8 +19,10 @@ class World(Protocol):
 
     size: int
     context: int
-    digest: str
     agent: str
+
+    @property
+    def digest(self) -> str: ...  # noqa: D102 - see above; may be computed
 
     def begin(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return the state ``[n, size]`` at the last of the context's observations.
