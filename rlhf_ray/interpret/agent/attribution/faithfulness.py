@@ -6,7 +6,7 @@ concentration on objects, trained against untrained (Adebayo et al. 2018).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -166,31 +166,42 @@ def concentration(maps: FloatArray, masks: BoolArray) -> FloatArray:
 
 def trained_against_untrained(
     question: Question,
-    other: Question,
+    others: Sequence[Question],
     moments: Moments,
     masks: Mapping[str, BoolArray],
     method: str = "smoothgrad",
     seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
-    """Return each object's mean concentration, of the agent and of an untrained one.
+    """Return each object's mean concentration, of the agent and of untrained ones.
 
     Args:
         question: the trained agent's.
-        other: the same for an untrained agent; its memory is left as the trained agent's.
+        others: the same for untrained agents; the memory is the trained agent's. One alone may like an object by chance.
         moments: with images.
-        masks: objects in the moments' frames, ``[n, height, width]`` by name.
+        masks: objects in the moments' frames, ``[n, height, width]`` by name; frames without one don't count.
         method: a name in `METHODS`.
         seed: of the method's noise.
     """
     found = []
-    for each in (question, other):
+    for each in (question, *others):
         maps = METHODS[method](each, moments, Reference.of(each, moments), seed).maps["frame"]
         found.append({name: concentration(maps, mask) for name, mask in masks.items()})
-    return {
-        name: (float(np.nanmean(found[0][name])), float(np.nanmean(found[1][name])))
-        for name, mask in masks.items()
-        if np.isfinite(found[0][name]).any() and np.isfinite(found[1][name]).any()
-    }
+    seen = [name for name in masks if all(np.isfinite(each[name]).any() for each in found)]
+    means = [{name: float(np.nanmean(each[name])) for name in seen} for each in found]
+    return {name: (means[0][name], float(np.mean([each[name] for each in means[1:]]))) for name in seen}
+
+
+def where_it_matters(masks: BoolArray, changes: FloatArray) -> BoolArray:
+    """Return the masks of an object without those of the frames where its removal changes a quantity less than in half of them.
+
+    Args:
+        masks: ``[n, height, width]``.
+        changes: by removal, ``[n]``; NaN where there is no object: see `by_painting`.
+    """
+    size = np.nan_to_num(np.abs(changes), nan=-1.0)
+    least = np.nanmedian(np.abs(changes)) if np.isfinite(changes).any() else np.inf
+    found: BoolArray = masks & (size >= least)[:, None, None]
+    return found
 
 
 def _area(shares: FloatArray, values: FloatArray) -> float:
