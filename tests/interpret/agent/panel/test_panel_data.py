@@ -4,7 +4,7 @@ import base64
 import json
 import zlib
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from rlhf_ray.interpret.agent.attribution.methods import Reference
 from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.attribution.samples import sample_gradients
+from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.panel import PanelData, packing, write_panel
 from rlhf_ray.interpret.agent.panel.ahead import effects_ahead
@@ -28,13 +29,16 @@ from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs,
 from rlhf_ray.interpret.agent.panel.samples import LIKELIEST, VALUE, pieces_of
 from rlhf_ray.interpret.agent.panel.sheets import plan_for, sheet_image, write_sheets
 from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.interpret.agent.recorded import record_inside
 from rlhf_ray.interpret.agent.replay import site_of, values_at
+from rlhf_ray.interpret.agent.steps import panel
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.panel.made_up import made_up
 from tests.interpret.agent.test_play import agent_of
 from tests.interpret.agent.toy_world import LinearWorld
 
 
+@cache
 def corridor_panel(memory: str = "gru", box: bool = False):
     """A panel of corridors, with the agent, its basis and its episodes."""
     make = partial(Corridors, box=box)
@@ -196,3 +200,14 @@ def test_dreamed_pairs_start_alike_and_differ_by_the_intervention():
         assert not np.allclose(pair.a.values, pair.b.values)
         assert pair.a.actions.shape == (16,)
         assert pair.sample is not None
+
+
+def test_the_step_writes_a_panel_from_a_recording_alone(tmp_path):
+    agent = agent_of("gru", False)
+    record_inside(agent, Corridors(16), range(40), tmp_path / "recording", keep_states=True)
+    work = Work(agent, "Corridor", Corridors, {"recording": tmp_path / "recording"}, tmp_path, tmp_path / "none")
+    section = panel.run(replace(work, out=tmp_path / "panel", effort=0.02))
+    assert (tmp_path / "panel" / "index.html").exists()
+    assert section.values["comparisons"] > 2
+    assert panel.unsuitable(work) is None
+    assert panel.unsuitable(replace(work, folders={}))
