@@ -17,6 +17,9 @@ from rlhf_ray.envs.gym_batch import GymBatch
 from rlhf_ray.interpret.agent.agent import NetworkAgent
 from rlhf_ray.interpret.agent.recorded import InsidePlan, load_episodes
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from rlhf_ray.runs.agents import named_agent
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.policies import newest_policy
 from rlhf_ray.runs.record_inside import levels_of, record_inside_with
 
 POLE = "CartPole-v1"
@@ -95,6 +98,18 @@ def test_the_command_records_a_saved_agent(saved: str, tmp_path: Path, capsys: p
     cli.main(words)
     assert files(tmp_path / "r") == before
     assert len(np.unique(episodes.levels)) == 10
+
+
+def test_the_command_records_a_runs_newest_policy(trained_run: RunFolder, tmp_path: Path) -> None:
+    words = ["record", str(trained_run.path), "--inside", "--out", str(tmp_path / "r"), "--episodes", "2"]
+    cli.main(words)
+    agent, environment, _ = named_agent(trained_run.path, None)
+    assert environment == Recording(tmp_path / "r").about["environment"] == trained_run.experiment().environment
+    episodes = load_episodes(tmp_path / "r", agent=agent)
+    assert episodes.truncated.all()  # Pendulum's time limit
+    assert (episodes.rewards < 0).all()  # true rewards, not the learned reward model's
+    policy, _ = newest_policy(trained_run)
+    np.testing.assert_allclose(episodes.actions[0], policy.best(episodes.observations[0, :-1]), atol=1e-5)
 
 
 @pytest.mark.parametrize(
