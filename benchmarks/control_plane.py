@@ -76,9 +76,9 @@ class Pooled(ActorCritic):
 
     def setup(self) -> None:
         """Build the networks (called by RLlib)."""
-        self.image, self.discrete = True, True
-        self.encoder = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
-        self.actor, self.critic = nn.Linear(48, 2), nn.Linear(48, 1)
+        super().setup()
+        self.network.encoder = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
+        self.network.actor, self.network.critic = nn.Linear(48, 2), nn.Linear(48, 1)
 
 
 def count() -> Counter[str]:
@@ -129,7 +129,7 @@ def measure(side: int, learners: int, counts: Counter[str]) -> dict[str, Any]:
         ppo=ppo,
     )
     config = PreferencePPOConfig.from_experiment(experiment).environment("random-images")
-    config.rl_module(rl_module_spec=RLModuleSpec(module_class=Pooled, model_config={}))
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=Pooled, model_config={"network": "small", "hidden": [8]}))
     algorithm: PreferencePPO = config.build_algo()
     try:
         for _ in range(WARM_UP):

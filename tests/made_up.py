@@ -140,6 +140,11 @@ class AlwaysUp:
         self.push = push
         self.asked = 0
 
+    def begin(self, after: Any = None) -> "AlwaysUp":
+        return self
+
+    def see(self, observation: npt.NDArray[Any]) -> None: ...
+
     def act(self, observation: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:
         self.asked += 1
         return np.array([self.push], np.float32)

@@ -147,13 +147,47 @@ def test_the_random_action_share_is_the_share_of_random_actions() -> None:
 
 
 def test_the_policy_is_asked_about_the_current_observation() -> None:
-    class NumberOfTheStep:
+    class NumberOfTheStep(AlwaysUp):
         def act(self, observation: Any, rng: np.random.Generator) -> Any:
             return np.array([observation[0] / 1000], np.float32)
 
     env = Counting(Walk((10,)))
-    _collector(env, random_action_share=0.0).collect(20, 1, 0, 7, NumberOfTheStep)
+    _collector(env, random_action_share=0.0).collect(20, 1, 0, 7, lambda: NumberOfTheStep(0.0))
     assert env.actions == pytest.approx([step / 1000 for step in range(10)] * 2)
+
+
+class Remembers:
+    """A policy that keeps the observations of its episode, those of random actions too."""
+
+    episodes: list[list[float]]
+
+    def __init__(self, episodes: list[list[float]], seen: list[float] | None = None):
+        self.episodes, self.seen = episodes, [] if seen is None else seen
+
+    def begin(self, after: Any = None) -> "Remembers":
+        begun = Remembers(self.episodes, [] if after is None else after.seen)
+        self.episodes += [begun.seen] * (after is None)
+        return begun
+
+    def see(self, observation: Any) -> None:
+        self.seen.append(float(observation[0]))
+
+    def act(self, observation: Any, rng: np.random.Generator) -> Any:
+        self.see(observation)
+        return np.array([0.25], np.float32)
+
+
+@pytest.mark.parametrize("film", [False, True])
+def test_a_policy_with_memory_sees_every_observation_of_an_episode_and_none_of_another(film: bool) -> None:
+    episodes: list[list[float]] = []
+    collector = _collector(Drawn((10,)), random_action_share=0.5)
+    if film:  # the second part goes on with the episode that the first left
+        for part in (1, 2):
+            collector.film(15, 2, 0, 0, 7, lambda: Remembers(episodes), episode=False, part=part)
+    else:
+        collector.collect(30, 1, 0, 7, lambda: Remembers(episodes))
+    assert [len(seen) for seen in episodes] == [10, 10, 10]
+    assert all(seen == [float(step) for step in range(10)] for seen in episodes)
 
 
 def test_an_environment_that_uses_its_observation_array_again_is_recorded_right() -> None:
