@@ -1,4 +1,4 @@
-"""CueRun: remember whether to jump the gates or to run under them; 400 comparisons, 500,000 environment steps.
+"""CueRun: remember whether to jump the gates or to run under them; 400 comparisons, 300,000 environment steps.
 
 An expert for `rlhf-ray interpret agent`: `rlhf-ray train cuerun --true-reward`.
 """
@@ -14,7 +14,7 @@ from rlhf_ray.tune_configs import minirun
 experiment = dataclasses.replace(
     minirun.experiment,
     environment="rlhf_ray/CueRun-v0",
-    total_env_steps=500_000,  # the memory of the cue is learned late
+    total_env_steps=300_000,
     labelling=LabellingSettings(
         instructions=(
             "Prefer the clip that gets further right. Rule: after a red sky, jump the gates; after blue, run under. "

@@ -23,14 +23,12 @@ def agent_for(name: str, seed: int) -> NetworkAgent:
 
 def train(name: str, seed: int) -> None:
     """Train an agent and save it in `AGENTS`."""
-    from rlhf_ray.rllib.agents import agent_of
-
-    from rlhf_ray.runs.folder import RunFolder
-    from rlhf_ray.runs.policies import newest_policy
+    from rlhf_ray.rllib.agents import agent_of  # slow import that a calibration with trained agents does not need
 
     run = AGENTS / "runs" / f"{name}_{seed}"
-    command = [sys.executable, "-m", "rlhf_ray", "train", name, "--true-reward", "--seed", str(seed), "--out", str(run)]
+    command = [sys.executable, "-m", "rlhf_ray", "train", name, "--true-reward", "--seed", str(seed)]
+    command += ["--run-dir", str(run)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    agent = agent_of(newest_policy(RunFolder(run))[0], name=f"{name}, seed {seed}")
+    agent = agent_of(run, name=f"{name}, seed {seed}")
     assert isinstance(agent, NetworkAgent)
     agent.save(AGENTS / f"{name}_{seed}")
