@@ -175,7 +175,11 @@ def parse(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         parse_arguments(*arguments)
         raise ParsedError
 
-    for module in {name.partition(":")[0] for name in cli.COMMANDS.values()} | {"fit_rewards", "preprocess"}:
+    for module in {name.partition(":")[0] for name in cli.COMMANDS.values()} | {
+        "fit_rewards",
+        "preprocess",
+        "interpret_agent",
+    }:
         monkeypatch.setattr(importlib.import_module(f"rlhf_ray.cli.{module}"), "parse_arguments", parsed)
     resumed = importlib.import_module("rlhf_ray.cli.tune")._resumed
     monkeypatch.setattr("rlhf_ray.cli.tune._resumed", lambda words: parsed_resume(resumed, words))

@@ -6,18 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from sklearn.neighbors import NearestNeighbors
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.bases.basis import Basis
+from rlhf_ray.interpret.agent.embeddings import tsne
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import end_of
-from rlhf_ray.interpret.agent.panel.samples import SOURCES, Pieces, actions_of, effects_of
+from rlhf_ray.interpret.agent.panel.samples import SOURCES, Effects, Pieces, actions_of, effects_of
 from rlhf_ray.interpret.agent.replay import values_at
 
-BASE = 2000
+BASE = 1200
 """Grey points of the scatter."""
+
+NEIGHBOURS = 3
+"""A sample's step lies on the map in the middle of as many nearest grey points."""
 
 MOST_CONCEPTS = 16
 """Concepts that can be filtered by."""
@@ -30,12 +35,15 @@ class PanelExtras:
     Attributes:
         pairs: rollouts side by side.
         labels: clusters of each step of the episodes, ``[episodes, T]`` by name of the clustering, and their names.
+        ahead, way_names: what quantities some steps on depend on, and the names of its paths.
         horizon: number of simulated steps that can be trusted.
         notes: for the end of the page.
     """
 
     pairs: Sequence[PanelPair] = ()
     labels: Mapping[str, tuple[IntArray, Sequence[str]]] = field(default_factory=dict)
+    ahead: Effects | None = None
+    way_names: Sequence[str] = ()
     horizon: int | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
 
@@ -49,6 +57,7 @@ def collect(
     rng: np.random.Generator,
     *,
     title: str,
+    seed: int = 0,
     action_names: Sequence[str] = (),
     extras: PanelExtras | None = None,
 ) -> PanelData:
@@ -62,6 +71,7 @@ def collect(
         site: the agent's memory, or a layer.
         rng: draws the grey points.
         title: the page's heading.
+        seed: seeds the map.
         action_names: of Discrete actions.
         extras: what other tools found out.
     """
@@ -71,7 +81,8 @@ def collect(
     effects = effects_of(agent, episodes, pieces, basis, site)
     actions, names = actions_of(agent, episodes.actions, action_names)
     discrete = actions.ndim == 2
-    real = scores[episodes.real]
+    ahead = extras.ahead or Effects({}, {}, {})
+    some = np.sort(rng.permutation(int(episodes.lengths.sum()))[:BASE])
     labels = {**_concepts(episodes), **extras.labels}
     return PanelData(
         title=title,
@@ -84,15 +95,19 @@ def collect(
         loadings=pieces.cut(scores),
         components=list(basis.names),
         logits=pieces.cut(episodes.logits) if discrete else None,
-        gradients=effects.gradients,
-        saliency=effects.saliency,
-        paths=effects.paths,
-        path_names=SOURCES if effects.paths else (),
+        gradients={**effects.gradients, **ahead.gradients},
+        saliency={**effects.saliency, **ahead.saliency},
+        paths={
+            **{name: _padded(of, 0, len(extras.way_names)) for name, of in effects.paths.items()},
+            **{name: _padded(of, len(SOURCES), 0) for name, of in ahead.paths.items()},
+        },
+        path_names=(*SOURCES, *extras.way_names),
         labels={name: pieces.cut(of) for name, (of, _) in labels.items()},
         label_names={name: words for name, (_, words) in labels.items()},
         outcomes=[end_of(episodes, int(row)) for row in pieces.rows],
         levels=episodes.levels[pieces.rows],
-        base=real[np.sort(rng.permutation(len(real))[:BASE])],
+        base=scores[episodes.real][some],
+        maps={"t-SNE": _map(inside[episodes.real][some], pieces.cut(inside), seed)},
         pairs=extras.pairs,
         horizon=extras.horizon,
         notes=extras.notes,
@@ -114,3 +129,16 @@ def _concepts(episodes: Episodes) -> dict[str, tuple[IntArray, Sequence[str]]]:
         if of.dtype == bool and of.ndim == 2 and of[:, :steps].any() and not of[:, :steps].all()
     }
     return dict(list(yes_or_no.items())[:MOST_CONCEPTS])
+
+
+def _padded(paths: FloatArray, before: int, after: int) -> FloatArray:
+    """Paths ``[n, T, paths]`` with paths before and after that were not computed."""
+    return np.pad(paths, [(0, 0), (0, 0), (before, after)], constant_values=np.nan)
+
+
+def _map(base: FloatArray, own: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
+    """t-SNE of the grey points ``[N, size]``, and where the samples' steps ``[n, T, size]`` lie between them."""
+    places = tsne(base, seed)
+    nearest = NearestNeighbors(n_neighbors=min(NEIGHBOURS, len(base))).fit(base)
+    found = nearest.kneighbors(own.reshape(-1, own.shape[-1]), return_distance=False)
+    return places, places[found].mean(1).reshape(*own.shape[:2], 2)

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
-from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.attribution.moments import moments_of as contexts_of
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.chain import Mapper
+from rlhf_ray.interpret.agent.controls import random_bases
 from rlhf_ray.interpret.agent.counterfactual import counterfact, snapshots_of
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, edits_for
 from rlhf_ray.interpret.agent.panel.data import PanelPair, PanelRollout
 from rlhf_ray.interpret.agent.panel.samples import Pieces, actions_of
 from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.interpret.agent.replay import values_at
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation, simulate
 from rlhf_ray.interpret.agent.world_model.world import World
 
 LEVELS = 8
 """Levels that each intervention is tried on; the one that shows most is kept."""
+CONTROLS = 5
+"""Random directions of equal variance that a component is compared with."""
 MOMENTS = 24
 """Moments that each edit is tried at."""
 STEPS = 48
@@ -49,26 +53,35 @@ def intervention_pairs(
     """
     starts = pieces.rows[pieces.starts == 0]
     rows = (starts if len(starts) else np.unique(pieces.rows))[:LEVELS]
+    levels = episodes.levels[rows]
+    values = values_at(agent, episodes, site)[episodes.real]
     batch = make_batch(len(rows))
+
+    def without(directions: Basis, component: int) -> Episodes:
+        held = Intervention(directions, [component], "ablate_mean", site=site)
+        return play(agent, batch, levels, interventions=[held], max_steps=STEPS)
+
     try:
-        levels = episodes.levels[rows]
         plain = play(agent, batch, levels, max_steps=STEPS)
-        found = []
+        played = []
         for component in range(len(basis)):
             told(f"playing without {basis.names[component]}")
-            held = Intervention(basis, [component], "ablate_mean", site=site)
-            changed = play(agent, batch, levels, interventions=[held], max_steps=STEPS)
-            apart = differences(plain, changed)
-            row = int(apart.argmax())
+            played.append((component, without(basis, component)))
+        played.sort(key=lambda one: -float(differences(plain, one[1]).mean()))
+        pairs = []
+        for component, changed in played[:most]:
+            row = int(differences(plain, changed).argmax())
+            others = [without(random, 0) for random in random_bases(basis, [component], values, count=CONTROLS)]
+            by_chance = np.mean([other_ends(plain, other).sum() for other in others])
+            about = (
+                f"Of {len(rows)} levels, the one that shows most. {int(other_ends(plain, changed).sum())} of them end otherwise in "
+                f"B; with random directions of equal variance, {by_chance:.1f} on average."
+            )
             name = f"{basis.names[component]} held at its mean"
-            about = f"The agent plays without what {basis.names[component]} tells it."
-            pair = _pair(agent, batch, name, about, plain, changed, row, pieces.containing(int(rows[row]), 0))
-            found.append((float(apart.mean()), component, pair))
+            pairs.append(_pair(agent, batch, name, about, plain, changed, row, pieces.containing(int(rows[row]), 0)))
     finally:
         batch.close()
-    found.sort(key=lambda one: -one[0])
-    kept = [one for one in found[:most] if one[0] > 0] or found[:1]
-    return [pair for _, _, pair in kept], [component for _, component, _ in kept]
+    return pairs, [component for component, _ in played[:most]]
 
 
 def edit_pairs(
@@ -109,8 +122,7 @@ def simulated_pairs(
     pieces: Pieces,
     basis: Basis,
     site: str,
-    components: list[int],
-    action_names: tuple[str, ...] = (),
+    components: Sequence[int],
 ) -> list[PanelPair]:
     """Hold components at their means while the agent acts inside the world model."""
     deep = np.flatnonzero(pieces.starts + pieces.lengths > world.context)[:LEVELS]
@@ -145,7 +157,7 @@ def simulated_pairs(
             for one, acts in ((plain, a), (changed, b))
         ]
         name = f"{basis.names[component]} held at its mean"
-        about = f"The agent acts without what {basis.names[component]} tells it."
+        about = f"Of {len(deep)} starts, the one that shows most."
         pairs.append(PanelPair(name, about, True, sides[0], sides[1], int(deep[row])))
     return pairs
 
@@ -156,9 +168,13 @@ def differences(plain: Episodes, changed: Episodes) -> FloatArray:
     both = np.arange(steps)[None] < np.minimum(plain.lengths, changed.lengths)[:, None]
     unlike = ~np.isclose(plain.actions[:, :steps], changed.actions[:, :steps]).reshape(*both.shape, -1).all(-1)
     share: FloatArray = (unlike & both).sum(1) / np.maximum(both.sum(1), 1)
-    ends = np.array([end_of(plain, row) != end_of(changed, row) for row in range(len(plain))], float)
-    apart: FloatArray = share + ends
+    apart: FloatArray = share + other_ends(plain, changed)
     return apart
+
+
+def other_ends(plain: Episodes, changed: Episodes) -> BoolArray:
+    """Return which pairs end differently, ``[n]``."""
+    return np.array([end_of(plain, row) != end_of(changed, row) for row in range(len(plain))], bool)
 
 
 def end_of(episodes: Episodes, row: int) -> str:

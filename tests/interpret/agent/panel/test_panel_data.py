@@ -3,7 +3,8 @@
 import base64
 import json
 import zlib
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -13,20 +14,31 @@ from hypothesis import strategies as st
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret.agent.attribution import quantities
+from rlhf_ray.interpret.agent.attribution.methods import Reference
+from rlhf_ray.interpret.agent.attribution.moments import draw_moments
+from rlhf_ray.interpret.agent.attribution.question import Question
+from rlhf_ray.interpret.agent.attribution.samples import sample_gradients
+from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.panel import PanelData, packing, write_panel
+from rlhf_ray.interpret.agent.panel.ahead import effects_ahead
 from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
 from rlhf_ray.interpret.agent.panel.filters import OneOf, Within, matching
-from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs
+from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
 from rlhf_ray.interpret.agent.panel.samples import LIKELIEST, VALUE, pieces_of
 from rlhf_ray.interpret.agent.panel.sheets import plan_for, sheet_image, write_sheets
 from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.interpret.agent.recorded import record_inside
 from rlhf_ray.interpret.agent.replay import site_of, values_at
+from rlhf_ray.interpret.agent.steps import panel
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.panel.made_up import made_up
 from tests.interpret.agent.test_play import agent_of
+from tests.interpret.agent.toy_world import LinearWorld
 
 
+@cache
 def corridor_panel(memory: str = "gru", box: bool = False):
     """A panel of corridors, with the agent, its basis and its episodes."""
     make = partial(Corridors, box=box)
@@ -47,7 +59,7 @@ def corridor_panel(memory: str = "gru", box: bool = False):
 @pytest.mark.parametrize(("memory", "box"), [("gru", False), ("none", True)])
 def test_a_panel_of_any_agent(memory, box, opened, tmp_path):
     data, agent, basis, episodes, pieces = corridor_panel(memory, box)
-    assert len(data.pairs) >= 3  # a component and both edits
+    assert len(data.pairs) >= 3  # one component or more, and both edits
     assert {"remove trap", "shorten"} <= {pair.name for pair in data.pairs}
     for sample, (row, start) in enumerate(zip(pieces.rows, pieces.starts, strict=True)):
         np.testing.assert_array_equal(data.observations[sample, 0], episodes.observations[row, start])
@@ -144,3 +156,58 @@ def test_wrong_shapes_are_told():
         PanelData(**fields | {"values": data.values[:, :5]})
     with pytest.raises(SettingError, match="lengths must be 1 to 12"):
         PanelData(**fields | {"lengths": np.array([0, 1, 13])})
+
+
+def test_what_matters_some_steps_on_lies_on_the_right_step():
+    _, agent, basis, episodes, pieces = corridor_panel()
+    moments = draw_moments(agent, episodes, 12, np.random.default_rng(0), ahead=3)
+    quantity = quantities.value()
+    reference = Reference.of(Question(agent, quantity), moments)
+    still = Reference(reference.typical, {name: 0.0 * scale for name, scale in reference.scales.items()})
+    samples = sample_gradients(moments, agent=agent, world=None, quantities=[quantity], reference=still, steps=2)
+    effects = effects_ahead(samples, pieces, basis)
+    [name] = effects.gradients
+    assert name == "value, 2 steps on"
+    checked = 0
+    for piece in effects.saliency[name].rows:
+        row = pieces.rows[piece]
+        first = next(
+            t for e, t in zip(moments.episodes, moments.times, strict=True) if pieces.containing(e, t) == piece
+        )
+        last = first + 2 - pieces.starts[piece]  # in the piece: the step whose value is asked
+        if last >= pieces.lengths[piece]:
+            continue
+        seen = torch.as_tensor(episodes.observations[row, first + 2][None])
+        memory = torch.as_tensor(episodes.memory[row, first + 2][None])
+        for component in range(len(basis)):
+            move = 1e-2 * torch.as_tensor(basis.patterns[component], dtype=torch.float32)
+            slope = (agent.step(seen, memory + move).value - agent.step(seen, memory - move).value).item() / 2e-2
+            # Where scores are read: after the step before.
+            assert effects.gradients[name][piece, last - 1, component] == pytest.approx(slope, rel=0.02, abs=1e-3)
+        checked += 1
+    assert checked >= 2
+    short = effects_ahead(replace(samples, simulated=True, horizon=0), pieces, basis)
+    assert np.isfinite(short.saliency[name].maps).sum() < np.isfinite(effects.saliency[name].maps).sum()
+
+
+def test_dreamed_pairs_start_alike_and_differ_by_the_intervention():
+    _, agent, basis, episodes, pieces = corridor_panel()
+    world = LinearWorld(actions=3, context=2)
+    pairs = simulated_pairs(agent, world, episodes, pieces, basis, site_of(agent), [0, 1])
+    assert [pair.simulated for pair in pairs] == [True, True]
+    for pair in pairs:
+        np.testing.assert_array_equal(pair.a.observations[0], pair.b.observations[0])
+        assert not np.allclose(pair.a.values, pair.b.values)
+        assert pair.a.actions.shape == (16,)
+        assert pair.sample is not None
+
+
+def test_the_step_writes_a_panel_from_a_recording_alone(tmp_path):
+    agent = agent_of("gru", False)
+    record_inside(agent, Corridors(16), range(40), tmp_path / "recording", keep_states=True)
+    work = Work(agent, "Corridor", Corridors, {"recording": tmp_path / "recording"}, tmp_path, tmp_path / "none")
+    section = panel.run(replace(work, out=tmp_path / "panel", effort=0.02))
+    assert (tmp_path / "panel" / "index.html").exists()
+    assert section.values["comparisons"] > 2
+    assert panel.unsuitable(work) is None
+    assert panel.unsuitable(replace(work, folders={}))

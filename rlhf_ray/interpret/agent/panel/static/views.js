@@ -169,10 +169,10 @@ function showPaths() {
   if (byId("path-box").hidden) return;
   const scale = Math.max(...values.map((x) => Math.abs(x) || 0)) || 1;
   const total = values.reduce((sum, x) => sum + (Math.abs(x) || 0), 0) || 1;
-  const rows = core.pathNames.map((name, one) => ({
-    name, value: values[one], colour: values[one] / scale,
-    tip: `Through ${name}: ${told(values[one])}, ${Math.round((100 * Math.abs(values[one])) / total)} % of all sizes together.`,
-  }));
+  const rows = core.pathNames.flatMap((name, one) => {
+    const tip = `Through ${name}: ${told(values[one])}, ${Math.round((100 * Math.abs(values[one])) / total)} % of all sizes together.`;
+    return Number.isNaN(values[one]) ? [] : [{ name, value: values[one], colour: values[one] / scale, tip }];
+  });
   drawBars(byId("paths"), rows, scale);
 }
 

@@ -1,0 +1,58 @@
+"""What quantities some steps on depend on, for a panel: the attribution's samples, laid over the panel's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlhf_ray.interpret.agent.attribution.paths import WAYS
+from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
+from rlhf_ray.interpret.agent.bases.basis import Basis
+from rlhf_ray.interpret.agent.panel.data import PanelSaliency
+from rlhf_ray.interpret.agent.panel.samples import Effects, Pieces
+
+WAY_NAMES = tuple(WAYS.values())
+
+
+def effects_ahead(samples: GradientSamples, pieces: Pieces, basis: Basis) -> Effects:
+    """Return the attribution's gradients at those steps of the panel's samples that it asked about.
+
+    Each panel sample takes the first attribution sample that starts in it. Steps beyond the world model's valid horizon stay empty.
+
+    Args:
+        samples: of the attribution; their episodes are those of ``pieces``.
+        pieces: the panel's samples.
+        basis: of the agent's memory.
+    """
+    n, steps = len(pieces.rows), next(iter(samples.saliency.values())).shape[1]
+    taken: dict[int, int] = {}
+    for number, (row, time) in enumerate(zip(samples.episodes, samples.times, strict=True)):
+        if (piece := pieces.containing(int(row), int(time))) is not None:
+            taken.setdefault(piece, number)
+    rows = np.array(sorted(taken), np.int64)
+    trusted = steps if samples.horizon is None or not samples.simulated else min(steps, samples.horizon + 1)
+    gradients, saliency, paths = {}, {}, {}
+    for quantity in samples.saliency:
+        name = f"{_title(quantity, basis)}, {steps - 1} steps on"
+        maps = np.full((len(rows), pieces.steps, *samples.saliency[quantity].shape[2:]), np.nan, np.float32)
+        by_score = np.full((n, pieces.steps, len(basis)), np.nan, np.float32)
+        ways = np.full((n, pieces.steps, len(WAY_NAMES)), np.nan, np.float32)
+        for at, piece in enumerate(rows):
+            number = taken[int(piece)]
+            first = int(samples.times[number] - pieces.starts[piece])
+            span = min(trusted, int(pieces.lengths[piece]) - first)
+            here = slice(first, first + span)
+            maps[at, here] = samples.saliency[quantity][number, :span]
+            ways[piece, here] = samples.paths[quantity][number, :span]
+            # The memory before a step is that after the step before, which is where scores are read.
+            after = samples.memory_gradients[quantity][number, int(first == 0) : span].astype(np.float64)
+            if after.size:
+                by_score[piece, max(first - 1, 0) : first - 1 + span] = basis.gradient(after)
+        gradients[name], saliency[name] = by_score, PanelSaliency(rows, maps)
+        if not np.isnan(ways).all():
+            paths[name] = ways
+    return Effects(gradients, saliency, paths)
+
+
+def _title(quantity: str, basis: Basis) -> str:
+    kind, _, number = quantity.partition("_")
+    return str(basis.names[int(number)]) if kind == "loading" else quantity.replace("_", " ")
