@@ -129,7 +129,7 @@ def verify(
     random = []
     # The mean at each position, not of all, so that the spread is over steps.
     rows = np.moveaxis(values - values.mean(0), 1, -1).reshape(-1, values.shape[1])
-    for other in random_directions(rows, unit, rng, count):
+    for other in random_directions(rows, float(((rows @ unit) ** 2).mean()), rng, count):
         random.append(_change(rewards, without(reward, layer, other, data).of(data), spread))
     constant = min(spread, float(given.std())) < 1e-9
     return Edit(
@@ -147,19 +147,21 @@ def _change(before: FloatArray, after: FloatArray, spread: float) -> float:
     return float(np.sqrt(np.mean((after - before) ** 2)) / spread) if spread > 1e-9 else 0.0
 
 
-def random_directions(rows: FloatArray, unit: FloatArray, rng: np.random.Generator, count: int) -> list[FloatArray]:
-    """Draw unit vectors ``[size]`` along which ``rows`` ``[n, size]`` vary as much as along ``unit``.
+def random_directions(
+    rows: FloatArray, wanted: float, rng: np.random.Generator, count: int, steepest: float = 12.0
+) -> list[FloatArray]:
+    """Draw unit vectors ``[size]`` along which ``rows`` ``[n, size]`` have the variance ``wanted``, or as near as possible.
 
-    They are random weights of the principal axes, tilted until the variance fits.
+    They are random weights of the principal axes, tilted until the variance fits. ``steepest`` bounds the tilt: at 0,
+    they are uniform where a larger variance is wanted; at the default, a variance out of reach makes all of them the first axis.
     """
-    rows = (rows - rows.mean(0)).astype(np.float64)
-    variances, axes = np.linalg.eigh(rows.T @ rows / len(rows))
-    wanted = float(((rows @ unit) ** 2).mean())
+    centred = (rows - rows.mean(0)).astype(np.float64)
+    variances, axes = np.linalg.eigh(centred.T @ centred / len(centred))
     relative = np.maximum(variances, 0.0) / max(float(variances[-1]), 1e-12) + 1e-9
     found = []
     for _ in range(count):
         drawn = rng.standard_normal(len(variances))
-        low, high = -4.0, 12.0
+        low, high = -4.0, steepest
         for _ in range(40):
             middle = (low + high) / 2
             weights = drawn * relative**middle

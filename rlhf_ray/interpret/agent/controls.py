@@ -38,10 +38,12 @@ def random_bases(
     count: int = COUNT,
     seed: int = 0,
 ) -> list[Linear]:
-    """Return bases of random directions that stand in for some components.
+    """Return bases of random directions that stand in for some components, and are orthogonal to them.
 
     Values vary along each random direction as much as along the component's pattern, and patterns have the same length, so that a
-    step of the score moves the values as far. Midpoints are found in the same way as the component's.
+    step of the score moves the values as far. A component that carries more variance than any other direction (the cue that a
+    memory is there for) has no equal: then the directions are uniform, and vary less. Were they not orthogonal, they would be the
+    component itself. Midpoints are found in the same way as the component's.
 
     Args:
         basis: the basis.
@@ -54,12 +56,18 @@ def random_bases(
     rng = np.random.default_rng([seed, 0xC0, *components])
     rows = np.asarray(values, np.float64)
     center = rows.mean(0)
-    drawn = []
-    for component in components:
-        pattern = np.asarray(basis.patterns[component], np.float64)
+    own = np.asarray(basis.patterns, np.float64)[list(components)]
+    every = np.linalg.qr(own.T, mode="complete").Q
+    rest = every[:, len(own) :]  # axes of the space orthogonal to the components
+    if not rest.shape[1]:
+        return []
+    left, drawn = rows @ rest, []
+    for pattern in own:
         length = float(np.linalg.norm(pattern))
-        unit = pattern / max(length, 1e-300)
-        drawn.append(np.stack(random_directions(rows, unit, rng, count)) * length)
+        wanted = float(((rows - center) @ pattern / max(length, 1e-300)).var())
+        reached = wanted <= float(np.linalg.eigvalsh(np.cov(left.T, bias=True).reshape(rest.shape[1], -1))[-1])
+        ways = random_directions(left, wanted, rng, count, 12.0 if reached else 0.0)
+        drawn.append(np.stack(ways) @ rest.T * length)
     found = []
     for at in range(count):
         patterns = np.stack([each[at] for each in drawn])

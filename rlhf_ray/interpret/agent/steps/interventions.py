@@ -289,7 +289,7 @@ def _cause(result: _Result) -> str:
 
 
 def _random_most(result: _Result) -> float:
-    return max(abs(each.returns.difference.mean) for each in result.found.random)
+    return max((abs(each.returns.difference.mean) for each in result.found.random), default=0.0)
 
 
 def _table(results: Sequence[_Result]) -> Table:
