@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.recorded import Windows
 from rlhf_ray.interpret.agent.world_model.model import recording_digest
-from rlhf_ray.interpret.agent.world_model.training import WorldTrainingProgress, WorldTraining, train_world
+from rlhf_ray.interpret.agent.world_model.training import WorldTraining, WorldTrainingProgress, train_world
 from rlhf_ray.interpret.reward.drawing import png
 from rlhf_ray.interpret.section import Picture, Section, Table
 
