@@ -218,14 +218,16 @@ def _simulations(world: RecurrentWorld, agent: Agent, episodes: Episodes, seed: 
         by = torch.zeros(agent.memory_size)
         by[unit] = 1e-2
         up, down = (simulate(world, agent, *context[:2], memory + sign * by, 0).values[:, 0] for sign in (1, -1))
-        worst = max(worst, float((((up - down) / 2e-2 - gradient[:, unit]).abs() / gradient.abs().amax(1)).max()))
+        worst = max(
+            worst, float((((up - down).detach() / 2e-2 - gradient[:, unit]).abs() / gradient.abs().amax(1)).max())
+        )
     found.append(_row("AT16", f"autograd against differences, relative error, seed {seed}", worst, 1e-2, False))
 
     together = simulate(world, agent, *context, 4)
     differ = 0.0
     for i in range(0, len(long), 4):
         alone = simulate(world, agent, context[0][i : i + 1], context[1][i : i + 1], context[2][i : i + 1], 4)
-        differ = max(differ, float((alone.values[0] - together.values[i]).abs().max()))
+        differ = max(differ, float((alone.values[0] - together.values[i]).detach().abs().max()))
     found.append(_row("AT17", f"batch invariance, change of value, seed {seed}", differ, 1e-5, False))
     return found
 

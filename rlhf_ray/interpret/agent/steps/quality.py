@@ -18,7 +18,7 @@ from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.recorded import load_episodes
 from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, load_world
-from rlhf_ray.interpret.agent.world_model.quality import Curve, Quality, measure
+from rlhf_ray.interpret.agent.world_model.quality import HorizonCurve, Quality, measure
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
 from rlhf_ray.interpret.reward.drawing import draw_observation, png
@@ -152,7 +152,7 @@ def _table(quality: Quality) -> Table:
     )
 
 
-def _with_interval(curve: Curve, step: int, form: str) -> str:
+def _with_interval(curve: HorizonCurve, step: int, form: str) -> str:
     if np.isnan(curve.mean[step]):
         return "–"
     return f"{curve.mean[step]:{form}} ({curve.low[step]:{form}} to {curve.high[step]:{form}})"
@@ -185,7 +185,7 @@ def _horizon(quality: Quality) -> bytes:
     return png(figure)
 
 
-def _draw(axes: Axes, steps: IntArray, curve: Curve, colour: str, label: str) -> None:
+def _draw(axes: Axes, steps: IntArray, curve: HorizonCurve, colour: str, label: str) -> None:
     axes.plot(steps, curve.mean, color=colour, label=label)
     axes.fill_between(steps, curve.low, curve.high, color=colour, alpha=0.2, lw=0)
 

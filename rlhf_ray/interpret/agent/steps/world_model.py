@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.recorded import Windows
 from rlhf_ray.interpret.agent.world_model.model import recording_digest
-from rlhf_ray.interpret.agent.world_model.training import Progress, WorldTraining, train_world
+from rlhf_ray.interpret.agent.world_model.training import WorldTraining, WorldTrainingProgress, train_world
 from rlhf_ray.interpret.reward.drawing import png
 from rlhf_ray.interpret.section import Picture, Section, Table
 
@@ -40,9 +40,9 @@ def run(work: Work) -> Section:
     settings = WorldTraining(batches=max(FEWEST, round(BATCHES * work.effort)), seed=work.seed)
     windows = Windows(recording, settings.length, split="train", agent=work.agent)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    made: list[Progress] = []
+    made: list[WorldTrainingProgress] = []
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: WorldTrainingProgress) -> None:
         made.append(progress)
         work.told(
             f"world model: batch {progress.batch} of {progress.batches}, {progress.unexplained:.1%} of observations unexplained, "
@@ -96,7 +96,7 @@ def run(work: Work) -> Section:
     return Section(NAME, TITLE, (), (), (table,), (Picture("training", _curves(made), caption),), values)
 
 
-def _curves(made: Sequence[Progress]) -> bytes:
+def _curves(made: Sequence[WorldTrainingProgress]) -> bytes:
     figure = Figure((7.2, 2.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     batches = [progress.batch for progress in made]

@@ -34,7 +34,7 @@ SHIFT = 4
 
 
 @dataclass(frozen=True)
-class Curve:
+class HorizonCurve:
     """A mean over windows at each step ``0 … steps``, with 95 % bootstrap intervals over episodes; NaN where none was measured."""
 
     mean: FloatArray
@@ -63,12 +63,12 @@ class Quality:
 
     steps: int
     windows: int
-    errors: Mapping[str, Curve]
-    visible: Mapping[str, Curve]
-    revealed: Mapping[str, Curve]
-    agreement: Curve
+    errors: Mapping[str, HorizonCurve]
+    visible: Mapping[str, HorizonCurve]
+    revealed: Mapping[str, HorizonCurve]
+    agreement: HorizonCurve
     majority: float
-    memory: Curve | None
+    memory: HorizonCurve | None
     reward: tuple[float, float, float]
     end: tuple[float, float, float]
     valid_horizon: int
@@ -85,7 +85,7 @@ class Quality:
     def as_json(self) -> dict[str, Any]:
         """Return all figures as JSON values, NaN as None."""
 
-        def curve(of: Curve) -> dict[str, Any]:
+        def curve(of: HorizonCurve) -> dict[str, Any]:
             return {name: _numbers(getattr(of, name)) for name in ("mean", "low", "high")}
 
         return {
@@ -278,7 +278,7 @@ class _Bootstrap:
             len(self.episodes), np.full(len(self.episodes), 1.0 / len(self.episodes)), size=draws
         )
 
-    def curve(self, values: FloatArray) -> Curve:
+    def curve(self, values: FloatArray) -> HorizonCurve:
         """Average ``[n, steps + 1]``, leaving out NaN."""
         sums, counts = (np.zeros((len(self.episodes), values.shape[1])) for _ in range(2))
         np.add.at(sums, self.of, np.nan_to_num(values))
@@ -288,7 +288,7 @@ class _Bootstrap:
             drawn = (self.draws @ sums) / (self.draws @ counts)
         drawn = np.where(np.isnan(drawn), mean, drawn)
         low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
-        return Curve(mean, low, high)
+        return HorizonCurve(mean, low, high)
 
     def auc(self, scores: FloatArray, labels: FloatArray) -> tuple[float, float, float]:
         """Return `concordance` with its interval."""

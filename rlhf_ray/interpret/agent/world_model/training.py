@@ -59,7 +59,7 @@ class WorldTraining:
 
 
 @dataclass(frozen=True)
-class Progress:
+class WorldTrainingProgress:
     """How far a training is.
 
     Attributes:
@@ -85,7 +85,7 @@ def train_world(
     shape: WorldShape | None = None,
     unfinished: Path | str | None = None,
     device: torch.device | str = "cpu",
-    watch: Callable[[Progress], None] = lambda progress: None,
+    watch: Callable[[WorldTrainingProgress], None] = lambda progress: None,
 ) -> RecurrentWorld:
     """Train a world model.
 
@@ -131,7 +131,7 @@ def train_world(
         torch.nn.utils.clip_grad_norm_(world.parameters(), settings.clip)
         adam.step()
         if (number + 1) % 50 == 0 or number + 1 == settings.batches:
-            watch(Progress(number + 1, settings.batches, *losses[1].tolist()))
+            watch(WorldTrainingProgress(number + 1, settings.batches, *losses[1].tolist()))
         if checkpoint is not None and (number + 1) % settings.save_every == 0 and number + 1 < settings.batches:
             _keep(checkpoint, about, number + 1, world, adam)
     return world.cpu().eval().requires_grad_(False)
