@@ -83,7 +83,8 @@ def bars(names: Sequence[str], series: Mapping[str, Sequence[float]], label: str
     axes.set_xlim(min(0.0, axes.get_xlim()[0]), max(1.0, axes.get_xlim()[1]))
     if chance is not None:
         axes.axvline(chance, color="#333333", lw=1, ls="--")
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15 - 0.6 / max(1, len(names))), ncols=4)
+    axes.margins(y=0.02)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=4)
     return png(figure)
 
 
@@ -119,9 +120,9 @@ def matrices(rows: Mapping[str, Mapping[str, FloatArray]], names: Sequence[str])
     columns = list(dict.fromkeys(key for each in rows.values() for key in each))
     figure = Figure((0.6 + 2.9 * len(columns), 0.4 + 2.6 * len(rows)), layout="constrained")
     grid = figure.subplots(len(rows), len(columns), squeeze=False)
+    # A component that hardly varies within a behaviour has huge coefficients: they saturate, and leave colour to the others.
     most = {
-        key: max([float(np.abs(each[key]).max(initial=0.0)) for each in rows.values() if key in each])
-        for key in columns
+        key: float(np.quantile(np.abs([each[key] for each in rows.values() if key in each]), 0.97)) for key in columns
     }
     for row, (name, each) in enumerate(rows.items()):
         for column, key in enumerate(columns):

@@ -17,6 +17,8 @@ from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.recorded import record_inside
 from tests.interpret.agent.linear_world import ImageWorld, network_agent
 
+pytestmark = pytest.mark.soak
+
 MINIRUN = "rlhf_ray/MiniRun-v0"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import clusters, concepts, embeddings, samples
@@ -44,7 +44,7 @@ def run(work: Work) -> Section:
     rows: list[list[Any]] = []
     checks: list[Check] = []
     pictures: list[Picture] = []
-    arrays: dict[str, Array] = {"levels": found.levels, "episodes": found.episodes, "steps": found.steps}
+    arrays: dict[str, Any] = {"levels": found.levels, "episodes": found.episodes, "steps": found.steps}
     for space, values in spaces.items():
         key = space.replace(" ", "_").replace(".", "_")
         made = {kind: clusters.cluster(values, kind, seed=work.seed) for kind in clusters.KINDS}

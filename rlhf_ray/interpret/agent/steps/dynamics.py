@@ -55,7 +55,7 @@ def run(work: Work) -> Section:
         work.told(f"dynamics over {lag} steps")
         jacobians = _jacobians(work, episodes, basis, world, lag)
         every[lag] = dynamics(scores, episodes.real, labels, jacobians, lag, most, seed=work.seed)
-    arrays = {
+    arrays: dict[str, Any] = {
         f"{lag}/B{each.behaviour}/{name}": matrix
         for lag, found in every.items()
         for each in found
