@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +35,7 @@ class Behaviours:
     clusters: Clusters
     episodes: IntArray
     steps: IntArray
-    examples: list[IntArray]
+    examples: Sequence[IntArray]
     length: int
 
     def __len__(self) -> int:

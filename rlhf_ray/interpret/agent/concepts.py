@@ -21,6 +21,8 @@ from rlhf_ray.measure.intervals import mean_interval
 FOLDS = 4
 WIDEST = 192
 """Features that a probe reads: principal components of wider inputs."""
+FEWEST = 20
+"""Steps of each class that a concept needs, over all folds."""
 ELEMENTS = 8
 """Elements of an array that become concepts of their own."""
 SMALL_BASES = ("pca", "ica")
@@ -134,7 +136,7 @@ def decode(
     for name, concept in concepts.items():
         labels = np.asarray(concept, np.float64)
         known = np.isfinite(labels)
-        if not labelled.usable(labels):
+        if not labelled.usable(labels) or _rarest(labels) < min(FEWEST, known.sum() / 4):
             continue
         shuffled = labels.copy()
         shuffled[known] = rng.permutation(labels[known])
@@ -166,6 +168,12 @@ def decode(
             )
         )
     return found
+
+
+def _rarest(labels: FloatArray) -> int:
+    """Return the steps of the rarer class."""
+    upper = labelled.classes(labels)[labelled.rows(labels)]
+    return int(min(upper.sum(), (~upper).sum()))
 
 
 def auc(labels: Array, scores: FloatArray) -> FloatArray:

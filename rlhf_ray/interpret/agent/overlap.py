@@ -60,7 +60,8 @@ def overlap(
         real: the states ``[n, size]``.
         generated: the states ``[m, size]``.
         real_groups: the episodes, ``[n]``. Half of them is the control.
-        generated_groups: the episodes, ``[m]``.
+        generated_groups: the episodes that they start from, ``[m]``, numbered as the real ones. Those of the half that they are
+            compared with are left out: the control does not know that half either.
         seed: draws.
 
     Returns:
@@ -69,7 +70,8 @@ def overlap(
     rng = np.random.default_rng([seed, 0x0E])
     names = rng.permutation(np.unique(real_groups))
     first = np.isin(real_groups, names[: len(names) // 2])
-    count = min(MOST, int(first.sum()), int((~first).sum()), len(generated))
+    others = ~np.isin(generated_groups, names[: len(names) // 2])
+    count = min(MOST, int(first.sum()), int((~first).sum()), int(others.sum()))
     if len(names) < 2 or count < 10:
         return None
 
@@ -80,7 +82,7 @@ def overlap(
     one, other, made = (
         drawn(real[first], real_groups[first]),
         drawn(real[~first], real_groups[~first]),
-        drawn(generated, generated_groups),
+        drawn(generated[others], generated_groups[others]),
     )
     return Overlap(_compare(one, made, seed), _compare(one, other, seed), count)
 

@@ -157,8 +157,8 @@ def test_windows_stay_within_episodes_and_blocks_count_alike():
 def test_overlap_is_beside_its_control():
     rng = np.random.default_rng(2)
     real, groups = rng.normal(size=(400, 5)), np.repeat(np.arange(20), 20)
-    alike = overlap(real, rng.normal(size=(200, 5)), groups, np.repeat(np.arange(10), 20))
-    apart = overlap(real, rng.normal(size=(200, 5)) + 1.5, groups, np.repeat(np.arange(10), 20))
+    alike = overlap(real, rng.normal(size=(200, 5)), groups, np.repeat(np.arange(20), 10))
+    apart = overlap(real, rng.normal(size=(200, 5)) + 1.5, groups, np.repeat(np.arange(20), 10))
     assert alike is not None
     assert apart is not None
     assert abs(alike.generated.auc - 0.5) < 0.1

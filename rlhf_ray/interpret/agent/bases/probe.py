@@ -15,13 +15,16 @@ from rlhf_ray.interpret.agent.bases.linear import Linear
 STRENGTH = 1.0
 """Inverse of the L2 penalty of standardised values, for logistic regression; ridge regression has one tenth of a row's weight."""
 
+OWN = 0.05
+"""Share of its variance that a score needs beside the others'."""
+
 
 def fit(values: FloatArray, count: int, seed: int = 0, labels: Labels | None = None) -> Linear:
     """Fit one component for each of the first ``count`` concepts: logistic regression for yes or no, ridge regression for numbers.
 
     The filter is the regression's weights, scaled so that scores have unit variance. Patterns are covariance times filter, divided
     by the covariance of the scores (Haufe et al. 2014, equation 6): alone, the covariance of values and score. A concept whose
-    filter the others hold already is left out.
+    filter the others (nearly) hold already is left out.
 
     Raises:
         SettingError: there are no labels.
@@ -46,7 +49,9 @@ def direction(values: FloatArray, labels: Array) -> FloatArray:
     if yes_no(labels):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # of classes that can be separated exactly
-            model = LogisticRegression(C=STRENGTH, max_iter=100, tol=1e-3, solver="newton-cholesky").fit(standard, wanted == 1)
+            model = LogisticRegression(C=STRENGTH, max_iter=100, tol=1e-3, solver="newton-cholesky").fit(
+                standard, wanted == 1
+            )
         weights[varies] = model.coef_[0] / spread[varies]
     else:
         weights[varies] = Ridge(alpha=0.1 * len(standard) ** 0.5).fit(standard, wanted).coef_ / spread[varies]
@@ -69,7 +74,7 @@ def from_filters(
         score = score / spread
         if len(names):
             left = score - sources @ np.linalg.lstsq(sources, score, rcond=None)[0]
-            if float((left**2).mean()) < 1e-4:  # the others hold all of it
+            if float((left**2).mean()) < OWN:  # the others hold all of it
                 continue
         names.append(name)
         kept, sources = np.vstack([kept, weights / spread]), np.column_stack([sources, score])

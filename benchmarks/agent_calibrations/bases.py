@@ -1,0 +1,135 @@
+"""Bases, concepts and dynamics: what memory carries (AT10), bases ranked (AT14), the projector (AT20), planted dynamics (AT21)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from benchmarks.agent_calibrations import agent_for, planted
+from benchmarks.calibrations import Row
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.envs import make_batch
+from rlhf_ray.interpret.agent import bases, concepts, dynamics, samples
+from rlhf_ray.interpret.agent.behaviours import behaviours
+from rlhf_ray.interpret.agent.play import play
+
+MINIRUN = "rlhf_ray/MiniRun-v0"
+LEVELS = 500
+ROWS = 2500
+
+
+def rows(seeds: Sequence[int]) -> list[Row]:
+    """Measure AT10, AT14, AT20 and AT21 for each of ``seeds``."""
+    torch.set_num_threads(1)
+    return [row for seed in seeds for row in (*_minirun(seed), *_dynamics(seed), _behaviours(seed))]
+
+
+def _minirun(seed: int) -> list[Row]:
+    agent, batch = agent_for("minirun", seed), make_batch(MINIRUN, 100)
+    first = 5_000_000 + 1000 * seed
+    # Some random actions: an agent that always does the same shows less of what it can hold.
+    episodes = play(agent, batch, list(range(first, first + LEVELS)), epsilon=0.1, seed=seed)
+    batch.close()
+    found = samples.samples(agent, episodes)
+    library = concepts.library(episodes)
+    frames = samples.frames(episodes, found)
+    untrained = samples.untrained(agent, episodes, found, None, seed + 1)
+    assert frames is not None, "MiniRun has frames"
+    assert untrained is not None, "a network can be made anew"
+
+    def read(names: Sequence[str], chosen: Array) -> list[concepts.Decoded]:
+        labels = {name: found.at(library[name])[chosen] for name in names}
+        controls = {"one frame": frames[chosen], "untrained": untrained[chosen]}
+        return concepts.decode(found.values[chosen], labels, found.levels[chosen], controls, seed)
+
+    rng = np.random.default_rng(seed)
+    apex = np.flatnonzero(np.isfinite(found.at(library["first_apex"])))
+    (one,) = read(["first_apex"], np.sort(rng.permutation(apex)[:ROWS]))
+    pixels = one.controls["one frame"]
+    figures = {
+        "memory": one.score,
+        "one frame": pixels,
+        "shuffled": one.shuffled,
+        "untrained": one.controls["untrained"],
+    }
+    passed = one.score >= 0.90 and one.score - pixels >= 0.10 and 0.45 <= one.shuffled <= 0.55
+    bound = "memory >= 0.90, >= 0.10 above one frame, shuffled 0.45 to 0.55"
+    result = [Row("AT10", f"first against second apex frame, seed {seed}", _rounded(figures), bound, passed)]
+    some = np.sort(rng.permutation(len(found))[:ROWS])
+    for each in read(["saw_ahead", "pit_ahead", "coin_visible"], some):
+        figures = {"probe": each.score, **each.single}
+        better = each.score >= max(each.single["ica"], each.single["pca"])
+        result.append(Row("AT14", f"{each.concept}, seed {seed}", _rounded(figures), "probe >= best IC and PC", better))
+    labels = {name: found.at(library[name])[some] for name in ("saw_ahead", "pit_ahead", "coin_distance")}
+    for kind in bases.KINDS:
+        result.append(_contract(kind, found.values[some], labels, seed))
+    return result
+
+
+def _contract(kind: str, values: Array, labels: dict[str, Array], seed: int) -> Row:
+    """Projector contract on real memories, with a unit that never varies."""
+    values = values.copy()
+    values[:, 0] = 0.5
+    basis = bases.fit(kind, values, 8, seed, labels)
+    off = float(np.abs(basis.transform(values) - basis.sources).max())
+    weights = np.random.default_rng(seed).normal(size=(20, values.shape[1]))
+    scores = torch.as_tensor(basis.transform(values[:20])).requires_grad_()
+    rebuilt = torch.as_tensor(basis.center) + scores @ torch.as_tensor(basis.patterns)
+    same = float(np.abs(rebuilt.detach().numpy() - basis.inverse(scores.detach().numpy())).max())
+    (torch.as_tensor(weights) * rebuilt).sum().backward()
+    assert scores.grad is not None
+    slope = float(np.abs(basis.gradient(weights) - scores.grad.numpy()).max())
+    figures = {"transform": off, "inverse": same, "gradient": slope}
+    finite = all(np.isfinite(each).all() for each in (basis.patterns, basis.filters, basis.transform(values)))
+    passed = off <= 1e-4 and max(same, slope) <= 1e-5 and finite and len(basis) > 0
+    return Row("AT20", f"{kind}, seed {seed}", figures, "transform <= 1e-4, gradient <= 1e-5, no NaN", passed)
+
+
+def _dynamics(seed: int) -> list[Row]:
+    rules = planted.matrices(seed)
+    series = planted.series(rules, seed)
+    real = np.ones(series.labels.shape, bool)
+    observed = {
+        name: dynamics.lagged(each, seed=seed)
+        for name, each in dynamics.pairs(series.scores, real, series.labels).items()
+    }
+    own = [dynamics.agreement(rules[name], each.regression) for name, each in observed.items()]
+    others = [
+        dynamics.agreement(rules[other], each.regression).r
+        for name, each in observed.items()
+        for other in range(len(rules))
+        if other != name
+    ]
+    entries = sum(each.entries for each in own)
+    signs = sum((each.signs or 0.0) * each.entries for each in own) / max(entries, 1)
+    figures = {"least r": min(each.r for each in own), "largest r of others": max(others), "same sign": signs}
+    passed = len(own) == 4 and figures["least r"] >= 0.95 and figures["largest r of others"] < 0.9 and signs >= 0.95
+    bound = "r >= 0.95 in each cluster, < 0.9 with others, same sign >= 0.95"
+    agent = planted.LinearMemory(rules)
+    at = np.random.default_rng(seed).permutation(series.labels.size)[:200]
+    chosen = series.labels.ravel()[at]
+    memory = series.scores.reshape(-1, planted.SIZE)
+    basis = bases.fit("ica", memory, planted.SIZE, seed)
+    jacobians = dynamics.step_jacobians(agent, basis, planted.seen(chosen, rules), memory[at])
+    off = float(np.abs(jacobians - np.einsum("ki,nij,lj->nkl", basis.filters, rules[chosen], basis.patterns)).max())
+    return [
+        Row("AT21", f"lag-1 matrices, seed {seed}", _rounded(figures), bound, passed),
+        Row("AT21", f"Jacobians of the planted memory, seed {seed}", off, "largest error <= 1e-4", off <= 1e-4),
+    ]
+
+
+def _behaviours(seed: int) -> Row:
+    blocks, truth = planted.behaving(seed)
+    found = behaviours(blocks, np.ones(truth.shape, bool), length=5, count=4, seed=seed)
+    starts = found.steps % 5 == 0
+    agreed = adjusted_rand_score(truth[found.episodes, found.steps][starts], found.clusters.labels[starts])
+    return Row(
+        "B1", f"planted behaviours, adjusted Rand, seed {seed}", round(float(agreed), 3), ">= 0.8", agreed >= 0.8
+    )
+
+
+def _rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: round(float(value), 3) for name, value in figures.items()}

@@ -1,0 +1,156 @@
+"""Step: how components drive each other from step to step, behaviour by behaviour: observed, and by gradients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.data.atomic import write_text
+from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret.agent.at_hand import matrices, nothing_inside, recorded
+from rlhf_ray.interpret.agent.attribution.looked_at import world_of
+from rlhf_ray.interpret.agent.attribution.moments import moments_of
+from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.dynamics import RATE, STRONG, Dynamics, dynamics, step_jacobians, world_jacobians
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.replay import values_at
+from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.interpret.section import Picture, Section, Statement, Table
+
+NAME = "dynamics"
+TITLE = "How directions drive each other"
+AFTER = ("recording", "world_model", "bases", "behaviours")
+
+COMPONENTS = 8
+STEPS = 120
+"""Steps of each behaviour that Jacobians are averaged over."""
+LAGS = (1, 2)
+"""From two steps on, what the agent does changes what it sees."""
+SHOWN = 4
+
+
+def unsuitable(work: Work) -> str | None:
+    """Return why there are no dynamics."""
+    return nothing_inside(work)
+
+
+def run(work: Work) -> Section:
+    """Compare lagged regression and Jacobians within each behaviour."""
+    episodes = recorded(work)
+    inside = values_at(work.agent, episodes)
+    basis = _basis(work, inside[episodes.real].astype(np.float64))
+    scores = np.zeros((*episodes.real.shape, len(basis)))
+    scores[episodes.real] = basis.transform(inside[episodes.real].astype(np.float64))
+    labels = _labels(work, episodes)
+    world = world_of(work) if work.agent.memory_size else None
+    most = max(20, round(STEPS * min(1.0, work.effort)))
+    every: dict[int, list[Dynamics]] = {}
+    for lag in LAGS:
+        work.told(f"dynamics over {lag} steps")
+        jacobians = _jacobians(work, episodes, basis, world, lag)
+        every[lag] = dynamics(scores, episodes.real, labels, jacobians, lag, most, seed=work.seed)
+    arrays: dict[str, Any] = {
+        f"{lag}/B{each.behaviour}/{name}": matrix
+        for lag, found in every.items()
+        for each in found
+        for name, matrix in _matrices(each).items()
+    }
+    np.savez(work.out / "dynamics.npz", names=np.array(list(basis.names), np.str_), **arrays)
+    rows = [row for lag, found in every.items() for each in found for row in _rows(lag, each)]
+    columns = ("steps", "behaviour", "pairs", "significant", "Jacobian through", "same sign", "r", "p")
+    values: dict[str, Any] = {"basis": basis.kind, "rows": [dict(zip(columns, row, strict=True)) for row in rows]}
+    write_text(work.out / "dynamics.json", json.dumps(values, indent=1) + "\n")
+    caption = (
+        "Regression of scores on those before, within each behaviour: entries that differ from zero (false discovery rate "
+        f"{RATE:.0%}), and how it agrees with the mean Jacobian: signs where the regression is above {STRONG}, and correlation of "
+        "all entries with its p-value against exchanged components."
+    )
+    shown = {f"B{each.behaviour}": _matrices(each) for each in every[LAGS[0]][:SHOWN]}
+    pictures = []
+    if shown:
+        text = "Rows: components one step later. Columns: components now. Red: more now, more later; blue: less."
+        pictures = [Picture("dynamics", matrices(shown, list(basis.names)), text)]
+    return Section(NAME, TITLE, _statements(every[LAGS[0]]), (), [Table(columns, rows, caption)], pictures, values)
+
+
+def _basis(work: Work, values: FloatArray) -> Basis:
+    """Return the first components of the chain's independent components, or of new ones."""
+    some = np.sort(work.rng(NAME).permutation(len(values))[:3000])
+    return bases.fit("ica", values[some], COMPONENTS, work.seed)
+
+
+def _labels(work: Work, episodes: Episodes) -> IntArray:
+    """Return the behaviour of each step; one behaviour if that step did not run on the same episodes."""
+    folder = work.folders.get("behaviours")
+    if folder is not None and (folder / "behaviours.npz").exists():
+        with np.load(folder / "behaviours.npz", allow_pickle=False) as kept:
+            labels, levels = kept["labels"], kept["levels"]
+        if labels.shape == episodes.real.shape and np.array_equal(levels, episodes.levels):
+            return np.asarray(labels)
+    return np.where(episodes.real, 0, -1)
+
+
+def _jacobians(
+    work: Work, episodes: Episodes, basis: Basis, world: World | None, lag: int
+) -> dict[str, Callable[[IntArray, IntArray], FloatArray]]:
+    """Return the Jacobians that there are for a lag. The score at step t is that of the memory after its observation."""
+    if not work.agent.memory_size:
+        return {}
+    found: dict[str, Callable[[IntArray, IntArray], FloatArray]] = {}
+    if lag == 1:
+        found["memory"] = lambda rows, steps: step_jacobians(
+            work.agent, basis, episodes.observations[rows, steps + 1], episodes.memory[rows, steps + 1]
+        )
+    if world is not None:
+
+        def through(rows: IntArray, steps: IntArray, cut: frozenset[Any]) -> FloatArray:
+            moments = moments_of(work.agent, episodes, rows, steps + 1, context=world.context)
+            given = moments.observations, moments.actions, moments.memory
+            return world_jacobians(world, work.agent, basis, *given, lag, cut)
+
+        found["world"] = partial(through, cut=frozenset())
+        if lag > 1:
+            found["world, actions cut"] = partial(through, cut=frozenset(["action"]))
+    return found
+
+
+def _matrices(each: Dynamics) -> dict[str, FloatArray]:
+    observed = {"correlation": each.observed.correlation, "regression": each.observed.regression}
+    return observed | {f"Jacobian, {name}": matrix for name, matrix in each.jacobians.items()}
+
+
+def _rows(lag: int, each: Dynamics) -> list[list[Any]]:
+    share = f"{each.observed.significant.mean():.0%}" if each.observed.significant.size else "0%"
+    start = [lag, f"B{each.behaviour}", each.observed.rows, share]
+    if not each.agreements:
+        return [[*start, "none", "", "", ""]]
+    return [
+        [
+            *start,
+            name,
+            "" if found.signs is None else f"{found.signs:.0%} of {found.entries}",
+            f"{found.r:.2f}",
+            f"{found.p:.3f}",
+        ]
+        for name, found in each.agreements.items()
+    ]
+
+
+def _statements(found: list[Dynamics]) -> list[Statement]:
+    known = [each.agreements["memory"] for each in found if "memory" in each.agreements]
+    if not known:
+        return []
+    agreeing = sum(each.p < RATE and each.r > 0 for each in known)
+    if agreeing == len(known):
+        return []
+    text = (
+        f"In {len(known) - agreeing} of {len(known)} behaviours the agent's own gradients don't predict how its components follow "
+        "each other: what it sees drives them more than its memory."
+    )
+    return [Statement("warning", text, 1.0 - agreeing / len(known))]

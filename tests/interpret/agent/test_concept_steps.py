@@ -1,0 +1,91 @@
+"""The steps concepts, bases, clusters, overlap, behaviours and dynamics of the chain, on an untrained agent of MiniRun."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.envs import make_batch
+from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret.agent.attribution.moments import action_size
+from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.recorded import record_inside
+from tests.interpret.agent.linear_world import ImageWorld, network_agent
+
+pytestmark = pytest.mark.soak
+
+MINIRUN = "rlhf_ray/MiniRun-v0"
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    """Run the steps in order on a small recording, inside a world that is no good."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("chain")
+    batch = make_batch(MINIRUN, 8)
+    agent = network_agent(batch.observation_space, batch.action_space)
+    acting = {"greedy": 0.5, "epsilon": 0.5}
+    record_inside(agent, batch, list(range(24)), folder / "recording", acting=acting, epsilon=0.8)
+    world = ImageWorld(agent, action_size(agent.action_space))
+    folders = {"recording": folder / "recording"}
+    sections = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("concepts", "bases", "clusters", "behaviours", "overlap", "dynamics"):
+            step = importlib.import_module(f"rlhf_ray.interpret.agent.steps.{name}")
+            if name in ("overlap", "dynamics"):  # a world model: of its quality nothing is asked here
+                patch.setattr(step, "world_of", lambda work: world)
+                folders["world_model"] = folder / "recording"
+            out = folder / name
+            out.mkdir()
+            work = Work(
+                agent, MINIRUN, partial(make_batch, MINIRUN), dict(folders), out, out / "unfinished", effort=0.02
+            )
+            assert step.unsuitable(work) is None
+            sections[name] = step.run(work)
+            folders[name] = out
+    return folder, sections
+
+
+def test_concepts_stand_beside_their_controls(chain):
+    folder, sections = chain
+    kept = json.loads((folder / "concepts" / "concepts.json").read_text())
+    assert {"jump_phase", "coin_distance"} <= {each["concept"] for each in kept["concepts"]}
+    for each in kept["concepts"]:
+        assert set(each["controls"]) == {"one frame", "untrained agent"}
+    assert sections["concepts"].tables[0].columns[-2] == "shuffled labels"
+    assert {picture.name for picture in sections["concepts"].pictures} >= {"concepts_r2"}
+
+
+def test_bases_are_kept_one_file_each(chain):
+    folder, sections = chain
+    found = {path.stem: bases.load(path) for path in (folder / "bases").glob("*.npz")}
+    assert {"pca", "ica", "nmf"} <= set(found)
+    assert all(basis.kind == name for name, basis in found.items())
+    rows = {row[0]: row for row in sections["bases"].tables[0].rows}
+    assert set(rows) == set(found)
+
+
+def test_behaviours_rule_the_dynamics(chain):
+    folder, sections = chain
+    with np.load(folder / "behaviours" / "behaviours.npz") as kept:
+        labels = kept["labels"]
+    behaving = {row["behaviour"] for row in sections["dynamics"].values["rows"]}
+    assert behaving <= {f"B{at}" for at in np.unique(labels[labels >= 0])}
+    ways = {row["Jacobian through"] for row in sections["dynamics"].values["rows"]}
+    assert ways >= {"memory", "world", "world, actions cut"}
+    with np.load(folder / "dynamics" / "dynamics.npz") as kept:
+        one = next(name for name in kept.files if name.startswith("1/") and name.endswith("Jacobian, memory"))
+        assert kept[one].shape == (8, 8)
+
+
+def test_a_bad_world_model_does_not_overlap(chain):
+    _, sections = chain
+    assert any(check.passed is False for check in sections["overlap"].checks)
+    assert any(said.kind == "warning" for said in sections["overlap"].statements)
+    (made, control), *_ = [list(each.values())[:2] for each in sections["overlap"].values["spaces"].values()]
+    assert made["coverage"] < control["coverage"]
