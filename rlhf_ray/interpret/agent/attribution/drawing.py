@@ -73,14 +73,14 @@ def strip(
         rows: captions.
         columns: captions.
         unit: of the legend.
-        scale: value of the full colour; None: from the maps.
+        scale: value of the full colour; None: from the maps that are not faded.
         faded: ``[rows, columns]``: beyond the valid horizon: grey, and marked.
     """
     faded = np.zeros(frames.shape[:2], bool) if faded is None else faded
     if frames.ndim != 5:
         return _bars(maps.reshape(*maps.shape[:2], -1), rows, columns, unit, faded)
     planes = plane(maps) if maps.ndim == 5 else maps
-    scale = scale or scale_of(planes)
+    scale = scale or scale_of(planes[~faded])
     images = np.stack([overlay(frames[i], planes[i], scale, faded[i]) for i in range(len(frames))])
     figure, ax = _mosaic(images, rows, columns, faded)
     bar = figure.colorbar(ScalarMappable(Normalize(-scale, scale), COLOURS), ax=ax, extend="both", shrink=0.9, pad=0.02)

@@ -49,8 +49,8 @@ TITLE = "What values and actions depend on"
 AFTER = ("recording", "world_model", "quality", "bases")
 
 EPISODES = 200
-SAMPLES, JUDGED, SHOWN = 400, 64, 3
-"""Samples for the panel; moments that checks use; samples in pictures."""
+SAMPLES, JUDGED, FEWEST, SHOWN = 400, 64, 16, 3
+"""Samples for the panel; moments that checks use; fewest of both; samples in pictures."""
 STEPS = 4
 """Steps from a sample's start to its question."""
 CHUNK = 16
@@ -75,9 +75,9 @@ def run(work: Work) -> Section:
     agent, rng = work.agent, work.rng(NAME)
     episodes, world, horizon = episodes_of(work, EPISODES), world_of(work), valid_horizon(work)
     context = world.context if world is not None else 1
-    count = max(16, int(SAMPLES * work.effort))
+    count = max(FEWEST, int(SAMPLES * work.effort))
     moments = draw_moments(agent, episodes, count, rng, context=context, ahead=STEPS + 1)
-    judged = moments[np.sort(rng.permutation(len(moments))[: max(16, int(JUDGED * work.effort))])]
+    judged = moments[np.sort(rng.permutation(len(moments))[: max(FEWEST, int(JUDGED * work.effort))])]
     asked = _asked(work)
     found = _Findings(work, world, horizon, judged, asked)
     if world is not None:
