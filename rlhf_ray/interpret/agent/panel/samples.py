@@ -21,7 +21,7 @@ from rlhf_ray.policies.env_actions import to_policy_actions
 BATCH = 256
 """Steps whose gradients are computed at a time."""
 
-MAP_BYTES = 24 << 20
+MAP_BYTES = 8 << 20
 """Bytes of all saliency maps together, one for each pixel: as many samples have maps as fit."""
 
 LIKELIEST = "the likeliest action"
