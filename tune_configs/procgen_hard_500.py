@@ -10,20 +10,24 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from rlhf_ray.settings import Experiment, PPOSettings
+from rlhf_ray.settings import Experiment, PolicyMemory, PPOSettings
 from rlhf_ray.tune_configs.coinrun import experiment as of_coinrun
 
 
-def procgen(mode: str, num_envs: int, total_env_steps: int) -> Experiment:
+def procgen(mode: str, num_envs: int, total_env_steps: int, memory: PolicyMemory = "none") -> Experiment:
     """Return the published settings, in which the number of environments varies and each iteration has 8 minibatches.
 
     Args:
         mode: "easy" or "hard".
         num_envs: environments, each of which takes 256 steps per iteration.
         total_env_steps: the published budget.
+        memory: the policy's memory, of 64 units. With it, the encoder has 64 features, as in the published recurrent agents.
     """
     ppo = PPOSettings(
         network="impala",
+        features=None if memory == "none" else 64,
+        memory=memory,
+        memory_units=64,
         num_envs=num_envs,
         rollout_length=256,
         minibatch_size=num_envs * 256 // 8,

@@ -91,28 +91,10 @@ def agent_command(words: list[str]) -> None:
 
 def _subject(command: InterpretAgent) -> tuple[Agent, str, Path]:
     """Load the agent; return it with its environment's name and the report's default folder."""
-    from rlhf_ray import envs
-    from rlhf_ray.data import consent
-    from rlhf_ray.interpret.agent.agent import NetworkAgent
-    from rlhf_ray.interpret.agent.own import own_agent
-    from rlhf_ray.rllib.agents import agent_of
-    from rlhf_ray.runs.folder import RunFolder
-    from rlhf_ray.runs.policies import newest_policy
+    from rlhf_ray.runs.agents import named_agent
 
-    given = str(command.run)
-    own = not command.run.exists() and consent.OWN.fullmatch(given)
-    if own or (command.run / "agent.json").exists():
-        if command.environment is None:
-            raise SettingError(f"{given} is an agent without a run; name its environment with --environment.")
-        env = envs.make_env(command.environment)
-        spaces = env.observation_space, env.action_space
-        env.close()  # type: ignore[no-untyped-call]
-        agent = own_agent(given, *spaces) if own else NetworkAgent.load(command.run)
-        return agent, command.environment, Path("agent_report")
-    folder = RunFolder.open(command.run)
-    policy, iteration = newest_policy(folder)
-    agent = agent_of(policy, name=f"{folder.path.name}, iteration {iteration}")
-    return agent, command.environment or folder.experiment().environment, folder.path / "interpret" / "agent"
+    agent, environment, folder = named_agent(command.run, command.environment)
+    return agent, environment, Path("agent_report") if folder is None else folder.path / "interpret" / "agent"
 
 
 def _say(verdict: AgentVerdict, page: Path) -> None:

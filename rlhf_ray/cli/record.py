@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from rlhf_ray.runs.record import RecordingPlan
 
 
+COPIES = 16
+"""Episodes that are played together with --inside."""
+
+
 @dataclass(frozen=True)
 class Record:
     """Record whole episodes of policies, with true rewards and final observations.
@@ -30,7 +34,8 @@ class Record:
     """
 
     source: tyro.conf.Positional[str]
-    """A run folder (the run may still be running), a preset or an environment id."""
+    """A run folder (the run may still be running), a preset or an environment id. With --inside: a run folder, the folder of a
+    saved agent (agent.json), or module:Name of your own agent."""
     out: Path
     """A folder for a recording: Arrow files (see rlhf_ray.data.recordings). Or an .npz file with flat arrays observations, actions,
     next_observations, rewards, terminals and timeouts."""
@@ -38,9 +43,18 @@ class Record:
     """The share of the steps of each policy, for example --mix expert=0.7 random=0.2 epsilon=0.1. policy: the run's, acting
     deterministically. expert: the environment's own scripted one. random: random actions. epsilon: the run's policy, or else the
     expert, with a share --epsilon of random actions. Default: the run's policy; the expert of an environment, if it has one; or
-    random."""
+    random. With --inside: greedy (the most likely action), epsilon, and sampled (drawn from the policy); default: greedy."""
     epsilon: float = 0.1
     """Share of random actions of the policy epsilon."""
+    inside: bool = False
+    """Record what goes on inside the agent too: all logits, values, memory, and causes of ends, for `rlhf-ray interpret agent` and
+    rlhf_ray.interpret.agent.recorded."""
+    layers: tuple[str, ...] = ()
+    """With --inside: layers whose outputs to record, for example --layers encoder.0."""
+    states: bool = False
+    """With --inside: record the environment's state at each observation, to go on from there."""
+    environment: str | None = None
+    """With --inside: the environment of an agent without a run."""
     episodes: int | None = None
     """Number of episodes. Default: 20."""
     env_steps: int | None = None
@@ -58,6 +72,12 @@ def run(words: list[str]) -> None:
         raise SettingError(f"--actors is {command.actors}; it must be 0 or more.")
     if command.episodes is not None and command.env_steps is not None:
         raise SettingError("Set either --episodes or --env-steps, not both.")
+    if command.inside:
+        _record_inside(command)
+        return
+    for name in ("layers", "states", "environment"):
+        if getattr(command, name):
+            raise SettingError(f"--{name} is for recordings of what goes on inside an agent; add --inside.")
     plan, who = _plan(command)
     from rlhf_ray.runs.record import record
 
@@ -82,11 +102,54 @@ def run(words: list[str]) -> None:
     print(f"{command.out}: {count} steps in {episodes.total()} episodes of {acted}, mean true return {mean:.1f}")
 
 
-def _plan(command: Record) -> tuple[RecordingPlan, str]:
-    """What to record, and a description of the run's policy."""
+def _record_inside(command: Record) -> None:
+    """Record what goes on inside an agent."""
+    if command.env_steps is not None:
+        raise SettingError(f"--env-steps is {command.env_steps}; with --inside, set --episodes.")
+    if command.out.suffix == ".npz":
+        raise SettingError(f"--out is {command.out}; with --inside, it must be a folder.")
+    import torch
+
+    from rlhf_ray.interpret.agent.recorded import InsidePlan
+    from rlhf_ray.runs.agents import named_agent
+    from rlhf_ray.runs.record_inside import levels_of, record_inside_with
+    from rlhf_ray.runs.train import quiet
+
+    quiet()
+    torch.set_num_threads(1)
+    acting = _mix(command) or {"greedy": 1.0}
+    episodes = 20 if command.episodes is None else command.episodes
+    levels = levels_of(command.seed, episodes)
+    agent, environment, _ = named_agent(Path(command.source), command.environment)
+    plan = InsidePlan(
+        environment,
+        levels,
+        acting,
+        command.epsilon,
+        command.seed,
+        min(COPIES, episodes),
+        keep=command.layers,
+        keep_states=command.states,
+    )
+    with _continued(command.out), Counting("episodes", episodes) as bar:
+        recording = record_inside_with(
+            plan, agent, command.out, actors=command.actors, watch=lambda done, total: bar.show(done, "")
+        )
+    print(
+        f"{command.out}: {len(recording)} steps in {episodes} episodes of {agent.name} ({agent.digest}), with what goes on inside"
+    )
+
+
+def _mix(command: Record) -> dict[str, float]:
     mix = dict(_share(word) for word in command.mix)
     if len(mix) != len(command.mix):
         raise SettingError(f"--mix is {' '.join(command.mix)}; it names a policy twice.")
+    return mix
+
+
+def _plan(command: Record) -> tuple[RecordingPlan, str]:
+    """What to record, and a description of the run's policy."""
+    mix = _mix(command)
     folder = RunFolder(command.source)
     policy, who = None, ""
     if folder.config.exists():

@@ -90,8 +90,8 @@ def integrated_gradients(
 
     forward = all_taking_part(function) if rows is None else _with_rows(function)
     found: Tensors = IntegratedGradients(forward).attribute(
-        _leaves(inputs), baselines=baselines, n_steps=points, method="riemann_middle", internal_batch_size=BATCH,
-        additional_forward_args=rows,
+        _leaves(inputs), baselines=baselines, n_steps=points, method="riemann_middle",
+        internal_batch_size=max(BATCH, len(inputs[0])), additional_forward_args=rows,
     )  # fmt: skip
     return found
 

@@ -303,7 +303,9 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             )
         self._check_connectors(of)
         seen = self._seen_by_policy(observation_space, action_space)
-        module = checked_network(self.policy_module_spec(), seen, action_space)
+        module = checked_network(
+            self.policy_module_spec(), seen, action_space, self.minibatch_size or of.ppo.minibatch_size
+        )
         if self.policy_from is not None:
             check_policy(policy_weights(self.policy_from), module.get_state(), self.policy_from)
         return Checked(of, observation_space, action_space, limit, fragments)

@@ -146,8 +146,14 @@ def built(spec: RLModuleSpec, observation_space: Any, action_space: Any) -> Any:
     return spec.build()
 
 
-def checked_network(spec: RLModuleSpec, observation_space: Any, action_space: Any) -> Any:
+def checked_network(spec: RLModuleSpec, observation_space: Any, action_space: Any, minibatch_size: int) -> Any:
     """Build the module that ``spec`` describes, to check it.
+
+    Args:
+        spec: describes the module.
+        observation_space: of what it gets.
+        action_space: of what it returns.
+        minibatch_size: steps per minibatch and learner, which a sequence of a stateful module must fit into.
 
     Raises:
         SettingError: building fails, or the module doesn't accept the observations.
@@ -166,6 +172,12 @@ def checked_network(spec: RLModuleSpec, observation_space: Any, action_space: An
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise SettingError(f"{name} doesn't accept the observations {observation_space}: {first}") from error
+    length = module.model_config.get("max_seq_len") if module.is_stateful() else 1
+    if length is None or length > minibatch_size:
+        raise SettingError(
+            f"{name} has a state and max_seq_len={length}; it must be 1 to the minibatch size of {minibatch_size} steps: set it in "
+            "rl_module(model_config=…)."
+        )
     if Columns.ACTION_DIST_INPUTS not in outputs:
         raise SettingError(f"{name} doesn't return {Columns.ACTION_DIST_INPUTS!r}: return it from its forward pass.")
     return module

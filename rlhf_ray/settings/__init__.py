@@ -15,7 +15,7 @@ from rlhf_ray.settings.experiment import (
 )
 from rlhf_ray.settings.fragments import STARTS, FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.labelling import LabellingSettings
-from rlhf_ray.settings.ppo import PolicyNetwork, PPOSettings
+from rlhf_ray.settings.ppo import PolicyMemory, PolicyNetwork, PPOSettings
 from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings, ScheduleName
 from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, Output, RewardModelSettings
 from rlhf_ray.settings.supervised import SUPERVISED_MODEL, Balance, SupervisedSettings
@@ -33,6 +33,7 @@ __all__ = [
     "LabellingSettings",
     "Output",
     "PPOSettings",
+    "PolicyMemory",
     "PolicyNetwork",
     "PreferenceSettings",
     "ResolvedFragments",

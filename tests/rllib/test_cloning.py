@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.policies.env_actions import to_env_actions, to_policy_actions
 from rlhf_ray.rllib import cloning
 from rlhf_ray.rllib.cloning import LEAST_LOG_STD, clone
@@ -88,3 +90,24 @@ def test_images_are_taken_as_they_are() -> None:
     module = policy(gym.spaces.Discrete(2), space)
     clone(module, Demonstrations(images, np.arange(24) // 12), epochs=15, minibatch_size=12, learning_rate=1e-3, seed=0)
     assert CollectorPolicy(module).best(images).tolist() == [0] * 12 + [1] * 12
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_a_policy_with_memory_learns_what_only_the_first_observation_told(memory: Any) -> None:
+    rng = np.random.default_rng(0)
+    cues = rng.integers(2, size=60)
+    episodes = []
+    for cue in cues:
+        observations = rng.uniform(-0.1, 0.1, (int(rng.integers(4, 8)), 3)).astype(np.float32)
+        observations[0, 0] = 2 * cue - 1
+        actions = np.full(len(observations) - 1, cue)
+        episodes.append(Trajectory(observations, actions, np.zeros(len(actions)), terminated=True))
+    shown = Demonstrations.of(episodes)
+    module = policy(gym.spaces.Discrete(2), memory=memory, memory_units=8)
+    report = clone(module, shown, epochs=40, minibatch_size=32, learning_rate=1e-2)
+    assert report.after > -0.05 > report.before
+    for cue, episode in zip(cues[:10], episodes, strict=False):
+        acting = CollectorPolicy(module).begin()
+        assert [int(acting.best(seen[None])[0]) for seen in episode.observations] == [cue] * len(episode.observations)
+    with pytest.raises(SettingError, match="don't say where episodes end"):
+        clone(module, Demonstrations(shown.observations, shown.actions))

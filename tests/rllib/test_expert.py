@@ -67,6 +67,10 @@ def test_presets_have_the_published_batches_and_network() -> None:
             num_envs * 256,
         )
     images = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+    recurrent = tune_configs.load("procgen_hard_rec").experiment.ppo
+    assert (recurrent.num_envs, recurrent.iteration_env_steps, recurrent.minibatch_size) == (256, 65_536, 32 * 256)
+    module = built(policy_spec(recurrent), images, gym.spaces.Discrete(15))
+    assert sum(each.numel() for each in module.parameters()) == 254_800  # as published
     module = built(policy_spec(PPOSettings(network="impala")), images, gym.spaces.Discrete(15))
     weights = dict(module.network.encoder.named_parameters())
     assert [tuple(each.shape) for name, each in weights.items() if "first.weight" in name] == [

@@ -116,7 +116,10 @@ REFUSALS: list[tuple[Change, str]] = [
     (lambda c: c.rl_module(rl_module_spec=multi(a=RLModuleSpec(), b=RLModuleSpec())), r"has the modules \['a', 'b'\]"),
     (lambda c: c.rl_module(rl_module_spec=RLModuleSpec(load_state_path="/tmp/x")), r"start_from\(policy=…\)"),
     (lambda c: c.rl_module(model_config={"hidden": [9]}), "has no setting hidden; it has .*fcnet_hiddens"),
-    (lambda c: c.rl_module(model_config=DefaultModelConfig(use_lstm=True)), "recurrent"),
+    (
+        lambda c: c.rl_module(model_config=DefaultModelConfig(use_lstm=True, max_seq_len=300)),
+        r"max_seq_len=300.*minibatch size of 200 steps",
+    ),
     (
         lambda c: c.environment("rlhf_ray/MovingDot-v0").rl_module(model_config=DefaultModelConfig()),
         r"\(DefaultPPOTorchRLModule\) doesn.t accept the observations Box\(0, 255, \(64, 64, 3\), uint8\)",

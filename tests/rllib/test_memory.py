@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -12,16 +13,21 @@ import pytest
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from rlhf_ray.policies import ActorCriticNetwork
 from rlhf_ray.policies.actions import best, log_probability
 from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
+from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import STATE, CollectorPolicy, built, policy_spec
 from rlhf_ray.rllib.reference import ReferencePPOConfig
 from rlhf_ray.rllib.rllib_internals import local_learner
-from rlhf_ray.settings import Experiment, PPOSettings, SettingError
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, SettingError
+from tests.rllib.test_resume import assert_same, outcome
+from tests.whole_runs import small
 
 VECTORS = gym.spaces.Box(-1.0, 1.0, (3,))
 
@@ -200,3 +206,52 @@ def test_minibatches_too_small_for_a_sequence_are_refused() -> None:
         SettingError, match=r"ppo\.minibatch_size is 63; with ppo\.memory=gru.*whole sequences of up to 64"
     ):
         PPOSettings(rollout_length=64, minibatch_size=63, memory="gru")
+
+
+@pytest.mark.usefixtures("ring_in_process")
+@pytest.mark.parametrize("memory", ["gru", "user's own"])
+def test_a_run_with_memory_learns_from_preferences_and_resumes_exactly(tmp_path: Path, memory: str) -> None:
+    ppo = PPOSettings(
+        num_envs=2, rollout_length=150, minibatch_size=200, epochs=2, hidden=(8,), memory_units=6,
+        memory="gru" if memory == "gru" else "none",
+    )  # fmt: skip
+    config = PreferencePPOConfig.from_experiment(
+        small(
+            ppo=ppo,
+            total_env_steps=500 + 4 * 300 + 100,
+            fragments=FragmentSettings(length=10, initial_env_steps=480, exploration_env_steps=20),
+        )
+    )
+    if memory != "gru":
+        config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[8], use_lstm=True, lstm_cell_size=6))
+    algorithm = config.build_algo()
+    try:
+        while not algorithm.finished:
+            algorithm.train()
+            if algorithm.training_iteration == 2:
+                algorithm.save_to_path(str(tmp_path / "checkpoint"))
+        assert algorithm.training_iteration == 4
+        undisturbed = outcome(algorithm)
+    finally:
+        algorithm.stop()
+    algorithm = PreferencePPO.from_checkpoint(str(tmp_path / "checkpoint"))
+    try:
+        while not algorithm.finished:
+            algorithm.train()
+        assert_same(undisturbed, outcome(algorithm))
+    finally:
+        algorithm.stop()
+    agent = agent_of(tmp_path / "checkpoint")
+    assert agent.memory_size == (6 if memory == "gru" else 12)
+
+
+def test_weights_have_the_names_of_earlier_versions() -> None:
+    module = built(policy_spec(PPOSettings(hidden=(8,))), VECTORS, gym.spaces.Box(-2.0, 2.0, (2,)))
+    names = {
+        f"{part}.{layer}.{kind}" for part in ("actor", "critic") for layer in (0, 2) for kind in ("weight", "bias")
+    }
+    assert module.get_state().keys() == names | {"log_std"}
+    state = {name: np.full_like(value, 0.5) for name, value in module.get_state().items()}
+    module.set_state(state)
+    assert all((value == 0.5).all() for value in module.get_state().values())
+    module.load_state_dict(module.state_dict())

@@ -18,8 +18,8 @@ from rlhf_ray.interpret.agent.bases.probe import direction
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.measure.intervals import mean_interval
 
-FOLDS = 5
-WIDEST = 256
+FOLDS = 4
+WIDEST = 192
 """Features that a probe reads: principal components of wider inputs."""
 ELEMENTS = 8
 """Elements of an array that become concepts of their own."""
@@ -127,10 +127,9 @@ def decode(
     rng = np.random.default_rng([seed, 0xC0])
     inputs = {name: _narrow(each, seed) for name, each in {"": values, **controls}.items()}
     parts = _folds(groups, folds, rng)
-    small: list[dict[str, FloatArray]] = []
-    for fitted, _ in parts:
-        made = {kind: bases.fit(kind, values[fitted], COMPONENTS, seed).transform(values) for kind in SMALL_BASES}
-        small.append({"unit": values, **made})
+    # These see no labels, so they may see all rows.
+    small = {kind: bases.fit(kind, values, COMPONENTS, seed).transform(values) for kind in SMALL_BASES}
+    components = {"unit": values, **small}
     found = []
     for name, concept in concepts.items():
         labels = np.asarray(concept, np.float64)
@@ -140,8 +139,8 @@ def decode(
         shuffled = labels.copy()
         shuffled[known] = rng.permutation(labels[known])
         read: dict[str, list[float]] = {key: [] for key in (*inputs, "shuffled")}
-        single: dict[str, list[float]] = {kind: [] for kind in ("unit", *SMALL_BASES)}
-        for (fitted, test), scores in zip(parts, small, strict=True):
+        single: dict[str, list[float]] = {kind: [] for kind in components}
+        for fitted, test in parts:
             fit_rows, test_rows = fitted[known[fitted]], test[known[test]]
             if not (labelled.usable(labels[fit_rows]) and labelled.usable(labels[test_rows])):
                 continue
@@ -149,7 +148,7 @@ def decode(
                 read[key].append(_probe(each, labels, groups, fit_rows, test_rows, seed))
             if labelled.usable(shuffled[fit_rows]) and labelled.usable(shuffled[test_rows]):
                 read["shuffled"].append(_probe(inputs[""], shuffled, groups, fit_rows, test_rows, seed))
-            for kind, each in scores.items():
+            for kind, each in components.items():
                 single[kind].append(_best_single(each, labels, fit_rows, test_rows))
         if not read[""]:
             continue

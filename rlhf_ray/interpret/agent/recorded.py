@@ -98,10 +98,12 @@ class InsidePlan:
                 raise SettingError(f"mix gives {name} the share {share:g}; it must be above 0.")
         if not self.acting:
             raise SettingError("mix is empty; name how to act, for example greedy=1.")
-        if not self.levels:
+        if not len(self.levels):
             raise SettingError("levels is empty; give one level per episode.")
         if not 0 <= self.epsilon <= 1:
             raise SettingError(f"epsilon is {self.epsilon:g}; it must be between 0 and 1.")
+        if self.copies < 1 or (self.max_steps is not None and self.max_steps < 1):
+            raise SettingError(f"copies is {self.copies}, max_steps {self.max_steps}; they must be 1 or more.")
 
     def about(self, agent: Agent) -> dict[str, Any]:
         """Return the plan as JSON values, for the recording's manifest."""
@@ -246,6 +248,8 @@ def write_blocks(
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Recording:
     """Record the blocks of ``plan`` that ``folder`` lacks, as ``played`` plays them. See `record_inside`."""
+    if missing := [name for name in plan.keep if name not in agent.layers]:
+        raise SettingError(f"layers has {missing[0]!r}; the agent's layers are {', '.join(agent.layers) or 'none'}.")
     writer = RecordingWriter(folder, agent.observation_space, agent.action_space, plan.about(agent))
     done = len(Recording(folder).lengths)
     rest = [block for block in plan.blocks() if block.first + len(block.levels) > done]

@@ -100,7 +100,8 @@ class SearchResult:
         random: from the best of random search, ``[n]``.
         spread: standard deviation of the quantity over real starts.
         sign: 1 if it should rise, -1 if it should fall.
-        realism: largest distance to the data of each found rollout, ``[n]``: see `Realism`.
+        realism: largest distance to the data of each found rollout, ``[n]``: see `Realism`. Above 1 only where nothing was found,
+            for a real start whose own rollout is unusual.
         distances: the three of them, ``[n]`` by name.
         best_real: the best quantity of any real start.
         states: the found starts, ``[n, size]``.

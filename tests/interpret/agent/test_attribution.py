@@ -206,22 +206,17 @@ def test_strips_are_pictures_of_images_and_vectors():
 
 
 def test_the_order_of_a_linear_agents_map_is_better_than_random_ones():
-    agent = LinearAgent()
-    question, moments, _ = asked(agent, count=20)
+    question, moments, _ = asked(LinearAgent(), count=20)
     reference = Reference.of(question, moments)
     maps = methods.occlusion(question, moments, reference).maps["memory"]
-    found = curves(question, moments, maps, reference, np.random.default_rng(0), "memory")
-    assert found.faithful
-    assert found.areas["deletion"] > found.areas["random_deletion"]
-    wrong = curves(question, moments, 1.0 / maps, reference, np.random.default_rng(0), "memory")
-    assert not wrong.faithful
-    frame = curves(
-        question,
-        moments,
-        methods.gradient(question, moments, reference).maps["frame"],
-        reference,
-        np.random.default_rng(0),
+    found = curves(
+        question, moments, {"right": maps, "wrong": 1.0 / maps}, reference, np.random.default_rng(0), "memory"
     )
+    assert found["right"].faithful
+    assert found["right"].areas["deletion"] > found["right"].areas["random_deletion"]
+    assert not found["wrong"].faithful
+    of_frame = methods.gradient(question, moments, reference).maps["frame"]
+    frame = curves(question, moments, {"frame": of_frame}, reference, np.random.default_rng(0))["frame"]
     assert frame.deletion[0] == 0
     assert frame.insertion[-1] == 0
     assert frame.random_deletion.shape == (10, 4)

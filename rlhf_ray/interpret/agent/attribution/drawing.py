@@ -81,26 +81,53 @@ def strip(
         return _bars(maps.reshape(*maps.shape[:2], -1), rows, columns, unit, faded)
     planes = plane(maps) if maps.ndim == 5 else maps
     scale = scale or scale_of(planes)
-    width, height = 1.25 * len(columns) + 1.9, 1.3 * len(rows) + 0.6
-    figure = Figure((width, height))
-    axes = figure.subplots(len(rows), len(columns), squeeze=False)
-    figure.subplots_adjust(0.9 / width, 0.1 / height, 1 - 1.0 / width, 1 - 0.35 / height, 0.06, 0.06)
-    for i, name in enumerate(rows):
-        images = overlay(frames[i], planes[i], scale, faded[i])
-        for j, ax in enumerate(axes[i]):
-            ax.imshow(images[j], interpolation="nearest")
-            ax.set(xticks=[], yticks=[])
-            if i == 0:
-                ax.set_title(columns[j], fontsize=8)
-            if j == 0:
-                ax.set_ylabel(name, fontsize=8)
-            if faded[i, j]:
-                _mark(ax)
-    place = figure.add_axes((1 - 0.85 / width, 0.2 / height, 0.12 / width, 1 - 0.7 / height))
-    bar = figure.colorbar(ScalarMappable(Normalize(-scale, scale), COLOURS), cax=place, extend="both")
-    bar.set_label(f"{unit} (red raises, blue lowers)", fontsize=7)
+    images = np.stack([overlay(frames[i], planes[i], scale, faded[i]) for i in range(len(frames))])
+    figure, ax = _mosaic(images, rows, columns, faded)
+    bar = figure.colorbar(ScalarMappable(Normalize(-scale, scale), COLOURS), ax=ax, extend="both", shrink=0.9, pad=0.02)
+    bar.set_label(f"{unit}\n(red raises, blue lowers)", fontsize=7)
     bar.ax.tick_params(labelsize=6)
     return png(figure)
+
+
+def frames_picture(frames: Array, rows: Sequence[str], columns: Sequence[str], faded: BoolArray) -> bytes:
+    """Draw frames, or bars for vectors, below and beside each other, as a PNG.
+
+    Args:
+        frames: ``[rows, columns, …]``.
+        rows: captions.
+        columns: captions.
+        faded: ``[rows, columns]``: beyond the valid horizon: grey, and marked.
+    """
+    if frames.ndim != 5:
+        return _bars(frames.reshape(*frames.shape[:2], -1), rows, columns, "value", faded)
+    images = np.asarray(np.clip(np.rint(frames), 0, 255), np.uint8)
+    colours = images[..., -3:] if images.shape[-1] % 3 == 0 else np.repeat(images[..., -1:], 3, -1)
+    grey_ones = np.repeat(colours.mean(-1, keepdims=True) * 0.4 + 75.0, 3, -1).astype(np.uint8)
+    return png(_mosaic(np.where(faded[:, :, None, None, None], grey_ones, colours), rows, columns, faded)[0])
+
+
+def _mosaic(images: Array, rows: Sequence[str], columns: Sequence[str], faded: BoolArray) -> tuple[Figure, Axes]:
+    """Draw images ``[rows, columns, height, width, 3]`` as one: an axes for each would take seconds."""
+    height, width = images.shape[2:4]
+    gap = max(1, width // 16)
+    whole = np.full((len(rows) * (height + gap) - gap, len(columns) * (width + gap) - gap, 3), 255, np.uint8)
+    for i, j in np.ndindex(*images.shape[:2]):
+        top, left = i * (height + gap), j * (width + gap)
+        whole[top : top + height, left : left + width] = images[i, j]
+    figure = Figure((1.2 * len(columns) + 1.9, 1.2 * len(rows) + 0.5), layout="constrained")
+    ax = figure.subplots()
+    ax.imshow(whole, interpolation="nearest")
+    middle_x = np.arange(len(columns)) * (width + gap) + width / 2 - 0.5
+    middle_y = np.arange(len(rows)) * (height + gap) + height / 2 - 0.5
+    ax.xaxis.tick_top()
+    ax.set_xticks(middle_x, columns, fontsize=8)
+    ax.set_yticks(middle_y, rows, fontsize=8)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    for i, j in np.argwhere(faded):
+        ax.text(middle_x[j], middle_y[i], "beyond the\nvalid horizon", ha="center", va="center", fontsize=6, color="white",
+                bbox={"facecolor": "black", "alpha": 0.5, "pad": 1})  # fmt: skip
+    return figure, ax
 
 
 def _bars(maps: FloatArray, rows: Sequence[str], columns: Sequence[str], unit: str, faded: BoolArray) -> bytes:
@@ -144,40 +171,3 @@ def curves_figure(shares: FloatArray, lines: dict[str, FloatArray], chance: dict
         ax.set_ylabel(unit, fontsize=8)
         ax.tick_params(labelsize=7)
     return png(figure)
-
-
-def frames_picture(frames: Array, rows: Sequence[str], columns: Sequence[str], faded: BoolArray) -> bytes:
-    """Draw frames, or bars for vectors, below and beside each other, as a PNG.
-
-    Args:
-        frames: ``[rows, columns, …]``.
-        rows: captions.
-        columns: captions.
-        faded: ``[rows, columns]``: beyond the valid horizon: grey, and marked.
-    """
-    if frames.ndim != 5:
-        return _bars(frames.reshape(*frames.shape[:2], -1), rows, columns, "value", faded)
-    width, height = 1.1 * len(columns) + 0.8, 1.1 * len(rows) + 0.4
-    figure = Figure((width, height))
-    axes = figure.subplots(len(rows), len(columns), squeeze=False)
-    figure.subplots_adjust(0.7 / width, 0.05 / height, 1 - 0.05 / width, 1 - 0.3 / height, 0.06, 0.06)
-    for i, name in enumerate(rows):
-        for j, ax in enumerate(axes[i]):
-            image = np.clip(frames[i, j], 0, 255) / 255.0
-            if faded[i, j]:
-                image = np.broadcast_to(0.3 + 0.4 * image.mean(-1, keepdims=True), (*image.shape[:2], 3))
-            newest = image[..., -3:] if image.shape[-1] % 3 == 0 else image[..., -1]
-            ax.imshow(newest, interpolation="nearest", cmap="gray", vmin=0.0, vmax=1.0)
-            ax.set(xticks=[], yticks=[])
-            if i == 0:
-                ax.set_title(columns[j], fontsize=8)
-            if j == 0:
-                ax.set_ylabel(name, fontsize=7)
-            if faded[i, j]:
-                _mark(ax)
-    return png(figure)
-
-
-def _mark(ax: Axes) -> None:
-    ax.text(0.5, 0.5, "beyond the\nvalid horizon", ha="center", va="center", fontsize=6, transform=ax.transAxes,
-            color="white", bbox={"facecolor": "black", "alpha": 0.5, "pad": 1})  # fmt: skip

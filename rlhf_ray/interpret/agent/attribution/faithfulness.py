@@ -6,7 +6,7 @@ concentration on objects, trained against untrained (Adebayo et al. 2018).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from rlhf_ray.measure.intervals import mean_interval
 
 ORDERS = 10
 """Random orders that a map's order is compared with."""
-LEVELS = 16
+LEVELS = 8
 """Most steps of a curve."""
 
 
@@ -74,50 +74,51 @@ class Curves:
 def curves(
     question: Question,
     moments: Moments,
-    maps: FloatArray,
+    maps: Mapping[str, FloatArray],
     reference: Reference,
     rng: np.random.Generator,
     source: Source = "frame",
     orders: int = ORDERS,
-) -> Curves:
-    """Delete and insert parts of a source in the order of a map's absolute sums, and in random orders.
+) -> dict[str, Curves]:
+    """Delete and insert parts of a source in the order of maps' absolute sums, and in random orders, the same for all maps.
 
     Args:
         question: whose source it is.
         moments: ``n`` moments.
-        maps: the source's map, ``[n, …]``.
+        maps: maps of the source by name, ``[n, …]`` each.
         reference: what stands in place of deleted parts.
         rng: draws the random orders.
         source: frame or a memory.
         orders: number of random orders.
     """
-    own = question.inputs(moments)[source]
-    masks = parts_of(question.agent.observation_space, source, tuple(own.shape[1:])).reshape(
-        -1, int(np.prod(own.shape[1:]))
-    )
-    small = masks if source != "frame" else parts_of(question.agent.observation_space, source, tuple(maps.shape[1:]))
-    sizes = np.abs(maps.reshape(len(maps), -1) @ small.reshape(len(small), -1).T.astype(np.float64))
+    inputs = question.inputs(moments)
+    own = inputs[source]
+    masks = parts_of(question.agent.observation_space, source, tuple(own.shape[1:])).reshape(-1, own[0].numel())
     typical = reference.typical[source].expand_as(own)
-    with torch.no_grad():
-        before = question.ask(moments).double().numpy()
     shares = np.linspace(0.0, 1.0, min(LEVELS, len(masks)) + 1)
     counts = np.rint(shares * len(masks)).astype(int)
+    with torch.no_grad():
+        before = question.ask(moments).double().numpy()
 
     def along(ranks: IntArray) -> tuple[FloatArray, FloatArray]:
-        deleted: list[float] = []
-        inserted: list[float] = []
-        for count in counts:
-            first = ((ranks < count) @ masks).reshape(own.shape)
-            at = torch.as_tensor(first)
-            for found, here, there in ((deleted, typical, own), (inserted, own, typical)):
+        found = np.zeros((2, len(counts)))
+        for level, count in enumerate(counts):
+            at = torch.as_tensor(((ranks < count) @ masks).reshape(own.shape))
+            for i, (here, there) in enumerate(((typical, own), (own, typical))):
                 with torch.no_grad():
-                    after = question.ask(moments, {**question.inputs(moments), source: torch.where(at, here, there)})
-                found.append(float(np.abs(after.double().numpy() - before).mean()))
-        return np.array(deleted), np.array(inserted)
+                    after = question.ask(moments, {**inputs, source: torch.where(at, here, there)})
+                found[i, level] = np.abs(after.double().numpy() - before).mean()
+        return found[0], found[1]
 
-    deletion, insertion = along(np.argsort(np.argsort(-sizes, axis=1, kind="stable"), axis=1))
-    chance = [along(np.argsort(rng.random(sizes.shape), axis=1)) for _ in range(orders)]
-    return Curves(shares, deletion, insertion, np.stack([a for a, _ in chance]), np.stack([b for _, b in chance]))
+    chance = [along(np.argsort(rng.random((len(moments), len(masks))), axis=1)) for _ in range(orders)]
+    by_chance = np.stack([a for a, _ in chance]), np.stack([b for _, b in chance])
+    found = {}
+    for name, values in maps.items():
+        small = parts_of(question.agent.observation_space, source, tuple(values.shape[1:])).reshape(len(masks), -1)
+        sizes = np.abs(values.reshape(len(values), -1) @ small.T.astype(np.float64))
+        ranks = np.argsort(np.argsort(-sizes, axis=1, kind="stable"), axis=1)
+        found[name] = Curves(shares, *along(ranks), *by_chance)
+    return found
 
 
 @dataclass(frozen=True)
@@ -165,31 +166,42 @@ def concentration(maps: FloatArray, masks: BoolArray) -> FloatArray:
 
 def trained_against_untrained(
     question: Question,
-    other: Question,
+    others: Sequence[Question],
     moments: Moments,
     masks: Mapping[str, BoolArray],
     method: str = "smoothgrad",
     seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
-    """Return each object's mean concentration, of the agent and of an untrained one.
+    """Return each object's mean concentration, of the agent and of untrained ones.
 
     Args:
         question: the trained agent's.
-        other: the same for an untrained agent; its memory is left as the trained agent's.
+        others: the same for untrained agents; the memory is the trained agent's. One alone may like an object by chance.
         moments: with images.
-        masks: objects in the moments' frames, ``[n, height, width]`` by name.
+        masks: objects in the moments' frames, ``[n, height, width]`` by name; frames without one don't count.
         method: a name in `METHODS`.
         seed: of the method's noise.
     """
     found = []
-    for each in (question, other):
+    for each in (question, *others):
         maps = METHODS[method](each, moments, Reference.of(each, moments), seed).maps["frame"]
         found.append({name: concentration(maps, mask) for name, mask in masks.items()})
-    return {
-        name: (float(np.nanmean(found[0][name])), float(np.nanmean(found[1][name])))
-        for name, mask in masks.items()
-        if np.isfinite(found[0][name]).any() and np.isfinite(found[1][name]).any()
-    }
+    seen = [name for name in masks if all(np.isfinite(each[name]).any() for each in found)]
+    means = [{name: float(np.nanmean(each[name])) for name in seen} for each in found]
+    return {name: (means[0][name], float(np.mean([each[name] for each in means[1:]]))) for name in seen}
+
+
+def where_it_matters(masks: BoolArray, changes: FloatArray) -> BoolArray:
+    """Return the masks of an object without those of the frames where its removal changes a quantity less than in half of them.
+
+    Args:
+        masks: ``[n, height, width]``.
+        changes: by removal, ``[n]``; NaN where there is no object: see `by_painting`.
+    """
+    size = np.nan_to_num(np.abs(changes), nan=-1.0)
+    least = np.nanmedian(np.abs(changes)) if np.isfinite(changes).any() else np.inf
+    found: BoolArray = masks & (size >= least)[:, None, None]
+    return found
 
 
 def _area(shares: FloatArray, values: FloatArray) -> float:

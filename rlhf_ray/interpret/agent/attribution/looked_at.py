@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.recorded import load_episodes
+from rlhf_ray.interpret.agent.world_model.model import load_world
 from rlhf_ray.interpret.agent.world_model.world import World
 
 OBJECT = 0.12
@@ -40,9 +40,7 @@ def world_of(work: Work) -> World | None:
     folder = work.folders.get("world_model")
     if folder is None or not folder.exists():
         return None
-    model = importlib.import_module("rlhf_ray.interpret.agent.world_model.model")
-    world: World = model.load_world(folder)
-    return world
+    return load_world(folder, agent=work.agent)
 
 
 def valid_horizon(work: Work) -> int | None:

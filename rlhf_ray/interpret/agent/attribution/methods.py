@@ -20,7 +20,7 @@ from rlhf_ray.interpret.reward.regions import regions_of
 
 NOISE, SAMPLES = 0.02, 16
 """SmoothGrad: noise in units of the sources' scales, and copies."""
-POINTS, MOST_POINTS, GAP = 32, 256, 0.02
+POINTS, MOST_POINTS, GAP = 32, 128, 0.03
 """Integrated gradients: points to begin with, doubled up to the most until the gap is this share of the change."""
 BLOCKS = 64
 """Most parts that occlusion divides a memory into."""

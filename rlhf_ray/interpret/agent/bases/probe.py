@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from rlhf_ray.data.arrays import Array, FloatArray
@@ -41,7 +44,9 @@ def direction(values: FloatArray, labels: Array) -> FloatArray:
         return weights
     standard = (inputs[:, varies] - mean[varies]) / spread[varies]
     if yes_no(labels):
-        model = LogisticRegression(C=STRENGTH, max_iter=300).fit(standard, wanted == 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # of classes that can be separated exactly
+            model = LogisticRegression(C=STRENGTH, max_iter=100, tol=1e-3, solver="newton-cholesky").fit(standard, wanted == 1)
         weights[varies] = model.coef_[0] / spread[varies]
     else:
         weights[varies] = Ridge(alpha=0.1 * len(standard) ** 0.5).fit(standard, wanted).coef_ / spread[varies]

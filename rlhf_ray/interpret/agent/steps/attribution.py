@@ -16,7 +16,13 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.attribution import quantities as of
 from rlhf_ray.interpret.agent.attribution.drawing import curves_figure, strip
 from rlhf_ray.interpret.agent.attribution.estimators import Compared, against_differences, compare
-from rlhf_ray.interpret.agent.attribution.faithfulness import Curves, agreement, curves, trained_against_untrained
+from rlhf_ray.interpret.agent.attribution.faithfulness import (
+    Curves,
+    agreement,
+    curves,
+    trained_against_untrained,
+    where_it_matters,
+)
 from rlhf_ray.interpret.agent.attribution.looked_at import (
     basis_of,
     episodes_of,
@@ -51,7 +57,8 @@ CHUNK = 16
 """Samples per part of the work."""
 COMPONENTS = 4
 """Components of a basis that are asked about."""
-COPIES = 16
+COPIES, UNTRAINED = 32, 3
+"""Copies of the environment; untrained agents."""
 TRAINED, GAP, DIFFERENCES = 1.2, 1e-4, 1e-2
 """Least ratio of concentrations, trained over untrained; largest gap of paths; largest error against central differences."""
 ALIKE = 0.9
@@ -156,13 +163,14 @@ class _Findings:
         for quantity in self.asked:
             question = self.now(quantity)
             reference = Reference.of(question, self.judged)
+            maps = {}
             for name, method in METHODS.items():
                 result = method(question, self.judged, reference, self.work.seed)
+                maps[name] = result.maps["frame"]
                 if result.gap is not None:
                     self._complete(quantity, result)
-                one = curves(
-                    question, self.judged, result.maps["frame"], reference, self.work.rng(f"curves {quantity.name}")
-                )
+            rng = self.work.rng(f"curves {quantity.name}")
+            for name, one in curves(question, self.judged, maps, reference, rng).items():
                 areas, intervals = one.areas, one.intervals
                 found[f"{quantity.name}/{name}"] = {**areas, "intervals": intervals, "faithful": one.faithful}
                 rows.append(
@@ -221,7 +229,7 @@ class _Findings:
 
     def objects(self, states: Sequence[bytes]) -> None:
         """Remove objects by paint and in the level; see where gradients concentrate."""
-        batch = self.work.make_batch(min(32, len(states)))
+        batch = self.work.make_batch(min(COPIES, len(states)))
         try:
             objects, background = objects_of(masks_at(batch, states))
             edits = {name: f"remove_{name}" for name in objects if f"remove_{name}" in batch.edits}
@@ -232,12 +240,10 @@ class _Findings:
                 question = self.now(quantity)
                 painted = by_painting(question, self.judged, objects, self.work.rng("control"), background)
                 edited = by_editing(question, self.judged, batch, states, list(edits.values()))
-                other = self.work.agent.fresh(self.work.seed + 1)
-                shares = (
-                    trained_against_untrained(question, self.now(quantity, other), self.judged, objects)
-                    if other is not None
-                    else {}
-                )
+                fresh = [self.work.agent.fresh(self.work.seed + 1 + i) for i in range(UNTRAINED)]
+                others = [self.now(quantity, other) for other in fresh if other is not None]
+                mattering = {name: where_it_matters(mask, painted.changes[name]) for name, mask in objects.items()}
+                shares = trained_against_untrained(question, others, self.judged, mattering) if others else {}
                 for name, changes in painted.changes.items():
                     if np.isfinite(changes).any():
                         real = edited.get(edits.get(name, ""))
@@ -251,7 +257,7 @@ class _Findings:
         caption = (
             "Mean absolute changes of the quantity when an object is painted over, when as much background is painted, and when "
             "the level itself is edited; agreement of paint and edit (95 % interval); how much of SmoothGrad lies on the object, "
-            "relative to its area, for the agent and for an untrained one."
+            "relative to its area, in the half of the frames where it matters most, for the agent and for untrained ones."
         )
         self.tables.append(Table(heads, rows, caption))
 

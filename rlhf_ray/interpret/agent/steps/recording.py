@@ -15,7 +15,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
-from rlhf_ray.interpret.agent.agent import MEMORY
+from rlhf_ray.interpret.agent.agent import MEMORY, Agent
 from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.play import play
@@ -66,11 +66,10 @@ def run(work: Work) -> Section:
             epsilon=EPSILON,
             seed=work.seed,
             max_steps=LONGEST,
-            keep=() if site_of(work.agent) == MEMORY else (site_of(work.agent),),
+            keep=_layers(work.agent),
             keep_states=_keeps_states(batch),
         )
-        for file in sorted(work.unfinished.iterdir()):
-            shutil.move(file, work.out / file.name)
+        shutil.copytree(work.unfinished, work.out, dirs_exist_ok=True)
         episodes = load_episodes(work.out, agent=work.agent, frames=False)
         checks = [_repeats(work, batch), _remembers(work)]
     finally:
@@ -87,6 +86,15 @@ def _episodes(work: Work, batch: EnvBatch, rng: np.random.Generator) -> int:
         STEPS, BYTES / max(1, int(np.prod(space.shape or (1,))) * (space.dtype or np.dtype("f4")).itemsize)
     )
     return max(FEWEST, round(steps / float(first.lengths.mean())))
+
+
+def _layers(agent: Agent) -> tuple[str, ...]:
+    """Return the layer to look into of an agent without memory, if it has one."""
+    try:
+        site = site_of(agent)
+    except SettingError:
+        return ()
+    return () if site == MEMORY else (site,)
 
 
 def _keeps_states(batch: EnvBatch) -> bool:

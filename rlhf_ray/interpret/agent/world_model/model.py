@@ -220,7 +220,8 @@ class RecurrentWorld(nn.Module):
 
     def outcomes(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits of the reward's bins ``[n, bins]`` and of the end ``[n]``."""
-        pooled = self.outcome(torch.cat(self._parts(states), -1)).sum(1)
+        cells = self.outcome(torch.cat(self._parts(states), -1))
+        pooled = cells.amax(1)  # what happens in one cell is enough
         return self.rewarder(pooled), self.ender(pooled).squeeze(-1)
 
     def decode(self, states: Tensor) -> Tensor:

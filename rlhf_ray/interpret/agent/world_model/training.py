@@ -38,6 +38,7 @@ class WorldTraining:
         observed: weight of the share of the observations' variance that the decoder leaves unexplained, in nats.
         to_prior, to_posterior: weight of the KL divergence, as far as it trains the prior and the posterior (KL balance).
         free_nats: KL divergence of a step that costs nothing.
+        outcomes: weight of the cross-entropies of reward and end.
         clip: norm that gradients are clipped to.
         seed: seeds weights, windows and latents.
         save_every: batches between checkpoints.
@@ -50,7 +51,8 @@ class WorldTraining:
     observed: float = 75.0
     to_prior: float = 0.5
     to_posterior: float = 0.1
-    free_nats: float = 1.0
+    free_nats: float = 0.3
+    outcomes: float = 5.0
     clip: float = 100.0
     seed: int = 0
     save_every: int = 500
@@ -142,7 +144,7 @@ def _losses(world: RecurrentWorld, batch: Read, noise: Tensor, settings: WorldTr
     steps, count = seen.sum().clamp_min(1.0), made.sum().clamp_min(1.0)
 
     wanted = world.normalised(batch.observations).flatten(2)
-    decoded = world.decode(unrolled.states.flatten(0, 1)).view_as(wanted)
+    decoded = world.decode(unrolled.states.flatten(0, 1)).reshape(wanted.shape)
     unexplained = ((decoded - wanted).square().mean(-1) * seen).sum() / steps
 
     prior, posterior = unrolled.prior, unrolled.posterior[:, 1:]
@@ -159,7 +161,7 @@ def _losses(world: RecurrentWorld, batch: Read, noise: Tensor, settings: WorldTr
 
     parts = torch.stack([(part * made).sum() / count for part in (divergence, reward, end)])
     told = torch.stack([unexplained, (to_prior * made).sum() / count, *parts[1:]]).detach()
-    return settings.observed * unexplained + parts.sum(), told
+    return settings.observed * unexplained + parts[0] + settings.outcomes * (parts[1] + parts[2]), told
 
 
 def _look(world: RecurrentWorld, windows: WindowSource, settings: WorldTraining) -> None:

@@ -13,14 +13,17 @@ class World(Protocol):
     Attributes:
         size: length of the state vector.
         context: number of observations that it starts from.
-        digest: hash of its weights and settings, 16 hex digits.
         agent: digest of the agent whose recording it was trained on.
     """
 
     size: int
     context: int
-    digest: str
     agent: str
+
+    @property
+    def digest(self) -> str:
+        """Hash of its weights and settings, 16 hex digits."""
+        ...
 
     def begin(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return the state ``[n, size]`` at the last of the context's observations.

@@ -1,0 +1,112 @@
+"""Attribution: object removal (AT8), concentration of gradients (AT9), gradients against differences (AT16)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks.agent_calibrations import agent_for
+from benchmarks.calibrations import Row
+from rlhf_ray.envs.batches import make_batch
+from rlhf_ray.interpret.agent.agent import NetworkAgent
+from rlhf_ray.interpret.agent.attribution import quantities
+from rlhf_ray.interpret.agent.attribution.estimators import against_differences
+from rlhf_ray.interpret.agent.attribution.faithfulness import agreement, trained_against_untrained, where_it_matters
+from rlhf_ray.interpret.agent.attribution.looked_at import masks_at, states_of
+from rlhf_ray.interpret.agent.attribution.moments import draw_moments
+from rlhf_ray.interpret.agent.attribution.objects import by_editing, by_painting
+from rlhf_ray.interpret.agent.attribution.question import Question
+from rlhf_ray.interpret.agent.play import play
+
+AGENTS = ("minirun",)
+
+MINIRUN = "rlhf_ray/MiniRun-v0"
+LEVELS = range(10_000, 10_200)
+COPIES, MOMENTS, DIFFERENCES = 64, 800, 50
+JUMPS = (3, 4)
+OBJECTS = ("saw", "coin", "pit")
+UNTRAINED = 5
+"""Untrained networks: a single one may like an object by chance."""
+
+
+def rows(seeds: Sequence[int]) -> list[Row]:
+    """Measure AT8, AT9 and AT16 for each of ``seeds``."""
+    return [row for seed in seeds for row in _of(agent_for("minirun", seed), seed)]
+
+
+def _of(agent: NetworkAgent, seed: int) -> list[Row]:
+    batch = make_batch(MINIRUN, COPIES)
+    episodes = play(agent, batch, LEVELS, keep_states=True, seed=seed)
+    moments = draw_moments(agent, episodes, MOMENTS, np.random.default_rng(seed))
+    states = states_of(episodes, moments)
+    masks = masks_at(batch, states)
+    objects = {name: masks[name] for name in OBJECTS}
+    jump = Question(agent, quantities.log_odds(agent.action_space, JUMPS, "jump"))
+    value = Question(agent, quantities.value())
+
+    painted = by_painting(jump, moments, objects, np.random.default_rng(seed), masks["sky"])
+    times = {
+        name: float(np.nanmean(np.abs(painted.changes[name])) / np.nanmean(np.abs(painted.control[name])))
+        for name in OBJECTS
+    }
+    worth = by_painting(value, moments, objects, np.random.default_rng(seed), masks["sky"]).changes["coin"]
+    edited = by_editing(jump, moments, batch, states, [f"remove_{name}" for name in OBJECTS])
+    taken = by_editing(value, moments, batch, states, ["remove_coin"])["remove_coin"]
+    agreed = {name: agreement(painted.changes[name], edited[f"remove_{name}"]) for name in OBJECTS}
+    signs = {name: each.sign for name, each in agreed.items() if each is not None}
+    coin = {"painted over": float(np.nanmean(worth)), "taken out of the level": float(np.nanmean(taken))}
+
+    others = [Question(agent.fresh(1000 * (seed + 1) + i), jump.quantity) for i in range(UNTRAINED)]
+    mattering = {name: where_it_matters(mask, painted.changes[name]) for name, mask in objects.items()}
+    ratios, everywhere = (
+        {name: trained / untrained for name, (trained, untrained) in found.items()}
+        for found in (trained_against_untrained(jump, others, moments, of, seed=seed) for of in (mattering, objects))
+    )
+
+    error = float(against_differences(value, moments[:DIFFERENCES]).max())
+    return [
+        Row(
+            "AT8",
+            f"MiniRun, seed {seed}: mean absolute change of the jump's log-odds when an object is painted over, over that of a "
+            "patch of sky of the same shape",
+            times,
+            "each >= 4",
+            min(times.values()) >= 4.0,
+        ),
+        Row(
+            "AT8",
+            f"MiniRun, seed {seed}: mean change of the value without the coin",
+            coin,
+            "the same sign",
+            coin["painted over"] * coin["taken out of the level"] > 0,
+        ),
+        Row(
+            "AT8",
+            f"MiniRun, seed {seed}: paint and edited level change the jump's log-odds the same way, larger half of changes",
+            signs,
+            "each >= 0.8",
+            min(signs.values(), default=0.0) >= 0.8,
+        ),
+        Row(
+            "AT9",
+            f"MiniRun, seed {seed}: concentration of the jump's gradients (SmoothGrad) on objects in the half of the frames where "
+            "painting them over matters most, trained over untrained",
+            ratios | {f"{name}, all frames": everywhere[name] for name in ("saw", "coin")},
+            "saw and coin >= 1.4",
+            min(ratios["saw"], ratios["coin"]) >= 1.4,
+        ),
+        Row(
+            "AT16",
+            f"MiniRun, seed {seed}: largest error of the value's gradient by the memory against central differences, over the "
+            "largest gradient",
+            error,
+            "<= 0.01",
+            error <= 1e-2,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    for row in rows((0, 1, 2)):
+        print(row)

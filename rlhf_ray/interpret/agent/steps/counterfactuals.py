@@ -1,0 +1,196 @@
+"""Step: what would the agent have done? Edit the level at recorded moments, let it act from there, and compare."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from matplotlib.figure import Figure
+
+from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.counterfactual import Counterfact, Snapshots, counterfact, go_on, repeats, snapshots_of
+from rlhf_ray.interpret.agent.effects import CausalEffect, Change, effect
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.interpret.agent.recorded import load_episodes
+from rlhf_ray.interpret.reward.drawing import png
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.measure.intervals import bootstrap
+
+NAME = "counterfactuals"
+TITLE = "What the agent does in edited levels"
+AFTER = ("recording",)
+
+MOMENTS, FEWEST = 300, 40
+"""Moments that levels are edited at."""
+EPISODES = 120
+LONGEST = 1000
+"""Steps to go on for."""
+LARGE = 0.1
+"""Share of moments whose action changes at once from which on the agent reacts to an edit."""
+
+
+def unsuitable(work: Work) -> str | None:
+    """Return why nothing can be edited; None otherwise."""
+    if "recording" not in work.folders:
+        return "There is no recording of the agent."
+    batch = work.make_batch(1)
+    try:
+        if not batch.edits:
+            return f"{batch.name} offers no edits of its levels."
+        batch.reset([0])
+        batch.states()
+    except SettingError as error:
+        return f"Levels can't be edited at recorded moments: {error}"
+    finally:
+        batch.close()
+    return None
+
+
+def run(work: Work) -> Section:
+    """Make each edit at moments of held-out levels."""
+    agent, space = work.agent, work.agent.action_space
+    episodes = _episodes(work)
+    snapshots = _draw(work, episodes)
+    work.told(f"going on from {len(snapshots)} moments")
+    batch = work.make_batch(min(64, len(snapshots)))
+    names, edits = list(batch.action_names), dict(batch.edits)
+    same = repeats(batch, episodes, snapshots)
+    batch.close()
+    plain, _ = go_on(agent, work.make_batch, snapshots, steps=LONGEST, mapper=work.mapper)
+    rows, values, statements = [], {}, []
+    for edit, about in edits.items():
+        work.told(f"edit {edit}")
+        found = counterfact(
+            agent, work.make_batch, snapshots, edit=edit, plain=plain, steps=LONGEST, mapper=work.mapper
+        )
+        if found is None:
+            rows.append([edit, 0, "", "", "", "", "nothing to change at these moments"])
+            continue
+        whole = effect(found.plain, found.changed, space, names, work.seed)
+        at_once = _at_once(found, space, work.seed)
+        rows.append(_row(edit, whole, at_once))
+        values[edit] = {
+            "about": about,
+            "moments": whole.episodes,
+            "first_action_changed": at_once["action"].mean,
+            "value": at_once["value"].mean,
+            **whole.to_json(),
+        }
+        statements += _statements(edit, whole, at_once)
+    write_text(work.out / "counterfactuals.json", json.dumps(values, indent=1) + "\n")
+    share = float(same.mean())
+    says = f"{1 - share:.0%} of the restored states don't repeat their episode: don't trust these comparisons."
+    checks = [
+        Check("restored states repeat their episode", share == 1.0, share, "all of them", "" if share == 1 else says)
+    ]
+    pictures = (
+        [Picture("edits", _figure(values), "How often episodes end how, without and with each edit.")] if values else []
+    )
+    return Section(NAME, TITLE, statements, checks, [_table(rows)], pictures, {"moments": len(snapshots), **values})
+
+
+def _episodes(work: Work) -> Episodes:
+    """Load episodes of held-out levels with their states, or play them again if the recording left the states out."""
+    most = max(FEWEST, round(EPISODES * work.effort))
+    folder = work.folders["recording"]
+    try:
+        episodes = load_episodes(folder, split="test", most=most, agent=work.agent)
+    except SettingError:
+        episodes = load_episodes(folder, most=most, agent=work.agent)
+    if len(episodes.env_states):
+        return episodes
+    batch = work.make_batch(min(16, len(episodes)))
+    try:
+        return play(work.agent, batch, episodes.levels, max_steps=LONGEST, keep_states=True)
+    finally:
+        batch.close()
+
+
+def _draw(work: Work, episodes: Episodes) -> Snapshots:
+    at = np.argwhere(episodes.real)
+    count = max(FEWEST, round(MOMENTS * work.effort))
+    chosen = at[np.sort(work.rng(NAME).permutation(len(at))[:count])]
+    return snapshots_of(episodes, chosen[:, 0], chosen[:, 1])
+
+
+def _at_once(found: Counterfact, space: gym.Space[Any], seed: int) -> dict[str, Any]:
+    """Return how the agent's first action and value differ: share of other actions (Box: mean distance), value."""
+    first, second = found.plain.actions[:, 0], found.changed.actions[:, 0]
+    if isinstance(space, gym.spaces.Discrete):
+        moved = (first != second).astype(np.float64)
+    else:
+        moved = np.abs(first - second).reshape(len(first), -1).mean(1).astype(np.float64)
+    levels = found.plain.levels
+    value = found.changed.values[:, 0] - found.plain.values[:, 0]
+    return {"action": bootstrap(moved, levels, seed), "value": bootstrap(value, levels, seed)}
+
+
+def _row(edit: str, whole: CausalEffect, at_once: dict[str, Any]) -> list[Any]:
+    name, outcome = _most(whole)
+    return [
+        edit,
+        whole.episodes,
+        at_once["action"].text(),
+        at_once["value"].text(),
+        f"{whole.returns.before:.2f} to {whole.returns.after:.2f}",
+        whole.returns.difference.text(),
+        f"{name} {outcome.before:.0%} to {outcome.after:.0%}",
+    ]
+
+
+def _most(whole: CausalEffect) -> tuple[str, Change]:
+    return max(whole.outcomes.items(), key=lambda item: abs(item[1].difference.mean))
+
+
+def _statements(edit: str, whole: CausalEffect, at_once: dict[str, Any]) -> list[Statement]:
+    acted, value, name = at_once["action"], at_once["value"], edit.replace("_", " ")
+    what = f"in {whole.episodes} moments"
+    if acted.mean >= LARGE:
+        text = (
+            f"The agent reacts to {name}: {what}, it acts differently at once in {acted.mean:.0%} "
+            f"({acted.text()}), and its value changes by {value.text()}."
+        )
+        return [Statement("uses", text, acted.mean)]
+    if acted.mean <= 0.01 and value.holds_zero:
+        text = f"The agent does not react to {name} at once: {what}, its first action differs in {acted.mean:.1%}."
+        return [Statement("holds", text, 1.0 - acted.mean)]
+    return []
+
+
+def _table(rows: list[list[Any]]) -> Table:
+    heads = [
+        "edit", "moments", "acts differently at once", "change of value", "true return from there", "its change",
+        "outcome that changes most",
+    ]  # fmt: skip
+    caption = (
+        "Each edit is made at recorded moments of held-out levels, and the agent goes on greedily; compared with going on from the "
+        "same state without the edit. Moments at which an edit has nothing to change don't count. 95 % intervals, by level. For "
+        "Box actions, the first action's mean distance stands for the share of other actions."
+    )
+    return Table(heads, rows, caption)
+
+
+def _figure(values: dict[str, Any]) -> bytes:
+    causes = sorted({cause for each in values.values() for cause in each["outcomes"]})
+    colours = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
+    figure = Figure((7.0, 0.9 + 0.6 * len(values)), layout="constrained")
+    axes = figure.subplots()
+    labels, at = [], 0
+    for edit, each in reversed(values.items()):
+        for side in ("after", "before"):
+            left = 0.0
+            for number, cause in enumerate(causes):
+                share = each["outcomes"].get(cause, {"before": 0.0, "after": 0.0})[side]
+                axes.barh(at, share, left=left, color=colours[number % len(colours)], label=cause if not at else None)
+                left += share
+            labels.append(edit.replace("_", " ") if side == "after" else "without")
+            at += 1
+    axes.set_yticks(range(at), labels, fontsize=8)
+    axes.set_xlabel("share of episodes")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    return png(figure)

@@ -1,0 +1,226 @@
+"""Step: how good the world model is on held-out levels, beside baselines, and up to which step to trust it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
+from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.recorded import load_episodes
+from rlhf_ray.interpret.agent.world_model.model import RecurrentWorld, load_world
+from rlhf_ray.interpret.agent.world_model.quality import Curve, Quality, measure
+from rlhf_ray.interpret.agent.world_model.simulate import simulate
+from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
+from rlhf_ray.interpret.reward.drawing import draw_observation, png
+from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
+
+NAME = "quality"
+TITLE = "How good the world model is"
+AFTER: tuple[str, ...] = ("recording", "world_model")
+
+EPISODES, WINDOWS = 400, 400
+"""Held-out episodes at most, and windows of them at effort 1."""
+STEPS = 24
+"""Horizon; less if episodes are shorter."""
+TOLD = (1, 2, 4, 8, 16, 23)
+STRIPS, SHOWN = 3, (0, 1, 2, 3, 4, 6, 8, 12)
+COLOURS = {"model": "#4477aa", "copy_last": "#ee6677", "mean_frame": "#999933", "shuffled_actions": "#aa3377"}
+
+
+def unsuitable(work: Work) -> str | None:
+    """Suits every world model."""
+    return None
+
+
+def run(work: Work) -> Section:
+    """Measure, and write ``quality.json``."""
+    recording = work.folders["recording"]
+    world = load_world(work.folders["world_model"], agent=work.agent, recording=recording)
+    held_out = True
+    try:
+        episodes = load_episodes(recording, split="test", most=EPISODES, agent=work.agent)
+    except SettingError:  # few episodes, none of them of a level for tests
+        episodes, held_out = load_episodes(recording, most=EPISODES, agent=work.agent), False
+    steps = int(min(STEPS, max(1, episodes.lengths.max() - world.context + 1)))
+    starts = max(1, round(WINDOWS * work.effort / len(episodes)))
+    work.told(f"world model: measuring {starts} windows of each of {len(episodes)} episodes")
+    quality = measure(world, work.agent, episodes, steps=steps, starts=starts, seed=work.seed)
+    values = {**quality.as_json(), "world": world.digest, "held_out": held_out}
+    write_text(work.out / "quality.json", json.dumps(values, indent=1))
+    pictures = [Picture("horizon", _horizon(quality), _HORIZON)]
+    if is_image(work.agent.observation_space):
+        pictures.append(Picture("strips", _strips(world, work.agent, episodes, steps, work.seed), _STRIPS))
+    return Section(
+        NAME, TITLE, _statements(quality, held_out), _checks(quality), (_table(quality),), tuple(pictures), values
+    )
+
+
+_HORIZON = (
+    "Left: mean squared error of open-loop predictions (recorded actions) over the horizon, beside baselines. Middle: the same, "
+    "split into pixels that were in view at the start and pixels that scrolled in since (dotted: mean frame). Right: how often the "
+    "agent, acting inside the model, prefers the action that it prefers in reality, beside the share of its most common action "
+    "(dashed), and the cosine of its memory. Bands: 95 % bootstrap intervals over episodes. Grey: beyond the valid horizon."
+)
+_STRIPS = (
+    "Real episodes (upper rows) and the model's open-loop predictions from the same three frames, with the same actions (lower "
+    "rows). Step 0 is a reconstruction."
+)
+
+
+def _statements(quality: Quality, held_out: bool) -> tuple[Statement, ...]:
+    horizon = quality.valid_horizon
+    one, sure = quality.ratio(1), quality.skill(1)
+    told = (
+        f"The world model is worth trusting for {horizon} steps of {quality.steps}; one step ahead its error is {one:.2f} of that "
+        f"of repeating the last observation, and it avoids {sure:.0%} of the mean observation's error."
+    )
+    found = [Statement("holds", told, 1.0)] if horizon else []
+    if horizon < 2:
+        found.append(
+            Statement(
+                "warning",
+                f"The world model's valid horizon is {horizon}: what tools find inside it beyond that says nothing about the "
+                "agent. Record more episodes, or train longer.",
+                2.0,
+            )
+        )
+    if not held_out:
+        found.append(
+            Statement(
+                "warning", "No recorded level is held out: the world model was measured on its training levels.", 1.0
+            )
+        )
+    return tuple(found)
+
+
+def _checks(quality: Quality) -> tuple[Check, ...]:
+    shuffled = float(quality.errors["shuffled_actions"].mean[1] / quality.errors["model"].mean[1])
+    ratio, skill = quality.ratio(1), quality.skill(1)
+    return (
+        _check(
+            "one step ahead beats the last observation", ratio < 1, ratio, "error ratio < 1", "repeating it is better"
+        ),
+        _check("one step ahead beats the mean observation", skill > 0, skill, "skill > 0", "the mean is better"),
+        _check("actions matter", shuffled > 1, shuffled, "> 1 times the error", "other actions predict as well"),
+    )
+
+
+def _check(name: str, passed: bool, value: float, bound: str, says: str) -> Check:
+    if np.isnan(value):
+        return Check(name, None, None, bound, "There was nothing to measure.")
+    return Check(name, bool(passed), value, bound, "" if passed else f"The world model is no use: {says}.")
+
+
+def _table(quality: Quality) -> Table:
+    rows = []
+    for step in (step for step in TOLD if step <= quality.steps):
+        rows.append(
+            [
+                step,
+                *(_with_interval(quality.errors[name], step, ".5f") for name in COLOURS),
+                f"{quality.skill(step):.2f}",
+                _with_interval(quality.agreement, step, ".2f"),
+                _with_interval(quality.memory, step, ".3f") if quality.memory is not None else "–",
+            ]
+        )
+    auc = ", ".join(
+        f"{name} {of[0]:.2f} ({of[1]:.2f} to {of[2]:.2f})"
+        for name, of in (("rewards", quality.reward), ("ends", quality.end))
+        if not np.isnan(of[0])
+    )
+    return Table(
+        [
+            "step",
+            *(name.replace("_", " ") for name in COLOURS),
+            "skill over the mean",
+            "action agreement",
+            "memory cosine",
+        ],
+        rows,
+        f"{quality.windows} windows, with 95 % intervals; most common action: {quality.majority:.2f}."
+        + (f" AUC over all steps: {auc}." if auc else ""),
+    )
+
+
+def _with_interval(curve: Curve, step: int, form: str) -> str:
+    if np.isnan(curve.mean[step]):
+        return "–"
+    return f"{curve.mean[step]:{form}} ({curve.low[step]:{form}} to {curve.high[step]:{form}})"
+
+
+def _horizon(quality: Quality) -> bytes:
+    figure = Figure((12.0, 3.4), layout="constrained")
+    errors, split, closed = figure.subplots(1, 3)
+    steps = np.arange(quality.steps + 1)
+    for name, colour in COLOURS.items():
+        _draw(errors, steps, quality.errors[name], colour, name.replace("_", " "))
+    errors.set(xlabel="step", ylabel="mean squared error", ylim=(0, None))
+    for kind, colour in (("visible", "#4477aa"), ("revealed", "#ee7733")):
+        curves = getattr(quality, kind)
+        if curves and not np.isnan(curves["model"].mean).all():
+            _draw(split, steps, curves["model"], colour, "in view at the start" if kind == "visible" else "scrolled in")
+            split.plot(steps, curves["mean_frame"].mean, ":", color=colour)
+    split.set(xlabel="step", ylabel="mean squared error", ylim=(0, None))
+    _draw(closed, steps, quality.agreement, "#4477aa", "action agreement")
+    closed.axhline(quality.majority, color="#4477aa", ls="--", lw=1)
+    if quality.memory is not None:
+        _draw(closed, steps, quality.memory, "#228833", "memory cosine")
+    closed.set(xlabel="step", ylim=(0, 1.02))
+    for axes in (errors, split, closed):
+        if quality.valid_horizon < quality.steps:
+            axes.axvspan(quality.valid_horizon + 0.5, quality.steps, color="#bbbbbb", alpha=0.35, lw=0)
+        axes.set_xlim(0, quality.steps)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(fontsize=7, frameon=False)
+    return png(figure)
+
+
+def _draw(axes: Axes, steps: IntArray, curve: Curve, colour: str, label: str) -> None:
+    axes.plot(steps, curve.mean, color=colour, label=label)
+    axes.fill_between(steps, curve.low, curve.high, color=colour, alpha=0.2, lw=0)
+
+
+def _strips(world: RecurrentWorld, agent: Agent, episodes: Episodes, steps: int, seed: int) -> bytes:
+    """Draw some real and predicted images, from the middle of the longest of a few episodes drawn at random."""
+    rng = np.random.default_rng([seed, 12])
+    long = np.flatnonzero(episodes.lengths >= world.context)
+    drawn = rng.permutation(long)[: 8 * STRIPS]
+    rows = drawn[np.argsort(-episodes.lengths[drawn], kind="stable")][:STRIPS]
+    firsts = np.maximum(0, np.minimum(episodes.lengths[rows] // 4, episodes.lengths[rows] - world.context))
+    windows = cut_out(episodes, rows, firsts, world.context + steps + 1)
+    last = world.context - 1
+    actions = as_policy_actions(windows.actions, agent.action_space)
+    context = torch.as_tensor(windows.observations[:, : world.context]), actions[:, :last]
+    with torch.no_grad():
+        made = simulate(
+            world, agent, *context, torch.as_tensor(windows.memory[:, last]), steps, given=actions[:, last:]
+        )
+    predicted = made.observations.clamp(0, 255).round().byte().numpy()
+    shown = [step for step in SHOWN if step <= steps]
+    figure = Figure((0.95 * len(shown) + 0.4, 2.1 * len(rows)), layout="constrained")
+    grid = figure.subplots(2 * len(rows), len(shown), squeeze=False)
+    for i in range(len(rows)):
+        for column, step in enumerate(shown):
+            upper, lower = grid[2 * i, column], grid[2 * i + 1, column]
+            if last + step > windows.lengths[i]:
+                upper.set_axis_off()
+                lower.set_axis_off()
+                continue
+            draw_observation(upper, windows.observations[i, last + step])
+            draw_observation(lower, predicted[i, step])
+            if i == 0:
+                upper.set_title(f"step {step}", fontsize=8)
+            if column == 0:
+                upper.set_ylabel("real", fontsize=8)
+                lower.set_ylabel("model", fontsize=8)
+    return png(figure)

@@ -1,0 +1,354 @@
+"""How good a world model is, step by step over the horizon, beside baselines that need no model, and how far to trust it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
+from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.world_model.simulate import simulate
+from rlhf_ray.interpret.agent.world_model.windows import as_policy_actions, cut_out
+from rlhf_ray.interpret.agent.world_model.world import World
+from rlhf_ray.policies.actions import best
+from rlhf_ray.policies.env_actions import to_env_actions
+
+BASELINES = ("copy_last", "mean_frame", "shuffled_actions")
+"""copy_last: the context's last observation. mean_frame: the mean of all observations. shuffled_actions: the model, with the
+actions of another window."""
+MARGIN = 0.05
+"""By how much the agent's actions in the model must agree with reality more often than the most common action."""
+CLOSE = 0.2
+"""Largest difference of Box actions, in policy units (-1 to 1), that counts as agreement."""
+BATCH = 128
+SHIFT = 4
+"""Pixels that an image may scroll by in one step."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A mean over windows at each step ``0 … steps``, with 95 % bootstrap intervals over episodes; NaN where none was measured."""
+
+    mean: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What was measured. Errors are mean squared, images divided by 255, other observations in their deviations.
+
+    Attributes:
+        steps: horizon, without the context. Step 0 is the reconstruction of the context's last observation.
+        windows: number of windows.
+        errors: by name: ``model`` and `BASELINES`.
+        visible, revealed: errors of ``model``, ``copy_last`` and ``mean_frame`` on pixels that were in the context's last image,
+            and on those that scrolled into view since; empty for vectors. How far an image scrolls in a step is the shift that
+            makes it most like the one before; where nothing scrolls, nothing is revealed.
+        agreement: how often the agent, acting in the model, prefers the action that it prefers in reality at that step.
+        majority: how often that is its most common action.
+        memory: cosine between the agent's memory after the step in the model and in reality; empty without memory.
+        reward, end: how well predicted rewards and ends are ordered (AUC), with interval; NaN if there is only one kind.
+        valid_horizon: last step up to which `agreement` exceeds the majority's by `MARGIN` (by half of the rest where less is
+            left), and the model's error is below the mean frame's.
+    """
+
+    steps: int
+    windows: int
+    errors: Mapping[str, Curve]
+    visible: Mapping[str, Curve]
+    revealed: Mapping[str, Curve]
+    agreement: Curve
+    majority: float
+    memory: Curve | None
+    reward: tuple[float, float, float]
+    end: tuple[float, float, float]
+    valid_horizon: int
+
+    def ratio(self, step: int, to: str = "copy_last") -> float:
+        """Return the model's error relative to a baseline's."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float(np.divide(self.errors["model"].mean[step], self.errors[to].mean[step]))
+
+    def skill(self, step: int) -> float:
+        """Return the share of the mean frame's error that the model avoids."""
+        return 1.0 - self.ratio(step, "mean_frame")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all figures as JSON values, NaN as None."""
+
+        def curve(of: Curve) -> dict[str, Any]:
+            return {name: _numbers(getattr(of, name)) for name in ("mean", "low", "high")}
+
+        return {
+            "valid_horizon": self.valid_horizon,
+            "steps": self.steps,
+            "windows": self.windows,
+            **{
+                name: {key: curve(of) for key, of in getattr(self, name).items()}
+                for name in ("errors", "visible", "revealed")
+            },
+            "agreement": curve(self.agreement),
+            "majority": self.majority,
+            "memory": curve(self.memory) if self.memory is not None else None,
+            "reward_auc": _numbers(np.array(self.reward)),
+            "end_auc": _numbers(np.array(self.end)),
+        }
+
+
+def measure(
+    world: World, agent: Agent, episodes: Episodes, *, steps: int = 24, starts: int = 1, seed: int = 0, draws: int = 500
+) -> Quality:
+    """Measure a world model on episodes that it wasn't trained on.
+
+    Errors and rewards are those of open loop: the recorded actions are given. The agent's actions and memory are those of closed
+    loop: the agent acts in the model, from its real memory; compared with recorded steps as long as the recorded actions are those
+    that it prefers. Nothing after the end of an episode counts.
+
+    Args:
+        world: the model.
+        agent: the agent of the episodes.
+        episodes: whole or in parts, at least one with ``world.context`` observations.
+        steps: horizon.
+        starts: windows of each episode, from random steps.
+        seed: draws windows, the actions' shuffle, and the bootstrap.
+        draws: bootstrap draws.
+
+    Raises:
+        SettingError: no episode is long enough.
+    """
+    rng = np.random.default_rng([seed, 11])
+    long = np.flatnonzero(episodes.lengths >= world.context)
+    if not len(long):
+        raise SettingError(
+            f"No episode has {world.context + 1} observations, which the world model's context and one step need; record longer "
+            "ones."
+        )
+    rows = np.repeat(long, starts)
+    firsts = rng.integers(episodes.lengths[rows] - world.context + 1)
+    seen = _mean_of(episodes)
+    other = rng.permutation(len(rows)) if len(rows) > 1 else np.zeros(1, np.int64)
+    parts: list[dict[str, Array]] = []
+    for begin in range(0, len(rows), BATCH):
+        of = slice(begin, begin + BATCH)
+        windows = cut_out(episodes, rows[of], firsts[of], world.context + steps + 1)
+        strange = cut_out(episodes, rows[other[of]], firsts[other[of]], world.context + steps + 1)
+        with torch.no_grad():
+            parts.append(_measured(world, agent, windows, strange, steps, *seen))
+    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    boot = _Bootstrap(rows, rng, draws)
+    errors = {name: boot.curve(found[f"error.{name}"]) for name in ("model", *BASELINES)}
+    split = {
+        kind: {name: boot.curve(found[f"{kind}.{name}"]) for name in ("model", "copy_last", "mean_frame")}
+        for kind in ("visible", "revealed")
+        if f"{kind}.model" in found
+    }
+    agreement = boot.curve(found["agreement"])
+    majority = _majority(found["preferred"], agent.action_space)
+    memory = boot.curve(found["memory"]) if "memory" in found else None
+    return Quality(
+        steps=steps,
+        windows=len(rows),
+        errors=errors,
+        visible=split.get("visible", {}),
+        revealed=split.get("revealed", {}),
+        agreement=agreement,
+        majority=majority,
+        memory=memory,
+        reward=boot.auc(found["reward"], found["reward_real"]),
+        end=boot.auc(found["end"], found["end_real"]),
+        valid_horizon=valid_horizon(errors["model"].mean, errors["mean_frame"].mean, agreement.mean, majority),
+    )
+
+
+def valid_horizon(model: FloatArray, mean_frame: FloatArray, agreement: FloatArray, majority: float) -> int:
+    """Return the last step up to which the model is worth trusting: see `Quality`. Arrays start at step 0; NaN is no objection."""
+    least = majority + min(MARGIN, (1.0 - majority) / 2.0)
+    acts_alike = ~(agreement <= least) | (agreement == 1.0)
+    good = ~(model >= mean_frame) & acts_alike & ~np.isnan(model)
+    return int(np.argmin(good[1:])) if not good[1:].all() else len(good) - 1
+
+
+def _measured(
+    world: World, agent: Agent, windows: Episodes, strange: Episodes, steps: int, mean: FloatArray, scale: FloatArray
+) -> dict[str, Array]:
+    """Measure each of ``n`` windows at each step: ``[n, steps + 1]``, NaN after the end."""
+    last = world.context - 1
+    seen = torch.as_tensor(np.ascontiguousarray(windows.observations[:, : world.context]))
+    actions, others = (as_policy_actions(of.actions, agent.action_space) for of in (windows, strange))
+    memory = torch.as_tensor(windows.memory[:, last])
+    context = seen, actions[:, :last], memory
+    opened = simulate(world, agent, *context, steps, given=actions[:, last:])
+    mixed = simulate(world, agent, *context, steps, given=others[:, last:])
+    closed = simulate(world, agent, *context, steps + 1)
+
+    image = is_image(agent.observation_space)
+    real = windows.observations[:, last : last + steps + 1].astype(np.float32)
+    here = np.arange(steps + 1) + last <= windows.lengths[:, None]
+    predictions = {
+        "model": opened.observations.numpy(),
+        "copy_last": real[:, :1],
+        "mean_frame": mean,
+        "shuffled_actions": mixed.observations.numpy(),
+    }
+    predictions = {name: np.clip(of, 0.0, 255.0) if image else of for name, of in predictions.items()}
+    squares = {name: ((of - real) / scale) ** 2 for name, of in predictions.items()}
+    axes = tuple(range(2, real.ndim))
+    found: dict[str, Array] = {f"error.{name}": np.where(here, of.mean(axes), np.nan) for name, of in squares.items()}
+    if image:
+        in_view = visible_pixels(real.mean(-1))
+        for kind, where in (("visible", in_view), ("revealed", ~in_view)):
+            count = where.sum((2, 3))
+            for name in ("model", "copy_last", "mean_frame"):
+                total = (squares[name].mean(-1) * where).sum((2, 3))
+                found[f"{kind}.{name}"] = np.where(here & (count > 0), total / np.maximum(count, 1), np.nan)
+
+    made = here[:, 1:]
+    rewards = windows.rewards[:, last : last + steps]
+    ended = windows.terminated[:, None] & (np.arange(steps) + last == windows.lengths[:, None] - 1)
+    found |= {
+        "reward": np.where(made, opened.rewards.numpy(), np.nan),
+        "reward_real": np.where(made, rewards, np.nan),
+        "end": np.where(made, opened.ends.numpy(), np.nan),
+        "end_real": np.where(made, ended, np.nan),
+    }
+
+    # Closed loop: steps that were taken, after none but preferred actions.
+    preferred = best(torch.as_tensor(windows.logits[:, last : last + steps + 1]), agent.action_space).numpy()
+    simulated = best(closed.logits[:, : steps + 1], agent.action_space).numpy()
+    taken = actions[:, last : last + steps + 1].numpy()
+    discrete = isinstance(agent.action_space, gym.spaces.Discrete)
+    # As the environment takes them: clipped to its bounds.
+    wanted = as_policy_actions(to_env_actions(preferred, agent.action_space), agent.action_space).numpy()
+    followed = _alike(taken, wanted, 1e-3).cumprod(1).astype(bool)
+    acted = (np.arange(steps + 1) + last < windows.lengths[:, None]) & np.concatenate(
+        [np.ones_like(followed[:, :1]), followed[:, :-1]], 1
+    )
+    agreed = preferred == simulated if discrete else _alike(preferred, simulated, CLOSE)
+    found["agreement"] = np.where(acted, agreed, np.nan)
+    found["preferred"] = np.where(acted if discrete else acted[..., None], preferred, np.nan)
+    if windows.memory.shape[-1]:
+        after = windows.memory[:, last + 1 : last + steps + 2]
+        inside = closed.memory[:, 1:].numpy()
+        norms = np.linalg.norm(after, axis=-1) * np.linalg.norm(inside, axis=-1)
+        found["memory"] = np.where(acted, (after * inside).sum(-1) / np.maximum(norms, 1e-12), np.nan)
+    return found
+
+
+def visible_pixels(images: FloatArray) -> BoolArray:
+    """Return which pixels of each image of grey videos ``[n, T, height, width]`` were already in the first image.
+
+    How far each image has scrolled from the one before is the shift, of at most `SHIFT` pixels each way, at which the two differ
+    least where they overlap.
+    """
+    n, length, height, width = images.shape
+    before, after = images[:, :-1], images[:, 1:]
+    shifts = sorted(
+        ((dy, dx) for dy in range(-SHIFT, SHIFT + 1) for dx in range(-SHIFT, SHIFT + 1)),
+        key=lambda by: by[0] ** 2 + by[1] ** 2,
+    )
+    least, found = np.full((n, length - 1), np.inf), np.zeros((n, length - 1, 2), np.int64)
+    for dy, dx in shifts:  # after[y, x] was before[y + dy, x + dx]
+        old = before[..., max(dy, 0) : height + min(dy, 0), max(dx, 0) : width + min(dx, 0)]
+        new = after[..., max(-dy, 0) : height + min(-dy, 0), max(-dx, 0) : width + min(-dx, 0)]
+        differ = np.abs(old - new).mean((2, 3))
+        closer = differ < least - 1e-6  # the smaller shift wins a tie
+        least[closer], found[closer] = differ[closer], (dy, dx)
+    moved = np.concatenate([np.zeros((n, 1, 2), np.int64), found.cumsum(1)], 1)
+    # Content that left the view and came back counts as visible: it was in the first image.
+    rows, columns = np.arange(height) + moved[..., 0, None], np.arange(width) + moved[..., 1, None]
+    inside: BoolArray = ((rows >= 0) & (rows < height))[..., None] & ((columns >= 0) & (columns < width))[..., None, :]
+    return inside
+
+
+class _Bootstrap:
+    """Resamples episodes, of which each has one or more windows."""
+
+    def __init__(self, rows: IntArray, rng: np.random.Generator, draws: int):
+        self.episodes, self.of = np.unique(rows, return_inverse=True)
+        self.draws = rng.multinomial(
+            len(self.episodes), np.full(len(self.episodes), 1.0 / len(self.episodes)), size=draws
+        )
+
+    def curve(self, values: FloatArray) -> Curve:
+        """Average ``[n, steps + 1]``, leaving out NaN."""
+        sums, counts = (np.zeros((len(self.episodes), values.shape[1])) for _ in range(2))
+        np.add.at(sums, self.of, np.nan_to_num(values))
+        np.add.at(counts, self.of, ~np.isnan(values))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = sums.sum(0) / counts.sum(0)
+            drawn = (self.draws @ sums) / (self.draws @ counts)
+        drawn = np.where(np.isnan(drawn), mean, drawn)
+        low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
+        return Curve(mean, low, high)
+
+    def auc(self, scores: FloatArray, labels: FloatArray) -> tuple[float, float, float]:
+        """Return `concordance` with its interval."""
+        made = ~np.isnan(scores)
+        owners = np.broadcast_to(self.of[:, None], scores.shape)[made]
+        value = concordance(scores[made], labels[made])
+        if np.isnan(value):
+            return value, value, value
+        drawn = [concordance(scores[made], labels[made], weights[owners]) for weights in self.draws[:100]]
+        low, high = np.nanquantile(drawn, (0.025, 0.975))
+        return value, float(low), float(high)
+
+
+def concordance(scores: FloatArray, labels: FloatArray, weights: Array | None = None) -> float:
+    """Return how often, of two rows with different labels, the one with the larger label has the larger score.
+
+    For two labels, this is the AUC. More than ten different labels are cut into ten groups of equal size. NaN if all labels are
+    alike.
+    """
+    weights = np.ones(len(scores)) if weights is None else np.asarray(weights, float)
+    if len(np.unique(labels)) > 10:
+        labels = np.searchsorted(np.quantile(labels, np.linspace(0.1, 0.9, 9)), labels).astype(float)
+    kinds, of = np.unique(labels, return_inverse=True)
+    ranks, place = np.unique(scores, return_inverse=True)
+    # Weight of each label at each score; pairs at the same score count half.
+    table = np.zeros((len(kinds), len(ranks)))
+    np.add.at(table, (of, place), weights)
+    right = total = 0.0
+    for low in range(len(kinds)):
+        below = table[low].cumsum() - 0.5 * table[low]
+        for high in range(low + 1, len(kinds)):
+            right += float(table[high] @ below)
+            total += float(table[high].sum() * table[low].sum())
+    return right / total if total else float("nan")
+
+
+def _mean_of(episodes: Episodes) -> tuple[FloatArray, FloatArray]:
+    """Return the mean observation, and what errors are divided by."""
+    length = episodes.observations.shape[1]
+    seen = episodes.observations[np.arange(length) <= episodes.lengths[:, None]]
+    mean = seen.mean(0, dtype=np.float64).astype(np.float32)
+    if is_image(seen[0]):
+        return mean, np.float32(255.0) * np.ones(1, np.float32)
+    deviation = seen.std(0).astype(np.float32)
+    return mean, np.where(deviation > 1e-6, deviation, np.float32(1.0))
+
+
+def _alike(one: Array, other: Array, within: float) -> BoolArray:
+    alike: BoolArray = np.abs(one - other).max(-1) <= within
+    return alike
+
+
+def _majority(preferred: FloatArray, space: gym.Space[Any]) -> float:
+    """Return how often the agent prefers its most common action; of Box actions, one within reach of the median."""
+    if isinstance(space, gym.spaces.Discrete):
+        taken = preferred[~np.isnan(preferred)].astype(int)
+        return float(np.bincount(taken).max() / len(taken)) if len(taken) else 0.0
+    rows = preferred[~np.isnan(preferred).any(-1)]
+    return float(_alike(rows, np.median(rows, 0), CLOSE).mean()) if len(rows) else 0.0
+
+
+def _numbers(values: FloatArray) -> list[float | None]:
+    return [None if np.isnan(value) else round(float(value), 6) for value in values]

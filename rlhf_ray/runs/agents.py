@@ -1,0 +1,60 @@
+"""Load agents to look into, as people name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from rlhf_ray import envs
+from rlhf_ray.data import consent
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.interpret.agent.agent import Agent, NetworkAgent
+from rlhf_ray.interpret.agent.own import own_agent
+from rlhf_ray.rllib.agents import agent_of
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.policies import newest_policy
+
+
+def named_agent(source: Path, environment: str | None) -> tuple[Agent, str, RunFolder | None]:
+    """Load an agent.
+
+    Args:
+        source: a run folder, for its newest policy; the folder of a saved agent (agent.json); or module:Name of your own agent.
+        environment: the name of its environment; None: the run's.
+
+    Returns:
+        The agent, its environment's name, and its run's folder, if it is of a run.
+
+    Raises:
+        SettingError: there is no agent, or its environment is not known.
+    """
+    folder = None
+    own = not source.exists() and consent.OWN.fullmatch(str(source))
+    saved = (source / "agent.json").exists()
+    if (own or saved) and environment is None:
+        raise SettingError(f"{source} is an agent without a run; name its environment with --environment.")
+    if not own and not saved:
+        folder = RunFolder.open(source)
+        environment = environment or folder.experiment().environment
+    assert environment is not None
+    env = envs.make_env(environment)
+    spaces = env.observation_space, env.action_space
+    env.close()  # type: ignore[no-untyped-call]
+    if folder is not None:
+        policy, iteration = newest_policy(folder)
+        agent = agent_of(policy, name=f"{folder.path.name}, iteration {iteration}")
+    else:
+        agent = own_agent(str(source), *spaces) if own else NetworkAgent.load(source)
+    for mine, its in zip((agent.observation_space, agent.action_space), spaces, strict=True):
+        if _kind(mine) != _kind(its):
+            raise SettingError(
+                f"The agent {source} is for {mine}, but {environment} has {its}; name its own environment."
+            )
+    return agent, environment, folder
+
+
+def _kind(space: gym.Space[Any]) -> tuple[Any, ...]:
+    """Return what agent and environment must have in common."""
+    return type(space), space.shape, space.dtype, getattr(space, "n", None)

@@ -1,0 +1,89 @@
+"""Record what goes on inside an agent, in this process or over Ray actors: the same bytes."""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rlhf_ray.actors.cluster import hold_ray, release_ray
+from rlhf_ray.actors.executor import RayExecutor
+from rlhf_ray.actors.inside_player import InsidePlayer
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.recorded_episode import RecordedEpisode
+from rlhf_ray.data.recordings import Recording
+from rlhf_ray.data.seeds import generator
+from rlhf_ray.envs.batches import BatchCreator
+from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.recorded import Block, InsidePlan, write_blocks
+
+AHEAD = 2
+"""Blocks that each actor has to play next, so that it never waits."""
+
+
+def levels_of(seed: int, episodes: int) -> list[int]:
+    """Return the seeds of ``episodes`` different levels.
+
+    Raises:
+        SettingError: ``episodes`` is below 1.
+    """
+    if episodes < 1:
+        raise SettingError(f"episodes is {episodes}; it must be 1 or more.")
+    return [int(level) for level in generator(seed, "recordings").choice(2**31 - 1, size=episodes, replace=False)]
+
+
+def record_inside_with(
+    plan: InsidePlan,
+    agent: Agent,
+    folder: Path,
+    *,
+    actors: int = 0,
+    watch: Callable[[int, int], None] = lambda done, total: None,
+) -> Recording:
+    """Record the episodes of ``plan``; an interrupted recording is continued.
+
+    Args:
+        plan: what to record.
+        agent: the agent.
+        folder: the recording's.
+        actors: number of Ray actors that play, one CPU each; with 0 or 1, this process does, without Ray.
+        watch: called after each episode with those recorded so far and in total.
+
+    Raises:
+        SettingError: ``folder`` holds something else.
+    """
+    make = BatchCreator(plan.environment)
+
+    def alone(blocks: Sequence[Block]) -> Iterator[list[RecordedEpisode]]:
+        if blocks:
+            player = InsidePlayer(plan, agent, make)
+            try:
+                yield from map(player.play, blocks)
+            finally:
+                player.close()
+
+    def together(blocks: Sequence[Block]) -> Iterator[list[RecordedEpisode]]:
+        if not blocks:
+            return
+        hold_ray(cpus=actors)
+        ray = RayExecutor(f"recording-{uuid.uuid4().hex[:12]}")
+        players = []
+        try:
+            for i in range(min(actors, len(blocks))):
+                players.append(ray.start(InsidePlayer, f"player{i}", plan, agent, make, anywhere=True))
+            playing = deque(
+                players[i % len(players)].play.remote(each) for i, each in enumerate(blocks[: AHEAD * actors])
+            )
+            for i in range(len(blocks)):
+                episodes: list[RecordedEpisode] = ray.get(playing.popleft())
+                if i + AHEAD * actors < len(blocks):
+                    following = i + AHEAD * actors
+                    playing.append(players[following % len(players)].play.remote(blocks[following]))
+                yield episodes
+        finally:
+            for player in players:
+                ray.stop(player)
+            release_ray()
+
+    return write_blocks(plan, agent, folder, together if actors > 1 else alone, watch)

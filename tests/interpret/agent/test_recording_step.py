@@ -1,0 +1,128 @@
+"""The chain's first step: enough episodes of both kinds, checked, continued after a stop; faults are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.data import recordings
+from rlhf_ray.data.recordings import Recording, RecordingWriter
+from rlhf_ray.envs import make_batch
+from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.interpret.agent.agent import NetworkAgent
+from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.own import FunctionAgent
+from rlhf_ray.interpret.agent.recorded import load_episodes
+from rlhf_ray.interpret.agent.steps import recording
+from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+
+RUN, POLE = "rlhf_ray/MiniRun-v0", "CartPole-v1"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Callable[..., Work]:
+    def make(environment: str, memory: Any, effort: float) -> Work:
+        batch = make_batch(environment, 1)
+        torch.manual_seed(0)
+        spaces = batch.observation_space, batch.action_space
+        shape = PolicyShape(network="small" if environment == RUN else "mlp", memory=memory)
+        agent = NetworkAgent(ActorCriticNetwork(*spaces, shape), *spaces)
+        (tmp_path / "out").mkdir()
+        return Work(
+            agent,
+            environment,
+            lambda n: make_batch(environment, n),
+            {},
+            tmp_path / "out",
+            tmp_path / "begun",
+            effort=effort,
+        )
+
+    return make
+
+
+def test_it_records_and_says_what(work: Callable[..., Work]) -> None:
+    section = recording.run(given := work(RUN, "gru", 0.02))
+    episodes = load_episodes(given.out, agent=given.agent)
+    assert [check.passed for check in section.checks] == [True, True]
+    assert (int(episodes.lengths.sum()), len(episodes)) == (
+        sum(section.values[name]["steps"] for name in ("greedy", "epsilon")),
+        sum(section.values["splits"].values()),
+    )
+    assert len(episodes) >= recording.FEWEST
+    assert sum(section.values["greedy"]["causes"].values()) == round(0.4 * len(episodes))
+    assert len(episodes.env_states) == len(episodes)
+    assert [picture.name for picture in section.pictures] == ["frames"]
+    for name in ("train", "validation", "test"):
+        assert len(load_episodes(given.out, split=name)) == section.values["splits"][name]  # type: ignore[arg-type]
+
+
+def test_a_stopped_step_goes_on_to_the_same_bytes(work: Callable[..., Work], monkeypatch: pytest.MonkeyPatch) -> None:
+    given = work(POLE, "none", 0.02)
+    monkeypatch.setattr(recordings, "CHUNK_STEPS", 100)
+    recording.run(given)
+    assert load_episodes(given.out).activations  # without memory, a layer to look into
+    episodes = load_episodes(given.out)
+    whole = {each.name: each.read_bytes() for each in given.out.iterdir()}
+    again = replace(given, out=given.out.with_name("again"), unfinished=given.unfinished.with_name("again_begun"))
+    again.out.mkdir()
+    add, added = RecordingWriter.add, []
+
+    def stopped(self: RecordingWriter, episode: Any) -> None:
+        added.append(episode)
+        if len(added) == 30:
+            raise KeyboardInterrupt
+        add(self, episode)
+
+    monkeypatch.setattr(RecordingWriter, "add", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        recording.run(again)
+    kept = len(Recording(again.unfinished).lengths)
+    recording.run(again)
+    assert 0 < kept == len(episodes) + 30 - len(added)
+    assert {each.name: each.read_bytes() for each in again.out.iterdir()} == whole
+
+
+class Jittered:
+    """CartPole whose resets draw anew: no level is the same twice."""
+
+    def __init__(self, batch: EnvBatch):
+        self.batch, self.resets = batch, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.batch, name)
+
+    def reset(self, levels: Any) -> Any:
+        self.resets += 1
+        return self.batch.reset([level // 2 + self.resets for level in levels])
+
+
+def test_an_environment_that_does_not_repeat_itself_is_told(work: Callable[..., Work]) -> None:
+    given = work(POLE, "gru", 0.01)
+    section = recording.run(replace(given, make_batch=lambda n: Jittered(make_batch(POLE, n))))  # type: ignore[arg-type,return-value]
+    repeats, remembers = section.checks
+    assert repeats.passed is False
+    assert "the environment is not deterministic" in repeats.says
+    assert remembers.passed
+
+
+def test_an_agent_of_functions_is_recorded(work: Callable[..., Work]) -> None:
+    given = work(POLE, "gru", 0.01)
+    planted = FunctionAgent(
+        lambda seen, memory: (torch.stack([-seen[:, 2], seen[:, 2]], 1), seen[:, 0]),
+        given.agent.observation_space,
+        given.agent.action_space,
+    )
+    section = recording.run(replace(given, agent=planted))
+    episodes = load_episodes(given.out, agent=planted)
+    greedy = section.values["greedy"]
+    assert greedy["return"] > 25
+    assert np.isfinite(greedy["interval"]).all()
+    assert episodes.memory.shape[-1] == 0
+    assert not episodes.activations

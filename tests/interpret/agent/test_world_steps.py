@@ -1,0 +1,68 @@
+"""The chain's steps of the world model, on a recording of a small agent."""
+
+import json
+
+import numpy as np
+import torch
+
+from rlhf_ray.envs import make_batch
+from rlhf_ray.interpret.agent.agent import NetworkAgent
+from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.recorded import record_inside
+from rlhf_ray.interpret.agent.steps import quality, world_model
+from rlhf_ray.interpret.agent.world_model.model import WorldShape, load_world
+from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+
+torch.set_num_threads(1)
+MINIRUN = "rlhf_ray/MiniRun-v0"
+
+
+def test_the_steps_train_and_measure_a_world_model(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(world_model, "FEWEST", 3)
+    monkeypatch.setattr(
+        WorldShape, "for_space", lambda space: WorldShape(memory=4, groups=1, classes=4, channels=8, shared=8)
+    )
+    batch = make_batch(MINIRUN, 8)
+    shape = PolicyShape("small", features=8, memory="gru", memory_units=4)
+    agent = NetworkAgent(
+        ActorCriticNetwork(batch.observation_space, batch.action_space, shape),
+        batch.observation_space,
+        batch.action_space,
+    )
+    record_inside(agent, batch, range(24), tmp_path / "recording", max_steps=12)
+    told: list[str] = []
+
+    def work(name: str) -> Work:
+        (tmp_path / name).mkdir()
+        folders = {other: tmp_path / other for other in ("recording", "world_model")}
+        unfinished = tmp_path / f".{name}"
+        return Work(
+            agent,
+            MINIRUN,
+            lambda n: make_batch(MINIRUN, n),
+            folders,
+            tmp_path / name,
+            unfinished,
+            0,
+            0.001,
+            told=told.append,
+        )
+
+    training = work("world_model")
+    assert world_model.unsuitable(training) is None
+    made = world_model.run(training)
+    world = load_world(tmp_path / "world_model", agent=agent, recording=tmp_path / "recording")
+    assert made.values["world"] == world.digest
+    assert world.about["environment"] == MINIRUN
+    assert told
+
+    measuring = work("quality")
+    section = quality.run(measuring)
+    kept = json.loads((tmp_path / "quality" / "quality.json").read_text())
+    assert kept["valid_horizon"] == section.values["valid_horizon"]
+    assert kept["held_out"]
+    assert len(kept["errors"]["model"]["mean"]) == kept["steps"] + 1
+    assert [picture.name for picture in section.pictures] == ["horizon", "strips"]
+    assert all(picture.image.startswith(b"\x89PNG") for picture in section.pictures)
+    assert {check.name for check in section.checks if check.passed is not None}
+    assert np.isfinite(kept["errors"]["copy_last"]["mean"][1])
