@@ -72,7 +72,7 @@ def pieces_of(episodes: Episodes, count: int, steps: int, rng: np.random.Generat
 
 
 @dataclass(frozen=True)
-class Effects:
+class StepEffects:
     """What the agent's value and action depend on at each step of the samples.
 
     Attributes:
@@ -86,7 +86,7 @@ class Effects:
     paths: Mapping[str, FloatArray]
 
 
-def effects_of(agent: Agent, episodes: Episodes, pieces: Pieces, basis: Basis, site: str) -> Effects:
+def effects_of(agent: Agent, episodes: Episodes, pieces: Pieces, basis: Basis, site: str) -> StepEffects:
     """Compute the gradients of value and likeliest action at each step of the samples, the first ones' maps too."""
     n, steps = len(pieces.rows), pieces.steps
     names = _quantities(agent)
@@ -135,7 +135,7 @@ def effects_of(agent: Agent, episodes: Episodes, pieces: Pieces, basis: Basis, s
             within = at[here] < mapped
             maps[name][at[here][within], when[here][within]] = by_pixel.reshape(len(by_pixel), *shape)[within]
     saliency = {name: PanelSaliency(np.arange(mapped), of) for name, of in maps.items()}
-    return Effects(gradients, saliency, paths if agent.memory_size else {})
+    return StepEffects(gradients, saliency, paths if agent.memory_size else {})
 
 
 def _quantities(agent: Agent) -> list[str]:
