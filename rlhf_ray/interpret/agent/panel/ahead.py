@@ -8,12 +8,12 @@ from rlhf_ray.interpret.agent.attribution.paths import WAYS
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
 from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.panel.data import PanelSaliency
-from rlhf_ray.interpret.agent.panel.samples import Effects, Pieces
+from rlhf_ray.interpret.agent.panel.samples import Pieces, StepEffects
 
 WAY_NAMES = tuple(WAYS.values())
 
 
-def effects_ahead(samples: GradientSamples, pieces: Pieces, basis: Basis) -> Effects:
+def effects_ahead(samples: GradientSamples, pieces: Pieces, basis: Basis) -> StepEffects:
     """Return the attribution's gradients at those steps of the panel's samples that it asked about.
 
     Each panel sample takes the first attribution sample that starts in it. Steps beyond the world model's valid horizon stay empty.
@@ -50,7 +50,7 @@ def effects_ahead(samples: GradientSamples, pieces: Pieces, basis: Basis) -> Eff
         gradients[name], saliency[name] = by_score, PanelSaliency(rows, maps)
         if not np.isnan(ways).all():
             paths[name] = ways
-    return Effects(gradients, saliency, paths)
+    return StepEffects(gradients, saliency, paths)
 
 
 def _title(quantity: str, basis: Basis) -> str:

@@ -15,7 +15,7 @@ from rlhf_ray.interpret.agent.embeddings import tsne
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import end_of
-from rlhf_ray.interpret.agent.panel.samples import SOURCES, Effects, Pieces, actions_of, effects_of
+from rlhf_ray.interpret.agent.panel.samples import SOURCES, Pieces, StepEffects, actions_of, effects_of
 from rlhf_ray.interpret.agent.replay import values_at
 
 BASE = 1200
@@ -42,7 +42,7 @@ class PanelExtras:
 
     pairs: Sequence[PanelPair] = ()
     labels: Mapping[str, tuple[IntArray, Sequence[str]]] = field(default_factory=dict)
-    ahead: Effects | None = None
+    ahead: StepEffects | None = None
     way_names: Sequence[str] = ()
     horizon: int | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def collect(
     effects = effects_of(agent, episodes, pieces, basis, site)
     actions, names = actions_of(agent, episodes.actions, action_names)
     discrete = actions.ndim == 2
-    ahead = extras.ahead or Effects({}, {}, {})
+    ahead = extras.ahead or StepEffects({}, {}, {})
     some = np.sort(rng.permutation(int(episodes.lengths.sum()))[:BASE])
     labels = {**_concepts(episodes), **extras.labels}
     return PanelData(

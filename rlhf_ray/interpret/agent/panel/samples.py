@@ -21,7 +21,7 @@ from rlhf_ray.policies.env_actions import to_policy_actions
 BATCH = 256
 """Steps whose gradients are computed at a time."""
 
-MAP_BYTES = 24 << 20
+MAP_BYTES = 8 << 20
 """Bytes of all saliency maps together, one for each pixel: as many samples have maps as fit."""
 
 LIKELIEST = "the likeliest action"
@@ -72,7 +72,7 @@ def pieces_of(episodes: Episodes, count: int, steps: int, rng: np.random.Generat
 
 
 @dataclass(frozen=True)
-class Effects:
+class StepEffects:
     """What the agent's value and action depend on at each step of the samples.
 
     Attributes:
@@ -86,7 +86,7 @@ class Effects:
     paths: Mapping[str, FloatArray]
 
 
-def effects_of(agent: Agent, episodes: Episodes, pieces: Pieces, basis: Basis, site: str) -> Effects:
+def effects_of(agent: Agent, episodes: Episodes, pieces: Pieces, basis: Basis, site: str) -> StepEffects:
     """Compute the gradients of value and likeliest action at each step of the samples, the first ones' maps too."""
     n, steps = len(pieces.rows), pieces.steps
     names = _quantities(agent)
@@ -135,7 +135,7 @@ def effects_of(agent: Agent, episodes: Episodes, pieces: Pieces, basis: Basis, s
             within = at[here] < mapped
             maps[name][at[here][within], when[here][within]] = by_pixel.reshape(len(by_pixel), *shape)[within]
     saliency = {name: PanelSaliency(np.arange(mapped), of) for name, of in maps.items()}
-    return Effects(gradients, saliency, paths if agent.memory_size else {})
+    return StepEffects(gradients, saliency, paths if agent.memory_size else {})
 
 
 def _quantities(agent: Agent) -> list[str]:

@@ -20,7 +20,7 @@ from rlhf_ray.interpret.agent.panel.sheets import write_sheets
 STATIC = Path(__file__).parent / "static"
 COLOURS = Path(__file__).parents[3] / "pages" / "page.css"
 
-FRAMES_BUDGET = 24 << 20
+FRAMES_BUDGET = 20 << 20
 """Bytes for the samples' frames, together; their quality adapts."""
 
 PAIRS_BUDGET = 4 << 20

@@ -22,7 +22,7 @@ from rlhf_ray.interpret.agent.panel.ahead import WAY_NAMES, effects_ahead
 from rlhf_ray.interpret.agent.panel.collect import PanelExtras, collect
 from rlhf_ray.interpret.agent.panel.data import PanelPair
 from rlhf_ray.interpret.agent.panel.pairs import edit_pairs, intervention_pairs, simulated_pairs
-from rlhf_ray.interpret.agent.panel.samples import Effects, Pieces, pieces_of
+from rlhf_ray.interpret.agent.panel.samples import Pieces, StepEffects, pieces_of
 from rlhf_ray.interpret.agent.replay import site_of, values_at
 from rlhf_ray.interpret.section import Section, Table
 
@@ -95,7 +95,7 @@ def _basis(work: Work, episodes: Episodes, site: str) -> Basis:
     return bases.fit("ica", inside, COMPONENTS, seed=work.seed)
 
 
-def _ahead(work: Work, pieces: Pieces, basis: Basis, site: str) -> tuple[Effects | None, str]:
+def _ahead(work: Work, pieces: Pieces, basis: Basis, site: str) -> tuple[StepEffects | None, str]:
     """What quantities some steps on depend on, from the step "attribution", and its estimator."""
     folder = work.folders.get("attribution")
     if folder is None or site != MEMORY:
