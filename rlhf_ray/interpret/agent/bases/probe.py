@@ -46,7 +46,9 @@ def direction(values: FloatArray, labels: Array) -> FloatArray:
     if yes_no(labels):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # of classes that can be separated exactly
-            model = LogisticRegression(C=STRENGTH, max_iter=100, tol=1e-3, solver="newton-cholesky").fit(standard, wanted == 1)
+            model = LogisticRegression(C=STRENGTH, max_iter=100, tol=1e-3, solver="newton-cholesky").fit(
+                standard, wanted == 1
+            )
         weights[varies] = model.coef_[0] / spread[varies]
     else:
         weights[varies] = Ridge(alpha=0.1 * len(standard) ** 0.5).fit(standard, wanted).coef_ / spread[varies]
