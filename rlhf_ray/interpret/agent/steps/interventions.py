@@ -265,15 +265,15 @@ def _statements(results: Sequence[_Result], site: str) -> list[Statement]:
         if strongest.found.changes:
             text = (
                 f"The agent needs {what} in its {site}: {did} changes the true return from {change.before:.2f} to "
-                f"{change.after:.2f} ({change.difference.text()}); {COUNT} random directions of equal variance change it by at "
+                f"{change.after:.2f} ({change.difference.text()}); {COUNT} random directions orthogonal to it change it by at "
                 f"most {random:.2f}.{_cause(strongest)}"
             )
             found.append(Statement("uses", text, abs(change.difference.mean)))
         elif all(each.verdict == "decodable only" for each in own):
             text = (
                 f"{what} can be read off the {site} (AUC {strongest.candidate.auc:.2f}) but is not needed, as far as was tested: "
-                f"decodable only. Without it the true return changes by {change.difference.text()}; random directions of equal "
-                f"variance change it by up to {random:.2f}."
+                f"decodable only. Without it the true return changes by {change.difference.text()}; random directions orthogonal "
+                f"to it change it by up to {random:.2f}."
             )
             found.append(Statement("holds", text, strongest.candidate.auc or 0.0))
     return found
@@ -318,7 +318,8 @@ def _table(results: Sequence[_Result]) -> Table:
     ]  # fmt: skip
     caption = (
         f"Interventions at every step in the environment, on {results[0].found.effect.episodes} held-out levels, each against the "
-        f"same levels without. Random: the largest change by {COUNT} random directions of equal variance. First order: change of "
+        f"same levels without. Random: the largest change by {COUNT} random directions orthogonal to the component, of equal "
+        "variance where there are any, else of less. First order: change of "
         "the log-odds of the action (Box: of the means) by one standard deviation."
     )
     return Table(heads, rows, caption)
