@@ -21,7 +21,7 @@ TITLE = "World model"
 AFTER: tuple[str, ...] = ("recording",)
 
 BATCHES = 3000
-"""Gradient steps at effort 1; on images of 16x16 pixels, about 60 ms each on one CPU thread."""
+"""Gradient steps at effort 1; on images of 16x16 pixels, about 110 ms of CPU time each on a busy machine."""
 FEWEST = 300
 
 
