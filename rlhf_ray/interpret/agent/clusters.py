@@ -108,7 +108,8 @@ def _labels(points: FloatArray, kind: Kind, count: int, seed: int) -> IntArray:
     elif kind == "ward":
         found = AgglomerativeClustering(min(count, len(points))).fit_predict(points)
     else:
-        found = KMeans(min(count, len(points)), n_init=4, random_state=seed).fit_predict(points)
+        distinct = len(np.unique(points.round(9), axis=0))
+        found = KMeans(min(count, distinct), n_init=4, random_state=seed).fit_predict(points)
     return by_size(found)
 
 
