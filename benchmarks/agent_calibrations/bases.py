@@ -40,7 +40,7 @@ def _minirun(seed: int) -> list[Row]:
     assert frames is not None, "MiniRun has frames"
     assert untrained is not None, "a network can be made anew"
 
-    def read(names: Sequence[str], chosen: Array) -> list[concepts.Decoded]:
+    def read(names: Sequence[str], chosen: Array) -> list[concepts.DecodedConcept]:
         labels = {name: found.at(library[name])[chosen] for name in names}
         controls = {"one frame": frames[chosen], "untrained": untrained[chosen]}
         return concepts.decode(found.values[chosen], labels, found.levels[chosen], controls, seed)

@@ -75,7 +75,7 @@ def _events(episodes: Episodes, action_names: Sequence[str], within: int) -> dic
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedConcept:
     """How well a concept can be read off, on levels that nothing was fitted to: AUC of yes or no, R² of numbers.
 
     Attributes:
@@ -115,7 +115,7 @@ def decode(
     controls: Mapping[str, FloatArray] = {},
     seed: int = 0,
     folds: int = FOLDS,
-) -> list[Decoded]:
+) -> list[DecodedConcept]:
     """Read concepts off ``values`` by cross-validation over groups. Concepts that don't vary in enough of them are left out.
 
     Args:
@@ -156,7 +156,7 @@ def decode(
             continue
         means = {key: float(np.mean(each)) if each else float("nan") for key, each in read.items()}
         found.append(
-            Decoded(
+            DecodedConcept(
                 name,
                 "auc" if labelled.yes_no(labels) else "r2",
                 int(known.sum()),

@@ -29,7 +29,7 @@ STRONG = 0.2
 
 
 @dataclass(frozen=True)
-class Pairs:
+class LaggedPairs:
     """Steps of one behaviour and what came after them.
 
     Attributes:
@@ -43,7 +43,7 @@ class Pairs:
     episodes: IntArray
 
 
-def pairs(scores: FloatArray, real: BoolArray, labels: IntArray, lag: int = 1) -> dict[int, Pairs]:
+def pairs(scores: FloatArray, real: BoolArray, labels: IntArray, lag: int = 1) -> dict[int, LaggedPairs]:
     """Return the pairs of each behaviour: from its own steps, and no others.
 
     Args:
@@ -56,7 +56,7 @@ def pairs(scores: FloatArray, real: BoolArray, labels: IntArray, lag: int = 1) -
     found = {}
     for name in np.unique(labels[:, : real.shape[1] - lag][kept]):
         rows, steps = np.nonzero(kept & (labels[:, : real.shape[1] - lag] == name))
-        found[int(name)] = Pairs(scores[rows, steps], scores[rows, steps + lag], rows)
+        found[int(name)] = LaggedPairs(scores[rows, steps], scores[rows, steps + lag], rows)
     return found
 
 
@@ -79,7 +79,7 @@ class Lagged:
     significant: BoolArray
 
 
-def lagged(found: Pairs, permutations: int = PERMUTATIONS, seed: int = 0) -> Lagged:
+def lagged(found: LaggedPairs, permutations: int = PERMUTATIONS, seed: int = 0) -> Lagged:
     """Correlate and regress scores on those before.
 
     The null shifts the later scores in time, around the end, so that each series keeps its own slow changes. Its spread gives the
@@ -173,7 +173,7 @@ def _jacobians(basis: Basis, after: Tensor, gradient: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Agreement:
+class GradientAgreement:
     """Whether two matrices say the same.
 
     Attributes:
@@ -191,7 +191,7 @@ class Agreement:
 
 def agreement(
     first: FloatArray, second: FloatArray, strong: float = STRONG, permutations: int = PERMUTATIONS, seed: int = 0
-) -> Agreement:
+) -> GradientAgreement:
     """Compare two matrices ``[k, k]`` in sign and magnitude."""
     chosen = np.abs(first) > strong
     signs = float((np.sign(first) == np.sign(second))[chosen].mean()) if chosen.any() else None
@@ -200,7 +200,7 @@ def agreement(
     orders = [rng.permutation(len(first)) for _ in range(permutations)]
     null = [_correlation(first, second[np.ix_(order, order)]) for order in orders]
     p = (1 + sum(abs(each) >= abs(r) for each in null)) / (1 + permutations)
-    return Agreement(signs, int(chosen.sum()), r, p)
+    return GradientAgreement(signs, int(chosen.sum()), r, p)
 
 
 def _correlation(first: FloatArray, second: FloatArray) -> float:
@@ -224,7 +224,7 @@ class Dynamics:
     behaviour: int
     observed: Lagged
     jacobians: dict[str, FloatArray] = field(default_factory=dict)
-    agreements: dict[str, Agreement] = field(default_factory=dict)
+    agreements: dict[str, GradientAgreement] = field(default_factory=dict)
 
 
 def dynamics(

@@ -20,7 +20,7 @@ MOST = 1500
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Likeness:
     """How alike two sets of states are.
 
     Attributes:
@@ -46,8 +46,8 @@ class Overlap:
         rows: states of each side.
     """
 
-    generated: Comparison
-    control: Comparison
+    generated: Likeness
+    control: Likeness
     rows: int
 
 
@@ -87,11 +87,11 @@ def overlap(
     return Overlap(_compare(one, made, seed), _compare(one, other, seed), count)
 
 
-def _compare(first: tuple[FloatArray, IntArray], second: tuple[FloatArray, IntArray], seed: int) -> Comparison:
+def _compare(first: tuple[FloatArray, IntArray], second: tuple[FloatArray, IntArray], seed: int) -> Likeness:
     count = len(first[0])
     points = principal(np.concatenate([first[0], second[0]]), 0.99)
     if not points.shape[1]:
-        return Comparison(0.5, None, 0.5, 1.0)
+        return Likeness(0.5, None, 0.5, 1.0)
     points = points / points.std(0)
     one, two = points[:count], points[count:]
     area, interval = _classified(points, np.repeat([0, 1], count), (first[1], second[1]), seed)
@@ -101,7 +101,7 @@ def _compare(first: tuple[FloatArray, IntArray], second: tuple[FloatArray, IntAr
     among = NearestNeighbors(n_neighbors=min(NEIGHBOURS + 1, count)).fit(one)
     radii = among.kneighbors(one)[0][:, -1]
     nearest = NearestNeighbors(n_neighbors=1).fit(two).kneighbors(one)[0][:, 0]
-    return Comparison(area, interval, float((others < count).mean()), float((nearest <= radii).mean()))
+    return Likeness(area, interval, float((others < count).mean()), float((nearest <= radii).mean()))
 
 
 def _classified(

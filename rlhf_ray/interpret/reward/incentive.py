@@ -37,7 +37,7 @@ Finding = Literal["same", "level", "ranking", "nothing to gain"]
 
 
 @dataclass(frozen=True)
-class World:
+class TrialWorld:
     """An environment of the test: its name for ``make_env``, and options of its constructor."""
 
     name: str
@@ -64,7 +64,7 @@ class Incentive:
         finding: same, level, ranking, or nothing to gain.
     """
 
-    world: World
+    world: TrialWorld
     solver: str
     best: float
     learned: float
@@ -87,7 +87,7 @@ class Incentive:
 
 
 def incentives(
-    reward: RewardFunction, worlds: Sequence[World], *, gamma: float = 0.99, seed: int = 0, effort: float = 1.0
+    reward: RewardFunction, worlds: Sequence[TrialWorld], *, gamma: float = 0.99, seed: int = 0, effort: float = 1.0
 ) -> list[Incentive]:
     """Run the test in each of ``worlds``: by value iteration where the environment offers ``mdp_tables``, else by a short PPO.
 
@@ -97,7 +97,7 @@ def incentives(
     return [_incentive(reward, world, gamma, seed, effort) for world in worlds]
 
 
-def _incentive(reward: RewardFunction, world: World, gamma: float, seed: int, effort: float) -> Incentive:
+def _incentive(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, effort: float) -> Incentive:
     env = make_env(world.name, **world.options)
     for what, space, wanted in (
         ("observations", env.observation_space, reward.observation_space),
@@ -118,7 +118,7 @@ def _incentive(reward: RewardFunction, world: World, gamma: float, seed: int, ef
     return _by_ppo(reward, world, gamma, seed, effort)
 
 
-def in_tables(learned: FloatArray, tables: Tables, world: World) -> Incentive:
+def in_tables(learned: FloatArray, tables: Tables, world: TrialWorld) -> Incentive:
     """Run the test by value iteration.
 
     Args:
@@ -166,7 +166,7 @@ def _fitted(learned: FloatArray, true: FloatArray, weights: FloatArray) -> tuple
     return factor, means[0] - factor * means[1]
 
 
-def _by_ppo(reward: RewardFunction, world: World, gamma: float, seed: int, effort: float) -> Incentive:
+def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, effort: float) -> Incentive:
     options: dict[str, Any] = {"options": world.options, "seed": seed}
     steps, episodes = max(4096, int(STEPS * effort)), max(16, int(EPISODES * effort))
 
@@ -195,7 +195,9 @@ def _by_ppo(reward: RewardFunction, world: World, gamma: float, seed: int, effor
     )
 
 
-def _level_on_rollouts(reward: RewardFunction, world: World, seed: int, steps: int = 2000) -> tuple[float, float, bool]:
+def _level_on_rollouts(
+    reward: RewardFunction, world: TrialWorld, seed: int, steps: int = 2000
+) -> tuple[float, float, bool]:
     """Fit ``learned = factor * true + level`` on random actions; also return whether an episode terminated."""
     env = make_env(world.name, **world.options)
     env.action_space.seed(seed)
@@ -227,11 +229,11 @@ def _finding(best: float, taught: float, mended: float, chance: float, good: flo
     return "level" if _share(mended, best, chance) >= good else "ranking"
 
 
-def shifted(environment: str) -> list[World]:
+def shifted(environment: str) -> list[TrialWorld]:
     """Return the original environment and those that shift it: grid worlds with other goals; others alone."""
-    worlds = [World(environment)]
+    worlds = [TrialWorld(environment)]
     if environment in GRIDS:
-        worlds += [World(name) for name in GRIDS if name != environment]
+        worlds += [TrialWorld(name) for name in GRIDS if name != environment]
     return worlds
 
 

@@ -10,7 +10,7 @@ import torch
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward import short_ppo
-from rlhf_ray.interpret.reward.incentive import World, in_tables, incentives
+from rlhf_ray.interpret.reward.incentive import TrialWorld, in_tables, incentives
 from rlhf_ray.interpret.reward.sections import incentive as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.tabular import tables_of
@@ -18,7 +18,7 @@ from rlhf_ray.reward.functions import CallableReward, TableReward
 
 
 def of_gridworld(name: str = "FixedGoal", size: int = 4):
-    world = World(f"rlhf_ray/{name}-v0", {"size": size})
+    world = TrialWorld(f"rlhf_ray/{name}-v0", {"size": size})
     return world, tables_of(make_env(world.name, **world.options), 0.99)
 
 
@@ -37,7 +37,7 @@ def test_a_planted_level_shift_is_told_from_a_planted_ranking() -> None:
     assert in_tables(tables.reward + 0.5, tables, world).level == pytest.approx(0.5)
     # Without ends, the same shift changes nothing.
     maze = tables_of(make_env("rlhf_ray/EmptyMaze4-v0"), 0.99)
-    harmless = in_tables(maze.reward + 0.5, maze, World("rlhf_ray/EmptyMaze4-v0"))
+    harmless = in_tables(maze.reward + 0.5, maze, TrialWorld("rlhf_ray/EmptyMaze4-v0"))
     assert (harmless.finding, harmless.level_matters) == ("same", False)
     assert harmless.level == pytest.approx(0.5)
 
@@ -47,12 +47,12 @@ def test_a_reward_is_tried_in_shifted_worlds() -> None:
     disappearance = CallableReward(
         lambda o, a, s, d: 1.0 - (s == 3).sum(1), env.observation_space, env.action_space, "no goal is seen"
     )
-    worlds = [World(f"rlhf_ray/{name}-v0", {"size": 3}) for name in ("CoinFlip", "TwoGoals", "NoGoal")]
+    worlds = [TrialWorld(f"rlhf_ray/{name}-v0", {"size": 3}) for name in ("CoinFlip", "TwoGoals", "NoGoal")]
     found = {of.world.name: of.finding for of in incentives(disappearance, worlds)}
     assert found["rlhf_ray/CoinFlip-v0"] == "same"
     assert found["rlhf_ray/NoGoal-v0"] == "nothing to gain"
     with pytest.raises(SettingError, match="observations"):
-        incentives(disappearance, [World("CartPole-v1")])
+        incentives(disappearance, [TrialWorld("CartPole-v1")])
 
 
 def test_the_section_reports_and_skips() -> None:
@@ -81,6 +81,6 @@ def test_ppo_tells_a_level_shift_in_cartpole() -> None:
     torch.set_num_threads(1)
     env = gym.make("CartPole-v1")
     shifted = CallableReward(lambda o, a, s, d: np.full(len(d), -1.0), env.observation_space, env.action_space)
-    found = incentives(shifted, [World("CartPole-v1")])[0]
+    found = incentives(shifted, [TrialWorld("CartPole-v1")])[0]
     assert found.finding == "level"
     assert found.level == pytest.approx(-2)

@@ -9,7 +9,7 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent import concepts, samples
 from rlhf_ray.interpret.agent.at_hand import action_names, bars, nothing_inside, recorded, site_name
 from rlhf_ray.interpret.agent.chain import Work
-from rlhf_ray.interpret.agent.concepts import Decoded
+from rlhf_ray.interpret.agent.concepts import DecodedConcept
 from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
 
 NAME = "concepts"
@@ -51,7 +51,7 @@ def run(work: Work) -> Section:
     )
 
 
-def _statements(decoded: list[Decoded], site: str) -> list[Statement]:
+def _statements(decoded: list[DecodedConcept], site: str) -> list[Statement]:
     """Say what the agent holds that one frame does not show. That it is needed takes an intervention."""
     held = [each for each in decoded if FRAME in each.controls and each.score - each.controls[FRAME] >= GAIN]
     held = [each for each in held if each.interval is None or each.interval[0] > each.controls[FRAME]]
@@ -66,7 +66,7 @@ def _statements(decoded: list[Decoded], site: str) -> list[Statement]:
     return said
 
 
-def _checks(decoded: list[Decoded]) -> list[Check]:
+def _checks(decoded: list[DecodedConcept]) -> list[Check]:
     off = max(abs(max(each.shuffled, CHANCE[each.measure] - 1.0) - CHANCE[each.measure]) for each in decoded)
     least = min(each.score - max(each.single.get("ica", 0.0), each.single.get("pca", 0.0)) for each in decoded)
     return [
@@ -89,7 +89,7 @@ def _checks(decoded: list[Decoded]) -> list[Check]:
     ]
 
 
-def _tables(decoded: list[Decoded], site: str) -> list[Table]:
+def _tables(decoded: list[DecodedConcept], site: str) -> list[Table]:
     names = list(dict.fromkeys(name for each in decoded for name in each.controls))
     rows = []
     for each in decoded:
@@ -113,7 +113,7 @@ def _tables(decoded: list[Decoded], site: str) -> list[Table]:
     return [Table(columns, rows, caption), Table(("concept", "unit", "PC", "IC", "probe"), single, best)]
 
 
-def _pictures(decoded: list[Decoded]) -> list[Picture]:
+def _pictures(decoded: list[DecodedConcept]) -> list[Picture]:
     found = []
     for measure, label in (("auc", "AUC on other levels (dashed: chance)"), ("r2", "R² on other levels")):
         own = [each for each in decoded if each.measure == measure]

@@ -15,7 +15,7 @@ from rlhf_ray.interpret.agent.at_hand import recorded, world_states
 from rlhf_ray.interpret.agent.attribution.looked_at import world_of
 from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.chain import Work
-from rlhf_ray.interpret.agent.overlap import Comparison, Overlap, overlap
+from rlhf_ray.interpret.agent.overlap import Likeness, Overlap, overlap
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 from rlhf_ray.interpret.section import Check, Section, Statement, Table
 
@@ -71,7 +71,7 @@ def run(work: Work) -> Section:
     return Section(NAME, TITLE, _statements(known), _checks(known), [Table(columns, rows_of, caption)], values=values)
 
 
-def _row(name: str, each: Comparison) -> list[str]:
+def _row(name: str, each: Likeness) -> list[str]:
     interval = "" if each.interval is None else f" [{each.interval[0]:.2f}, {each.interval[1]:.2f}]"
     return [name, f"{each.auc:.2f}{interval}", f"{each.neighbours:.2f}", f"{each.coverage:.2f}"]
 
