@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.calibrations import Row
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
-from rlhf_ray.interpret.reward.incentive import World, in_tables
+from rlhf_ray.interpret.reward.incentive import TrialWorld, in_tables
 from rlhf_ray.interpret.reward.preprocess import Options, preprocess
 from rlhf_ray.interpret.reward.tabular import tables_of
 from rlhf_ray.measure import distances, sampled_distances
@@ -149,7 +149,7 @@ def _uniform_steps(mdp: TabularMDP, count: int, rng: np.random.Generator) -> Tra
 
 
 def _incentive() -> list[Row]:
-    world = World("rlhf_ray/FixedGoal-v0")
+    world = TrialWorld("rlhf_ray/FixedGoal-v0")
     tables = tables_of(make_env(world.name), GAMMA)
     assert tables is not None
     corner = np.where(np.arange(tables.mdp.states) == 3, 1.0, 0.0) + 0 * tables.reward
