@@ -148,12 +148,12 @@ def _most(whole: CausalEffect) -> tuple[str, Change]:
 
 
 def _statements(edit: str, whole: CausalEffect, at_once: dict[str, Any]) -> list[Statement]:
-    acted, value, name = at_once["action"], at_once["value"], edit.replace("_", " ")
+    acted, value, name = at_once["action"], at_once["value"], f"the edit “{edit.replace('_', ' ')}”"
     what = f"in {whole.episodes} moments"
     if acted.mean >= LARGE:
         text = (
-            f"The agent reacts to {name}: {what}, it acts differently at once in {acted.mean:.0%} "
-            f"({acted.text()}), and its value changes by {value.text()}."
+            f"The agent reacts to {name}: {what}, it acts differently at once in a share of {acted.text()}, and its value "
+            f"changes by {value.text()}."
         )
         return [Statement("uses", text, acted.mean)]
     if acted.mean <= 0.01 and value.holds_zero:
