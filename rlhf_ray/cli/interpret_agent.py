@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import os
+import signal
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import tyro
@@ -16,8 +19,12 @@ from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
 
 if TYPE_CHECKING:
+    from multiprocessing.queues import SimpleQueue
+
     from rlhf_ray.interpret.agent.agent import Agent
     from rlhf_ray.interpret.agent.report import AgentVerdict
+    from rlhf_ray.interpret.agent.runner import Say, Submit
+    from rlhf_ray.runs.progress import Counting
 
 WORKERS = 2
 """Steps that run at the same time."""
@@ -68,25 +75,93 @@ def agent_command(words: list[str]) -> None:
     torch.set_num_threads(1)
     chain = Chain(agent, environment, out, command.seed, command.effort)
     names = with_needed(command.steps or NAMES)
-    done = itertools.count(1)
-    pool = ProcessPoolExecutor(WORKERS, get_context("spawn"), torch.set_num_threads, (1,))
     try:
         with Counting("steps", len(names)) as bar:
-            sections = run_chain(
-                chain,
-                names,
-                submit=pool.submit if isinstance(agent, NetworkAgent) else None,  # functions may not travel
-                mapper=map_over_ray if in_job() else map,
-                told=lambda name, kept: bar.show(next(done), f"{name} (kept)" if kept else name),
-            )
+            shown = _Shown(bar)
+            own = not isinstance(agent, NetworkAgent)  # functions may not travel
+            with _here(shown.says) if own else _pool(shown.says) as submit:
+                mapper = map_over_ray if in_job() else map
+                sections = run_chain(chain, names, submit=submit, mapper=mapper, told=shown.finished)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; finished steps are kept, and the same command continues") from None
-    finally:
-        pool.shutdown(cancel_futures=True)
     about: dict[str, Any] = {"agent": agent.name, "digest": agent.digest, "environment": environment}
     about |= {"seed": command.seed, "effort": command.effort, "from": str(command.run)}
     page, verdict = write_agent_report(sections, out, about)
     _say(verdict, page)
+
+
+class _Shown:
+    """What the bar shows: how many steps are finished, and what the running ones are doing."""
+
+    def __init__(self, bar: Counting):
+        self._bar, self._done = bar, 0
+        self._doing: dict[str, str] = {}
+        self._over: set[str] = set()
+
+    def says(self, name: str, text: str) -> None:
+        """A step is doing something."""
+        if name not in self._over:  # words of a finished step can come late
+            self._doing[name] = text
+            self._show()
+
+    def finished(self, name: str, kept: bool) -> None:
+        """A step is finished."""
+        self._over.add(name)
+        self._doing.pop(name, None)
+        self._done += 1
+        self._show()
+
+    def _show(self) -> None:
+        self._bar.show(self._done, "; ".join(dict(self._doing).values()))
+
+
+@contextlib.contextmanager
+def _here(says: Say) -> Iterator[None]:
+    """Run steps in this process."""
+    from rlhf_ray.interpret.agent.runner import listen
+
+    listen(says)
+    try:
+        yield None
+    finally:
+        listen(lambda name, text: None)
+
+
+@contextlib.contextmanager
+def _pool(says: Say) -> Iterator[Submit]:
+    """Run steps in processes of a pool; stop them at once when the block is interrupted."""
+    spawn = get_context("spawn")
+    queue: SimpleQueue[tuple[str, str] | None] = spawn.SimpleQueue()
+    listener = Thread(target=_listen, args=(queue, says), daemon=True)
+    listener.start()
+    pool = ProcessPoolExecutor(WORKERS, spawn, _start_worker, (queue,))
+    try:
+        yield pool.submit
+    except BaseException:
+        for process in active_children():
+            process.terminate()  # the queue may stay locked: don't wait for the listener
+        raise
+    else:
+        queue.put(None)
+        listener.join()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _listen(queue: SimpleQueue[tuple[str, str] | None], says: Say) -> None:
+    while (said := queue.get()) is not None:
+        says(*said)
+
+
+def _start_worker(queue: SimpleQueue[tuple[str, str] | None]) -> None:
+    """Prepare a process of the pool. The command stops it: Ctrl-C reaches all processes of a terminal."""
+    import torch
+
+    from rlhf_ray.interpret.agent.runner import listen
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    listen(lambda name, text: queue.put((name, text)))
 
 
 def _subject(command: InterpretAgent) -> tuple[Agent, str, Path]:

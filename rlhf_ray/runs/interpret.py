@@ -183,8 +183,12 @@ def over_ray(subject: Subject, names: Sequence[str]) -> Iterator[Section]:
 
 
 def map_over_ray(function: Callable[..., Any], *items: Iterable[Any]) -> list[Any]:
-    """Apply a function like ``map``, each call as a Ray task; return the results in order."""
+    """Apply a function, or any other callable, like ``map``: each call as a Ray task. Returns the results in order."""
     start_ray(1)
-    task = ray.remote(function)
-    found: list[Any] = ray.get([task.remote(*each) for each in zip(*items, strict=True)])
+    shared, task = ray.put(function), ray.remote(_call)  # shipped once, not with each call
+    found: list[Any] = ray.get([task.remote(shared, *each) for each in zip(*items, strict=True)])
     return found
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)

@@ -39,6 +39,17 @@ UNFINISHED = ".unfinished"
 
 Submit = Callable[..., Future[Any]]
 """Starts a function with arguments, now or later, and returns its future."""
+Say = Callable[[str, str], None]
+"""Called with a step's name and what it is doing."""
+
+_say: Say = lambda name, text: None  # noqa: E731
+"""Where this process's steps say what they are doing."""
+
+
+def listen(say: Say) -> None:
+    """Tell ``say`` what the steps that run in this process are doing. A pool's processes call it when they start."""
+    global _say
+    _say = say
 
 
 @dataclass(frozen=True)
@@ -157,8 +168,10 @@ def run_step(chain: Chain, name: str, key: str, reads: Sequence[str], mapper: Ma
             chain.seed,
             chain.effort,
             mapper,
+            lambda text: _say(name, text),
         )
 
+    _say(name, name.replace("_", " "))
     try:
         if (reason := found.unsuitable(work(folder))) is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -169,7 +182,8 @@ def run_step(chain: Chain, name: str, key: str, reads: Sequence[str], mapper: Ma
             files.save(section, new / REPORT, key)
             about = {"format": FORMAT, "key": key, "made": made, "files": _contents(new)}
             write_text(new / MADE, json.dumps(about, indent=1) + "\n")
-        shutil.rmtree(unfinished, ignore_errors=True)
+        for old in unfinished.parent.glob(f"{name}-*"):  # also of other settings and agents
+            shutil.rmtree(old, ignore_errors=True)
         return files.as_saved(section), made
     except Exception as error:
         if debugging():
