@@ -181,7 +181,7 @@ def _say(verdict: AgentVerdict, page: Path) -> None:
     console = Console()
     heads = {
         "uses": "It uses",
-        "holds": "It holds, but does not need",
+        "holds": "It holds or sees, but is not shown to need",
         "warnings": "Warnings",
         "failed": "Failed checks",
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.interpret.agent.clusters import KINDS, Clusters, Kind, cluster, principal
+from rlhf_ray.interpret.agent.clusters import COUNTS, KINDS, Clusters, Kind, cluster, principal
 from rlhf_ray.interpret.agent.episodes import Episodes
 
 LENGTH = 5
@@ -92,6 +92,7 @@ def behaviours(
     kind: Kind = "kmeans",
     count: int | None = None,
     seed: int = 0,
+    counts: Sequence[int] = COUNTS,
 ) -> Behaviours:
     """Cluster windows of ``blocks`` into behaviours.
 
@@ -100,14 +101,15 @@ def behaviours(
         real: which steps are no padding, ``[n, T]``.
         length: steps in a window.
         kind: of the clusters.
-        count: how many; None: by silhouette.
+        count: how many; None: the one of ``counts`` with the largest silhouette.
         seed: draws.
+        counts: see ``count``.
     """
     features, rows, steps = windows(blocks, real, length)
     length = int(min(length, max(1, real.sum(1).max(initial=1))))
     rng = np.random.default_rng([seed, 0xBE])
     some = np.sort(rng.choice(len(rows), MOST, replace=False)) if len(rows) > MOST else np.arange(len(rows))
-    found = cluster(features[some], kind, count, seed)
+    found = cluster(features[some], kind, count, seed, counts)
     centers = np.stack(
         [features[some][found.labels == at].mean(0) for at in range(len(found))] or [np.zeros(features.shape[1])]
     )

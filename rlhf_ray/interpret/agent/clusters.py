@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.bases.linear import enough, spectrum
+from rlhf_ray.interpret.agent.bases.linear import enough_of, spectrum
 
 Kind = Literal["kmeans", "hdbscan", "ward"]
 KINDS: tuple[Kind, ...] = ("kmeans", "ward", "hdbscan")
@@ -98,7 +98,7 @@ def principal(values: FloatArray, share: float = 0.95) -> FloatArray:
     spread, axes = spectrum(rows)
     if not len(spread):
         return np.zeros((len(rows), 0))
-    found: FloatArray = (rows - rows.mean(0)) @ axes[: enough(rows, share)].T
+    found: FloatArray = (rows - rows.mean(0)) @ axes[: enough_of(spread, share)].T
     return found
 
 

@@ -25,6 +25,7 @@ def statements(sections: Sequence[Section], kind: Kind) -> tuple[Said, ...]:
     chosen = []
     for place, section in enumerate(sections):
         own = sorted((each for each in section.statements if each.kind == kind), key=lambda each: -each.weight)
+        own = list({each.text: each for each in own}.values())
         chosen += [(turn, place, Said(each.text, section.name, section.title)) for turn, each in enumerate(own)]
     return tuple(said for _, _, said in sorted(chosen, key=lambda each: each[:2]))
 

@@ -8,6 +8,7 @@ import torch
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret.agent.bases.linear import spectrum
 
 ROWS, SIZE = 600, 12
 
@@ -99,6 +100,14 @@ def test_mean_difference_goes_from_class_to_class():
     scores = basis.transform(values)[:, 0]
     assert scores[upper].mean() - scores[~upper].mean() == pytest.approx(1.0)
     assert basis.midpoints[0] == pytest.approx(0.5 * (scores[upper].mean() + scores[~upper].mean()))
+
+
+def test_fewer_rows_than_features_have_the_same_axes():
+    values = np.random.default_rng(0).normal(size=(6, 20)) @ np.diag(np.linspace(1.0, 3.0, 20))
+    spread, axes = spectrum(values)
+    assert axes.shape == (5, 20)
+    assert np.allclose(axes @ axes.T, np.eye(5))
+    assert np.allclose(((values - values.mean(0)) @ axes.T).std(0), spread)
 
 
 def test_enough_components_explain_the_share():

@@ -85,15 +85,24 @@ def halfway(scores: FloatArray) -> FloatArray:
 def spectrum(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return standard deviations ``[r]`` and unit directions ``[r, size]`` of the principal axes that vary, the largest first."""
     centred = np.asarray(values, np.float64) - np.mean(values, 0)
-    lengths, axes = np.linalg.eigh(centred.T @ centred / max(len(centred), 1))
+    few = len(centred) < centred.shape[1]  # then the smaller matrix, of rows, has the same spectrum
+    lengths, axes = np.linalg.eigh((centred @ centred.T if few else centred.T @ centred) / max(len(centred), 1))
     spread, axes = np.sqrt(np.maximum(lengths[::-1], 0.0)), axes.T[::-1]
     kept = spread > 1e-6 * max(float(spread.max(initial=0.0)), 1e-6)
-    return spread[kept], axes[kept]
+    spread, axes = spread[kept], axes[kept]
+    if few:
+        axes = axes @ centred
+        axes /= np.linalg.norm(axes, axis=1, keepdims=True)
+    return spread, axes
 
 
 def enough(values: FloatArray, share: float = 0.95) -> int:
     """Return the smallest number of principal components that explain at least ``share`` of the variance; at least 1."""
-    spread, _ = spectrum(values)
+    return enough_of(spectrum(values)[0], share)
+
+
+def enough_of(spread: FloatArray, share: float = 0.95) -> int:
+    """Return the same, of the standard deviations of the components."""
     if not len(spread):
         return 1
     explained = np.cumsum(spread**2) / np.sum(spread**2)

@@ -16,6 +16,8 @@ from rlhf_ray.interpret.report.said import Said, checks, statements
 from rlhf_ray.interpret.section import Section
 
 FORMAT = "rlhf_ray.agent_report/1"
+FIRST = ("story", "interventions", "counterfactuals", "attribution")
+"""Sections whose statements come first: what was changed in the environment says more than what a gradient says."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class AgentVerdict:
     @classmethod
     def of(cls, sections: Sequence[Section]) -> AgentVerdict:
         """Put the sections' statements and checks together."""
-        said = (statements(sections, "uses"), statements(sections, "holds"), statements(sections, "warning"))
+        ordered = sorted(sections, key=lambda each: FIRST.index(each.name) if each.name in FIRST else len(FIRST))
+        said = (statements(ordered, "uses"), statements(ordered, "holds"), statements(sections, "warning"))
         return cls(*said, checks(sections, False), checks(sections, None))
 
 

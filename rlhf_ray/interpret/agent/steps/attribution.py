@@ -93,7 +93,7 @@ def run(work: Work) -> Section:
     if world is not None:
         found.paths()
     found.pictures += _strips(samples, asked, rng)
-    if world is not None and horizon is not None and horizon < STEPS:
+    if world is not None and horizon is not None and 2 <= horizon < STEPS:  # the step "quality" warns of worse models
         text = (
             f"The world model can be trusted for {horizon} steps, and the samples ask {STEPS} steps on: what lies beyond is grey, "
             "and gradients through it say little."

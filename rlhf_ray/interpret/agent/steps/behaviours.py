@@ -48,10 +48,7 @@ def run(work: Work) -> Section:
         states[rows, steps] = world_states(world, work.agent, episodes, rows, steps)
         blocks["world model"] = states
     blocks["actions"] = action_inputs(episodes)
-    found = min(
-        (behaviours(blocks, episodes.real, count=count, seed=work.seed) for count in COUNTS),
-        key=lambda each: -each.clusters.silhouette,
-    )
+    found = behaviours(blocks, episodes.real, seed=work.seed, counts=COUNTS)
     np.savez(work.out / "behaviours.npz", labels=found.labels, levels=episodes.levels)
     described = _described(episodes, found, action_names(work))
     values: dict[str, Any] = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
+
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent import concepts, samples
 from rlhf_ray.interpret.agent.at_hand import action_names, bars, nothing_inside, recorded, site_name
@@ -56,14 +58,20 @@ def _statements(decoded: list[DecodedConcept], site: str) -> list[Statement]:
     held = [each for each in decoded if FRAME in each.controls and each.score - each.controls[FRAME] >= GAIN]
     held = [each for each in held if each.interval is None or each.interval[0] > each.controls[FRAME]]
     said = []
-    for each in sorted(held, key=lambda each: each.controls[FRAME] - each.score)[:SAID]:
+    for each in sorted(held, key=_margin, reverse=True)[:SAID]:  # what training put there comes first
         measure = "AUC" if each.measure == "auc" else "R²"
         beside = f"one frame {each.controls[FRAME]:.2f}, shuffled labels {each.shuffled:.2f}"
         if UNTRAINED in each.controls:
             beside += f", the untrained agent {each.controls[UNTRAINED]:.2f}"
         text = f"The agent's {site} holds “{each.concept}”, which one frame does not show: {measure} {each.score:.2f} ({beside})."
-        said.append(Statement("holds", text, each.score - each.controls[FRAME]))
+        if each.controls.get(UNTRAINED, -np.inf) >= each.score - GAIN:
+            text += " It did not have to learn that: an untrained memory holds it too."
+        said.append(Statement("holds", text, _margin(each)))
     return said
+
+
+def _margin(concept: DecodedConcept) -> float:
+    return concept.score - max(concept.controls.values())
 
 
 def _checks(decoded: list[DecodedConcept]) -> list[Check]:

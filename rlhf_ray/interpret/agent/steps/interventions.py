@@ -15,6 +15,7 @@ from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
+from rlhf_ray.interpret.agent.at_hand import nothing_inside
 from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, auc, concept_directions, concepts_at, ranked
@@ -54,7 +55,7 @@ FREE = ("ica", "pca", "nmf", "sparse")
 
 def unsuitable(work: Work) -> str | None:
     """Return why there is nothing to change; None otherwise."""
-    return None if "recording" in work.folders else "There is no recording of the agent."
+    return nothing_inside(work)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.agent import MEMORY
+from rlhf_ray.interpret.agent.at_hand import nothing_inside
 from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, episodes_of, valid_horizon, world_of
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
 from rlhf_ray.interpret.agent.bases.basis import Basis
@@ -41,8 +42,8 @@ PAIRS = 6
 
 
 def unsuitable(work: Work) -> str | None:
-    """Any recorded agent can be shown."""
-    return None if "recording" in work.folders else "There is no recording of the agent."
+    """Return why there is nothing to show; None otherwise."""
+    return nothing_inside(work)
 
 
 def run(work: Work) -> Section:

@@ -38,8 +38,9 @@ COLOURS = {"model": "#4477aa", "copy_last": "#ee6677", "mean_frame": "#999933", 
 
 
 def unsuitable(work: Work) -> str | None:
-    """Suits every world model."""
-    return None
+    """Return why there is nothing to measure; None if there is a world model."""
+    there = all(name in work.folders for name in ("recording", "world_model"))
+    return None if there else "There is no world model of the agent's environment."
 
 
 def run(work: Work) -> Section:
@@ -79,21 +80,15 @@ _STRIPS = (
 
 def _statements(quality: Quality, held_out: bool) -> tuple[Statement, ...]:
     horizon = quality.valid_horizon
-    one, sure = quality.ratio(1), quality.skill(1)
-    told = (
-        f"The world model is worth trusting for {horizon} steps of {quality.steps}; one step ahead its error is {one:.2f} of that "
-        f"of repeating the last observation, and it avoids {sure:.0%} of the mean observation's error."
-    )
-    found = [Statement("holds", told, 1.0)] if horizon else []
+    found = []
     if horizon < 2:
-        found.append(
-            Statement(
-                "warning",
-                f"The world model's valid horizon is {horizon}: what tools find inside it beyond that says nothing about the "
-                "agent. Record more episodes, or train longer.",
-                2.0,
-            )
+        trusted = "not even for one step" if horizon == 0 else "for one step only"
+        text = (
+            f"The world model can be trusted {trusted}: what tools find inside it beyond that says nothing about the agent. One "
+            f"step ahead, its error is {quality.ratio(1):.2f} of that of repeating the last observation, and it avoids "
+            f"{quality.skill(1):.0%} of the mean observation's error. Raise --effort: it records more and trains longer."
         )
+        found.append(Statement("warning", text, 2.0))
     if not held_out:
         found.append(
             Statement(
@@ -138,6 +133,9 @@ def _table(quality: Quality) -> Table:
         for name, of in (("rewards", quality.reward), ("ends", quality.end))
         if not np.isnan(of[0])
     )
+    trusted = (
+        f"The world model can be trusted for {quality.valid_horizon} of {quality.steps} steps (its valid horizon). "
+    )
     return Table(
         [
             "step",
@@ -147,7 +145,7 @@ def _table(quality: Quality) -> Table:
             "memory cosine",
         ],
         rows,
-        f"{quality.windows} windows, with 95 % intervals; most common action: {quality.majority:.2f}."
+        f"{trusted}{quality.windows} windows, with 95 % intervals; most common action: {quality.majority:.2f}."
         + (f" AUC over all steps: {auc}." if auc else ""),
     )
 

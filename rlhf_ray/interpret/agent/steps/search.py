@@ -20,7 +20,7 @@ from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.search import STEPS, SearchResult, search
 from rlhf_ray.interpret.agent.world_model.world import World
-from rlhf_ray.interpret.section import Check, Picture, Section, Statement, Table
+from rlhf_ray.interpret.section import Check, Picture, Section, Table
 from rlhf_ray.measure.intervals import mean_interval
 
 NAME = "search"
@@ -33,8 +33,6 @@ ROLLOUT = 4
 """Steps of a rollout, at most as many as can be trusted, at least 2."""
 COMPONENTS, ACTIONS = 2, 5
 """Components and actions that are searched for."""
-WANTED = 2.0
-"""Standard deviations that a search should move a quantity by."""
 SHOWN = 3
 
 
@@ -103,7 +101,7 @@ def _named(results: Sequence[SearchResult]) -> list[tuple[str, SearchResult]]:
 def _section(
     results: Sequence[SearchResult], quantities: Sequence[Quantity], rollout: int, budget: int, horizon: int | None
 ) -> Section:
-    rows, statements, pictures, values = [], [], [], {}
+    rows, pictures, values = [], [], {}
     checks = []
     for (name, found), quantity in zip(_named(results), quantities, strict=True):
         raised, chance = float(found.raised.mean()), float(found.raised_at_random.mean())
@@ -129,12 +127,6 @@ def _section(
                 "" if passed else "Rollouts left the data.",
             )
         )
-        if raised >= WANTED:
-            text = (
-                f"Realistic rollouts {verb} the {quantity.title} by {raised:.1f} standard deviations; random search with as many "
-                f"simulations by {chance:.1f}."
-            )
-            statements.append(Statement("uses", text, raised))
         frames = np.stack([found.frames_before, found.frames], 1)[np.argsort(-found.raised, kind="stable")[:SHOWN]]
         frames = frames.reshape(-1, *frames.shape[2:])
         captions = [label for _ in range(len(frames) // 2) for label in ("recorded\nstart", "found\nstart")]
@@ -149,13 +141,13 @@ def _section(
                 name, image, f"Rollouts that {verb} the {quantity.title} most, below those from the recorded starts."
             )
         )
+    trusted = ""
     if horizon is not None and horizon < rollout:
-        text = f"The world model can be trusted for {horizon} steps; the rollouts have {rollout}, and what lies beyond is grey."
-        statements.append(Statement("warning", text, 1.0))
+        trusted = f" The world model can be trusted for {horizon} of the {rollout} steps; what lies beyond is grey."
     caption = (
         f"Means over {len(results[0].before)} starts of the mean over rollouts of {rollout} steps; {budget} simulations per start "
         "for gradients and for random search. Moved: in standard deviations over real starts (95 % interval). Realism: the largest "
-        "distance to the data, in units of the 95th percentile of real rollouts."
+        f"distance to the data, in units of the 95th percentile of real rollouts.{trusted}"
     )
     heads = ["quantity", "to", "before", "after", "moved", "random search", "best real start", "realism"]
-    return Section(NAME, TITLE, statements, checks, [Table(heads, rows, caption)], pictures, values)
+    return Section(NAME, TITLE, (), checks, [Table(heads, rows, caption)], pictures, values)

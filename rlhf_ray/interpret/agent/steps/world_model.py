@@ -27,6 +27,8 @@ FEWEST = 300
 
 def unsuitable(work: Work) -> str | None:
     """Observations must be one Box, and actions Discrete or Box."""
+    if "recording" not in work.folders:
+        return "There is no recording of the agent."
     if not isinstance(work.agent.observation_space, gym.spaces.Box):
         return f"A world model needs observations that are one array, not {work.agent.observation_space}."
     if not isinstance(work.agent.action_space, gym.spaces.Discrete | gym.spaces.Box):
