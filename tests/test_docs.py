@@ -34,6 +34,9 @@ import pytest
 from rlhf_ray import cli
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data import modules
+from rlhf_ray.envs import make_batch
+from rlhf_ray.interpret.agent.agent import NetworkAgent
+from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, RewardModelSettings, save_experiment
@@ -129,6 +132,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.commit(some_comparisons(60, 10, observations=OBSERVATIONS, actions=ACTIONS), annotator="oracle")
     store.copy_to(folder / "labels")
     store.copy_to(run.preferences)
+    world = make_batch("rlhf_ray/CueRun-v0", 1)
+    network = ActorCriticNetwork(
+        world.observation_space, world.action_space, PolicyShape("small", memory="gru", memory_units=8)
+    )
+    NetworkAgent(network, world.observation_space, world.action_space).save(folder / "runs" / "cuerun")
     reward = RewardEnsemble(OBSERVATIONS, ACTIONS, RewardModelSettings())
     for place in (folder / "reward_model", folder / "reward", run.reward_model):
         reward.save(place)

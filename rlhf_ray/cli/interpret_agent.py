@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -42,6 +43,9 @@ class InterpretAgent:
     """The report's folder. Default: interpret/agent in the run folder; for any other agent, agent_report."""
     steps: tuple[str, ...] = ()
     """Run these steps only, and those that they read, for example --steps bases interventions (docs/interpret_agent.md)."""
+    against: Path | None = None
+    """Compare with another agent of the same environment (a run folder, a saved agent, module:Name): do they use the same features?
+    The page is against_NAME/comparison.html in the report's folder."""
     effort: float = 1.0
     """Amount of work: 0.2 for a quick look, 3 for a thorough one."""
     seed: int = 0
@@ -55,6 +59,9 @@ def agent_command(words: list[str]) -> None:
         raise SettingError(f"--effort is {command.effort}; it must be above 0 and at most 100.")
     if command.seed < 0:
         raise SettingError(f"--seed is {command.seed}; it must be 0 or larger.")
+    if command.against is not None:
+        _compare(command, command.against)
+        return
     import torch
 
     from rlhf_ray.data.places import in_job, run_path
@@ -68,10 +75,7 @@ def agent_command(words: list[str]) -> None:
     if unknown := [name for name in command.steps if name not in NAMES]:
         raise SettingError(f"--steps has {unknown[0]!r}; the steps are {', '.join(NAMES)}.")
     agent, environment, default_out = _subject(command)
-    out = run_path(command.out or default_out)
-    there = next(place for place in (out, *out.parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise SettingError(f"--out is {out}, but {there} is not a folder that can be written to; give another folder.")
+    out = _writable(run_path(command.out or default_out))
     torch.set_num_threads(1)
     chain = Chain(agent, environment, out, command.seed, command.effort)
     names = with_needed(command.steps or NAMES)
@@ -162,6 +166,52 @@ def _start_worker(queue: SimpleQueue[tuple[str, str] | None]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     listen(lambda name, text: queue.put((name, text)))
+
+
+def _compare(command: InterpretAgent, against: Path) -> None:
+    """Compare the agent with another one."""
+    import re
+
+    import torch
+    from rich.console import Console
+
+    from rlhf_ray.data.places import run_path
+    from rlhf_ray.envs.batches import BatchCreator
+    from rlhf_ray.interpret.agent.comparison import PARTS, Pair, compare, write_comparison
+    from rlhf_ray.runs.agents import named_agent
+    from rlhf_ray.runs.progress import Counting
+
+    if command.steps:
+        raise SettingError("--steps chooses steps of one agent's report; leave it out with --against.")
+    agent, environment, default_out = _subject(command)
+    other, _, _ = named_agent(against, environment)
+    pair = Pair(agent, other, environment, BatchCreator(environment), command.seed, command.effort)
+    name = re.sub(r"[^\w.-]+", "_", against.resolve().name if against.exists() else str(against))
+    out = _writable(run_path(command.out or default_out / f"against_{name}"))
+    torch.set_num_threads(1)
+    done = itertools.count(1)
+    try:
+        with Counting("parts", len(PARTS)) as bar:
+            sections = compare(pair, out, lambda of, kept: bar.show(next(done), f"{of} (kept)" if kept else of))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; finished parts are kept, and the same command continues") from None
+    page, found = write_comparison(pair, sections, out, {"from": str(command.run), "against": str(against)})
+    console = Console()
+    console.print("Do they use the same features?", style="bold")
+    for sentence in found.sentences:
+        console.print(f"  {sentence}", highlight=False, markup=False)
+    for section in sections:
+        for check in section.checks:
+            if check.passed is False:
+                console.print(f"  {section.title}: {check.says}", highlight=False, markup=False)
+    console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _writable(out: Path) -> Path:
+    there = next(place for place in (out, *out.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise SettingError(f"--out is {out}, but {there} is not a folder that can be written to; give another folder.")
+    return out
 
 
 def _subject(command: InterpretAgent) -> tuple[Agent, str, Path]:

@@ -18,8 +18,13 @@ from rlhf_ray.envs.registry import make_env
 class GymBatch:
     """Copies of a gymnasium environment, stepped in a loop. See `EnvBatch`.
 
-    A level is a seed of ``reset``. The environment may have ``describe()``, which returns numbers and arrays by name, and
-    ``action_names``; its info may say the ``cause`` of an episode's end. States are those of `plain_states`. There are no edits.
+    A level is a seed of ``reset``. The environment may have, unwrapped:
+
+    * ``action_names``; its info may say the ``cause`` of an episode's end.
+    * ``describe()``: numbers and arrays by name.
+    * ``masks()``: where objects are in the image, bool ``[height, width]`` by name.
+    * ``edits``: names of level edits with what each does, and ``edit(name)``, which makes one and returns the observation.
+    * ``get_state() -> bytes`` and ``set_state(bytes)``; otherwise states are those of `plain_states`.
 
     Args:
         name: as for `make_env`.
@@ -35,7 +40,7 @@ class GymBatch:
         first = self._envs[0]
         self.observation_space, self.action_space = first.observation_space, first.action_space
         self.action_names: Sequence[str] = tuple(getattr(first.unwrapped, "action_names", ()))
-        self.edits: Mapping[str, str] = {}
+        self.edits: Mapping[str, str] = dict(getattr(first.unwrapped, "edits", {}))
         self._observations: Array = np.zeros((n, *(first.observation_space.shape or ())), first.observation_space.dtype)
         self._terminated, self._truncated = np.zeros(n, bool), np.zeros(n, bool)
         self._causes = [""] * n
@@ -90,22 +95,32 @@ class GymBatch:
 
     def describe(self) -> dict[str, Array]:
         """See `EnvBatch.describe`."""
-        if not hasattr(self._envs[0].unwrapped, "describe"):
-            return {}
-        said = [env.unwrapped.describe() for env in self._envs]  # type: ignore[attr-defined]
-        return {name: np.stack([np.asarray(each[name]) for each in said]) for name in said[0]}
+        return self._said("describe")
 
     def masks(self) -> dict[str, BoolArray]:
-        """See `EnvBatch.masks`: unknown."""
-        return {}
+        """See `EnvBatch.masks`."""
+        return self._said("masks")
 
     def edit(self, name: str, rows: BoolArray | None = None) -> Array:
         """See `EnvBatch.edit`.
 
         Raises:
-            SettingError: always; these environments have no edits.
+            SettingError: the environment has no such edit.
         """
-        raise SettingError(f"{self.name} has no edit {name!r}: only environments made for it have edits of a level.")
+        if name not in self.edits:
+            offered = ", ".join(self.edits) or "none: give it edits and edit(name)"
+            raise SettingError(f"{self.name} has no edit {name!r}; it offers {offered}.")
+        going = ~(self._terminated | self._truncated)
+        for i in np.flatnonzero(going if rows is None else going & rows):
+            self._observations[i] = self._envs[i].unwrapped.edit(name)  # type: ignore[attr-defined]
+        return self._observations.copy()
+
+    def _said(self, method: str) -> dict[str, Array]:
+        """Stack what a method of each environment returns by name; nothing if they don't have it."""
+        if not hasattr(self._envs[0].unwrapped, method):
+            return {}
+        said = [getattr(env.unwrapped, method)() for env in self._envs]
+        return {name: np.stack([np.asarray(each[name]) for each in said]) for name in said[0]}
 
     def close(self) -> None:
         """See `EnvBatch.close`."""

@@ -36,10 +36,17 @@ def named_agent(source: Path, environment: str | None) -> tuple[Agent, str, RunF
     if (own or saved) and environment is None:
         raise SettingError(f"{source} is an agent without a run; name its environment with --environment.")
     if not own and not saved:
+        if not (source / "config.json").exists():
+            raise SettingError(
+                f"{source} is no agent: give a run folder, the folder of a saved agent (agent.json), or module:Name of your own."
+            )
         folder = RunFolder.open(source)
         environment = environment or folder.experiment().environment
     assert environment is not None
-    env = envs.make_env(environment)
+    try:
+        env = envs.make_env(environment)
+    except (ValueError, ImportError) as error:
+        raise SettingError(f"--environment: {error}") from error
     spaces = env.observation_space, env.action_space
     env.close()  # type: ignore[no-untyped-call]
     if folder is not None:

@@ -103,6 +103,15 @@ class Odd(gym.Env[Any, Any]):
     def describe(self) -> dict[str, Any]:
         return {"at": self.at, "odd": self.at % 2 == 1}
 
+    edits = {"further": "Counts one more."}  # noqa: RUF012
+
+    def edit(self, name: str) -> Any:
+        self.at += name == "further"
+        return np.array([self.at], np.float32)
+
+    def masks(self) -> dict[str, Any]:
+        return {"count": np.arange(4).reshape(2, 2) < self.at}
+
 
 @pytest.fixture
 def odd() -> Iterator[None]:
@@ -133,6 +142,18 @@ def test_a_state_that_is_not_plain_is_one_line_unless_the_environment_saves_itse
     step = own.step(np.array([0, 1]))
     assert step.truncated.tolist() == [True, False]  # the time limit's count is restored too
     assert own.action_names == ("stay", "count")
+
+
+def test_an_environments_own_masks_and_edits_are_used(odd: None) -> None:
+    batch = GymBatch(NAME, 3, own=True)
+    batch.reset([0, 0, 0])
+    assert batch.edit("further", np.array([True, False, True])).tolist() == [[1], [0], [1]]
+    for action in ([1, 0, 0], [1, 0, 0]):
+        batch.step(np.array(action))
+    assert batch.edit("further").tolist() == [[3], [1], [2]]  # the first has ended
+    assert batch.masks()["count"].reshape(3, 4).sum(1).tolist() == [3, 1, 2]
+    with pytest.raises(SettingError, match="has no edit 'back'; it offers further"):
+        batch.edit("back")
 
 
 def test_unknown_names_say_the_closest() -> None:

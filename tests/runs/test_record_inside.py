@@ -12,6 +12,7 @@ import torch
 from rlhf_ray import cli
 from rlhf_ray.actors.inside_player import InsidePlayer
 from rlhf_ray.data import recordings
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.gym_batch import GymBatch
 from rlhf_ray.interpret.agent.agent import NetworkAgent
@@ -110,6 +111,20 @@ def test_the_command_records_a_runs_newest_policy(trained_run: RunFolder, tmp_pa
     assert (episodes.rewards < 0).all()  # true rewards, not the learned reward model's
     policy, _ = newest_policy(trained_run)
     np.testing.assert_allclose(episodes.actions[0], policy.best(episodes.observations[0, :-1]), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("source", "environment", "said"),
+    [
+        ("agent", "CartPole-v11", "--environment: There is no environment 'CartPole-v11'. The closest"),
+        ("mine.py", POLE, r"mine.py is no agent: give a run folder, .* or module:Name of your own"),
+    ],
+)
+def test_an_agent_or_environment_that_is_not_there_is_one_line(
+    saved: str, source: str, environment: str, said: str
+) -> None:
+    with pytest.raises(SettingError, match=said):
+        named_agent(Path(saved) if source == "agent" else Path(source), environment)
 
 
 @pytest.mark.parametrize(

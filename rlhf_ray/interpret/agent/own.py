@@ -64,11 +64,12 @@ class FunctionAgent:
         if unknown := sorted({*edits, *keep} - {MEMORY}):
             raise SettingError(f"The agent {self.name!r} is made of functions and has no layer {unknown[0]!r}.")
         seen = observations.float()
-        after = memory if self._remember is None else self._remember(seen, memory)
+        after = memory if self._remember is None else self._remember(seen, memory) + _nothing(seen, memory)[:, None]
         if MEMORY in edits:
             after = edits[MEMORY](after)
         logits, value = self._decide(seen, after)
-        return AgentStep(logits, value, after)
+        nothing = _nothing(seen, after)
+        return AgentStep(logits + nothing[:, None], value + nothing, after)
 
     def fresh(self, seed: int) -> None:
         """Return None: functions have no weights to draw."""
@@ -84,6 +85,11 @@ class FunctionAgent:
         for part in (step.logits, step.value, step.memory):
             content.update(part.numpy().astype(np.float32).tobytes())
         return content.hexdigest()[:16]
+
+
+def _nothing(*inputs: Tensor) -> Tensor:
+    """Return zeros ``[n]`` that depend on ``inputs``: what a function ignores has the gradient 0, instead of none."""
+    return torch.stack([each.flatten(1)[:, :0].sum(1) for each in inputs]).sum(0)
 
 
 OWN: Registry[Any] = Registry("agent", Agent, {})

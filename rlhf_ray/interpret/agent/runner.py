@@ -188,7 +188,7 @@ def run_step(chain: Chain, name: str, key: str, reads: Sequence[str], mapper: Ma
     except Exception as error:
         if debugging():
             raise
-        check = Check("the step ran", False, says=f"It stopped with an error: {explain(error)}")
+        check = Check(f"the step {name} ran", False, says=f"It stopped with an error: {explain(error)}")
         return Section(name, found.TITLE, checks=[check]), ""
 
 

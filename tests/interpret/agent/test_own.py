@@ -56,6 +56,22 @@ def test_an_agent_of_functions_remembers_and_its_memory_can_be_edited_before_it_
     assert own_agent(f"{module}:planted", OBSERVATIONS, ACTIONS).digest == agent.digest
 
 
+def test_what_the_functions_ignore_has_the_gradient_0() -> None:
+    agent = FunctionAgent(
+        lambda seen, memory: (torch.ones(len(seen), 2), torch.full((len(seen),), torch.inf)),
+        OBSERVATIONS,
+        ACTIONS,
+        remember=lambda seen, memory: torch.ones_like(memory),
+        memory_size=3,
+    )
+    seen, memory = torch.ones(2, 2, requires_grad=True), torch.ones(2, 3, requires_grad=True)
+    step = agent.step(seen, memory)
+    for output in (step.logits, step.memory):
+        for found in torch.autograd.grad(output.sum(), (seen, memory), retain_graph=True):
+            assert found.abs().sum() == 0
+    assert step.value.isinf().all()
+
+
 @pytest.mark.parametrize(("name", "says"), [("nothing", "is int without 'name'"), ("blind", "does not act on")])
 def test_what_is_no_agent_for_the_environment_is_refused_in_one_line(module: str, name: str, says: str) -> None:
     with pytest.raises(SettingError, match=says) as refused:

@@ -24,7 +24,7 @@ def index(data: PanelData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_panel(data, tmp_path_factory.mktemp("panel"))
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")  # no two of playwright's loops in one process
 def browser() -> Iterator[Browser]:
     with chromium() as browser:
         yield browser

@@ -1,0 +1,288 @@
+"""What two agents are compared on: the same levels, and the same frames, half of them from each agent's own episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from scipy.special import softmax
+
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.envs.batch import EnvBatch
+from rlhf_ray.interpret.agent.agent import Agent, Edit
+from rlhf_ray.interpret.agent.attribution.looked_at import masks_at
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.interpret.agent.replay import replay, site_of
+from rlhf_ray.measure.intervals import MeanEstimate
+
+LEVELS, OWN = 200, 40
+"""Levels that both play, and levels that each plays for the frames."""
+LONGEST, LONGEST_SEEN = 1000, 300
+"""Steps after which an episode is cut: of levels that both play, and of episodes whose frames are kept."""
+COPIES = 64
+EPSILON = 0.1
+"""Share of random actions in the frames' episodes, so that they hold more than the agents' habits."""
+FRAMES = 1200
+"""Frames that are changed, half from each agent's episodes."""
+TWINS = 2
+"""Untrained twins of each agent."""
+NEAR = 0.1
+"""Share of a Box action's range within which two actions are the same."""
+FIRST_LEVEL = 2_000_000
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Frames that both agents look at.
+
+    Attributes:
+        episodes: played by the first agent, then by the second.
+        by: who played each episode: 0 or 1.
+        thoughts: what each agent thinks along all of them.
+        untrained: the same of each one's untrained twins; empty if it has none.
+        rows, times: episode and step of the frames that are changed, ``[n]``: half from each agent.
+        masks: where each kind of object is in these frames, ``[n, height, width]`` by name.
+    """
+
+    episodes: Episodes
+    by: IntArray
+    thoughts: tuple[Episodes, Episodes]
+    untrained: tuple[Sequence[Episodes], Sequence[Episodes]]
+    rows: IntArray
+    times: IntArray
+    masks: dict[str, BoolArray]
+
+    @property
+    def seen(self) -> Array:
+        """The frames that are changed, ``[n, …]``."""
+        seen: Array = self.episodes.observations[self.rows, self.times]
+        return seen
+
+    @property
+    def of(self) -> IntArray:
+        """The episode of every real step, ``[steps]``."""
+        return np.nonzero(self.episodes.real)[0]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two agents of one environment.
+
+    Attributes:
+        first, second: the agents. Shapes, sizes and memories may differ.
+        environment: the environment's name.
+        make_batch: makes that many copies of it.
+        seed: seeds every draw.
+        effort: amount of work relative to the normal report.
+        told: called with what a long part is doing.
+    """
+
+    first: Agent
+    second: Agent
+    environment: str
+    make_batch: Callable[[int], EnvBatch]
+    seed: int = 0
+    effort: float = 1.0
+    told: Callable[[str], None] = lambda text: None
+
+    def __post_init__(self) -> None:
+        for what in ("observation_space", "action_space"):
+            mine, its = (getattr(agent, what) for agent in self.agents)
+            if (type(mine), mine.shape, getattr(mine, "n", None)) != (type(its), its.shape, getattr(its, "n", None)):
+                kind = what.replace("_", " ")
+                raise SettingError(
+                    f"The agents have different {kind}s, {mine} and {its}; compare agents of one environment."
+                )
+
+    @property
+    def agents(self) -> tuple[Agent, Agent]:
+        """Both."""
+        return self.first, self.second
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What the report calls them."""
+        if self.first.name == self.second.name:
+            return f"{self.first.name} (first)", f"{self.second.name} (second)"
+        return self.first.name, self.second.name
+
+    @property
+    def space(self) -> gym.Space[Any]:
+        """The actions."""
+        return self.first.action_space
+
+    @cached_property
+    def action_names(self) -> Sequence[str]:
+        """What each action does; empty if unknown."""
+        batch = self.make_batch(1)
+        try:
+            return tuple(batch.action_names)
+        finally:
+            batch.close()
+
+    def count(self, normal: int, least: int) -> int:
+        """Return how many of something to use with this effort."""
+        return max(least, round(normal * self.effort))
+
+    def levels(self, part: int, count: int) -> IntArray:
+        """Return levels of a part of the comparison: no two parts share any."""
+        return FIRST_LEVEL + 100_000 * self.seed + 10_000 * part + np.arange(count)
+
+    def play(self, agent: Agent, levels: IntArray, **how: Any) -> Episodes:
+        """Play levels; see `play`."""
+        batch = self.make_batch(min(COPIES, len(levels)))
+        try:
+            return play(agent, batch, levels, seed=self.seed, **how)
+        finally:
+            batch.close()
+
+    @cached_property
+    def frames(self) -> Frames:
+        """The frames that both look at."""
+        batch = self.make_batch(1)
+        batch.reset([int(self.levels(1, 1)[0])])
+        states = bool(batch.edits) or bool(batch.masks())
+        batch.close()
+        self.told("episodes of both agents")
+        count = self.count(OWN, 8)
+        how = {"epsilon": EPSILON, "max_steps": LONGEST_SEEN, "keep_states": states}
+        own = [self.play(agent, self.levels(1 + at, count), **how) for at, agent in enumerate(self.agents)]
+        bare = [_without_memory(each) for each in own]  # what an agent had in mind is its own: it is replayed
+        episodes, by = Episodes.concatenate(bare), np.repeat([0, 1], [len(each) for each in own])
+        self.told("what both think along them")
+        thoughts = [replay(agent, episodes, sites(agent)) for agent in self.agents]
+        untrained: list[list[Episodes]] = [[], []]
+        for at, agent in enumerate(self.agents):
+            for twin in range(TWINS):
+                fresh = agent.fresh(self.seed + 1 + twin)
+                if fresh is not None:
+                    untrained[at].append(replay(fresh, episodes, sites(fresh)))
+        rng = np.random.default_rng([self.seed, 0xF0])
+        every, times = np.nonzero(episodes.real)
+        half = self.count(FRAMES, 100) // 2
+        chosen = np.sort(np.concatenate([rng.permutation(np.flatnonzero(by[every] == who))[:half] for who in (0, 1)]))
+        rows, steps = every[chosen], times[chosen]
+        masks = {}
+        if states:
+            batch = self.make_batch(min(COPIES, len(rows)))
+            masks = masks_at(batch, [bytes(episodes.env_states[i][t]) for i, t in zip(rows, steps, strict=True)])
+            batch.close()
+        return Frames(episodes, by, (thoughts[0], thoughts[1]), (untrained[0], untrained[1]), rows, steps, masks)
+
+    def decide(
+        self,
+        who: int,
+        seen: Array | None = None,
+        edits: dict[str, Edit] | None = None,
+        at: IntArray | None = None,
+        twin: int | None = None,
+    ) -> FloatArray:
+        """Return the logits of an agent, or of its untrained twin, at the frames that are changed, ``[n, outputs]``.
+
+        Args:
+            who: 0 or 1.
+            seen: other frames in their place, ``[n, …]``. The memory before stays.
+            edits: changes of what it has in mind, of all frames.
+            at: some of the frames.
+            twin: the number of an untrained twin.
+        """
+        agent, thoughts = self.agents[who], self.frames.thoughts[who]
+        if twin is not None:
+            fresh = agent.fresh(self.seed + 1 + twin)
+            assert fresh is not None
+            agent, thoughts = fresh, self.frames.untrained[who][twin]
+        frames = self.frames
+        rows, times = (frames.rows, frames.times) if at is None else (frames.rows[at], frames.times[at])
+        looked = frames.episodes.observations[rows, times] if seen is None else seen
+        memory = torch.as_tensor(thoughts.memory[rows, times])
+        with torch.no_grad():
+            if edits:
+                return agent.step(torch.as_tensor(looked), memory, edits=edits).logits.double().numpy()
+            parts = [
+                agent.step(torch.as_tensor(looked[at : at + 256]), memory[at : at + 256]).logits.double().numpy()
+                for at in range(0, len(looked), 256)
+            ]
+        return np.concatenate(parts)
+
+
+def sites(agent: Agent) -> Sequence[str]:
+    """Return the layer that is looked into, of an agent without memory; none of one that has nothing inside."""
+    if agent.memory_size or not agent.layers:
+        return ()
+    return (site_of(agent),)
+
+
+def acts(logits: FloatArray, space: gym.Space[Any]) -> FloatArray:
+    """Return what an agent does, ``[n, k]``: probabilities of Discrete actions; means of Box actions, from -1 to 1 if bounded."""
+    if isinstance(space, gym.spaces.Discrete):
+        probabilities: FloatArray = softmax(logits.astype(np.float64), axis=1)
+        return probabilities
+    means: FloatArray = logits[:, : logits.shape[1] // 2].astype(np.float64)
+    bounded = isinstance(space, gym.spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all()
+    return np.clip(means, -1.0, 1.0) if bounded else means
+
+
+def moved(before: FloatArray, after: FloatArray, space: gym.Space[Any]) -> FloatArray:
+    """Return how far `acts` moved, ``[n]``: total variation (0 to 1); of Box actions the mean share of the range -1 to 1."""
+    size = np.abs(after - before)
+    far: FloatArray = 0.5 * (size.sum(1) if isinstance(space, gym.spaces.Discrete) else size.mean(1))
+    return far
+
+
+def same_action(one: FloatArray, other: FloatArray, space: gym.Space[Any]) -> BoolArray:
+    """Return where the most likely actions are the same, ``[n]``; Box: within `NEAR` of the range in every dimension."""
+    if isinstance(space, gym.spaces.Discrete):
+        return np.asarray(one.argmax(1) == other.argmax(1))
+    return np.asarray((np.abs(one - other) <= 2 * NEAR).all(1))
+
+
+def correlation(
+    one: FloatArray, other: FloatArray, groups: IntArray, seed: int = 0, draws: int = 500
+) -> MeanEstimate | None:
+    """Return the correlation of ``[n]`` or ``[n, k]``, all columns together, with an interval by a bootstrap over groups.
+
+    Columns are centred first. None if one of them does not vary.
+    """
+    x, y = (np.asarray(each, np.float64).reshape(len(each), -1) for each in (one, other))
+    if not len(x):
+        return None
+    _, of = np.unique(groups, return_inverse=True)
+    x, y = x - x.mean(0), y - y.mean(0)
+    if min(x.std(), y.std()) < 1e-9:
+        return None
+    count = int(of.max()) + 1
+    products = np.stack([np.bincount(of, part.sum(1), count) for part in (x * y, x * x, y * y)])
+
+    def ratio(sums: FloatArray) -> FloatArray:
+        found: FloatArray = sums[0] / np.sqrt(np.maximum(sums[1] * sums[2], 1e-300))
+        return found
+
+    mean = float(ratio(products.sum(1)))
+    if count < 2:
+        return MeanEstimate(mean, None, None)
+    rng = np.random.default_rng([seed, 0xC0])
+    drawn = rng.integers(count, size=(draws, count))
+    low, high = np.percentile(ratio(products[:, drawn].sum(2)), [2.5, 97.5])
+    return MeanEstimate(mean, float(low), float(high))
+
+
+def text(estimate: MeanEstimate | None, digits: int = 2) -> str:
+    """Return an estimate for a table; a dash for none."""
+    return "–" if estimate is None else estimate.text(digits).replace("-", "\N{MINUS SIGN}")
+
+
+def mean_of(values: Iterable[float]) -> float | None:
+    """Return a mean; None of nothing."""
+    found = list(values)
+    return float(np.mean(found)) if found else None
+
+
+def _without_memory(episodes: Episodes) -> Episodes:
+    return replace(episodes, memory=np.zeros((*episodes.memory.shape[:2], 0), np.float32))
