@@ -39,7 +39,8 @@ def untrained(environment: str, **shape: Any) -> NetworkAgent:
 
 def stopped(sections: tuple[Section, ...]) -> list[str]:
     """Return the errors of steps that did not run through."""
-    return [check.says for section in sections for check in section.checks if check.name == "the step ran"]
+    ran = [(f"the step {section.name} ran", check) for section in sections for check in section.checks]
+    return [check.says for name, check in ran if check.name == name and check.passed is False]
 
 
 def infinite(values: Any, at: str = "") -> list[str]:
