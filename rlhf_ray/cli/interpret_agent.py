@@ -60,6 +60,8 @@ def agent_command(words: list[str]) -> None:
     if command.seed < 0:
         raise SettingError(f"--seed is {command.seed}; it must be 0 or larger.")
     if command.against is not None:
+        if command.steps:
+            raise SettingError("--steps chooses steps of one agent's report; leave it out with --against.")
         _compare(command, command.against)
         return
     import torch
@@ -181,8 +183,6 @@ def _compare(command: InterpretAgent, against: Path) -> None:
     from rlhf_ray.runs.agents import named_agent
     from rlhf_ray.runs.progress import Counting
 
-    if command.steps:
-        raise SettingError("--steps chooses steps of one agent's report; leave it out with --against.")
     agent, environment, default_out = _subject(command)
     other, _, _ = named_agent(against, environment)
     pair = Pair(agent, other, environment, BatchCreator(environment), command.seed, command.effort)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlhf_ray.cli.interpret_agent import agent_command
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import BatchStep
@@ -176,6 +177,11 @@ def test_networks_of_different_shapes_are_compared_and_finished_parts_are_kept(
     assert kept == {"played": True, "alike": False, "objects": True}
     with pytest.raises(SettingError, match="different action spaces"):
         Pair(agent_of("none", False), agent_of("none", True), "Corridor", Corridors)
+
+
+def test_the_command_refuses_steps_of_one_agent() -> None:
+    with pytest.raises(SettingError, match="--steps"):
+        agent_command(["here", "--against", "there", "--steps", "bases"])
 
 
 def test_similarity_ignores_rotation_and_sees_independence() -> None:

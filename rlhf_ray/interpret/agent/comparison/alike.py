@@ -19,6 +19,7 @@ NAME = "alike"
 TITLE = "What they do and hold on the same frames"
 WIDEST = 128
 """Principal components of what a wider layer holds."""
+SHUFFLES = 20
 DRAWS = 100
 """Draws of the interval of a similarity."""
 
@@ -28,20 +29,23 @@ def look(pair: Pair) -> Section:
     actions, acted = _actions(pair)
     values, valued = _values(pair)
     held, holds = _held(pair)
-    figures = {"frames": int(pair.frames.episodes.real.sum()), "actions": acted, "values": valued, "held": holds}
+    figures = {"frames": len(pair.frames.rows), "actions": acted, "values": valued, "held": holds}
     return Section(NAME, TITLE, _statements(pair, figures), tables=[actions, values, *held], values=figures)
 
 
 def _actions(pair: Pair) -> tuple[Table, dict[str, Any]]:
     frames, space = pair.frames, pair.space
-    real, of = frames.episodes.real, frames.of
-    one, other = (acts(each.logits[real], space) for each in frames.thoughts)
+    of = frames.rows
+    one, other = (acts(frames.at(each.logits), space) for each in frames.thoughts)
     rng = np.random.default_rng([pair.seed, 0xA1])
     same = same_action(one, other, space).astype(float)
-    shuffled = same_action(one, other[rng.permutation(len(other))], space).astype(float)
+    shuffled = np.mean(
+        [same_action(one, other[rng.permutation(len(other))], space) for _ in range(SHUFFLES)], axis=0, dtype=float
+    )
     beside = []
     for mine, twins in ((one, frames.untrained[1]), (other, frames.untrained[0])):
-        beside.append(mean_of(float(same_action(mine, acts(each.logits[real], space), space).mean()) for each in twins))
+        each = [same_action(mine, acts(frames.at(twin.logits), space), space).astype(float) for twin in twins]
+        beside.append(mean_of(bootstrap(same_of, of, pair.seed).mean for same_of in each))
     found = {
         "all frames": same,
         f"frames of {pair.names[0]}": np.where(frames.by[of] == 0, same, np.nan),
@@ -52,16 +56,16 @@ def _actions(pair: Pair) -> tuple[Table, dict[str, Any]]:
     for name, values in found.items():
         known = np.isfinite(values)
         estimates[name] = bootstrap(values[known], of[known], pair.seed)
-        rows.append([name, text(estimates[name]), f"{shuffled[known].mean():.2f}", *beside])
+        rows.append([name, text(estimates[name]), f"{bootstrap(shuffled[known], of[known]).mean:.2f}", *beside])
     caption = (
-        "How often both choose the same most likely action"
+        "How often both choose the same most likely action, episode by episode"
         + ("" if hasattr(space, "n") else ", to a tenth of its range in every dimension")
         + ". Chance: the second's actions shuffled among frames. Intervals: 95 %, over episodes."
     )
     heads = ("", "same action", "chance", f"{pair.names[0]} and untrained", f"{pair.names[1]} and untrained")
     about = {
         "same": asdict(estimates["all frames"]),
-        "chance": float(shuffled.mean()),
+        "chance": bootstrap(shuffled, of).mean,
         "untrained": beside,
         "by_frames_of": [asdict(each) for each in list(estimates.values())[1:]],
     }
@@ -69,15 +73,14 @@ def _actions(pair: Pair) -> tuple[Table, dict[str, Any]]:
 
 
 def _values(pair: Pair) -> tuple[Table, dict[str, Any]]:
-    frames = pair.frames
-    real, of = frames.episodes.real, frames.of
-    one, other = (each.values[real].astype(np.float64) for each in frames.thoughts)
+    frames, of = pair.frames, pair.frames.rows
+    one, other = (frames.at(each.values).astype(np.float64) for each in frames.thoughts)
     found = correlation(one, other, of, pair.seed)
     rng = np.random.default_rng([pair.seed, 0xA2])
     shuffled = correlation(one, other[rng.permutation(len(other))], of, pair.seed)
     beside = []
     for mine, twins in ((one, frames.untrained[1]), (other, frames.untrained[0])):
-        each = [correlation(mine, twin.values[real], of, pair.seed) for twin in twins]
+        each = [correlation(mine, frames.at(twin.values), of, pair.seed) for twin in twins]
         beside.append(mean_of(abs(of.mean) for of in each if of is not None))
     heads = ("", "correlation", "chance", f"{pair.names[0]} and untrained", f"{pair.names[1]} and untrained")
     caption = "Correlation of the values of all frames. Chance: shuffled among frames. Untrained: its mean size."
@@ -98,9 +101,8 @@ def _held(pair: Pair) -> tuple[list[Table], dict[str, Any]]:
     for agent, name in zip(pair.agents, pair.names, strict=True):
         if not agent.memory_size and not agent.layers:
             return [], {"skipped": f"{name} has neither memory nor layers to look into."}
-    frames = pair.frames
-    of = frames.of
-    one, other = (_inside(agent, each) for agent, each in zip(pair.agents, frames.thoughts, strict=True))
+    frames, of = pair.frames, pair.frames.rows
+    one, other = (_inside(pair, agent, each) for agent, each in zip(pair.agents, frames.thoughts, strict=True))
     rng = np.random.default_rng([pair.seed, 0xA3])
     rows: list[list[Any]] = []
     about: dict[str, Any] = {}
@@ -121,7 +123,7 @@ def _held(pair: Pair) -> tuple[list[Table], dict[str, Any]]:
             left, right = mine[:, units[: len(units) // 2]], mine[:, units[len(units) // 2 :]]
             add(f"{name}: one half of its units and the other", f"ceiling_{at}", left, right, of)
         for twin in frames.untrained[at][:1]:
-            add(f"{name} and its untrained twin", f"untrained_{at}", mine, _inside(pair.agents[at], twin), of)
+            add(f"{name} and its untrained twin", f"untrained_{at}", mine, _inside(pair, pair.agents[at], twin), of)
     add("frames shuffled", "shuffled", one, other[rng.permutation(len(other))], of)
     caption = (
         "Similarity of what they hold (linear CKA of memory, or of the last shared layer): 1 if the same up to rotation and scale. "
@@ -131,9 +133,13 @@ def _held(pair: Pair) -> tuple[list[Table], dict[str, Any]]:
     return [Table(("", "CKA"), rows, caption)], about
 
 
-def _inside(agent: Agent, thoughts: Episodes) -> FloatArray:
+def _inside(pair: Pair, agent: Agent, thoughts: Episodes) -> FloatArray:
     site = next(iter(sites(agent)), None)
-    values: FloatArray = values_at(agent, thoughts, site)[thoughts.real].astype(np.float64)
+    values: FloatArray = pair.frames.at(values_at(agent, thoughts, site)).astype(np.float64)
+    return values
+
+
+def _narrow(values: FloatArray) -> FloatArray:
     if values.shape[1] <= WIDEST:
         return values
     centred = values - values.mean(0)
@@ -144,6 +150,7 @@ def _inside(agent: Agent, thoughts: Episodes) -> FloatArray:
 
 def _similarity_interval(x: FloatArray, y: FloatArray, groups: IntArray, seed: int) -> MeanEstimate | None:
     """Bootstrap a similarity over episodes, from each episode's sums of products."""
+    x, y = _narrow(x), _narrow(y)
     found = similarity(x, y)
     if found is None:
         return None

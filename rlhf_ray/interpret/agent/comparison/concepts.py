@@ -18,16 +18,16 @@ from rlhf_ray.interpret.agent.concepts import DecodedConcept, decode
 from rlhf_ray.interpret.agent.controls import COUNT, controlled, random_bases
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, edits_at
-from rlhf_ray.interpret.agent.replay import site_of
+from rlhf_ray.interpret.agent.replay import site_of, values_at
 from rlhf_ray.interpret.section import Section, Statement, Table
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 
 NAME = "concepts"
 TITLE = "What each one holds, and what each one needs"
 
-STEPS, PLAYED = 2000, 60
-"""Steps that probes see; levels that are played without a concept."""
-ELEMENTS, MOST = 4, 8
+PLAYED = 60
+"""Levels that are played without a concept."""
+ELEMENTS, MOST = 4, 6
 """Elements of an array that are concepts of their own; concepts that are tested for need, the best read first."""
 HELD = {"auc": 0.8, "r2": 0.5}
 """Score of a probe from which on a concept counts as held."""
@@ -112,10 +112,22 @@ def look(pair: Pair) -> Section:
     for agent, name in zip(pair.agents, pair.names, strict=True):
         if not agent.memory_size and not agent.layers:
             return Section(NAME, TITLE, skipped=f"{name} has neither memory nor layers to look into.")
-    found = [_of(pair, who) for who in (0, 1)]
+    read = [_read(pair, who) for who in (0, 1)]
+    found = [{name: Tested(each) for name, each in of.items()} for _, _, of in read]
     if not any(found):
         return Section(NAME, TITLE, skipped="The environment says nothing that varies about its state.")
     nothing = Tested(None)
+    scores: dict[str, float] = {}
+    for of in found:
+        for name, each in of.items():
+            if each.held and each.decoded is not None:
+                scores[name] = max(scores.get(name, 0.0), each.decoded.score)
+    tested = sorted(scores, key=lambda name: -scores[name])[:MOST]  # what one holds is taken away from both
+    for who, (values, labels, decoded) in enumerate(read):
+        known = {name: labels[name] for name in tested if name in decoded}
+        for name, basis in concept_directions(values, known, pair.seed).items():
+            pair.told(f"{pair.names[who]} without {name}")
+            found[who][name] = _without(pair, who, decoded[name], basis, values, labels[name])
     rows: list[list[Any]] = []
     features = []
     for concept in dict.fromkeys([*found[0], *found[1]]):
@@ -132,36 +144,30 @@ def look(pair: Pair) -> Section:
     caption = (
         f"Read off: AUC (R² of numbers) of a linear probe on levels it was not fitted to (in brackets one frame, untrained "
         f"twin). From {HELD['auc']} (R² {HELD['r2']}) on it counts as held; its direction is set to its midpoint, on the "
-        f"same frames, and in the environment at every step. Random: the most of {COUNT} random directions. Intervals: 95 %."
+        f"same frames, and in the environment at every step. Random: the most of {COUNT} random directions. Intervals: 95 %. "
+        "Concepts that go together have directions that overlap."
     )
     tables = [Table([*heads, "verdict"], rows, caption)]
     return Section(NAME, TITLE, _statements(features), tables=tables, values={"features": features})
 
 
-def _of(pair: Pair, who: int) -> dict[str, Tested]:
-    """Test every concept in one agent."""
+def _read(pair: Pair, who: int) -> tuple[FloatArray, dict[str, Array], dict[str, DecodedConcept]]:
+    """Return what an agent holds at the frames, ``[n, size]``, the labels of all concepts, and how well each is read off."""
     agent, frames = pair.agents[who], pair.frames
-    thoughts = frames.thoughts[who]
-    site = next(iter(sites(agent)), None)
-    known = concepts_of(thoughts)
-    found = samples.samples(agent, thoughts, site, pair.count(STEPS, 400), pair.seed)
-    if not len(found) or float(found.values.std(0).max(initial=0.0)) < 1e-9:
-        return {}
-    labels = {name: found.at(each) for name, each in known.items()}
+    thoughts, site = frames.thoughts[who], next(iter(sites(agent)), None)
+    labels = {name: frames.at(each) for name, each in concepts_of(thoughts).items()}
+    values = frames.at(values_at(agent, thoughts, site)).astype(np.float64)
+    if float(values.std(0).max(initial=0.0)) < 1e-9:
+        return values, labels, {}
+    levels = np.asarray(thoughts.levels)[frames.rows]
+    found = samples.Samples(values, frames.rows, frames.times, levels)
     controls: dict[str, FloatArray] = {}
     if (seen := samples.frames(thoughts, found)) is not None:
         controls[FRAME] = seen
     if (fresh := samples.untrained(agent, frames.episodes, found, site, pair.seed + 1)) is not None:
         controls[UNTRAINED] = fresh
     pair.told(f"what {pair.names[who]} holds")
-    decoded = {each.concept: each for each in decode(found.values, labels, found.levels, controls, pair.seed)}
-    tested = {name: Tested(each) for name, each in decoded.items()}
-    held = sorted((name for name, each in tested.items() if each.held), key=lambda name: -decoded[name].score)
-    directions = concept_directions(found.values, {name: labels[name] for name in held[:MOST]}, pair.seed)
-    for name, basis in directions.items():
-        pair.told(f"{pair.names[who]} without {name}")
-        tested[name] = _without(pair, who, decoded[name], basis, found.values, labels[name])
-    return tested
+    return values, labels, {each.concept: each for each in decode(values, labels, levels, controls, pair.seed)}
 
 
 def concepts_of(episodes: Episodes) -> Mapping[str, FloatArray]:
@@ -211,7 +217,7 @@ def _cells(tested: Tested) -> list[str]:
     if decoded is None:
         return ["–"] * 5
     beside = ", ".join(f"{decoded.controls[name]:.2f}" for name in (FRAME, UNTRAINED) if name in decoded.controls)
-    interval = "" if decoded.interval is None else f" [{decoded.interval[0]:.2f}, {decoded.interval[1]:.2f}]"
+    interval = "" if decoded.interval is None else f" [{decoded.interval[0]:.2f}, {min(1.0, decoded.interval[1]):.2f}]"
     random = [f"{max(map(abs, of), default=0.0):.2f}" for of in (tested.acts_random, tested.returns_random)]
     read = f"{'AUC' if decoded.measure == 'auc' else 'R²'} {decoded.score:.2f}{interval}" + (
         f" ({beside})" if beside else ""

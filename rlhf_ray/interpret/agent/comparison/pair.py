@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,8 +30,8 @@ LONGEST, LONGEST_SEEN = 1000, 300
 COPIES = 64
 EPSILON = 0.1
 """Share of random actions in the frames' episodes, so that they hold more than the agents' habits."""
-FRAMES = 1200
-"""Frames that are changed, half from each agent's episodes."""
+FRAMES = 2000
+"""Frames that both look at, half from each agent's episodes."""
 TWINS = 2
 """Untrained twins of each agent."""
 NEAR = 0.1
@@ -47,7 +48,8 @@ class Frames:
         by: who played each episode: 0 or 1.
         thoughts: what each agent thinks along all of them.
         untrained: the same of each one's untrained twins; empty if it has none.
-        rows, times: episode and step of the frames that are changed, ``[n]``: half from each agent.
+        rows, times: episode and step of the frames that are compared, ``[n]``: half from each agent. No two are the same to both
+            agents, or those in which nothing goes on would outweigh all others.
         masks: where each kind of object is in these frames, ``[n, height, width]`` by name.
     """
 
@@ -61,14 +63,14 @@ class Frames:
 
     @property
     def seen(self) -> Array:
-        """The frames that are changed, ``[n, …]``."""
+        """These frames, ``[n, …]``."""
         seen: Array = self.episodes.observations[self.rows, self.times]
         return seen
 
-    @property
-    def of(self) -> IntArray:
-        """The episode of every real step, ``[steps]``."""
-        return np.nonzero(self.episodes.real)[0]
+    def at(self, values: Array) -> Array:
+        """Return the rows of ``values`` ``[episodes, T, …]`` that belong to these frames."""
+        found: Array = values[self.rows, self.times]
+        return found
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,8 @@ class Pair:
                 if fresh is not None:
                     untrained[at].append(replay(fresh, episodes, sites(fresh)))
         rng = np.random.default_rng([self.seed, 0xF0])
-        every, times = np.nonzero(episodes.real)
-        half = self.count(FRAMES, 100) // 2
+        every, times = _distinct(episodes, thoughts)
+        half = self.count(FRAMES, 200) // 2
         chosen = np.sort(np.concatenate([rng.permutation(np.flatnonzero(by[every] == who))[:half] for who in (0, 1)]))
         rows, steps = every[chosen], times[chosen]
         masks = {}
@@ -282,6 +284,20 @@ def mean_of(values: Iterable[float]) -> float | None:
     """Return a mean; None of nothing."""
     found = list(values)
     return float(np.mean(found)) if found else None
+
+
+def _distinct(episodes: Episodes, thoughts: Sequence[Episodes]) -> tuple[IntArray, IntArray]:
+    """Return episode and step of all frames, without those that both agents saw before with the same memory."""
+    known: set[bytes] = set()
+    found = []
+    for row, step in np.argwhere(episodes.real):
+        parts = [episodes.observations[row, step], *(each.memory[row, step] for each in thoughts)]
+        key = b"".join(hashlib.blake2b(np.ascontiguousarray(part).tobytes(), digest_size=16).digest() for part in parts)
+        if key not in known:
+            known.add(key)
+            found.append((row, step))
+    chosen = np.array(found, np.int64)
+    return chosen[:, 0], chosen[:, 1]
 
 
 def _without_memory(episodes: Episodes) -> Episodes:

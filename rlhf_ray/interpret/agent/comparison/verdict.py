@@ -82,7 +82,8 @@ def answer(sections: Sequence[Section], names: tuple[str, str]) -> Answer:
             if used[of]
         ]
         parts += [f"{len(used['unsettled'])} are not settled{_named(used['unsettled'])}"] if used["unsettled"] else []
-        first = f"{short}: of {count} tested features that at least one of them uses, {'; '.join(parts)}."
+        tested = f"{count} tested feature{'s' * (count != 1)} that at least one of them uses"
+        first = f"{short}: of {tested}, {'; '.join(parts)}."
     sentences = [first]
     if (acted := values.get(alike.NAME, {}).get("actions")) is not None:
         same = MeanEstimate(**acted["same"])
