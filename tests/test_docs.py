@@ -30,6 +30,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 from rlhf_ray import cli
 from rlhf_ray.cli.arguments import parse_arguments
@@ -136,6 +137,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = ActorCriticNetwork(
         world.observation_space, world.action_space, PolicyShape("small", memory="gru", memory_units=8)
     )
+    torch.nn.init.constant_(network.get_submodule("actor").bias[1:2], 9.0)  # run right: short episodes
     NetworkAgent(network, world.observation_space, world.action_space).save(folder / "runs" / "cuerun")
     reward = RewardEnsemble(OBSERVATIONS, ACTIONS, RewardModelSettings())
     for place in (folder / "reward_model", folder / "reward", run.reward_model):

@@ -19,11 +19,13 @@ class Statement:
             "warning": why to distrust the reward, the agent or a tool.
         text: the sentence, in plain words, with its figures.
         weight: orders the statements of one kind in a section, the largest first.
+        about: the concept it is about; empty if none.
     """
 
     kind: Kind
     text: str
     weight: float = 0.0
+    about: str = ""
 
 
 @dataclass(frozen=True)

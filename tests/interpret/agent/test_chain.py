@@ -11,8 +11,9 @@ import pytest
 
 from rlhf_ray.interpret.agent import runner
 from rlhf_ray.interpret.agent.agent import NetworkAgent
+from rlhf_ray.interpret.agent.report import AgentVerdict
 from rlhf_ray.interpret.agent.runner import Chain, run_chain
-from rlhf_ray.interpret.section import Section
+from rlhf_ray.interpret.section import Section, Statement
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 READS = {"recording": (), "bases": ("recording",), "clusters": ("recording",), "story": ("bases",)}
@@ -93,3 +94,12 @@ def test_a_step_that_does_not_apply_is_left_out(agent: NetworkAgent, ran: list[s
 
 def test_asked_for_steps_bring_those_that_they_read(ran: list[str]) -> None:
     assert runner.with_needed(["story"]) == ("recording", "bases", "story")
+
+
+def test_the_verdict_does_not_call_only_held_what_an_intervention_shows_to_be_needed() -> None:
+    held = [Statement("holds", f"The memory holds “{name}”.", 1.0, name) for name in ("cue", "x")]
+    effects = [{"concept": name, "changes": name == "cue"} for name in ("cue", "x", "")]
+    verdict = AgentVerdict.of(
+        [Section("concepts", "", held), Section("interventions", "", values={"effects": effects})]
+    )
+    assert [each.text for each in verdict.holds] == ["The memory holds “x”."]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,16 @@ class AgentVerdict:
     def of(cls, sections: Sequence[Section]) -> AgentVerdict:
         """Put the sections' statements and checks together."""
         ordered = sorted(sections, key=lambda each: FIRST.index(each.name) if each.name in FIRST else len(FIRST))
-        said = (statements(ordered, "uses"), statements(ordered, "holds"), statements(sections, "warning"))
+        needed = _needed(sections)
+        held = [replace(of, statements=[each for each in of.statements if each.about not in needed]) for of in ordered]
+        said = (statements(ordered, "uses"), statements(held, "holds"), statements(sections, "warning"))
         return cls(*said, checks(sections, False), checks(sections, None))
+
+
+def _needed(sections: Sequence[Section]) -> set[str]:
+    """Return the concepts that interventions show to be needed: the verdict doesn't say of them that they are only held."""
+    effects = [each for of in sections if of.name == "interventions" for each in of.values.get("effects", ())]
+    return {str(each["concept"]) for each in effects if each["changes"] and each["concept"]}
 
 
 def write_agent_report(sections: Sequence[Section], out: Path, about: dict[str, Any]) -> tuple[Path, AgentVerdict]:

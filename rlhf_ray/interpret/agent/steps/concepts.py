@@ -66,7 +66,7 @@ def _statements(decoded: list[DecodedConcept], site: str) -> list[Statement]:
         text = f"The agent's {site} holds “{each.concept}”, which one frame does not show: {measure} {each.score:.2f} ({beside})."
         if each.controls.get(UNTRAINED, -np.inf) >= each.score - GAIN:
             text += " It did not have to learn that: an untrained memory holds it too."
-        said.append(Statement("holds", text, _margin(each)))
+        said.append(Statement("holds", text, _margin(each), each.concept))
     return said
 
 
