@@ -53,7 +53,8 @@ def rows(seeds: Sequence[int]) -> list[Row]:
         noisy = play(agent, batch, TRAIN, epsilon=EPSILON, seed=seed)
         settings = WorldTraining(batches=BATCHES, seed=seed)
         world = train_world(agent, EpisodeWindows(noisy, settings.length), settings)
-        untrained = train_world(agent, EpisodeWindows(noisy, settings.length), WorldTraining(batches=1, seed=seed))
+        torch.manual_seed(seed)
+        untrained = RecurrentWorld(agent.observation_space, agent.action_space, world.shape, agent.digest)
         found += transfer_rows(world, untrained, agent, noisy, seed)
     return found
 
