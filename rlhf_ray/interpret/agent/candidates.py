@@ -13,13 +13,18 @@ from torch import Tensor
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.agent import MEMORY, Agent
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.bases.labels import classes, rows, usable
+from rlhf_ray.interpret.agent.concepts import ELAPSED
 from rlhf_ray.interpret.agent.episodes import Episodes
 
 FITTED, GRADIENTS = 6000, 1000
 """Steps that directions are fitted to; steps whose gradients are taken."""
+AHEAD = 5
+"""Steps on which a memory may still show: an LSTM's cell, or a unit that is only copied, says nothing at once."""
+ALIKE = 0.05
+"""Concepts are read alike if their AUC differ by less; then those that the action depends on come first."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Candidate:
         component: its number.
         name: for people.
         sensitivity: by how much the log-odds of the chosen action (Box: the means) change with a standard deviation of its score,
-            to first order: the mean over steps.
+            to first order: the mean over moments, of the action now or up to 5 steps on, whichever is largest.
         concept: what the component was fitted to; empty if nothing.
         auc: how well its score tells the concept's classes apart, on other levels; None without a concept.
     """
@@ -54,33 +59,44 @@ def sensitivities(agent: Agent, episodes: Episodes, site: str, basis: Basis, rng
         leaves.append(values.detach().requires_grad_())
         return leaves[-1]
 
+    rows, times = chosen.T
+    sizes = np.zeros((1 + AHEAD * (site == MEMORY), len(basis)))
     with torch.enable_grad():
-        step = agent.step(
-            torch.as_tensor(episodes.observations[chosen[:, 0], chosen[:, 1]]),
-            torch.as_tensor(episodes.memory[chosen[:, 0], chosen[:, 1]]),
-            edits={site: leaf},
-        )
-        if isinstance(agent.action_space, gym.spaces.Discrete):
-            best = step.logits.argmax(1, keepdim=True)
-            rest = step.logits.scatter(1, best, -torch.inf).logsumexp(1)
-            told = [step.logits.gather(1, best)[:, 0] - rest]
-        else:
-            told = list(step.logits.chunk(2, -1)[0].unbind(1))
-        slopes = []
-        for each in told:
-            (slope,) = torch.autograd.grad(each.sum(), leaves[-1], retain_graph=True, allow_unused=True)
-            slopes.append(torch.zeros_like(leaves[-1]) if slope is None else slope)
-    values = _vectors(leaves[-1].detach())
-    spread = basis.transform(values).std(0)
-    size = np.zeros(len(basis))
-    for slope in slopes:
-        # Positions of an image move together, so their gradients add up.
-        flat = (
-            slope.flatten(2).sum(2) if slope.dim() > 2 and slope[0].numel() != len(basis.center) else slope.flatten(1)
-        )
-        size += np.abs(basis.gradient(flat.double().numpy())).mean(0)
-    found: FloatArray = size * spread
+        memory = torch.as_tensor(episodes.memory[rows, times])
+        for ahead in range(len(sizes)):
+            # Along the recording: after an episode's end, its last observation, which doesn't count.
+            seen = np.minimum(times + ahead, episodes.lengths[rows] - 1)
+            step = agent.step(
+                torch.as_tensor(episodes.observations[rows, seen]), memory, edits={} if ahead else {site: leaf}
+            )
+            memory = step.memory
+            counts = (times + ahead < episodes.lengths[rows])[:, None]
+            for told in _told(agent, step.logits):
+                slope = _slope(told, leaves[0])
+                # Positions of an image move together, so their gradients add up.
+                image = slope.dim() > 2 and slope[0].numel() != len(basis.center)
+                flat = slope.flatten(2).sum(2) if image else slope.flatten(1)
+                by = np.abs(basis.gradient(flat.double().numpy()))
+                sizes[ahead] += (by * counts).sum(0) / max(int(counts.sum()), 1)
+    spread = basis.transform(_vectors(leaves[0].detach())).std(0)
+    found: FloatArray = sizes.max(0) * spread
     return found
+
+
+def _told(agent: Agent, logits: Tensor) -> list[Tensor]:
+    """Return the log-odds of the most likely action, or the mean of each dimension, ``[n]`` each."""
+    if not isinstance(agent.action_space, gym.spaces.Discrete):
+        return list(logits.chunk(2, -1)[0].unbind(1))
+    best = logits.argmax(1, keepdim=True)
+    return [logits.gather(1, best)[:, 0] - logits.scatter(1, best, -torch.inf).logsumexp(1)]
+
+
+def _slope(told: Tensor, by: Tensor) -> Tensor:
+    """Return the gradient of a sum; zeros where it doesn't depend on ``by``."""
+    if not told.requires_grad:
+        return torch.zeros_like(by)
+    (slope,) = torch.autograd.grad(told.sum(), by, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(by) if slope is None else slope
 
 
 def concept_directions(values: FloatArray, concepts: Mapping[str, Array], seed: int = 0) -> dict[str, Basis]:
@@ -110,7 +126,10 @@ def auc(basis: Basis, component: int, values: FloatArray, labels: Array) -> floa
 
 
 def concepts_at(episodes: Episodes, most: int = 1) -> dict[str, FloatArray]:
-    """Return the numbers that the environment says about its state, ``[n, T]`` by name; of arrays the first ``most`` elements."""
+    """Return the numbers that the environment says about its state, and the steps so far, ``[n, T]`` by name.
+
+    Of arrays, the first ``most`` elements.
+    """
     n, steps = episodes.actions.shape[:2]
     found: dict[str, FloatArray] = {}
     for name, values in episodes.states.items():
@@ -119,6 +138,7 @@ def concepts_at(episodes: Episodes, most: int = 1) -> dict[str, FloatArray]:
         flat = values[:, :steps].reshape(n, steps, -1).astype(np.float64)
         for at in range(min(most, flat.shape[2])):
             found[name if flat.shape[2] == 1 else f"{name}[{at}]"] = flat[:, :, at]
+    found[ELAPSED] = np.tile(np.arange(float(steps)), (n, 1))
     return found
 
 
@@ -131,7 +151,10 @@ def ranked(
     counts: tuple[int, int],
     rng: np.random.Generator,
 ) -> list[Candidate]:
-    """Return the ``counts[0]`` components of ``given`` with the largest sensitivity, and the ``counts[1]`` best read concepts.
+    """Return the ``counts[0]`` components of ``given`` with the largest sensitivity, and ``counts[1]`` of the best read concepts.
+
+    Of concepts that are read alike, half are those that the action depends on most, and half those that it depends on least: they
+    may be held and not needed.
 
     Args:
         agent: the agent.
@@ -153,8 +176,18 @@ def ranked(
         for name, (basis, area) in directions.items()
     ]
     free.sort(key=lambda each: -each.sensitivity)
-    named.sort(key=lambda each: -(each.auc or 0.0))
-    return [*free[: counts[0]], *named[: counts[1]]]
+    named.sort(key=lambda each: (-round((each.auc or 0.0) / ALIKE), -each.sensitivity))
+    return [*free[: counts[0]], *_both_ends(named, counts[1])]
+
+
+def _both_ends(named: list[Candidate], count: int) -> list[Candidate]:
+    """Return the first of concepts in order, and the last of those that are read as well as they."""
+    if len(named) <= count:
+        return named
+    enough = round((named[count - 1].auc or 0.0) / ALIKE)
+    alike = [each for each in named if round((each.auc or 0.0) / ALIKE) >= enough]
+    first = -(-count // 2)
+    return alike[:first] + alike[len(alike) - (count - first) :]
 
 
 def _vectors(values: Tensor) -> FloatArray:

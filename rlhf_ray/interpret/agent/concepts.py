@@ -25,6 +25,8 @@ FEWEST = 20
 """Steps of each class that a concept needs, over all folds."""
 ELEMENTS = 8
 """Elements of an array that become concepts of their own."""
+ELAPSED = "steps so far"
+"""A concept of every environment: much of what is read off a memory only follows the time."""
 SMALL_BASES = ("pca", "ica")
 COMPONENTS = 16
 
@@ -33,7 +35,7 @@ def library(episodes: Episodes, action_names: Sequence[str] = (), within: int = 
     """Return concepts ``[n, T + 1]`` by name: numbers, or 0 and 1; NaN where one is not defined, and after an episode's end.
 
     They are what the environment says about its state, and events: whether there is a reward, or the episode terminates, within
-    ``within`` steps, and what the agent does next.
+    ``within`` steps, what the agent does next, and how many steps it has made.
     """
     n, steps = episodes.actions.shape[:2]
     found: dict[str, Array] = {}
@@ -46,6 +48,7 @@ def library(episodes: Episodes, action_names: Sequence[str] = (), within: int = 
         else:
             found |= {f"{name}[{at}]": flat[:, :, at] for at in range(min(ELEMENTS, flat.shape[2]))}
     found |= _events(episodes, action_names, within)
+    found[ELAPSED] = np.broadcast_to(np.arange(steps + 1.0), (n, steps + 1))
     known = np.arange(steps + 1)[None] <= episodes.lengths[:, None]
     return {name: np.where(known, values.astype(np.float64), np.nan) for name, values in found.items()}
 

@@ -128,7 +128,10 @@ def step_jacobians(agent: Agent, basis: Basis, observations: Array, memory: Arra
     after = agent.step(torch.as_tensor(np.asarray(observations)), start).memory
 
     def gradient(target: Tensor) -> Tensor:
-        return torch.autograd.grad(target.sum(), start, retain_graph=True)[0]
+        if not target.requires_grad:  # the agent only remembers what it sees now
+            return torch.zeros_like(start)
+        (found,) = torch.autograd.grad(target.sum(), start, retain_graph=True, allow_unused=True)
+        return torch.zeros_like(start) if found is None else found
 
     return _jacobians(basis, after, gradient)
 

@@ -41,6 +41,8 @@ class CausalEffect:
         outcomes: share of episodes by cause of ending.
         actions: share of each Discrete action, or the mean of each element of a Box action, over an episode's steps.
         lengths: steps.
+        acts: share of the steps, of those that both episodes have, with another action; Box: mean distance of the actions, in
+            standard deviations of those before.
     """
 
     episodes: int
@@ -48,6 +50,7 @@ class CausalEffect:
     outcomes: Mapping[str, Change]
     actions: Mapping[str, Change]
     lengths: Change
+    acts: MeanEstimate
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures as plain numbers."""
@@ -83,7 +86,21 @@ def effect(
         },
         {name: change(acted[0][:, at], acted[1][:, at]) for at, name in enumerate(called)},
         change(before.lengths.astype(float), after.lengths.astype(float)),
+        bootstrap(acts_otherwise(before, after, space), levels, seed),
     )
+
+
+def acts_otherwise(before: Episodes, after: Episodes, space: gym.Space[Any]) -> FloatArray:
+    """Return `CausalEffect.acts` of each episode, ``[n]``."""
+    steps = min(before.actions.shape[1], after.actions.shape[1])
+    first, second = (of.actions[:, :steps].reshape(len(of), steps, -1).astype(np.float64) for of in (before, after))
+    both = before.real[:, :steps] & after.real[:, :steps]
+    if isinstance(space, gym.spaces.Discrete):
+        differs = (first != second).any(2).astype(np.float64)
+    else:
+        differs = (np.abs(first - second) / np.maximum(first[before.real[:, :steps]].std(0), 1e-6)).mean(2)
+    found: FloatArray = (differs * both).sum(1) / np.maximum(both.sum(1), 1)
+    return found
 
 
 def action_shares(episodes: Episodes, space: gym.Space[Any]) -> FloatArray:

@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.agent_calibrations import planted
 from rlhf_ray.interpret.agent import bases, dynamics
+from rlhf_ray.interpret.agent.steps.dynamics import _statements as statements_of
 from rlhf_ray.interpret.agent.world_model.simulate import simulate
 
 RULES = planted.matrices(0)
@@ -116,3 +117,72 @@ def test_jacobians_through_the_world_add_the_path_of_actions():
     slope = 1.0 - run.logits[:, 0].softmax(-1)[:, 1].detach().numpy()
     added = np.einsum("n,i,j->nij", 0.5 * slope, np.eye(5)[1], RULES[0][0])
     np.testing.assert_allclose(whole - alone, basis.filters @ added @ basis.patterns.T, atol=1e-4)
+
+
+@pytest.mark.parametrize("noise", ["normal", "exponential", "standard_t"])
+@pytest.mark.parametrize("lag", [1, 3])
+def test_pure_noise_makes_few_discoveries(noise, lag):
+    """Also with slow changes of their own, skewed or heavy tails, and a component that never varies."""
+    found = []
+    for seed in range(6):
+        rng = np.random.default_rng([seed, 7])
+        drawn = rng.normal(size=(30, 30, 4)) if noise == "normal" else getattr(rng, noise)(3.0, size=(30, 30, 4))
+        if seed % 2:
+            for t in range(1, 30):
+                drawn[:, t] += 0.9 * drawn[:, t - 1]
+        drawn[..., 3] = 5.0
+        (pairs,) = dynamics.pairs(drawn, np.ones((30, 30), bool), np.zeros((30, 30), int), lag).values()
+        observed = dynamics.lagged(pairs, 60, seed)
+        assert np.isfinite([observed.p, observed.regression, observed.correlation]).all()
+        assert not observed.significant[3].any()
+        found.append(observed.significant[~np.eye(4, dtype=bool)].mean())
+    assert np.mean(found) <= 0.05
+
+
+def test_rules_over_three_steps_and_of_rare_behaviours_are_recovered():
+    """Noise is skewed, and one behaviour has a tenth of the steps of the other."""
+    rng = np.random.default_rng(3)
+    rules = np.array(
+        [[[0.6, 0.0, 0.0], [0.5, 0.3, 0.0], [0.0, 0.0, 0.5]], [[0.5, -0.6, 0.0], [0.0, 0.4, 0.0], [0.0, 0.5, 0.3]]]
+    )
+    rare = rng.random(150) < 0.1
+    scores = np.zeros((150, 40, 3))
+    for t in range(1, 40):
+        noise = rng.exponential(size=(150, 3)) - 1.0
+        scores[:, t] = np.einsum("nij,nj->ni", rules[rare.astype(int)], scores[:, t - 1]) + noise
+    labels = np.repeat(rare.astype(int)[:, None], 40, 1)
+    for lag in (1, 3):
+        for name, pairs in dynamics.pairs(scores, np.ones(labels.shape, bool), labels, lag).items():
+            assert len(pairs.before) == (40 - lag) * int((rare == name).sum())
+            wanted = np.linalg.matrix_power(rules[name], lag)
+            observed = dynamics.lagged(pairs, 60)
+            assert np.corrcoef(observed.regression.ravel(), wanted.ravel())[0, 1] > 0.95
+            np.testing.assert_allclose(observed.regression, wanted, atol=0.15)
+
+
+def test_a_common_driver_correlates_and_its_jacobian_says_no():
+    """What the agent sees reaches unit 0 at once and unit 1 a step later: neither drives the other."""
+
+    class Driven(planted.LinearMemory):
+        def step(self, observations, memory, *, edits={}, keep=()):  # noqa: B006
+            return planted.AgentStep(
+                observations[:, :2].float(), observations[:, 0].float(), observations[:, :2].float()
+            )
+
+    rng = np.random.default_rng(0)
+    signal = rng.normal(size=(40, 31))
+    scores = np.stack([signal[:, 1:], signal[:, :-1]], 2)
+    agent = Driven(np.zeros((1, 2, 2)))
+    basis = bases.fit("pca", scores.reshape(-1, 2), 2)
+    own = basis.transform(scores.reshape(-1, 2)).reshape(scores.shape)
+
+    def jacobians(rows, steps):
+        return dynamics.step_jacobians(agent, basis, scores[rows, steps], np.zeros((len(rows), 2)))
+
+    (found,) = dynamics.dynamics(own, np.ones((40, 30), bool), np.zeros((40, 30), int), {"memory": jacobians}, most=20)
+    assert found.observed.significant.any()
+    np.testing.assert_array_equal(found.jacobians["memory"], 0.0)
+    assert found.agreements["memory"].signs == 0.0
+    assert found.agreements["memory"].p > 0.5
+    (said,) = statements_of([found])
+    assert "own gradients don't predict how its components follow" in said.text

@@ -37,18 +37,20 @@ class Removal:
     values: FloatArray
 
 
-def repaint(frames: Array, masks: BoolArray) -> Array:
+def repaint(frames: Array, masks: BoolArray, others: BoolArray | None = None) -> Array:
     """Paint objects over with the nearest pixels beside them, in the same row where there are any.
 
     Args:
         frames: ``[n, height, width, channels]``.
         masks: where the objects are, ``[n, height, width]``.
+        others: where objects of other kinds are: they give no colours, so that no second one appears in the first one's place.
     """
     painted = frames.copy()
-    for frame, mask in zip(painted, masks, strict=True):
+    for row, (frame, mask) in enumerate(zip(painted, masks, strict=True)):
         if mask.any() and not mask.all():
+            full = mask if others is None or (mask | others[row]).all() else mask | others[row]
             rows, columns = distance_transform_edt(
-                mask, sampling=(SIDEWAYS, 1.0), return_distances=False, return_indices=True
+                full, sampling=(SIDEWAYS, 1.0), return_distances=False, return_indices=True
             )
             frame[mask] = frame[rows[mask], columns[mask]]
     return painted
@@ -101,14 +103,14 @@ def by_painting(
         raise SettingError("Objects can be painted over in images only; use edits of the level for vectors.")
     with torch.no_grad():
         before = question.ask(moments).double().numpy()
-    taken = np.any(list(masks.values()), axis=0)
+    taken = things = np.any(list(masks.values()), axis=0)
     if background is not None:
         taken = taken | ~background
     mean = frames.mean((1, 2), keepdims=True)
     changes, control = {}, {}
     for name, mask in masks.items():
         there = mask.any((1, 2))
-        changes[name] = np.where(there, _change(question, moments, repaint(frames, mask), before), np.nan)
+        changes[name] = np.where(there, _change(question, moments, repaint(frames, mask, things), before), np.nan)
         beside = patch_beside(mask, taken, rng)
         painted = np.where(beside[..., None], mean, frames)
         control[name] = np.where(beside.any((1, 2)), _change(question, moments, painted, before), np.nan)

@@ -61,6 +61,8 @@ COPIES, UNTRAINED = 32, 3
 """Copies of the environment; untrained agents."""
 TRAINED, GAP, DIFFERENCES = 1.2, 1e-4, 1e-2
 """Least ratio of concentrations, trained over untrained; largest gap of paths; largest error against central differences."""
+UNMOVED = 1e-6
+"""Share of its standard deviation by which a quantity that doesn't depend on the frame may change with the whole frame."""
 ALIKE = 0.9
 """Two estimators with a lower mean cosine can lead to other conclusions."""
 
@@ -170,7 +172,14 @@ class _Findings:
                 if result.gap is not None:
                     self._complete(quantity, result)
             rng = self.work.rng(f"curves {quantity.name}")
-            for name, one in curves(question, self.judged, maps, reference, rng).items():
+            ordered = curves(question, self.judged, maps, reference, rng)
+            if all(one.deletion[-1] <= UNMOVED * (float(result.values.std()) or 1.0) for one in ordered.values()):
+                text = (
+                    f"The {quantity.title} does not depend on what the agent sees now: its maps of the frame are empty."
+                )
+                self.statements.append(Statement("holds", text, 1.0))
+                continue  # nothing to order
+            for name, one in ordered.items():
                 areas, intervals = one.areas, one.intervals
                 found[f"{quantity.name}/{name}"] = {**areas, "intervals": intervals, "faithful": one.faithful}
                 rows.append(

@@ -69,7 +69,7 @@ def run(work: Work) -> Section:
             agent, work.make_batch, snapshots, edit=edit, plain=plain, steps=LONGEST, mapper=work.mapper
         )
         if found is None:
-            rows.append([edit, 0, "", "", "", "", "nothing to change at these moments"])
+            rows.append([edit, 0, "", "", "", "", "", "nothing to change at these moments"])
             continue
         whole = effect(found.plain, found.changed, space, names, work.seed)
         at_once = _at_once(found, space, work.seed)
@@ -79,6 +79,7 @@ def run(work: Work) -> Section:
             "moments": whole.episodes,
             "first_action_changed": at_once["action"].mean,
             "value": at_once["value"].mean,
+            "value_size": at_once["size"].mean,
             **whole.to_json(),
         }
         statements += _statements(edit, whole, at_once)
@@ -119,7 +120,10 @@ def _draw(work: Work, episodes: Episodes) -> Snapshots:
 
 
 def _at_once(found: Counterfact, space: gym.Space[Any], seed: int) -> dict[str, Any]:
-    """Return how the agent's first action and value differ: share of other actions (Box: mean distance), value."""
+    """Return how the agent's first action and value differ: share of other actions (Box: mean distance), value, and its size.
+
+    A value can rise in half of the moments and fall in the others, so its mean change alone doesn't tell whether it reacts.
+    """
     first, second = found.plain.actions[:, 0], found.changed.actions[:, 0]
     if isinstance(space, gym.spaces.Discrete):
         moved = (first != second).astype(np.float64)
@@ -127,7 +131,12 @@ def _at_once(found: Counterfact, space: gym.Space[Any], seed: int) -> dict[str, 
         moved = np.abs(first - second).reshape(len(first), -1).mean(1).astype(np.float64)
     levels = found.plain.levels
     value = found.changed.values[:, 0] - found.plain.values[:, 0]
-    return {"action": bootstrap(moved, levels, seed), "value": bootstrap(value, levels, seed)}
+    return {
+        "action": bootstrap(moved, levels, seed),
+        "value": bootstrap(value, levels, seed),
+        "size": bootstrap(np.abs(value), levels, seed),
+        "spread": float(found.plain.values[:, 0].std()),
+    }
 
 
 def _row(edit: str, whole: CausalEffect, at_once: dict[str, Any]) -> list[Any]:
@@ -137,6 +146,7 @@ def _row(edit: str, whole: CausalEffect, at_once: dict[str, Any]) -> list[Any]:
         whole.episodes,
         at_once["action"].text(),
         at_once["value"].text(),
+        at_once["size"].text(),
         f"{whole.returns.before:.2f} to {whole.returns.after:.2f}",
         whole.returns.difference.text(),
         f"{name} {outcome.before:.0%} to {outcome.after:.0%}",
@@ -148,7 +158,8 @@ def _most(whole: CausalEffect) -> tuple[str, Change]:
 
 
 def _statements(edit: str, whole: CausalEffect, at_once: dict[str, Any]) -> list[Statement]:
-    acted, value, name = at_once["action"], at_once["value"], f"the edit “{edit.replace('_', ' ')}”"
+    acted, value, size = at_once["action"], at_once["value"], at_once["size"]
+    name = f"the edit “{edit.replace('_', ' ')}”"
     what = f"in {whole.episodes} moments"
     if acted.mean >= LARGE:
         text = (
@@ -156,15 +167,23 @@ def _statements(edit: str, whole: CausalEffect, at_once: dict[str, Any]) -> list
             f"changes by {value.text()}."
         )
         return [Statement("uses", text, acted.mean)]
+    if acted.mean <= 0.01 and size.mean > LARGE * max(at_once["spread"], 1e-9):
+        text = (
+            f"The agent's value reacts to {name}, and its actions don't at once: {what}, the value changes by {size.text()} up or "
+            f"down, and the first action differs in {acted.mean:.1%}."
+        )
+        return [Statement("holds", text, 1.0 - acted.mean)]
     if acted.mean <= 0.01 and value.holds_zero:
         text = f"The agent does not react to {name} at once: {what}, its first action differs in {acted.mean:.1%}."
+        if whole.acts.mean > 0.01:
+            text += f" Later it acts otherwise, in a share of {whole.acts.text()} of all steps."
         return [Statement("holds", text, 1.0 - acted.mean)]
     return []
 
 
 def _table(rows: list[list[Any]]) -> Table:
     heads = [
-        "edit", "moments", "acts differently at once", "change of value", "true return from there", "its change",
+        "edit", "moments", "acts differently at once", "change of value", "its size", "true return from there", "its change",
         "outcome that changes most",
     ]  # fmt: skip
     caption = (

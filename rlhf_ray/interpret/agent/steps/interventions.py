@@ -18,11 +18,12 @@ from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.at_hand import nothing_inside
 from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.bases import Basis
+from rlhf_ray.interpret.agent.candidates import AHEAD as STEPS_ON
 from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, auc, concept_directions, concepts_at, ranked
 from rlhf_ray.interpret.agent.chain import Work
 from rlhf_ray.interpret.agent.controls import COUNT, Controlled, controlled, random_bases
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
-from rlhf_ray.interpret.agent.effects import action_shares
+from rlhf_ray.interpret.agent.effects import CausalEffect, action_shares
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, Op
 from rlhf_ray.interpret.agent.play import play
@@ -48,7 +49,8 @@ MOMENTS, AHEAD = 60, 4
 DECODED = 0.8
 """AUC from which on a concept counts as decodable."""
 NEGLIGIBLE = 0.1
-"""Share of the return that an interval has to stay within before a component counts as not needed."""
+"""Share of the return that an interval has to stay within, and share of the actions that may differ, before a component counts as
+not needed."""
 FREE = ("ica", "pca", "nmf", "sparse")
 """Kinds of bases without labels, in order of preference."""
 
@@ -79,6 +81,8 @@ class _Result:
             return "not settled"
         if max(-change.difference.low, change.difference.high) > scale:
             return "not settled"
+        if self.found.effect.acts.mean > NEGLIGIBLE:  # it does matter, to what the reward doesn't tell
+            return "moves actions" if self.found.beyond(lambda of: of.acts.mean) else "no more than random"
         return "decodable only" if (self.candidate.auc or 0.0) >= DECODED else "no effect"
 
 
@@ -270,6 +274,14 @@ def _statements(results: Sequence[_Result], site: str) -> list[Statement]:
                 f"most {random:.2f}.{_cause(strongest)}"
             )
             found.append(Statement("uses", text, abs(change.difference.mean)))
+        elif moved := [each for each in own if each.verdict == "moves actions"]:
+            most = max(moved, key=lambda each: each.found.effect.acts.mean)
+            text = (
+                f"{what} in the {site} drives what the agent does, but not its true return: with it changed, "
+                f"{_acts(most.found.effect)} (random directions orthogonal to it: at most "
+                f"{max((each.acts.mean for each in most.found.random), default=0.0):.2f})."
+            )
+            found.append(Statement("uses", text, most.found.effect.acts.mean))
         elif all(each.verdict == "decodable only" for each in own):
             text = (
                 f"{what} can be read off the {site} (AUC {strongest.candidate.auc:.2f}) but is not needed, as far as was tested: "
@@ -287,6 +299,10 @@ def _cause(result: _Result) -> str:
     return (
         f" Episodes that end by {name}: {before:.0%} before, {before + most.mean:.0%} after." if most.mean > 0 else ""
     )
+
+
+def _acts(effect: CausalEffect) -> str:
+    return f"its actions differ in a share of {effect.acts.text()} of the steps (Box: by so many standard deviations)"
 
 
 def _random_most(result: _Result) -> float:
@@ -310,18 +326,20 @@ def _table(results: Sequence[_Result]) -> Table:
                 f"{_random_most(each):.2f}",
                 f"{cause[0]} {cause[1].before:.0%} to {cause[1].after:.0%}",
                 f"{action[0]} {action[1].before:.2f} to {action[1].after:.2f}",
+                f"{effect.acts.mean:.2f}",
                 each.verdict,
             ]
         )
     heads = [
         "component", "operation", "AUC", "first order", "true return", "change (95 % interval)", "random, most",
-        "outcome that changes most", "action that changes most", "verdict",
+        "outcome that changes most", "action that changes most", "acts otherwise", "verdict",
     ]  # fmt: skip
     caption = (
         f"Interventions at every step in the environment, on {results[0].found.effect.episodes} held-out levels, each against the "
         f"same levels without. Random: the largest change by {COUNT} random directions orthogonal to the component, of equal "
         "variance where there are any, else of less. First order: change of "
-        "the log-odds of the action (Box: of the means) by one standard deviation."
+        f"the log-odds of the action (Box: of the means), now or up to {STEPS_ON} steps on, by one standard deviation. "
+        "Acts otherwise: share of the steps with another action (Box: mean distance in standard deviations)."
     )
     return Table(heads, rows, caption)
 

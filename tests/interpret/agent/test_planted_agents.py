@@ -1,0 +1,321 @@
+"""Agents that act for a known reason: the tools name it, and don't name what the agent only holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.envs.batches import make_batch
+from rlhf_ray.interpret.agent import concepts
+from rlhf_ray.interpret.agent.agent import MEMORY, NetworkAgent
+from rlhf_ray.interpret.agent.attribution import objects
+from rlhf_ray.interpret.agent.attribution import quantities as of
+from rlhf_ray.interpret.agent.attribution.looked_at import masks_at
+from rlhf_ray.interpret.agent.attribution.methods import METHODS, Reference, through_time
+from rlhf_ray.interpret.agent.attribution.moments import draw_moments, moments_of
+from rlhf_ray.interpret.agent.attribution.question import Question
+from rlhf_ray.interpret.agent.bases.linear import Linear
+from rlhf_ray.interpret.agent.candidates import auc, concept_directions, concepts_at, ranked, sensitivities
+from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.effects import effect
+from rlhf_ray.interpret.agent.episodes import Episodes
+from rlhf_ray.interpret.agent.interventions import Intervention
+from rlhf_ray.interpret.agent.own import FunctionAgent
+from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.interpret.agent.recorded import record_inside
+from rlhf_ray.interpret.agent.replay import site_of, values_at
+from rlhf_ray.interpret.agent.steps import attribution, counterfactuals, interventions
+from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from tests.interpret.agent.directions import linear
+from tests.interpret.agent.lamps import ACTED, AGENTS, OBSERVED, Lamps
+
+RNG = np.random.default_rng
+
+
+@pytest.fixture(scope="module")
+def played() -> Mapping[str, Episodes]:
+    torch.set_num_threads(1)
+    return {rule: play(agent, Lamps(60, rule), range(60), keep_states=True) for rule, agent in AGENTS.items()}
+
+
+def units(size: int) -> Linear:
+    return linear(np.eye(size), np.zeros(size))
+
+
+def reflected(rule: str, episodes: Episodes, name: str) -> Mapping[str, float]:
+    """Mirror the direction of a concept at every step."""
+    agent, values = AGENTS[rule], episodes.memory[:, 1:][episodes.real].astype(np.float64)
+    known = {name: concepts_at(episodes)[name][episodes.real]}
+    change = Intervention(concept_directions(values, known)[name], [0], "reflect")
+    after = play(agent, Lamps(60, rule), range(60), interventions=[change], frames=False)
+    found = effect(episodes, after, agent.action_space)
+    return {"returns": found.returns.difference.mean, "acts": found.acts.mean}
+
+
+@pytest.mark.parametrize(
+    ("rule", "causes", "held"),
+    [("a5", ["a5", "a2", "a0"], ["b3", "b5"]), ("both", ["a2", "b3"], ["a5", "b5"]), ("late", [concepts.ELAPSED], ["b0"]),
+     ("a", [], ["a0", "a5", "b0"]), ("echo", [], ["a0", "b5"])],
+)  # fmt: skip
+def test_what_is_needed_and_what_is_only_held(
+    played: Mapping[str, Episodes], rule: str, causes: list[str], held: list[str]
+) -> None:
+    """An event 5 steps ago, a sum of two memories, the time; what the agent sees now needs no memory."""
+    changes = [reflected(rule, played[rule], name)["returns"] for name in causes]
+    assert max(changes, default=-6.0) < -4.0
+    for name in held:  # all can be read off the memory
+        found = reflected(rule, played[rule], name)
+        assert found["returns"] > 0.4 * max(changes, default=0.0) - 1e-9, name
+        assert causes or found["acts"] == 0.0
+
+
+def test_every_cause_is_among_the_candidates(played: Mapping[str, Episodes]) -> None:
+    """All concepts are read equally well, so that their order by AUC would leave the choice to chance."""
+    agent, episodes = AGENTS["both"], played["both"]
+    values, known = episodes.memory[:, 1:][episodes.real].astype(np.float64), concepts_at(episodes)
+    labels = {name: each[episodes.real] for name, each in known.items()}
+    directions = {n: (b, auc(b, 0, values, labels[n])) for n, b in concept_directions(values, labels).items()}
+    found = ranked(agent, episodes, MEMORY, [units(agent.memory_size)], directions, (2, 6), RNG(0))
+    assert {"a2", "b3"} <= {each.concept for each in found}
+    by = {each.concept: each.sensitivity for each in found if each.concept}
+    assert min(by[name] for name in ("a2", "b3")) > 4.0 * min(by.values())
+
+
+def test_a_quantity_that_no_memory_enters_has_no_candidates(played: Mapping[str, Episodes]) -> None:
+    found = sensitivities(AGENTS["a"], played["a"], MEMORY, units(AGENTS["a"].memory_size), RNG(0))
+    np.testing.assert_array_equal(found, 0.0)
+
+
+def test_elapsed_time_is_a_concept_of_every_environment(played: Mapping[str, Episodes]) -> None:
+    episodes = played["late"]
+    label = concepts.library(episodes)[concepts.ELAPSED][:, :-1][episodes.real]
+    values = episodes.memory[:, 1:][episodes.real].astype(np.float64)
+    groups = np.repeat(episodes.levels, episodes.lengths)
+    (found,) = concepts.decode(values, {concepts.ELAPSED: label}, groups)
+    assert found.score > 0.99
+
+
+def test_a_memory_that_says_nothing_at_once_is_found_by_what_it_says_later() -> None:
+    """The cell state of an LSTM, which no head reads; the hidden state goes nowhere else."""
+    torch.manual_seed(0)
+    network = ActorCriticNetwork(OBSERVED, ACTED, PolicyShape(hidden=(8,), memory="lstm", memory_units=4))
+    for name, weights in network.named_parameters():
+        torch.nn.init.normal_(weights, std=1.5)
+        if name == "cell.weight_hh_l0":
+            torch.nn.init.zeros_(weights)
+        if name == "encoder.0.weight":
+            weights.data[:, 2] = 0.0  # else the echo of another action comes back
+    agent = NetworkAgent(network, OBSERVED, ACTED)
+    episodes = play(agent, Lamps(40), range(40))
+    basis = units(8)
+    found = sensitivities(agent, episodes, MEMORY, basis, RNG(0))
+    assert found[4:].min() > 0.001
+    step, differs = 3, {}
+    for part, components in (("hidden", range(4)), ("cell", range(4, 8))):
+        change = Intervention(basis, list(components), "steer", amount=-3.0, when={step})
+        after = play(agent, Lamps(40), range(40), interventions=[change])
+        differs[part] = (np.abs(after.logits - episodes.logits) > 1e-4).any(2).mean(0)
+    assert differs["hidden"][step] == 1.0
+    assert differs["hidden"][step + 1 :].max() == 0.0
+    assert differs["cell"][step] == 0.0
+    assert differs["cell"][step + 1] > 0.9
+
+
+def test_what_moves_actions_without_reward_is_not_called_unneeded(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """The agent follows lamp A; the reward is for another rule, so that the return hardly changes."""
+    for name, value in {"COMPONENTS": 0, "CONCEPTS": 2, "FEWEST": 40, "OPS": ("reflect",)}.items():
+        monkeypatch.setattr(interventions, name, value)
+
+    class Unrewarded(Lamps):
+        def wanted(self):
+            return np.zeros(self.n) > 2.0 * np.ones(self.n)
+
+        def step(self, actions):
+            return super().step(np.zeros(self.n, int))
+
+    agent = AGENTS["a5"]
+    record_inside(agent, Unrewarded(40), list(range(60)), tmp_path / "recording")
+    (tmp_path / "out").mkdir()
+    folders = {"recording": tmp_path / "recording"}
+    section = interventions.run(Work(agent, "Lamps", Unrewarded, folders, tmp_path / "out", tmp_path / "no", 0, 0.1))
+    verdicts = {each["concept"]: each["verdict"] for each in section.values["effects"]}
+    assert "decodable only" not in verdicts.values()
+    (needed,) = [name for name, verdict in verdicts.items() if verdict == "moves actions"]
+    assert needed in ("a0", "a2", "a5")
+
+
+@pytest.mark.parametrize(
+    ("rule", "uses", "later"), [("a", "flip a", ""), ("echo", "flip echo", ""), ("a5", "", "flip a")]
+)
+def test_edits_show_what_actions_and_value_depend_on(tmp_path: Path, rule: str, uses: str, later: str) -> None:
+    """The value depends on lamp B, up or down, and no action does."""
+    record_inside(AGENTS[rule], Lamps(20, rule), list(range(20)), tmp_path / "recording", keep_states=True)
+    (tmp_path / "out").mkdir()
+    folders = {"recording": tmp_path / "recording"}
+    work = Work(AGENTS[rule], "Lamps", partial(Lamps, rule=rule), folders, tmp_path / "out", tmp_path / "no", 0, 0.2)
+    said = {each.kind: [] for each in counterfactuals.run(work).statements}
+    for each in counterfactuals.run(work).statements:
+        said[each.kind].append(each.text)
+    assert [text.split(":")[0] for text in said.get("uses", [])] == ([f"The agent reacts to {uses}"] if uses else [])
+    assert [text.split(", and")[0] for text in said["holds"] if "value reacts" in text] == [
+        "The agent's value reacts to flip b"
+    ]
+    assert [text for text in said["holds"] if "Later" in text] == [
+        text for text in said["holds"] if later and f"to {later} at once" in text
+    ]
+
+
+@pytest.mark.parametrize(("rule", "cause"), [("a", 0), ("echo", 2)])
+def test_maps_lie_on_the_cause(played: Mapping[str, Episodes], rule: str, cause: int) -> None:
+    agent = AGENTS[rule]
+    moments = draw_moments(agent, played[rule], 40, RNG(0))
+    for quantity, at in ((of.log_odds(agent.action_space, 1), cause), (of.value(), 1)):
+        question = Question(agent, quantity)
+        reference = Reference.of(question, moments)
+        for name, method in METHODS.items():
+            size = np.abs(method(question, moments, reference, 0).maps["frame"]).sum(0)
+            assert size[at] > 0.1, name
+            assert np.delete(size, at).max() < 1e-5 * size[at], name
+
+
+def test_a_map_through_time_finds_the_event(played: Mapping[str, Episodes]) -> None:
+    agent, episodes = AGENTS["a5"], played["a5"]
+    moments = moments_of(agent, episodes, np.arange(20), np.full(20, 4), ahead=6)
+    question = Question(agent, of.log_odds(agent.action_space, 1), 5)
+    found = np.abs(through_time(question, moments, Reference.of(question, moments))["observations"]).sum(0)
+    assert found[0, 0] > 1.0
+    found[0, 0] = 0.0
+    assert found.max() == 0.0
+
+
+def test_empty_maps_are_not_called_unfaithful(tmp_path: Path) -> None:
+    agent = AGENTS["a5"]
+    record_inside(agent, Lamps(20, "a5"), list(range(20)), tmp_path / "recording")
+    (tmp_path / "out").mkdir()
+    work = Work(agent, "Lamps", Lamps, {"recording": tmp_path / "recording"}, tmp_path / "out", tmp_path / "no")
+    judged = draw_moments(agent, play(agent, Lamps(20), range(20)), 30, RNG(0))
+    found = attribution._Findings(work, None, None, judged, [of.chosen_action(agent.action_space)])
+    found.methods()
+    assert [each.kind for each in found.statements] == ["holds"]
+    assert "does not depend on what the agent sees now" in found.statements[0].text
+
+
+def colours(seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """How much yellow (coins) and how much else that is red and not blue, or bright and grey, is in the frame."""
+    red, green, blue = (seen[..., at] for at in range(3))
+    yellow = torch.relu(green - blue - 100.0).flatten(1).sum(1) / 300.0
+    enemy = torch.relu((red - green - 140.0) * (blue < 100.0)).flatten(1).sum(1) / 100.0
+    saw = torch.relu(torch.minimum(red - 180.0, 245.0 - red) * (blue > 215.0)).flatten(1).sum(1) / 40.0
+    return yellow, enemy + saw
+
+
+@pytest.mark.parametrize(
+    ("world", "other", "edits"),
+    [("MiniRun", "saw", ("remove_coin", "remove_saw")), ("StaticBounce", "enemy", ("move_coin", "remove_enemy"))],
+)
+def test_objects_that_act_and_objects_that_are_worth(world: str, other: str, edits: tuple[str, str]) -> None:
+    """Actions depend on the coin and ignore the other thing; the value does the opposite."""
+    batch = make_batch(f"rlhf_ray/{world}-v0", 30)
+    actions = int(batch.action_space.n)  # type: ignore[attr-defined]
+
+    def decide(seen: torch.Tensor, _memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        coin, another = colours(seen)
+        logits = torch.zeros(len(seen), actions)
+        logits[:, 1] = 1.0 + coin
+        return logits, another
+
+    agent = FunctionAgent(decide, batch.observation_space, batch.action_space, name=world)
+    episodes = play(agent, batch, range(60), max_steps=20, epsilon=0.3, keep_states=True)
+    moments = draw_moments(agent, episodes, 90, RNG(0))
+    states = [episodes.env_states[i][t] for i, t in zip(moments.episodes, moments.times, strict=True)]
+    masks = {name: mask for name, mask in masks_at(batch, states).items() if name in ("coin", other)}
+    for quantity, cause in ((of.log_odds(agent.action_space, 1), "coin"), (of.value(), other)):
+        question = Question(agent, quantity)
+        painted = objects.by_painting(question, moments, masks, RNG(1))
+        edited = objects.by_editing(question, moments, batch, states, edits)
+        reference = Reference.of(question, moments)
+        saliency = np.abs(METHODS["gradient"](question, moments, reference, 0).maps["frame"]).sum(-1)
+        for name, edit in zip(("coin", other), edits, strict=True):
+            size, control = (np.nanmean(np.abs(each[name])) for each in (painted.changes, painted.control))
+            there = masks[name].any((1, 2))
+            inside = (saliency[there] * masks[name][there]).sum() / saliency.sum()
+            if name == cause:
+                assert size > 0.2
+                assert size > 4.0 * control
+                assert inside > 0.4
+                assert edit == "move_coin" or np.nanmean(np.abs(edited[edit])) > 0.2
+            else:
+                assert size < 1e-4
+                assert inside < 0.1
+                changed = edited[edit][np.isfinite(edited[edit])]
+                assert np.abs(changed).mean() < 0.05 if len(changed) else True
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_the_unit_that_acts_is_found_without_memory(name: str) -> None:
+    """Unit 0 balances; the others hold what nothing reads. With Discrete and with Box actions."""
+    batch = make_batch(name, 12)
+    box = isinstance(batch.action_space, gym.spaces.Box)
+    network = ActorCriticNetwork(batch.observation_space, batch.action_space, PolicyShape(hidden=(4,)))
+    size = batch.observation_space.shape[0]  # type: ignore[index]
+    weights = torch.randn(4, size, generator=torch.Generator().manual_seed(0))
+    weights[0] = torch.tensor([0.0, -0.5, -0.5] if box else [0.0, 0.05, 0.5, 0.2])
+    actor = network.actor
+    with torch.no_grad():
+        actor[0].weight.copy_(weights), actor[0].bias.zero_(), actor[2].bias.zero_(), actor[2].weight.zero_()
+        actor[2].weight[-1, 0] = 3.0
+    agent = NetworkAgent(network, batch.observation_space, batch.action_space)
+    site = site_of(agent)
+    episodes = play(agent, batch, range(12), max_steps=100, keep=[site])
+    assert values_at(agent, episodes, site).shape[2] == 4
+    basis = units(4)
+    found = sensitivities(agent, episodes, site, basis, RNG(0))
+    assert found[0] > 0.05
+    np.testing.assert_allclose(found[1:], 0.0, atol=1e-9)
+    acts, returns = [], []
+    for unit in range(4):
+        change = Intervention(basis, [unit], "reflect", site=site)
+        after = play(agent, batch, range(12), max_steps=100, interventions=[change], frames=False)
+        measured = effect(episodes, after, agent.action_space)
+        acts.append(measured.acts.mean)
+        returns.append(measured.returns.difference.mean)
+    assert acts[0] > 0.3
+    assert acts[1:] == [0.0] * 3
+    assert returns[1:] == [0.0] * 3
+    assert returns[0] != 0.0
+
+
+def test_the_cue_in_memory_acts_and_the_time_in_memory_does_not() -> None:
+    batch = make_batch("rlhf_ray/CueRun-v0", 80)
+
+    def remember(seen: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        sky = seen[:, 0, 6]
+        cue = torch.where(sky[:, 1] < 100.0, (sky[:, 0] - sky[:, 2]) / 190.0, memory[:, 0])
+        return torch.stack([cue, memory[:, 1] + 0.1], 1)
+
+    def decide(seen: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        next_cell = seen[:, 6, 6]  # two pixels a cell; the agent is in column 2
+        gate = ((next_cell[:, 0] - next_cell[:, 2]).abs() < 1.0).float()
+        jump = gate * memory[:, 0]
+        return torch.stack([torch.full_like(jump, -1.0), torch.zeros_like(jump), 4.0 * jump - 0.1], 1), memory[:, 1]
+
+    space = batch.observation_space, batch.action_space
+    agent = FunctionAgent(decide, *space, remember=remember, memory_size=2, name="cue and time")
+    before = play(agent, batch, range(80))
+    assert (before.returns > 0).mean() > 0.85
+    values = before.memory[:, 1:][before.real].astype(np.float64)
+    known = {name: each[before.real] for name, each in concepts_at(before).items() if name in ("cue", concepts.ELAPSED)}
+    found = {}
+    for name, basis in concept_directions(values, known).items():
+        # Once, when the cue was seen: what is only kept would be mirrored back by the next step.
+        after = play(agent, batch, range(80), interventions=[Intervention(basis, [0], "reflect", when={1})])
+        found[name] = effect(before, after, agent.action_space)
+    assert found["cue"].outcomes["first_gate"].after > 0.8
+    assert found["cue"].returns.difference.high < -5.0
+    assert found[concepts.ELAPSED].returns.difference.mean > -1.5
