@@ -96,9 +96,13 @@ def behaviours_of(episodes: Episodes, space: gym.Space[Any], names: Sequence[str
     if isinstance(space, gym.spaces.Discrete):
         called = list(names) if len(names) == int(space.n) else [f"action {at}" for at in range(int(space.n))]
         words = list(dict.fromkeys(word for name in called for word in name.split("_")))
-        groups = {tuple(at for at, name in enumerate(called) if word in name.split("_")): word for word in words}
-        alone = {(at,): f"only {name}" if name in words else name.replace("_", " ") for at, name in enumerate(called)}
-        unique = {**alone, **groups}
+        groups: dict[tuple[int, ...], str] = {
+            tuple(at for at, name in enumerate(called) if word in name.split("_")): word for word in words
+        }
+        alone: dict[tuple[int, ...], str] = {
+            (at,): f"only {name}" if name in words else name.replace("_", " ") for at, name in enumerate(called)
+        }
+        unique: dict[tuple[int, ...], str] = {**alone, **groups}
         options = [Behaviour(name, actions) for actions, name in unique.items() if len(actions) < int(space.n)]
     else:
         flat = episodes.actions.reshape(*real.shape, -1)[real]
