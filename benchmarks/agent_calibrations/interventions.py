@@ -119,7 +119,8 @@ def _not_needed(agent: Agent, known: Episodes, seed: int) -> list[Row]:
     levels = range(MEASURED, MEASURED + RANDOM_EPISODES)
     episodes = play(agent, make_batch(CUERUN, COPIES), levels, keep_states=True, frames=False)
     gates, hidden = episodes.states["gates_passed"][:, :-1], ~episodes.states["cue_visible"][:, :-1].astype(bool)
-    measured, found = {}, {}
+    measured: dict[str, float] = {}
+    found = {}
     for name, passed in (("before the first gate", 0), ("behind the last gate", 2)):
         there = episodes.real & hidden & (gates == passed)
         at = np.flatnonzero(there.any(1))

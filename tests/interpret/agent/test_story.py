@@ -11,7 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.controls import moved_as_far, random_bases
+from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.own import FunctionAgent
 from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.agent.recorded import record_inside
@@ -140,6 +143,24 @@ def test_the_step_tells_a_story_of_any_agent(tmp_path: Path, memory: str, monkey
     for each in section.values["chains"]:
         assert len(each["removed"]["random"]) == 10
         assert each["verdict"] in step.ORDER
+
+
+def test_random_directions_can_be_moved_as_far() -> None:
+    rng = np.random.default_rng(2)
+    one = rng.integers(2, size=500).astype(float)
+    values = 0.1 * rng.standard_normal((500, 5)) + 3.0 * one[:, None] * np.eye(5)[0]
+    basis = directions(values, {"one": one})["one"]
+    near = random_bases(basis, [0], values, one)
+
+    def moves(of: Linear) -> float:
+        change = Intervention(of, [0], "ablate_midpoint").edit(0)(torch.as_tensor(values)).numpy() - values
+        return float(np.sqrt((change**2).sum(1).mean()))
+
+    own = moves(basis)
+    assert max(moves(each) for each in near) < 0.2 * own
+    for each in moved_as_far(near, basis, 0, values):
+        assert abs(moves(each) / own - 1.0) < 0.05
+        assert abs(each.patterns[0] @ basis.patterns[0]) < 1e-9
 
 
 def test_behaviours_are_groups_of_actions_that_share_a_word() -> None:
