@@ -89,7 +89,7 @@ class Behaviour:
 def behaviours_of(episodes: Episodes, space: gym.Space[Any], names: Sequence[str] = ()) -> list[Behaviour]:
     """Return what the agent sometimes does: groups of actions that share a word of their names, and single actions.
 
-    Those that it does in one step in twenty at least, and does not do in as many; the most evenly split first.
+    By its most likely action: what it does in one step in twenty at least, and does not do in as many; the most evenly split first.
     """
     found: list[Behaviour] = []
     real = episodes.real
@@ -111,11 +111,12 @@ def behaviours_of(episodes: Episodes, space: gym.Space[Any], names: Sequence[str
             Behaviour(f"{name} above its median", (at,), float(np.median(flat[:, at])))
             for at, name in enumerate(called)
         ]
-    shares = {option: float(option.taken(episodes.actions)[real].mean()) for option in options}
-    often = [option for option in options if 0.05 <= shares[option] <= 0.95]
-    for option in sorted(often, key=lambda each: (abs(round(shares[each], 1) - 0.5), -len(each.actions), each.name)):
-        own = option.taken(episodes.actions)[real]
-        alike = [float((own == other.taken(episodes.actions)[real]).mean()) for other in found]
+    done = {option: option.done(episodes.logits[real], space) for option in options}
+    often = [option for option in options if 0.05 <= done[option].mean() <= 0.95]
+    for option in sorted(
+        often, key=lambda each: (abs(round(done[each].mean(), 1) - 0.5), -len(each.actions), each.name)
+    ):
+        alike = [float((done[option] == done[other]).mean()) for other in found]
         if not any(share > ALIKE or share < 1.0 - ALIKE for share in alike):
             found.append(option)
     return found
@@ -333,7 +334,7 @@ class Chain:
             return "both" if self.necessary and self.sufficient else "necessary" if self.necessary else "sufficient"
         if self.without_effect:
             return "spurious" if self.slopes else "decodable only"
-        if any(link.stands_out for link in self.links):
+        if any(link.stands_out for link in (self.removed, self.moved, self.back)):
             return "contributes"
         return "not settled"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,8 +119,10 @@ def test_directions_hold_other_concepts_still() -> None:
 
 @pytest.mark.parametrize("memory", ["gru", "none"])
 def test_the_step_tells_a_story_of_any_agent(tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"FEWEST_LEVELS": 10, "FEWEST_MOMENTS": 40, "CONCEPTS": 1, "BEHAVIOURS": 1, "READ": 0.6}.items():
+    for name, value in {"FEWEST_LEVELS": 10, "FEWEST_MOMENTS": 40, "CONCEPTS": 1, "READ": 0.6}.items():
         monkeypatch.setattr(step, name, value)
+    # Greedily, an untrained agent does the same everywhere.
+    monkeypatch.setattr(step, "behaviours_of", lambda *_: [Behaviour("walk", (1,))])
     agent = agent_of(memory, False)
     recording = tmp_path / "recording"
     keep = () if memory != "none" else (step.site_of(agent),)
@@ -166,7 +169,9 @@ def test_random_directions_can_be_moved_as_far() -> None:
 def test_behaviours_are_groups_of_actions_that_share_a_word() -> None:
     batch = Corridors(8)
     batch.action_names = ["wait", "walk", "walk_fast"]
-    episodes = play(agent_of("gru", False), batch, range(30), epsilon=1.0)
+    episodes = play(agent_of("gru", False), batch, range(30))
+    logits = np.random.default_rng(0).standard_normal(episodes.logits.shape).astype(np.float32)
+    episodes = dataclasses.replace(episodes, logits=logits)
     found = behaviours_of(episodes, batch.action_space, batch.action_names)
     assert ("walk", (1, 2)) in [(each.name, each.actions) for each in found]
     # The rest of a group is the same behaviour, the other way round.
