@@ -1,8 +1,9 @@
-"""Interventions: the cue's direction in CueRun (AT11), patterns against filters (AT12), and a direction that isn't needed (N1)."""
+"""Interventions: the cue's direction in CueRun (AT11), patterns and filters (AT12), and directions that aren't needed (N1, N2)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
@@ -14,10 +15,12 @@ from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.bases import Basis
-from rlhf_ray.interpret.agent.controls import controlled, random_bases
+from rlhf_ray.interpret.agent.controls import controlled, moved_as_far, random_bases
+from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, Op, Vector
 from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.measure.intervals import bootstrap
 
 AGENTS = ("cuerun",)
 
@@ -25,18 +28,20 @@ CUERUN = "rlhf_ray/CueRun-v0"
 EPISODES = 1500
 RANDOM, RANDOM_EPISODES = 10, 500
 CHOSEN, MEASURED = 5000, 10_000
-"""First level of those that directions are chosen on, and of those that effects are measured on; they are fitted to others."""
+"""First level of those that reading is tested on, and of those that effects are measured on; directions are fitted to others."""
 COPIES = 250
 COMPONENTS = 16
+ONCE = (2,)
+"""Step of the reflection: the first whose picture no longer shows the cue. Memory carries it on; a second one would undo it."""
 
 
 def rows(seeds: Sequence[int]) -> list[Row]:
-    """Measure AT11, AT12 and the negative control for each of ``seeds``."""
+    """Measure AT11, AT12 and the negative controls for each of ``seeds``."""
     found = []
     for seed in seeds:
         agent = agent_for("cuerun", seed)
         known = play(agent, make_batch(CUERUN, COPIES), range(500), frames=False)
-        found += [*_causal(agent, known, seed), _not_needed(agent, known, seed)]
+        found += [*_causal(agent, known, seed), *_not_needed(agent, known, seed)]
     return found
 
 
@@ -50,36 +55,49 @@ def wins(
 
 
 def _causal(agent: Agent, known: Episodes, seed: int) -> list[Row]:
+    """AT11 and AT12. The cue's direction is the difference of its classes' means: nothing is chosen by what it does.
+
+    Random directions are orthogonal to it, and as they are they control for the content. No other direction carries as much
+    variance as the cue, so the same directions are moved as far as well, which controls for the size of the disturbance; see
+    `moved_as_far`.
+    """
     values, cue = after_the_cue(known, "cue")
-    both = [bases.fit(kind, values, 1, seed, {"cue": cue}) for kind in ("mean_difference", "probe")]
-    # Which of the two patterns is better is chosen on other levels than it is measured on.
-    chosen = [wins(agent, [Intervention(basis, [0], "ablate_midpoint")], 300, CHOSEN) for basis in both]
-    direction = both[int(np.argmin(chosen))]
+    direction = bases.fit("mean_difference", values, 1, seed, {"cue": cue})
     components = bases.fit("ica", values, COMPONENTS, seed)
     scores = components.transform(values)
     best = int(np.argmax([abs(roc_auc_score(cue, scores[:, at]) - 0.5) for at in range(len(components))]))
 
-    def after(basis: Basis, component: int, op: Op, vector: Vector = "pattern", episodes: int = EPISODES) -> float:
-        return wins(agent, [Intervention(basis, [component], op, vector=vector)], episodes)
+    def after(basis: Basis, component: int, op: Op, vector: Vector = "pattern") -> float:
+        return wins(agent, [Intervention(basis, [component], op, vector=vector)])
+
+    def planned(basis: Basis, op: Op, episodes: int = EPISODES) -> float:
+        when = ONCE if op == "reflect" else None
+        return wins(agent, [Intervention(basis, [0], op, when=when)], episodes)
 
     ops: tuple[Op, Op] = ("ablate_midpoint", "reflect")
     plain = wins(agent)
-    direct = {op: after(direction, 0, op) for op in ops}
-    plainly = {op: after(both[0], 0, op) for op in ops}
+    direct = {op: planned(direction, op) for op in ops}
     pattern = {op: after(components, best, op) for op in ops}
     by_filter = {op: after(components, best, op, "filter") for op in ops}
     drawn = random_bases(direction, [0], values, cue, RANDOM, seed)
-    random = {op: [after(each, 0, op, episodes=RANDOM_EPISODES) for each in drawn] for op in ops}
+    far = moved_as_far(drawn, direction, 0, values, seed)
+    random = {op: [planned(each, op, RANDOM_EPISODES) for each in drawn] for op in ops}
+    moved = {op: [planned(each, op, RANDOM_EPISODES) for each in far] for op in ops}
     lowest = {op: min(random[op]) for op in ops}
     named = {"wins": plain, "ablated": direct["ablate_midpoint"], "reflected": direct["reflect"]}
+    named |= {"reflected at every step": after(direction, 0, "reflect")}
     named |= {"random ablated, lowest": lowest["ablate_midpoint"], "random reflected, lowest": lowest["reflect"]}
-    named |= {"mean difference ablated": plainly["ablate_midpoint"], "mean difference reflected": plainly["reflect"]}
+    named |= {
+        "as far, ablated, lowest": min(moved["ablate_midpoint"]),
+        "median": float(np.median(moved["ablate_midpoint"])),
+    }
+    named |= {"as far, reflected, lowest": min(moved["reflect"]), "its median": float(np.median(moved["reflect"]))}
     apart = min(lowest[op] - direct[op] for op in ops)
     gap = {op: by_filter[op] - pattern[op] for op in ops}
     return [
         Row(
             "AT11",
-            f"the cue's pattern in memory ({direction.kind}), seed {seed}",
+            f"the cue's pattern in memory (difference of means), seed {seed}",
             _rounded(named),
             "ablated <= 0.45, reflected <= 0.35, random >= 0.80 and >= 0.40 above",
             direct["ablate_midpoint"] <= 0.45
@@ -97,8 +115,49 @@ def _causal(agent: Agent, known: Episodes, seed: int) -> list[Row]:
     ]
 
 
-def _not_needed(agent: Agent, known: Episodes, seed: int) -> Row:
-    """Where the agent is can be read off its memory, but it acts on what it sees."""
+def _not_needed(agent: Agent, known: Episodes, seed: int) -> list[Row]:
+    """Two directions that nothing to come depends on, by the rules of CueRun: the cue behind the last gate, and the place.
+
+    The cue's direction is turned round throughout the rest of the episode. Before the first gate the same change of the same
+    direction costs wins: the test has the power to see an effect.
+    """
+    values, cue = after_the_cue(known, "cue")
+    direction = bases.fit("mean_difference", values, 1, seed, {"cue": cue})
+    levels = range(MEASURED, MEASURED + RANDOM_EPISODES)
+    episodes = play(agent, make_batch(CUERUN, COPIES), levels, keep_states=True, frames=False)
+    gates, hidden = episodes.states["gates_passed"][:, :-1], ~episodes.states["cue_visible"][:, :-1].astype(bool)
+    measured: dict[str, float] = {}
+    found = {}
+    for name, passed in (("before the first gate", 0), ("behind the last gate", 2)):
+        there = episodes.real & hidden & (gates == passed)
+        at = np.flatnonzero(there.any(1))
+        snapshots = snapshots_of(episodes, at, there[at].argmax(1))
+        plain, _ = go_on(agent, partial(make_batch, CUERUN), snapshots)
+        turned, _ = go_on(
+            agent, partial(make_batch, CUERUN), snapshots, interventions=[Intervention(direction, [0], "reflect")]
+        )
+        found[name] = change = bootstrap(turned.returns - plain.returns, plain.levels, seed)
+        scores = direction.transform(episodes.memory[:, 1:][there])[:, 0]
+        auc = float(roc_auc_score(episodes.states["cue"][:, :-1][there], scores))
+        measured |= {f"{name}: auc": auc, "change of return": change.mean} if not measured else {f"{name}: auc": auc}
+    behind = found["behind the last gate"]
+    measured |= {"its change": behind.mean, "low": behind.low or 0.0, "high": behind.high or 0.0}
+    return [
+        Row(
+            "N1",
+            f"the cue, which nothing depends on behind the last gate, seed {seed}",
+            _rounded(measured),
+            "there: auc >= 0.90, the interval of the change holds 0; before the gates: change <= -3",
+            measured["behind the last gate: auc"] >= 0.9
+            and behind.holds_zero
+            and found["before the first gate"].mean <= -3.0,
+        ),
+        _place(agent, known, seed),
+    ]
+
+
+def _place(agent: Agent, known: Episodes, seed: int) -> Row:
+    """Where the agent is can be read off its memory, but it acts on what it sees: the picture moves with it."""
     values, x = after_the_cue(known, "x")
     basis = bases.fit("probe", values, 1, seed, {"x": x})
     other, places = after_the_cue(play(agent, make_batch(CUERUN, COPIES), range(CHOSEN, CHOSEN + 300)), "x")
@@ -118,8 +177,8 @@ def _not_needed(agent: Agent, known: Episodes, seed: int) -> Row:
     )
     change = found.effect.returns.difference
     return Row(
-        "N1",
-        f"a direction that can be decoded and is not needed, seed {seed}",
+        "N2",
+        f"a direction that can be decoded and is not needed, the place, seed {seed}",
         _rounded({"auc": auc, "change of return": change.mean, "low": change.low or 0.0, "high": change.high or 0.0}),
         "auc >= 0.90; the interval of the change holds 0",
         auc >= 0.9 and change.holds_zero,

@@ -78,6 +78,29 @@ def random_bases(
     return found
 
 
+def moved_as_far(
+    given: Sequence[Linear], basis: Basis, component: int, values: FloatArray, seed: int = 0
+) -> list[Linear]:
+    """Return random directions whose midpoints are as far from their values as those of a component are from its own.
+
+    Ablating or reflecting them then moves the values as far as the component's does. That is the control for the size of the
+    disturbance. It is harsher than the intervention itself: values that hardly vary along a direction are moved out of all that the
+    agent has ever had in mind, while a reflected component goes from one of its classes to the other. `random_bases` as they are
+    control for the content: they take away what some other direction of the same kind says.
+
+    Args:
+        given: of `random_bases`, one component each.
+        basis: the basis.
+        component: the component that they stand in for.
+        values: ``[n, size]`` that the distance is measured on.
+        seed: draws the sides.
+    """
+    scores = basis.transform(np.asarray(values, np.float64))[:, component]
+    distance = float(np.sqrt(((scores - basis.midpoints[component]) ** 2).mean()))
+    sides = np.random.default_rng([seed, 0xFA]).choice([-1.0, 1.0], len(given))
+    return [replace(each, midpoints=np.array([side * distance])) for each, side in zip(given, sides, strict=True)]
+
+
 @dataclass(frozen=True)
 class Controlled:
     """An effect beside those of random directions.

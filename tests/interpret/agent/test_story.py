@@ -1,0 +1,178 @@
+"""The causal story: agents whose memory is planted, so that each verdict is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rlhf_ray.interpret.agent.bases.linear import Linear
+from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.controls import moved_as_far, random_bases
+from rlhf_ray.interpret.agent.interventions import Intervention
+from rlhf_ray.interpret.agent.own import FunctionAgent
+from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.interpret.agent.recorded import record_inside
+from rlhf_ray.interpret.agent.steps import story as step
+from rlhf_ray.interpret.agent.story import At, Behaviour, Chain, behaviours_of, directions, measure
+from tests.interpret.agent.corridor import Corridors
+from tests.interpret.agent.test_play import agent_of
+
+OBSERVATIONS = gym.spaces.Box(-10.0, 10.0, (6,), np.float32)
+GO = Behaviour("go", (1,))
+N = 400
+
+Odds = Callable[[Tensor, Tensor], Tensor]
+
+
+def planted(odds: Odds) -> FunctionAgent:
+    """Remember what is seen, and go if the log-odds of memory ``[n, 6]`` and what is seen are above 0."""
+
+    def decide(seen: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        up = odds(memory, seen)
+        return torch.stack([torch.zeros_like(up), up], 1), up
+
+    return FunctionAgent(
+        decide, OBSERVATIONS, gym.spaces.Discrete(2), remember=lambda seen, memory: seen, memory_size=6
+    )
+
+
+def chain(odds: Odds) -> Chain:
+    """Measure concept 0 (the sign of unit 0, beside noise) to "go". Unit 1 is another concept, at random; unit 2 a strong cause."""
+    rng = np.random.default_rng(0)
+
+    def draw() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        one, two = rng.integers(2, size=(2, N))
+        seen = 0.2 * rng.standard_normal((N, 6))
+        seen[:, 0] += 2.0 * one - 1.0
+        seen[:, 1] += 2.0 * two - 1.0
+        seen[:, 2] += 4.0 * rng.integers(2, size=N) - 2.0
+        return seen.astype(np.float32), one.astype(float), two.astype(float)
+
+    fitted, one, two = draw()
+    basis = directions(fitted, {"one": one, "two": two})["one"]
+    seen, holds, _ = draw()
+    at = At(seen, np.zeros((N, 6), np.float32), np.arange(N), np.zeros(N, np.int64))
+    found = measure(planted(odds), at, holds == 1, [GO], basis, fitted.astype(np.float64), (1.0, 0.6))
+    return found[0]
+
+
+def test_what_alone_decides_is_necessary_and_sufficient() -> None:
+    found = chain(lambda memory, seen: 8.0 * memory[:, 0])
+    assert found.verdict == "both"
+    assert found.gap > 0.9
+    assert found.removed.change.mean < 0 < found.moved.change.mean
+    assert max(map(abs, found.moved.random)) < 0.1
+
+
+def test_one_of_two_conditions_is_necessary() -> None:
+    found = chain(lambda memory, seen: torch.minimum(8.0 * memory[:, 0], torch.where(seen[:, 0] > 0, 1.0, -1.0)))
+    assert found.verdict == "necessary"  # without what is seen, the direction is not enough
+    assert found.moved.change.mean == 0.0
+
+
+def test_one_of_two_ways_is_sufficient() -> None:
+    found = chain(lambda memory, seen: torch.maximum(8.0 * memory[:, 0], torch.where(seen[:, 0] > 0, 1.0, -1.0)))
+    assert found.verdict == "sufficient"  # what is seen brings the behaviour about as well
+    assert found.back.change.mean == 0.0
+
+
+def test_what_can_be_read_off_and_does_nothing_is_decodable_only() -> None:
+    found = chain(lambda memory, seen: 4.0 * memory[:, 2])
+    assert found.verdict == "decodable only"
+    assert found.removed.change.holds_zero
+    assert found.moved.change.holds_zero
+    assert not found.control.holds_zero
+
+
+def test_a_gradient_that_no_intervention_bears_out_is_spurious() -> None:
+    # Steep in the concept, but another cause always outweighs it.
+    found = chain(lambda memory, seen: memory[:, 0] + 1.5 * memory[:, 2])
+    assert found.verdict == "spurious"
+    assert abs(found.gradient) > 0.5
+
+
+def test_without_power_nothing_is_said() -> None:
+    found = chain(lambda memory, seen: memory[:, 0] - 1000.0)
+    assert found.verdict == "not settled"
+    assert found.control.holds_zero
+
+
+def test_directions_hold_other_concepts_still() -> None:
+    rng = np.random.default_rng(1)
+    one = rng.integers(2, size=2000).astype(float)
+    two = np.where(rng.random(2000) < 0.85, one, 1.0 - one)
+    values = 0.3 * rng.standard_normal((2000, 4))
+    values[:, 0] += one
+    values[:, 1] += two
+    pattern = directions(values, {"one": one, "two": two})["one"].patterns[0]
+    np.testing.assert_allclose(pattern, [1, 0, 0, 0], atol=0.08)
+    alone = directions(values, {"one": one})["one"].patterns[0]
+    assert alone[1] > 0.5
+
+
+@pytest.mark.parametrize("memory", ["gru", "none"])
+def test_the_step_tells_a_story_of_any_agent(tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"FEWEST_LEVELS": 10, "FEWEST_MOMENTS": 40, "CONCEPTS": 1, "READ": 0.6}.items():
+        monkeypatch.setattr(step, name, value)
+    # Greedily, an untrained agent does the same everywhere.
+    monkeypatch.setattr(step, "behaviours_of", lambda *_: [Behaviour("walk", (1,))])
+    agent = agent_of(memory, False)
+    recording = tmp_path / "recording"
+    keep = () if memory != "none" else (step.site_of(agent),)
+    record_inside(
+        agent,
+        Corridors(16),
+        list(range(60)),
+        recording,
+        keep=keep,
+        keep_states=True,
+        epsilon=0.5,
+        acting={"epsilon": 1.0},
+    )
+    (tmp_path / "story").mkdir()
+    work = Work(agent, "Corridor", Corridors, {"recording": recording}, tmp_path / "story", tmp_path / "none", 0, 0.1)
+    assert step.unsuitable(work) is None
+    section = step.run(work)
+    assert section.skipped is None
+    assert (work.out / "story.json").exists()
+    assert (work.out / "direction_0.npz").exists()
+    for each in section.values["chains"]:
+        assert len(each["removed"]["random"]) == 10
+        assert each["verdict"] in step.ORDER
+
+
+def test_random_directions_can_be_moved_as_far() -> None:
+    rng = np.random.default_rng(2)
+    one = rng.integers(2, size=500).astype(float)
+    values = 0.1 * rng.standard_normal((500, 5)) + 3.0 * one[:, None] * np.eye(5)[0]
+    basis = directions(values, {"one": one})["one"]
+    near = random_bases(basis, [0], values, one)
+
+    def moves(of: Linear) -> float:
+        change = Intervention(of, [0], "ablate_midpoint").edit(0)(torch.as_tensor(values)).numpy() - values
+        return float(np.sqrt((change**2).sum(1).mean()))
+
+    own = moves(basis)
+    assert max(moves(each) for each in near) < 0.2 * own
+    for each in moved_as_far(near, basis, 0, values):
+        assert abs(moves(each) / own - 1.0) < 0.05
+        assert abs(each.patterns[0] @ basis.patterns[0]) < 1e-9
+
+
+def test_behaviours_are_groups_of_actions_that_share_a_word() -> None:
+    batch = Corridors(8)
+    batch.action_names = ["wait", "walk", "walk_fast"]
+    episodes = play(agent_of("gru", False), batch, range(30))
+    logits = np.random.default_rng(0).standard_normal(episodes.logits.shape).astype(np.float32)
+    episodes = dataclasses.replace(episodes, logits=logits)
+    found = behaviours_of(episodes, batch.action_space, batch.action_names)
+    assert ("walk", (1, 2)) in [(each.name, each.actions) for each in found]
+    # The rest of a group is the same behaviour, the other way round.
+    assert (0,) not in [each.actions for each in found]
