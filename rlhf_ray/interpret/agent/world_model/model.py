@@ -68,7 +68,7 @@ class Unrolled:
 
     Attributes:
         prior, posterior: logarithms of the latent's probabilities, without and with the observation, ``[n, L, groups, classes]``.
-        states: ``[n, L, size]``, with latents drawn from the posterior.
+        states: ``[n, L, size]``, with latents of the posterior.
     """
 
     prior: Tensor
@@ -86,7 +86,8 @@ class RecurrentWorld(nn.Module):
     holds for all, which makes training several times faster than with one memory for the whole image. Observation, reward and end
     are decoded from memory and latents.
 
-    Simulations take the most likely latent; its gradient is that of the probabilities.
+    Simulations carry the latents' probabilities (mean field), not draws: what can't be known, such as what scrolls into view, is
+    predicted as its mean, and gradients are exact.
 
     Attributes:
         shape: its size.
@@ -174,12 +175,12 @@ class RecurrentWorld(nn.Module):
         Args:
             observations: ``[n, L, …]`` in the environment's units.
             actions: between them, ``[n, L - 1, actions]``.
-            noise: Gumbel noise ``[n, L, cells, groups, classes]`` to draw latents with; None takes the most likely ones.
+            noise: Gumbel noise ``[n, L, cells, groups, classes]`` to draw latents with; None takes their probabilities.
         """
         n, length = observations.shape[:2]
         encoded = self.encoder(self.normalised(observations).flatten(0, 1)).unflatten(0, (n, length))
         posterior = self._log_probabilities(encoded)
-        latents = _one_hot(posterior, noise)  # [n, L, cells, latent]
+        latents = _latents(posterior, noise)  # [n, L, cells, latent]
         first = self.first.expand(1, n * self.cells, -1).contiguous()
         memory, prior = first[0].view(n, 1, self.cells, -1), posterior[:, 1:]
         if length > 1:
@@ -203,7 +204,7 @@ class RecurrentWorld(nn.Module):
         after = self.cell(inputs.flatten(0, 1)[:, None], memory.flatten(0, 1)[None].contiguous())[1][0].view(
             memory.shape
         )
-        latents = _one_hot(self._log_probabilities(self.prior(torch.cat([inputs, after], -1))))
+        latents = _latents(self._log_probabilities(self.prior(torch.cat([inputs, after], -1))))
         return torch.cat([after.flatten(1), latents.flatten(1)], -1)
 
     def observe(self, state: Tensor) -> Tensor:
@@ -325,8 +326,10 @@ def action_count(space: gym.Space[Any]) -> int:
     return int(torch.Size(space.shape).numel())
 
 
-def _one_hot(logarithms: Tensor, noise: Tensor | None = None) -> Tensor:
-    """Return latents ``[…, groups * classes]``: one-hot, with the gradient of the probabilities."""
+def _latents(logarithms: Tensor, noise: Tensor | None = None) -> Tensor:
+    """Return latents ``[…, groups * classes]``: drawn, one-hot, with the gradient of the probabilities; or the probabilities."""
     soft = logarithms.exp()
-    chosen = (logarithms if noise is None else logarithms + noise).argmax(-1)
+    if noise is None:
+        return soft.flatten(-2)
+    chosen = (logarithms + noise).argmax(-1)
     return (functional.one_hot(chosen, soft.shape[-1]).to(soft.dtype) + (soft - soft.detach())).flatten(-2)
