@@ -179,13 +179,13 @@ def _compare(command: InterpretAgent, against: Path) -> None:
 
     from rlhf_ray.data.places import run_path
     from rlhf_ray.envs.batches import BatchCreator
-    from rlhf_ray.interpret.agent.comparison import PARTS, Pair, compare, write_comparison
+    from rlhf_ray.interpret.agent.comparison import PARTS, AgentPair, compare, write_comparison
     from rlhf_ray.runs.agents import named_agent
     from rlhf_ray.runs.progress import Counting
 
     agent, environment, default_out = _subject(command)
     other, _, _ = named_agent(against, environment)
-    pair = Pair(agent, other, environment, BatchCreator(environment), command.seed, command.effort)
+    pair = AgentPair(agent, other, environment, BatchCreator(environment), command.seed, command.effort)
     name = re.sub(r"[^\w.-]+", "_", against.resolve().name if against.exists() else str(against))
     out = _writable(run_path(command.out or default_out / f"against_{name}"))
     torch.set_num_threads(1)

@@ -117,10 +117,11 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.soak
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     "story",
-    [JOIN, pytest.param(LEAVE, marks=pytest.mark.soak)],
+    [JOIN, LEAVE],
     ids=["a node joins, two learners", "a node leaves, another joins"],
 )
 def test_training_uses_the_nodes_there_are(tmp_path: Path, story: str) -> None:

@@ -248,7 +248,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Chain:
+class CausalChain:
     """A concept, its direction, and a behaviour.
 
     Attributes:
@@ -375,7 +375,7 @@ def measure(
     site: str = MEMORY,
     count: int = COUNT,
     seed: int = 0,
-) -> list[Chain]:
+) -> list[CausalChain]:
     """Measure the links of a chain from a concept to each behaviour. What needs levels is added by `dataclasses.replace`.
 
     Args:
@@ -427,7 +427,7 @@ def measure(
             steered = Intervention(steepest, [0], "steer", amount=np.array([sign]), site=site)
             powers.append(bootstrap((respond(every, [steered]) - plain)[:, k], at.levels, seed))
         found.append(
-            Chain(
+            CausalChain(
                 basis.names[0],
                 behaviour.name,
                 *auc,

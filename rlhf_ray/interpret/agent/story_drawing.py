@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from rlhf_ray.interpret.agent.story import Chain
+from rlhf_ray.interpret.agent.story import CausalChain
 from rlhf_ray.interpret.reward.drawing import png
 from rlhf_ray.measure.intervals import MeanEstimate
 
@@ -29,7 +29,7 @@ ROW = 1.9
 """Height of a chain."""
 
 
-def diagram(chains: Sequence[Chain], site: str) -> bytes:
+def diagram(chains: Sequence[CausalChain], site: str) -> bytes:
     """Draw one chain below the other.
 
     Args:
@@ -45,7 +45,7 @@ def diagram(chains: Sequence[Chain], site: str) -> bytes:
     return png(figure)
 
 
-def _draw(axes: Axes, chain: Chain, y: float, site: str) -> None:
+def _draw(axes: Axes, chain: CausalChain, y: float, site: str) -> None:
     colour = COLOURS[chain.verdict]
     texts = {"concept": chain.concept, "direction": f"direction in\n{site}", "action": chain.behaviour}
     for name, x in BOXES.items():

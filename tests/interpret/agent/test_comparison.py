@@ -18,7 +18,7 @@ from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.batch import BatchStep
 from rlhf_ray.interpret.agent import comparison
-from rlhf_ray.interpret.agent.comparison import Pair, alike, compare, concepts, objects, played, write_comparison
+from rlhf_ray.interpret.agent.comparison import AgentPair, alike, compare, concepts, objects, played, write_comparison
 from rlhf_ray.interpret.agent.comparison.alike import similarity
 from rlhf_ray.interpret.agent.own import FunctionAgent
 from tests.interpret.agent.corridor import Corridors
@@ -107,8 +107,8 @@ def planted(
     )  # fmt: skip
 
 
-def pair_of(first: FunctionAgent, second: FunctionAgent, box: bool = False) -> Pair:
-    return Pair(first, second, "Signals", partial(Signals, box=box), 0, 0.2)
+def pair_of(first: FunctionAgent, second: FunctionAgent, box: bool = False) -> AgentPair:
+    return AgentPair(first, second, "Signals", partial(Signals, box=box), 0, 0.2)
 
 
 @pytest.mark.parametrize("box", [False, True])
@@ -163,7 +163,7 @@ def test_networks_of_different_shapes_are_compared_and_finished_parts_are_kept(
 ) -> None:
     torch.set_num_threads(1)
     monkeypatch.setattr(comparison, "PARTS", (played, alike, objects))
-    pair = Pair(agent_of("gru", False), agent_of("none", False), "Corridor", Corridors, 0, 0.1)
+    pair = AgentPair(agent_of("gru", False), agent_of("none", False), "Corridor", Corridors, 0, 0.1)
     assert pair.names == ("agent (first)", "agent (second)")
     kept: dict[str, bool] = {}
     sections = compare(pair, tmp_path, kept.__setitem__)
@@ -172,11 +172,11 @@ def test_networks_of_different_shapes_are_compared_and_finished_parts_are_kept(
     assert len(sections[1].values["actions"]["untrained"]) == 2
     assert not any(kept.values())
     (tmp_path / "alike" / "section.json").unlink()
-    again = Pair(pair.first, pair.second, "Corridor", Corridors, 0, 0.1)
+    again = AgentPair(pair.first, pair.second, "Corridor", Corridors, 0, 0.1)
     assert compare(again, tmp_path, kept.__setitem__)[1].values == sections[1].values
     assert kept == {"played": True, "alike": False, "objects": True}
     with pytest.raises(SettingError, match="different action spaces"):
-        Pair(agent_of("none", False), agent_of("none", True), "Corridor", Corridors)
+        AgentPair(agent_of("none", False), agent_of("none", True), "Corridor", Corridors)
 
 
 def test_the_command_refuses_steps_of_one_agent() -> None:

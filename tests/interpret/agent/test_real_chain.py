@@ -52,6 +52,7 @@ def infinite(values: Any, at: str = "") -> list[str]:
     return [at] if isinstance(values, float) and not math.isfinite(values) else []
 
 
+@pytest.mark.soak
 def test_real_steps_run_once_and_again_if_their_files_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "FEWEST", 10)
     monkeypatch.setattr(world_model, "FEWEST", 3)

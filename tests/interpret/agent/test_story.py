@@ -20,7 +20,7 @@ from rlhf_ray.interpret.agent.own import FunctionAgent
 from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.agent.recorded import record_inside
 from rlhf_ray.interpret.agent.steps import story as step
-from rlhf_ray.interpret.agent.story import At, Behaviour, Chain, behaviours_of, directions, measure
+from rlhf_ray.interpret.agent.story import At, Behaviour, CausalChain, behaviours_of, directions, measure
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.test_play import agent_of
 
@@ -43,7 +43,7 @@ def planted(odds: Odds) -> FunctionAgent:
     )
 
 
-def chain(odds: Odds) -> Chain:
+def chain(odds: Odds) -> CausalChain:
     """Measure concept 0 (the sign of unit 0, beside noise) to "go". Unit 1 is another concept, at random; unit 2 a strong cause."""
     rng = np.random.default_rng(0)
 

@@ -15,7 +15,7 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.failures import debugging, explain
 from rlhf_ray.data.plain import plain
 from rlhf_ray.interpret.agent.comparison import alike, concepts, objects, played, saliency
-from rlhf_ray.interpret.agent.comparison.pair import Pair
+from rlhf_ray.interpret.agent.comparison.pair import AgentPair
 from rlhf_ray.interpret.agent.comparison.verdict import Answer, answer
 from rlhf_ray.interpret.report import files
 from rlhf_ray.interpret.report.page import render
@@ -25,11 +25,11 @@ FORMAT = "rlhf_ray.agent_comparison/1"
 PARTS: Sequence[ModuleType] = (played, alike, concepts, objects, saliency)
 """The parts, in the order of the page: each is a module of this package with ``NAME``, ``TITLE``, ``look``."""
 
-__all__ = ["PARTS", "Answer", "Pair", "compare", "write_comparison"]
+__all__ = ["PARTS", "AgentPair", "Answer", "compare", "write_comparison"]
 
 
 def compare(
-    pair: Pair, out: Path | None = None, told: Callable[[str, bool], None] = lambda name, kept: None
+    pair: AgentPair, out: Path | None = None, told: Callable[[str, bool], None] = lambda name, kept: None
 ) -> tuple[Section, ...]:
     """Compare two agents.
 
@@ -55,7 +55,9 @@ def compare(
     return tuple(sections)
 
 
-def write_comparison(pair: Pair, sections: Sequence[Section], out: Path, about: dict[str, Any]) -> tuple[Path, Answer]:
+def write_comparison(
+    pair: AgentPair, sections: Sequence[Section], out: Path, about: dict[str, Any]
+) -> tuple[Path, Answer]:
     """Write ``comparison.html`` and its twin ``comparison.json``; return the page's path and the answer."""
     found = answer(sections, pair.names)
     facts = {
@@ -75,7 +77,7 @@ def write_comparison(pair: Pair, sections: Sequence[Section], out: Path, about: 
     return out / "comparison.html", found
 
 
-def _look(pair: Pair, part: ModuleType) -> Section:
+def _look(pair: AgentPair, part: ModuleType) -> Section:
     try:
         return files.as_saved(part.look(pair))
     except Exception as error:
@@ -85,7 +87,7 @@ def _look(pair: Pair, part: ModuleType) -> Section:
         return Section(part.NAME, part.TITLE, checks=[check])
 
 
-def _key(pair: Pair, name: str) -> str:
+def _key(pair: AgentPair, name: str) -> str:
     parts = (
         FORMAT,
         __version__,

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.interpret.agent.agent import Agent
-from rlhf_ray.interpret.agent.comparison.pair import Pair, acts, correlation, mean_of, same_action, sites, text
+from rlhf_ray.interpret.agent.comparison.pair import AgentPair, acts, correlation, mean_of, same_action, sites, text
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.replay import values_at
 from rlhf_ray.interpret.section import Section, Statement, Table
@@ -24,7 +24,7 @@ DRAWS = 100
 """Draws of the interval of a similarity."""
 
 
-def look(pair: Pair) -> Section:
+def look(pair: AgentPair) -> Section:
     """Compare actions, values and what both hold."""
     actions, acted = _actions(pair)
     values, valued = _values(pair)
@@ -33,7 +33,7 @@ def look(pair: Pair) -> Section:
     return Section(NAME, TITLE, _statements(pair, figures), tables=[actions, values, *held], values=figures)
 
 
-def _actions(pair: Pair) -> tuple[Table, dict[str, Any]]:
+def _actions(pair: AgentPair) -> tuple[Table, dict[str, Any]]:
     frames, space = pair.frames, pair.space
     of = frames.rows
     one, other = (acts(frames.at(each.logits), space) for each in frames.thoughts)
@@ -72,7 +72,7 @@ def _actions(pair: Pair) -> tuple[Table, dict[str, Any]]:
     return Table(heads, rows, caption), about
 
 
-def _values(pair: Pair) -> tuple[Table, dict[str, Any]]:
+def _values(pair: AgentPair) -> tuple[Table, dict[str, Any]]:
     frames, of = pair.frames, pair.frames.rows
     one, other = (frames.at(each.values).astype(np.float64) for each in frames.thoughts)
     found = correlation(one, other, of, pair.seed)
@@ -96,7 +96,7 @@ def similarity(one: FloatArray, other: FloatArray) -> float | None:
     return None if own < 1e-12 else float(np.linalg.norm(x.T @ y) ** 2 / own)
 
 
-def _held(pair: Pair) -> tuple[list[Table], dict[str, Any]]:
+def _held(pair: AgentPair) -> tuple[list[Table], dict[str, Any]]:
     """Compare what both hold, beside untrained twins, shuffled frames, and one half of an agent's units with the other."""
     for agent, name in zip(pair.agents, pair.names, strict=True):
         if not agent.memory_size and not agent.layers:
@@ -133,7 +133,7 @@ def _held(pair: Pair) -> tuple[list[Table], dict[str, Any]]:
     return [Table(("", "CKA"), rows, caption)], about
 
 
-def _inside(pair: Pair, agent: Agent, thoughts: Episodes) -> FloatArray:
+def _inside(pair: AgentPair, agent: Agent, thoughts: Episodes) -> FloatArray:
     site = next(iter(sites(agent)), None)
     values: FloatArray = pair.frames.at(values_at(agent, thoughts, site)).astype(np.float64)
     return values
@@ -173,7 +173,7 @@ def _similarity_interval(x: FloatArray, y: FloatArray, groups: IntArray, seed: i
     return MeanEstimate(found, float(low), float(high))
 
 
-def _statements(pair: Pair, figures: dict[str, Any]) -> list[Statement]:
+def _statements(pair: AgentPair, figures: dict[str, Any]) -> list[Statement]:
     same, beside = MeanEstimate(**figures["actions"]["same"]), figures["actions"]["untrained"]
     untrained = mean_of(each for each in beside if each is not None)
     said = f"On the same frames they choose the same action in {text(same)} of them; chance {figures['actions']['chance']:.2f}"

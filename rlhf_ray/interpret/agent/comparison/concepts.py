@@ -13,7 +13,7 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.interpret.agent import samples
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.candidates import concept_directions, concepts_at
-from rlhf_ray.interpret.agent.comparison.pair import LONGEST, Pair, acts, moved, sites, text
+from rlhf_ray.interpret.agent.comparison.pair import LONGEST, AgentPair, acts, moved, sites, text
 from rlhf_ray.interpret.agent.concepts import DecodedConcept, decode
 from rlhf_ray.interpret.agent.controls import COUNT, controlled, random_bases
 from rlhf_ray.interpret.agent.episodes import Episodes
@@ -107,7 +107,7 @@ def apart(one: MeanEstimate, other: MeanEstimate) -> bool:
     return ends[0][0] > ends[1][1] or ends[1][0] > ends[0][1]
 
 
-def look(pair: Pair) -> Section:
+def look(pair: AgentPair) -> Section:
     """Probe for each concept, and take away those that are held."""
     for agent, name in zip(pair.agents, pair.names, strict=True):
         if not agent.memory_size and not agent.layers:
@@ -151,7 +151,7 @@ def look(pair: Pair) -> Section:
     return Section(NAME, TITLE, _statements(features), tables=tables, values={"features": features})
 
 
-def _read(pair: Pair, who: int) -> tuple[FloatArray, dict[str, Array], dict[str, DecodedConcept]]:
+def _read(pair: AgentPair, who: int) -> tuple[FloatArray, dict[str, Array], dict[str, DecodedConcept]]:
     """Return what an agent holds at the frames, ``[n, size]``, the labels of all concepts, and how well each is read off."""
     agent, frames = pair.agents[who], pair.frames
     thoughts, site = frames.thoughts[who], next(iter(sites(agent)), None)
@@ -182,7 +182,9 @@ def concepts_of(episodes: Episodes) -> Mapping[str, FloatArray]:
     }
 
 
-def _without(pair: Pair, who: int, decoded: DecodedConcept, basis: Basis, values: FloatArray, labels: Array) -> Tested:
+def _without(
+    pair: AgentPair, who: int, decoded: DecodedConcept, basis: Basis, values: FloatArray, labels: Array
+) -> Tested:
     agent, frames = pair.agents[who], pair.frames
     site = site_of(agent)
 

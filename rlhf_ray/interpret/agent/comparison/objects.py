@@ -13,7 +13,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.interpret.agent.attribution.looked_at import OBJECT, objects_of
 from rlhf_ray.interpret.agent.attribution.objects import patch_beside, repaint
 from rlhf_ray.interpret.agent.comparison.concepts import LEAST
-from rlhf_ray.interpret.agent.comparison.pair import COPIES, Pair, acts, correlation, moved, same_action, text
+from rlhf_ray.interpret.agent.comparison.pair import COPIES, AgentPair, acts, correlation, moved, same_action, text
 from rlhf_ray.interpret.section import Section, Statement, Table
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 
@@ -47,7 +47,7 @@ class Changed:
     control: Array | None
 
 
-def changes(pair: Pair) -> Iterator[Changed]:
+def changes(pair: AgentPair) -> Iterator[Changed]:
     """Change the frames: take objects out of images, edit levels, and exchange features of vectors."""
     frames, rng = pair.frames, np.random.default_rng([pair.seed, 0x0B])
     seen, space = frames.seen, pair.first.observation_space
@@ -84,7 +84,7 @@ def changes(pair: Pair) -> Iterator[Changed]:
             yield Changed(f"feature {feature} exchanged", at, other[at], None)
 
 
-def look(pair: Pair) -> Section:
+def look(pair: AgentPair) -> Section:
     """Measure the reactions of both."""
     frames, space = pair.frames, pair.space
     before = [acts(pair.decide(who), space) for who in (0, 1)]
@@ -149,7 +149,7 @@ def _blot(seen: Array, masks: BoolArray, taken: BoolArray, rng: np.random.Genera
     return painted
 
 
-def _edited(pair: Pair) -> Iterator[tuple[str, Array]]:
+def _edited(pair: AgentPair) -> Iterator[tuple[str, Array]]:
     """Yield each edit with what the frames show after it."""
     frames = pair.frames
     if not len(frames.episodes.env_states):
@@ -168,7 +168,7 @@ def _edited(pair: Pair) -> Iterator[tuple[str, Array]]:
         batch.close()
 
 
-def _control(pair: Pair, who: int, changed: Changed, before: FloatArray) -> FloatArray | None:
+def _control(pair: AgentPair, who: int, changed: Changed, before: FloatArray) -> FloatArray | None:
     """Return how far the control moves an agent's actions; of vectors, how far the change moves its untrained twin's."""
     if changed.control is not None:
         after = acts(pair.decide(who, changed.control, at=changed.at), pair.space)
@@ -192,7 +192,7 @@ def _pairs(size: list[MeanEstimate], control: list[float | None]) -> list[Any]:
     return [cell for who in (0, 1) for cell in (text(size[who]), control[who])]
 
 
-def _statements(pair: Pair, features: list[dict[str, Any]]) -> list[Statement]:
+def _statements(pair: AgentPair, features: list[dict[str, Any]]) -> list[Statement]:
     one, other = pair.names
     found = []
     for each in features:

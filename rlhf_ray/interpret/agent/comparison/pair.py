@@ -74,7 +74,7 @@ class Frames:
 
 
 @dataclass(frozen=True)
-class Pair:
+class AgentPair:
     """Two agents of one environment.
 
     Attributes:

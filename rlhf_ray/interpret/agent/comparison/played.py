@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from rlhf_ray.interpret.agent.comparison.pair import LEVELS, LONGEST, Pair, text
+from rlhf_ray.interpret.agent.comparison.pair import LEVELS, LONGEST, AgentPair, text
 from rlhf_ray.interpret.agent.effects import effect
 from rlhf_ray.interpret.section import Section, Statement, Table
 from rlhf_ray.measure.intervals import bootstrap
@@ -14,7 +14,7 @@ NAME = "played"
 TITLE = "What they reach on the same levels"
 
 
-def look(pair: Pair) -> Section:
+def look(pair: AgentPair) -> Section:
     """Play the same levels."""
     levels = pair.levels(0, pair.count(LEVELS, 20))
     how: dict[str, Any] = {"max_steps": LONGEST, "frames": False}

@@ -17,7 +17,7 @@ from rlhf_ray.interpret.agent.attribution.methods import Reference, occlusion, p
 from rlhf_ray.interpret.agent.attribution.moments import Moments, moments_of
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity, action_mean, log_odds, value
 from rlhf_ray.interpret.agent.attribution.question import Question
-from rlhf_ray.interpret.agent.comparison.pair import Pair, acts, mean_of, text
+from rlhf_ray.interpret.agent.comparison.pair import AgentPair, acts, mean_of, text
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.section import Picture, Section, Statement, Table
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
@@ -28,7 +28,7 @@ TITLE = "Where each one looks"
 MOMENTS, SHOWN = 80, 5
 
 
-def look(pair: Pair) -> Section:
+def look(pair: AgentPair) -> Section:
     """Correlate the maps of both, frame by frame."""
     frames = pair.frames
     rng = np.random.default_rng([pair.seed, 0x5A])
@@ -76,7 +76,7 @@ def look(pair: Pair) -> Section:
     )  # fmt: skip
 
 
-def _quantities(pair: Pair, names: Sequence[str]) -> list[Quantity]:
+def _quantities(pair: AgentPair, names: Sequence[str]) -> list[Quantity]:
     """Return the value, and what both do most variedly: an action's log-odds, or the mean of a Box dimension."""
     both = [acts(each.logits[pair.frames.episodes.real], pair.space) for each in pair.frames.thoughts]
     if isinstance(pair.space, gym.spaces.Discrete):
@@ -94,7 +94,7 @@ def _maps(agent: Agent, thoughts: Episodes, rows: Any, times: Any, quantity: Qua
     return moments, occlusion(question, moments, Reference.of(question, moments)).maps["frame"]
 
 
-def _parts(pair: Pair, maps: FloatArray) -> FloatArray:
+def _parts(pair: AgentPair, maps: FloatArray) -> FloatArray:
     """Return the sum of each part of each map, ``[n, parts]``."""
     parts = parts_of(pair.first.observation_space, "frame", maps.shape[1:]).reshape(-1, maps[0].size)
     sums: FloatArray = maps.reshape(len(maps), -1) @ parts.T.astype(np.float64)
@@ -111,7 +111,7 @@ def _alike(one: FloatArray, other: FloatArray, groups: Any, seed: int) -> MeanEs
     return bootstrap((x * y).sum(1)[known] / size[known], groups[known], seed)
 
 
-def _picture(pair: Pair, quantity: Quantity, moments: Moments, maps: Sequence[FloatArray]) -> Picture:
+def _picture(pair: AgentPair, quantity: Quantity, moments: Moments, maps: Sequence[FloatArray]) -> Picture:
     shown = np.linspace(0, len(moments) - 1, min(SHOWN, len(moments))).round().astype(int)
     scaled = np.stack([each[shown] / max(float(np.abs(each).mean()), 1e-12) for each in maps])
     frames = np.stack([moments.frames[shown]] * 2)

@@ -31,7 +31,7 @@ from rlhf_ray.interpret.agent.story import (
     SAME,
     At,
     Behaviour,
-    Chain,
+    CausalChain,
     Link,
     Response,
     behaviours_of,
@@ -97,7 +97,7 @@ def run(work: Work) -> Section:
             NAME, TITLE, skipped=f"No concept can be read off the agent's {site_name(agent)} with an AUC of {READ}."
         )
     moments_at = _moments(work, test)
-    chains: list[Chain] = []
+    chains: list[CausalChain] = []
     for number, (name, concept) in enumerate(concepts.items()):
         work.told(f"the story of {name} ({number + 1} of {len(concepts)})")
         holds = concept.classes[moments_at]
@@ -240,11 +240,11 @@ def _scaled(of: MeanEstimate, by: float) -> MeanEstimate:
 def _edited(
     work: Work,
     test: Episodes,
-    chains: list[Chain],
+    chains: list[CausalChain],
     concepts: Mapping[str, _Concept],
     behaviours: Sequence[Behaviour],
     site: str,
-) -> list[Chain]:
+) -> list[CausalChain]:
     """Add what editing the object does to score and behaviour: at the start, where that changes it; at single moments otherwise."""
     batch = work.make_batch(1)
     edits = list(batch.edits)
@@ -327,11 +327,11 @@ def _frequency(episodes: Episodes, behaviour: Behaviour, whole: bool) -> FloatAr
 def _ahead(
     work: Work,
     test: Episodes,
-    chains: list[Chain],
+    chains: list[CausalChain],
     concepts: Mapping[str, _Concept],
     behaviours: Sequence[Behaviour],
     site: str,
-) -> list[Chain]:
+) -> list[CausalChain]:
     """Add what taking a direction away does inside the world model."""
     world = world_of(work)
     if world is None:
@@ -351,16 +351,16 @@ def _ahead(
     return [replace(each, model=done.get((each.concept, each.behaviour))) for each in chains]
 
 
-def _weight(chain: Chain) -> float:
+def _weight(chain: CausalChain) -> float:
     lost = 0.0 if chain.success is None else abs(chain.success.change.mean)
     return max(abs(chain.removed.change.mean), abs(chain.moved.change.mean), abs(chain.back.change.mean), lost)
 
 
-def _statements(chains: Sequence[Chain], agent: Agent) -> list[Statement]:
+def _statements(chains: Sequence[CausalChain], agent: Agent) -> list[Statement]:
     return [each for chain in chains if (each := _statement(chain, site_name(agent))) is not None]
 
 
-def _statement(chain: Chain, site: str) -> Statement | None:
+def _statement(chain: CausalChain, site: str) -> Statement | None:
     what, does, (off, on) = chain.concept.replace("_", " "), f"'{chain.behaviour}'", chain.shares
     read = f"{what} can be read off the {site} (AUC {chain.auc:.2f})"
     rate = f"{does} is {on:.0%} of the actions from moments with it on, {off:.0%} of those without"
@@ -395,7 +395,7 @@ def _statement(chain: Chain, site: str) -> Statement | None:
     return Statement("uses", text, _weight(chain))
 
 
-def _edit_text(chain: Chain) -> str:
+def _edit_text(chain: CausalChain) -> str:
     if chain.edit is None or chain.edit_score is None or chain.edit_action is None:
         return ""
     return (
@@ -420,14 +420,14 @@ def _most(link: Link) -> float:
     return max((abs(each) for each in link.random), default=0.0)
 
 
-def _checks(chains: Sequence[Chain]) -> list[Check]:
+def _checks(chains: Sequence[CausalChain]) -> list[Check]:
     blind = [each for each in chains if each.control.holds_zero]
     says = "" if not blind else "In these chains nothing moves the action, so an absent effect means nothing."
     share = 1.0 - len(blind) / len(chains)
     return [Check("interventions have the power to change the behaviour", not blind, share, "in every chain", says)]
 
 
-def _tables(chains: Sequence[Chain]) -> list[Table]:
+def _tables(chains: Sequence[CausalChain]) -> list[Table]:
     heads = [
         "concept", "behaviour", "AUC (best random)", "without it, with it", "gradient", "taken away", "moved to without",
         "moved to with", "random, most", "return", "taken away, in the model", "edit: score, action", "verdict",
