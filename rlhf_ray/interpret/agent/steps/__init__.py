@@ -21,6 +21,7 @@ NAMES: tuple[str, ...] = (
     "interventions",
     "counterfactuals",
     "search",
+    "story",
     "panel",
 )
 """The steps, in the order of the report; each comes after those that it reads."""
