@@ -209,7 +209,7 @@ def test_minibatches_too_small_for_a_sequence_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("ring_in_process")
-@pytest.mark.parametrize("memory", ["gru", "user's own"])
+@pytest.mark.parametrize("memory", ["gru", pytest.param("user's own", marks=pytest.mark.soak)])
 def test_a_run_with_memory_learns_from_preferences_and_resumes_exactly(tmp_path: Path, memory: str) -> None:
     ppo = PPOSettings(
         num_envs=2, rollout_length=150, minibatch_size=200, epochs=2, hidden=(8,), memory_units=6,

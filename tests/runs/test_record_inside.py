@@ -50,6 +50,7 @@ def plan(**changes: Any) -> InsidePlan:
     return InsidePlan(POLE, levels_of(3, 20), **(settings | changes))
 
 
+@pytest.mark.soak
 def test_actors_record_the_same(
     ray_session: None, agent: NetworkAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,7 +147,7 @@ def test_the_same_behaviour_for_another_reason_comes_apart_under_an_edit(memory:
 def test_another_cause_is_told_and_an_agent_without_inside_is_no_obstacle() -> None:
     torch.set_num_threads(1)
     pair = pair_of(planted(COLOUR), planted(None))
-    (feature,) = concepts.look(pair).values["features"]
+    feature = next(each for each in concepts.look(pair).values["features"] if each["name"] == "signal")
     assert feature["held"] == [True, True]
     assert feature["verdict"] == "only looks at 0 uses it; the other holds it"
     difference = played.look(pair).values["difference"]["returns"]["difference"]
