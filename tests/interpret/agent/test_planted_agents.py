@@ -162,7 +162,9 @@ def test_edits_show_what_actions_and_value_depend_on(tmp_path: Path, rule: str, 
     said = {each.kind: [] for each in counterfactuals.run(work).statements}
     for each in counterfactuals.run(work).statements:
         said[each.kind].append(each.text)
-    assert [text.split(":")[0] for text in said.get("uses", [])] == ([f"The agent reacts to the edit “{uses}”"] if uses else [])
+    assert [text.split(":")[0] for text in said.get("uses", [])] == (
+        [f"The agent reacts to the edit “{uses}”"] if uses else []
+    )
     assert [text.split(", and")[0] for text in said["holds"] if "value reacts" in text] == [
         "The agent's value reacts to the edit “flip b”"
     ]
