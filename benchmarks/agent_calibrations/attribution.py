@@ -12,7 +12,7 @@ from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.interpret.agent.agent import NetworkAgent
 from rlhf_ray.interpret.agent.attribution import quantities
 from rlhf_ray.interpret.agent.attribution.estimators import against_differences
-from rlhf_ray.interpret.agent.attribution.faithfulness import agreement, trained_against_untrained, where_it_matters
+from rlhf_ray.interpret.agent.attribution.faithfulness import agreement, trained_against_untrained
 from rlhf_ray.interpret.agent.attribution.looked_at import masks_at, states_of
 from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.attribution.objects import by_editing, by_painting
@@ -57,12 +57,19 @@ def _of(agent: NetworkAgent, seed: int) -> list[Row]:
     signs = {name: each.sign for name, each in agreed.items() if each is not None}
     coin = {"painted over": float(np.nanmean(worth)), "taken out of the level": float(np.nanmean(taken))}
 
-    others = [Question(agent.fresh(1000 * (seed + 1) + i), jump.quantity) for i in range(UNTRAINED)]
-    mattering = {name: where_it_matters(mask, painted.changes[name]) for name, mask in objects.items()}
-    ratios, everywhere = (
-        {name: trained / untrained for name, (trained, untrained) in found.items()}
-        for found in (trained_against_untrained(jump, others, moments, of, seed=seed) for of in (mattering, objects))
-    )
+    untrained = [agent.fresh(1000 * (seed + 1) + i) for i in range(UNTRAINED)]
+    found = {
+        asked.quantity.name: trained_against_untrained(
+            asked, [Question(each, asked.quantity) for each in untrained], moments, objects, seed=seed
+        )
+        for asked in (jump, value)
+    }
+    ratios = {
+        f"{quantity}, {name}": trained / other
+        for quantity, pairs in found.items()
+        for name, (trained, other) in pairs.items()
+    }
+    looked = [ratios[f"{jump.quantity.name}, saw"], ratios[f"{value.quantity.name}, coin"]]
 
     error = float(against_differences(value, moments[:DIFFERENCES]).max())
     return [
@@ -90,11 +97,10 @@ def _of(agent: NetworkAgent, seed: int) -> list[Row]:
         ),
         Row(
             "AT9",
-            f"MiniRun, seed {seed}: concentration of the jump's gradients (SmoothGrad) on objects in the half of the frames where "
-            "painting them over matters most, trained over untrained",
-            ratios | {f"{name}, all frames": everywhere[name] for name in ("saw", "coin")},
-            "saw and coin >= 1.4",
-            min(ratios["saw"], ratios["coin"]) >= 1.4,
+            f"MiniRun, seed {seed}: concentration of gradients (SmoothGrad) on objects, trained over untrained",
+            ratios,
+            "jump on the saw and value on the coin >= 1.4",
+            min(looked) >= 1.4,
         ),
         Row(
             "AT16",

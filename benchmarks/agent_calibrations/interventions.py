@@ -46,11 +46,23 @@ def rows(seeds: Sequence[int]) -> list[Row]:
 
 
 def wins(
-    agent: Agent, interventions: Sequence[Intervention] = (), episodes: int = EPISODES, first: int = MEASURED
+    agent: Agent, interventions: Sequence[Intervention] = (), episodes: int = EPISODES, *, greedy: bool = False
 ) -> float:
-    """Return the share of levels that the agent wins, greedily, on levels that nothing was fitted to."""
-    levels = range(first, first + episodes)
-    played = play(agent, make_batch(CUERUN, COPIES), levels, interventions=interventions, frames=False)
+    """Return the share of levels that the agent wins, on levels that nothing was fitted to.
+
+    Actions are drawn from the policy, as in training. Without the cue, that guesses at each of two gates, which
+    wins a quarter; the greedy agent guesses the same each time, which wins half if it walks on, whatever else was done to it.
+    """
+    levels = range(MEASURED, MEASURED + episodes)
+    played = play(
+        agent,
+        make_batch(CUERUN, COPIES),
+        levels,
+        interventions=interventions,
+        greedy=greedy,
+        seed=MEASURED,
+        frames=False,
+    )
     return float((played.returns > 0).mean())
 
 
@@ -70,9 +82,9 @@ def _causal(agent: Agent, known: Episodes, seed: int) -> list[Row]:
     def after(basis: Basis, component: int, op: Op, vector: Vector = "pattern") -> float:
         return wins(agent, [Intervention(basis, [component], op, vector=vector)])
 
-    def planned(basis: Basis, op: Op, episodes: int = EPISODES) -> float:
+    def planned(basis: Basis, op: Op, episodes: int = EPISODES, *, greedy: bool = False) -> float:
         when = ONCE if op == "reflect" else None
-        return wins(agent, [Intervention(basis, [0], op, when=when)], episodes)
+        return wins(agent, [Intervention(basis, [0], op, when=when)], episodes, greedy=greedy)
 
     ops: tuple[Op, Op] = ("ablate_midpoint", "reflect")
     plain = wins(agent)
@@ -86,6 +98,10 @@ def _causal(agent: Agent, known: Episodes, seed: int) -> list[Row]:
     lowest = {op: min(random[op]) for op in ops}
     named = {"wins": plain, "ablated": direct["ablate_midpoint"], "reflected": direct["reflect"]}
     named |= {"reflected at every step": after(direction, 0, "reflect")}
+    named |= {
+        f"greedily {what}": planned(direction, op, greedy=True)
+        for what, op in zip(("ablated", "reflected"), ops, strict=True)
+    }
     named |= {"random ablated, lowest": lowest["ablate_midpoint"], "random reflected, lowest": lowest["reflect"]}
     named |= {
         "as far, ablated, lowest": min(moved["ablate_midpoint"]),

@@ -153,10 +153,10 @@ def concentration(maps: FloatArray, masks: BoolArray) -> FloatArray:
     """Return how much of each map lies on an object, relative to its area: 1 is by chance. NaN without the object.
 
     Args:
-        maps: ``[n, height, width]``, or with channels, which are added first.
+        maps: ``[n, height, width]``, or with channels, whose sizes are added: opposite signs don't cancel.
         masks: ``[n, height, width]``.
     """
-    size = np.abs(maps.sum(-1) if maps.ndim == 4 else maps)
+    size = np.abs(maps).sum(-1) if maps.ndim == 4 else np.abs(maps)
     within, whole = (size * masks).sum((1, 2)), size.sum((1, 2))
     area = masks.mean((1, 2))
     usable = (area > 0) & (whole > 0)
