@@ -134,7 +134,7 @@ def loading(basis: Basis, component: int, site: str = MEMORY) -> Quantity:
         values = step.memory if site == MEMORY else step.activations[site]
         return (values.flatten(1) - center) @ row
 
-    return Quantity(f"loading_{component}", f"loading of {basis.kind} {basis.names[component]}", read)
+    return Quantity(f"loading_{component}", f"score of {basis.names[component]}", read)
 
 
 def predicted_reward() -> Quantity:

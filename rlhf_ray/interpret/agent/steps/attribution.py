@@ -177,7 +177,7 @@ class _Findings:
                 text = (
                     f"The {quantity.title} does not depend on what the agent sees now: its maps of the frame are empty."
                 )
-                self.statements.append(Statement("holds", text, 1.0))
+                self.statements.append(Statement("ignores", text, 1.0))
                 continue  # nothing to order
             for name, one in ordered.items():
                 areas, intervals = one.areas, one.intervals

@@ -63,7 +63,10 @@ def _statements(decoded: list[DecodedConcept], site: str) -> list[Statement]:
         beside = f"one frame {each.controls[FRAME]:.2f}, shuffled labels {each.shuffled:.2f}"
         if UNTRAINED in each.controls:
             beside += f", the untrained agent {each.controls[UNTRAINED]:.2f}"
-        text = f"The agent's {site} holds “{each.concept}”, which one frame does not show: {measure} {each.score:.2f} ({beside})."
+        text = (
+            f"The agent's {site} holds the concept “{each.concept}”, which one frame does not show: {measure} {each.score:.2f} "
+            f"({beside})."
+        )
         if each.controls.get(UNTRAINED, -np.inf) >= each.score - GAIN:
             text += " It did not have to learn that: an untrained memory holds it too."
         said.append(Statement("holds", text, _margin(each), each.concept))
@@ -118,7 +121,10 @@ def _tables(decoded: list[DecodedConcept], site: str) -> list[Table]:
     best = (
         "The best single unit, principal component and independent component, chosen on other levels, beside the probe."
     )
-    return [Table(columns, rows, caption), Table(("concept", "unit", "PC", "IC", "probe"), single, best)]
+    return [
+        Table(columns, rows, caption),
+        Table(("concept", "unit", "principal component", "independent component", "probe"), single, best),
+    ]
 
 
 def _pictures(decoded: list[DecodedConcept]) -> list[Picture]:
@@ -128,7 +134,7 @@ def _pictures(decoded: list[DecodedConcept]) -> list[Picture]:
         if own:
             series = {"probe of the agent": [each.score for each in own]}
             series |= {name: [each.controls[name] for each in own] for name in own[0].controls}
-            series |= {"best IC": [each.single["ica"] for each in own]}
+            series |= {"best independent component": [each.single["ica"] for each in own]}
             image = bars([each.concept for each in own], series, label, CHANCE[measure])
             found.append(Picture(f"concepts_{measure}", image, "What can be read off the agent, beside controls."))
     return found
