@@ -206,7 +206,7 @@ def test_empty_maps_are_not_called_unfaithful(tmp_path: Path) -> None:
     found = attribution._Findings(work, None, None, judged, [of.chosen_action(agent.action_space)])
     found.methods()
     assert [each.kind for each in found.statements] == ["ignores"]
-    assert "does not depend on what the agent sees now" in found.statements[0].text
+    assert "What the agent sees now does not matter" in found.statements[0].text
 
 
 def colours(seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -345,7 +345,9 @@ def _table(results: Sequence[_Result]) -> Table:
         f"same levels without. Random, most: the largest change by {_counts(results)} random directions orthogonal to the "
         "component, of equal variance where there are any, else of less. First order: change of "
         f"the log-odds of the action (Box: of the means), now or up to {STEPS_ON} steps on, by one standard deviation. "
-        "Acts otherwise: share of the steps with another action (Box: mean distance in standard deviations)."
+        "Acts otherwise: share of the steps with another action (Box: mean distance in standard deviations). Verdict, matters: the "
+        "return changes, by more than with any random direction; moves actions: only they do; decodable only: neither does, and "
+        f"the AUC is {DECODED} or more; not settled: the interval is too wide."
     )
     return Table(heads, rows, caption)
 
