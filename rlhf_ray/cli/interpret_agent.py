@@ -232,6 +232,7 @@ def _say(verdict: AgentVerdict, page: Path) -> None:
     heads = {
         "uses": "It uses",
         "holds": "It holds or sees, but is not shown to need",
+        "ignores": "It ignores, as far as was tested",
         "warnings": "Warnings",
         "failed": "Failed checks",
     }

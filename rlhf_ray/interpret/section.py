@@ -15,8 +15,8 @@ class Statement:
 
     Attributes:
         kind: of a reward, "rewards": what it seems to depend on; "ignores": what it does not. Of an agent, "uses": what its actions
-            or values depend on, by intervention; "holds": what can be read off it but is not needed, as far as was tested.
-            "warning": why to distrust the reward, the agent or a tool.
+            or values depend on, by intervention; "holds": what can be read off it, or what its value reacts to, but is not needed,
+            as far as was tested; "ignores": what it does not react to. "warning": why to distrust the reward, the agent or a tool.
         text: the sentence, in plain words, with its figures.
         weight: orders the statements of one kind in a section, the largest first.
         about: the concept it is about; empty if none.

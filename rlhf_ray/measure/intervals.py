@@ -36,8 +36,8 @@ class MeanEstimate:
     def text(self, digits: int = 2) -> str:
         """Return mean and interval, for tables."""
         if self.low is None or self.high is None:
-            return f"{self.mean:.{digits}f}"
-        return f"{self.mean:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+            return f"{self.mean:z.{digits}f}"
+        return f"{self.mean:z.{digits}f} [{self.low:z.{digits}f}, {self.high:z.{digits}f}]"
 
 
 def bootstrap(values: FloatArray, groups: Array | None = None, seed: int = 0, draws: int = 1000) -> MeanEstimate:

@@ -172,7 +172,9 @@ def ranked(
             Candidate(basis, at, basis.names[at], float(size)) for at, size in enumerate(sizes) if np.isfinite(size)
         ]
     named = [
-        Candidate(basis, 0, f"concept {name}", float(sensitivities(agent, episodes, site, basis, rng)[0]), name, area)
+        Candidate(
+            basis, 0, f"the concept “{name}”", float(sensitivities(agent, episodes, site, basis, rng)[0]), name, area
+        )
         for name, (basis, area) in directions.items()
     ]
     free.sort(key=lambda each: -each.sensitivity)

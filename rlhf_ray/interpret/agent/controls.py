@@ -50,7 +50,7 @@ def random_bases(
         components: the components to stand in for, one direction each.
         values: ``[n, size]`` that have the variance.
         labels: two classes ``[n]`` for the midpoints; see `midpoints`.
-        count: number of bases.
+        count: number of bases. There are fewer if there are no other directions: one in a space of two dimensions, none in one.
         seed: seeds the directions.
     """
     rng = np.random.default_rng([seed, 0xC0, *components])
@@ -59,7 +59,8 @@ def random_bases(
     own = np.asarray(basis.patterns, np.float64)[list(components)]
     every = np.linalg.qr(own.T, mode="complete").Q
     rest = every[:, len(own) :]  # axes of the space orthogonal to the components
-    if not rest.shape[1]:
+    count = min(count, rest.shape[1]) if rest.shape[1] < 2 else count
+    if not count:
         return []
     left, drawn = rows @ rest, []
     for pattern in own:
@@ -76,6 +77,14 @@ def random_bases(
         made = Linear("random", names, center, patterns, filters, np.zeros((0, len(patterns))), np.zeros(len(patterns)))
         found.append(replace(made, midpoints=midpoints(made, rows, labels)))
     return found
+
+
+def instead(sizes: Sequence[float]) -> str:
+    """Say in a sentence how large the same change is with each of the directions of `random_bases`, and how many there are."""
+    if not len(sizes):
+        return "There is no other direction to compare it with."
+    which = "the only direction" if len(sizes) == 1 else f"{len(sizes)} random directions"
+    return f"With {which} orthogonal to it instead: at most {max(map(abs, sizes)):.2f}."
 
 
 def moved_as_far(

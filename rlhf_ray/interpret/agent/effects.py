@@ -19,7 +19,7 @@ CUT = "cut"
 
 @dataclass(frozen=True)
 class Change:
-    """A mean before and after, and the difference with its interval: paired by episode, bootstrapped over levels."""
+    """A mean before and after, and the difference with its interval: paired by episode, over levels that count the same each."""
 
     before: float
     after: float
@@ -28,7 +28,9 @@ class Change:
     @classmethod
     def of(cls, before: FloatArray, after: FloatArray, levels: Any, seed: int = 0) -> Change:
         """Compare measurements ``[n]`` of the same episodes."""
-        return cls(float(np.mean(before)), float(np.mean(after)), bootstrap(np.subtract(after, before), levels, seed))
+        _, level = np.unique(np.asarray(levels), return_inverse=True)
+        first, second = (float((np.bincount(level, of) / np.bincount(level)).mean()) for of in (before, after))
+        return cls(first, second, bootstrap(np.subtract(after, before), levels, seed))
 
 
 @dataclass(frozen=True)

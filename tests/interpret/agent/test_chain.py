@@ -99,7 +99,9 @@ def test_asked_for_steps_bring_those_that_they_read(ran: list[str]) -> None:
 def test_the_verdict_does_not_call_only_held_what_an_intervention_shows_to_be_needed() -> None:
     held = [Statement("holds", f"The memory holds “{name}”.", 1.0, name) for name in ("cue", "x")]
     effects = [{"concept": name, "changes": name == "cue"} for name in ("cue", "x", "")]
+    ignored = [Statement("ignores", "It does not react to y.")]
     verdict = AgentVerdict.of(
-        [Section("concepts", "", held), Section("interventions", "", values={"effects": effects})]
+        [Section("concepts", "", [*held, *ignored]), Section("interventions", "", values={"effects": effects})]
     )
     assert [each.text for each in verdict.holds] == ["The memory holds “x”."]
+    assert [each.text for each in verdict.ignores] == ["It does not react to y."]

@@ -151,7 +151,7 @@ def test_what_moves_actions_without_reward_is_not_called_unneeded(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("rule", "uses", "later"), [("a", "flip a", ""), ("echo", "flip echo", ""), ("a5", "", "flip a")]
+    ("rule", "uses", "later"), [("a", "flip_a", ""), ("echo", "flip_echo", ""), ("a5", "", "flip_a")]
 )
 def test_edits_show_what_actions_and_value_depend_on(tmp_path: Path, rule: str, uses: str, later: str) -> None:
     """The value depends on lamp B, up or down, and no action does."""
@@ -159,18 +159,19 @@ def test_edits_show_what_actions_and_value_depend_on(tmp_path: Path, rule: str, 
     (tmp_path / "out").mkdir()
     folders = {"recording": tmp_path / "recording"}
     work = Work(AGENTS[rule], "Lamps", partial(Lamps, rule=rule), folders, tmp_path / "out", tmp_path / "no", 0, 0.2)
-    said = {each.kind: [] for each in counterfactuals.run(work).statements}
+    said: dict[str, list[str]] = {"uses": [], "holds": [], "ignores": []}
     for each in counterfactuals.run(work).statements:
-        said[each.kind].append(each.text)
-    assert [text.split(":")[0] for text in said.get("uses", [])] == (
-        [f"The agent reacts to the edit “{uses}”"] if uses else []
-    )
-    assert [text.split(", and")[0] for text in said["holds"] if "value reacts" in text] == [
-        "The agent's value reacts to the edit “flip b”"
-    ]
-    assert [text for text in said["holds"] if "Later" in text] == [
-        text for text in said["holds"] if later and f"to the edit “{later}” at once" in text
-    ]
+        said[each.kind].append(each.text.split(":")[0])
+    reacts = "The agent reacts to the edit"
+    assert said == {
+        "uses": [f"{reacts} “{uses}”" if uses else f"{reacts} “{later}” later, not at once"],
+        "holds": ["The agent's value reacts to the edit “flip_b”, and its actions don't at once"],
+        "ignores": [
+            f"The agent does not react to the edit “{edit}”"
+            for edit in ("flip_a", "flip_echo")
+            if edit not in (uses, later)
+        ],
+    }
 
 
 @pytest.mark.parametrize(("rule", "cause"), [("a", 0), ("echo", 2)])
@@ -204,8 +205,8 @@ def test_empty_maps_are_not_called_unfaithful(tmp_path: Path) -> None:
     judged = draw_moments(agent, play(agent, Lamps(20), range(20)), 30, RNG(0))
     found = attribution._Findings(work, None, None, judged, [of.chosen_action(agent.action_space)])
     found.methods()
-    assert [each.kind for each in found.statements] == ["holds"]
-    assert "does not depend on what the agent sees now" in found.statements[0].text
+    assert [each.kind for each in found.statements] == ["ignores"]
+    assert "What the agent sees now does not matter" in found.statements[0].text
 
 
 def colours(seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

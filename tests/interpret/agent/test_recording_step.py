@@ -112,6 +112,35 @@ def test_an_environment_that_does_not_repeat_itself_is_told(work: Callable[..., 
     assert remembers.passed
 
 
+class Alike:
+    """CartPole whose levels are all the same."""
+
+    def __init__(self, batch: EnvBatch):
+        self.batch = batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.batch, name)
+
+    def reset(self, levels: Any) -> Any:
+        return self.batch.reset([7] * len(levels))
+
+
+def test_levels_that_repeat_are_told_and_an_agent_that_always_wins_is_not(
+    work: Callable[..., Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All episodes have 5 steps and the return 5: only the frames tell whether levels differ."""
+    monkeypatch.setattr(recording, "LONGEST", 5)
+    given = work(POLE, "gru", 0.001)
+    wins = recording.run(given)
+    assert (wins.values["greedy"]["return"], list(wins.statements)) == (5.0, [])
+    again = replace(given, out=given.out.with_name("again"), unfinished=given.unfinished.with_name("again_begun"))
+    again.out.mkdir()
+    repeats = recording.run(replace(again, make_batch=lambda n: Alike(make_batch(POLE, n))))  # type: ignore[arg-type,return-value]
+    assert [each.text.split(",")[0] for each in repeats.statements] == [
+        "Levels repeat: of 16 greedy episodes on as many levels"
+    ]
+
+
 def test_an_agent_of_functions_is_recorded(work: Callable[..., Work]) -> None:
     given = work(POLE, "gru", 0.01)
     planted = FunctionAgent(

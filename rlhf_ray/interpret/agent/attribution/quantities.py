@@ -134,7 +134,7 @@ def loading(basis: Basis, component: int, site: str = MEMORY) -> Quantity:
         values = step.memory if site == MEMORY else step.activations[site]
         return (values.flatten(1) - center) @ row
 
-    return Quantity(f"loading_{component}", f"loading of {basis.kind} {basis.names[component]}", read)
+    return Quantity(f"loading_{component}", f"score of {basis.names[component]}", read)
 
 
 def predicted_reward() -> Quantity:
@@ -165,4 +165,4 @@ def mean_over_steps(quantity: Quantity) -> Quantity:
     def read(agent: Agent, simulation: Simulation, k: int) -> Tensor:
         return torch.stack([quantity.read(agent, simulation, step) for step in range(k + 1)]).mean(0)
 
-    return Quantity(f"mean_{quantity.name}", f"{quantity.title}, mean over the rollout", read, quantity.ahead)
+    return Quantity(f"mean_{quantity.name}", f"mean {quantity.title} over the rollout", read, quantity.ahead)

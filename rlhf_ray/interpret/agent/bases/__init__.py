@@ -15,7 +15,7 @@ from rlhf_ray.interpret.agent.bases.basis import Basis
 from rlhf_ray.interpret.agent.bases.labels import Labels
 from rlhf_ray.interpret.agent.bases.linear import Linear, enough
 
-__all__ = ["KINDS", "LABELLED", "Basis", "Labels", "enough", "fit", "load"]
+__all__ = ["KINDS", "LABELLED", "TITLES", "Basis", "Labels", "enough", "fit", "load"]
 
 KINDS: Mapping[str, Callable[..., Basis]] = {
     "pca": pca.fit,
@@ -26,6 +26,15 @@ KINDS: Mapping[str, Callable[..., Basis]] = {
     "sparse": sparse.fit,
 }
 LABELLED = ("probe", "mean_difference")
+TITLES = {
+    "pca": "principal components",
+    "ica": "independent components",
+    "nmf": "additive components (NMF)",
+    "probe": "probes of concepts",
+    "mean_difference": "mean differences of concepts",
+    "sparse": "sparse components",
+}
+"""What a report calls the components of each kind."""
 """Kinds that are fitted to labels, with one component for each concept."""
 
 _LOADERS: Mapping[str, Any] = dict.fromkeys(KINDS, Linear) | {"nmf": nmf.Parts, "sparse": sparse.Sparse}

@@ -34,7 +34,7 @@ def fit(values: FloatArray, count: int, seed: int = 0, labels: Labels | None = N
     patterns, filters = rotation @ white.patterns, rotation @ white.filters
     order = np.argsort(-np.linalg.norm(patterns, axis=1), kind="stable")
     sources = white.sources @ rotation[order].T
-    names = [f"IC {at}" for at in range(len(order))]
+    names = [f"independent component {at}" for at in range(len(order))]
     return Linear("ica", names, white.center, patterns[order], filters[order], sources, halfway(sources))
 
 

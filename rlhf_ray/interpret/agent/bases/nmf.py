@@ -87,5 +87,5 @@ def fit(values: FloatArray, count: int, seed: int = 0, labels: Labels | None = N
     spread = np.sqrt((sources**2).mean(0))
     order = np.argsort(-spread * np.linalg.norm(patterns, axis=1), kind="stable")
     order = order[spread[order] > 1e-9]
-    names = [f"part {at}" for at in range(len(order))]
+    names = [f"additive component {at}" for at in range(len(order))]
     return Parts(names, lowest, patterns[order] * spread[order, None], sources[:, order] / spread[order])

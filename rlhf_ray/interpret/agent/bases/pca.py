@@ -22,7 +22,7 @@ def fit(values: FloatArray, count: int, seed: int = 0, labels: Labels | None = N
     sources = found.transform(values) / spread * np.sign((found.components * directions).sum(1))
     # The rows that factors were fitted to may be a sample, with a mean of their own: scores are those around the mean of all.
     sources = sources - sources.mean(0)
-    names = [f"PC {at}" for at in range(len(found))]
+    names = [f"principal component {at}" for at in range(len(found))]
     return Linear(
         "pca",
         names,

@@ -113,7 +113,7 @@ def fit(
     spread = np.sqrt((sources**2).mean(0))
     order = np.argsort(-spread, kind="stable")
     order = order[spread[order] > 1e-6 * scale]
-    names = [f"feature {at}" for at in range(len(order))]
+    names = [f"sparse component {at}" for at in range(len(order))]
     kept = spread[order]
     return Sparse(
         names, center, decoder[order] * kept[:, None], encoder[order] / kept[:, None], sources[:, order] / kept, active

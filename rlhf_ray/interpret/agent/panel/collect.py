@@ -124,7 +124,7 @@ def _concepts(episodes: Episodes) -> dict[str, tuple[IntArray, Sequence[str]]]:
     """What the environment says yes or no to, as labels."""
     steps = episodes.actions.shape[1]
     yes_or_no = {
-        name.replace("_", " "): (of[:, :steps].astype(np.int64), ("no", "yes"))
+        name: (of[:, :steps].astype(np.int64), ("no", "yes"))
         for name, of in sorted(episodes.states.items())
         if of.dtype == bool and of.ndim == 2 and of[:, :steps].any() and not of[:, :steps].all()
     }

@@ -72,10 +72,11 @@ def intervention_pairs(
         for component, changed in played[:most]:
             row = int(differences(plain, changed).argmax())
             others = [without(random, 0) for random in random_bases(basis, [component], values, count=CONTROLS)]
-            by_chance = np.mean([other_ends(plain, other).sum() for other in others])
+            ends = [int(other_ends(plain, other).sum()) for other in others]
+            by_chance = f"{np.mean(ends):.1f} on average" if ends else "there is none to compare it with"
             about = (
-                f"Of {len(rows)} levels, the one that shows most. {int(other_ends(plain, changed).sum())} of them end otherwise in "
-                f"B; with random directions of equal variance, {by_chance:.1f} on average."
+                f"B ends otherwise on {int(other_ends(plain, changed).sum())} of {len(rows)} levels; with {len(ends) or 'another'} "
+                f"random direction{'s' * (len(ends) > 1)} instead: {by_chance}. Shown: the level that differs most."
             )
             name = f"{basis.names[component]} held at its mean"
             pairs.append(_pair(agent, batch, name, about, plain, changed, row, pieces.containing(int(rows[row]), 0)))
@@ -107,9 +108,8 @@ def edit_pairs(
                 continue
             row = int(differences(found.plain, found.changed).argmax())
             sample = pieces.containing(int(found.snapshots.rows[row]), int(found.snapshots.steps[row]))
-            about = f"The level of B is edited: {does.rstrip('.')}."
-            name = edit.replace("_", " ")
-            pairs.append(_pair(agent, batch, name, about, found.plain, found.changed, row, sample))
+            about = f"The level of B is edited: {does.rstrip('.')}. Shown: the most different of {len(found.plain)} moments."
+            pairs.append(_pair(agent, batch, edit, about, found.plain, found.changed, row, sample))
     finally:
         batch.close()
     return pairs
@@ -157,7 +157,7 @@ def simulated_pairs(
             for one, acts in ((plain, a), (changed, b))
         ]
         name = f"{basis.names[component]} held at its mean"
-        about = f"Of {len(deep)} starts, the one that shows most."
+        about = f"Shown: of {len(deep)} starts, the one that differs most."
         pairs.append(PanelPair(name, about, True, sides[0], sides[1], int(deep[row])))
     return pairs
 

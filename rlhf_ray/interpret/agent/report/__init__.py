@@ -27,6 +27,7 @@ class AgentVerdict:
     Attributes:
         uses: what actions and values depend on, by intervention.
         holds: what can be read off the agent but is not needed, as far as was tested.
+        ignores: what it does not react to.
         warnings: reasons to distrust the agent or a tool.
         failed: failed checks.
         unchecked: checks that could not be made.
@@ -34,6 +35,7 @@ class AgentVerdict:
 
     uses: tuple[Said, ...]
     holds: tuple[Said, ...]
+    ignores: tuple[Said, ...]
     warnings: tuple[Said, ...]
     failed: tuple[Said, ...]
     unchecked: tuple[Said, ...]
@@ -44,8 +46,14 @@ class AgentVerdict:
         ordered = sorted(sections, key=lambda each: FIRST.index(each.name) if each.name in FIRST else len(FIRST))
         needed = _needed(sections)
         held = [replace(of, statements=[each for each in of.statements if each.about not in needed]) for of in ordered]
-        said = (statements(ordered, "uses"), statements(held, "holds"), statements(sections, "warning"))
-        return cls(*said, checks(sections, False), checks(sections, None))
+        return cls(
+            uses=statements(ordered, "uses"),
+            holds=statements(held, "holds"),
+            ignores=statements(ordered, "ignores"),
+            warnings=statements(sections, "warning"),
+            failed=checks(sections, False),
+            unchecked=checks(sections, None),
+        )
 
 
 def _needed(sections: Sequence[Section]) -> set[str]:

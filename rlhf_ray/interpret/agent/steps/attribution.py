@@ -175,9 +175,9 @@ class _Findings:
             ordered = curves(question, self.judged, maps, reference, rng)
             if all(one.deletion[-1] <= UNMOVED * (float(result.values.std()) or 1.0) for one in ordered.values()):
                 text = (
-                    f"The {quantity.title} does not depend on what the agent sees now: its maps of the frame are empty."
+                    f"What the agent sees now does not matter to the {quantity.title}: its maps of the frame are empty."
                 )
-                self.statements.append(Statement("holds", text, 1.0))
+                self.statements.append(Statement("ignores", text, 1.0))
                 continue  # nothing to order
             for name, one in ordered.items():
                 areas, intervals = one.areas, one.intervals
@@ -220,7 +220,9 @@ class _Findings:
         spread = float(result.values.std()) or 1.0
         gap = float(result.gap.max()) / spread if result.gap is not None else 0.0
         says = f"The maps of integrated gradients miss the change by up to {gap:.2f} standard deviations."
-        self.checks.append(Check(f"completeness, {quantity.title}", gap < 0.1, gap, "< 0.1", "" if gap < 0.1 else says))
+        self.checks.append(
+            Check(f"integrated gradients add up, {quantity.title}", gap < 0.1, gap, "< 0.1", "" if gap < 0.1 else says)
+        )
 
     def differences(self) -> None:
         """Check gradients against central differences."""
@@ -290,14 +292,14 @@ class _Findings:
         self.values.setdefault("objects", {})[f"{quantity.name}/{name}"] = found
         if base > 0 and size >= 4.0 * base:
             text = (
-                f"The {quantity.title} depends on the {name}: painting it over changes it by {size:.2g}, as much background by "
-                f"{base:.2g} (means of {there} moments)."
+                f"The {name} matters to the {quantity.title}, which changes by {size:.2g} when the {name} is painted over, and by "
+                f"{base:.2g} when as much background is (means of {there} moments)."
             )
             self.statements.append(Statement("uses", text, size / base))
         if shares is not None and shares[0] < TRAINED * shares[1] and shares[0] > 1.0:
             text = (
-                f"Don't read the maps of the {quantity.title} on the {name}: an untrained agent's look the same (concentration "
-                f"{shares[1]:.2f} against {shares[0]:.2f})."
+                f"Don't read meaning into how much of the maps of the {quantity.title} lies on the {name}: it is {shares[0]:.2f} "
+                f"times its share of the frame, and {shares[1]:.2f} times with untrained agents."
             )
             self.statements.append(Statement("warning", text, shares[1]))
         interval = "" if agreed is None or agreed.interval is None else " ({:.2f} to {:.2f})".format(*agreed.interval)

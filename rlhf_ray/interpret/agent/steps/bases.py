@@ -55,13 +55,17 @@ def run(work: Work) -> Section:
         again = stability(basis, found.values[few], found.episodes[few], some, _refits(work, kind), work.seed)
         explained = _explained(basis, found.values)
         values[kind] = _values(basis, again, explained)
-        rows.append([kind, len(basis), f"{explained:.0%}", f"{int(again.stable.sum())} of {len(basis)}"])
+        rows.append([bases.TITLES[kind], len(basis), f"{explained:.0%}", f"{int(again.stable.sum())} of {len(basis)}"])
         if len(basis):
             shown = slice(0, 24)
             series = {"other seeds": list(again.seeds[shown]), "halves of the episodes": list(again.halves[shown])}
             image = bars(list(basis.names)[shown], series, "mean |r| with the same component of another fit", STABLE)
             pictures.append(
-                Picture(f"stability_{kind}", image, f"{kind}: which components are found again (dashed: stable).")
+                Picture(
+                    f"stability_{kind}",
+                    image,
+                    f"{bases.TITLES[kind].capitalize()}: which are found again (dashed: stable).",
+                )
             )
     write_text(work.out / "bases.json", json.dumps({"site": site_name(work.agent), "bases": values}, indent=1) + "\n")
     caption = (
@@ -105,15 +109,17 @@ def _values(basis: bases.Basis, again: Stability, explained: float) -> dict[str,
 
 
 def _statements(values: dict[str, Any]) -> list[Statement]:
-    unstable = values.get("ica", {}).get("stable", [])
-    lost = len(unstable) - sum(unstable)
-    if not unstable or lost <= len(unstable) / 2:
-        return []
-    text = (
-        f"{lost} of {len(unstable)} independent components are not found again in halves of the episodes: don't read meaning "
-        "into single ones."
+    stable = values.get("ica", {}).get("stable", [])
+    lost = len(stable) - sum(stable)
+    return [Statement("warning", _unstable("ica", stable), lost / len(stable))] if lost > len(stable) / 2 else []
+
+
+def _unstable(kind: str, stable: list[bool]) -> str:
+    """Say that most components depend on the sample."""
+    return (
+        f"{len(stable) - sum(stable)} of {len(stable)} {bases.TITLES[kind]} are not found again by other seeds or in halves of the "
+        "episodes: don't read meaning into those that are not stable."
     )
-    return [Statement("warning", text, lost / len(unstable))]
 
 
 def _checks(values: dict[str, Any]) -> list[Check]:
@@ -121,8 +127,8 @@ def _checks(values: dict[str, Any]) -> list[Check]:
     for kind in ("pca", "ica"):
         if (names := values.get(kind, {}).get("stable")) is not None and len(names):
             share = sum(names) / len(names)
-            says = "" if share >= 0.5 else "Most of its components depend on the sample: use those marked stable."
+            says = "" if share >= 0.5 else _unstable(kind, names)
             checks.append(
-                Check(f"{kind}: components are found again", share >= 0.5, share, "at least half of them", says)
+                Check(f"{bases.TITLES[kind]} are found again", share >= 0.5, share, "at least half of them", says)
             )
     return checks

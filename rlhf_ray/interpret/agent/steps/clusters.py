@@ -55,7 +55,7 @@ def run(work: Work) -> Section:
         clear = best.silhouette >= clusters.CLEAR and best.stability >= clusters.STABLE
         says = "" if clear else f"The {space} has no clear clusters: their borders are arbitrary."
         bound = f"silhouette at least {clusters.CLEAR}, and stability at least {clusters.STABLE}"
-        checks.append(Check(f"{space}: clear clusters", clear or None, best.silhouette, bound, says))
+        checks.append(Check(f"the {space} has clear clusters", clear or None, best.silhouette, bound, says))
         colours = {f"clusters ({best.kind})": best.labels} | {name: labels[name] for name in varied[:COLOURINGS]}
         maps = {"t-SNE": embeddings.tsne(values, work.seed)}
         if work.effort >= 1.0:

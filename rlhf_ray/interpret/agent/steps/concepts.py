@@ -60,10 +60,13 @@ def _statements(decoded: list[DecodedConcept], site: str) -> list[Statement]:
     said = []
     for each in sorted(held, key=_margin, reverse=True)[:SAID]:  # what training put there comes first
         measure = "AUC" if each.measure == "auc" else "R²"
-        beside = f"one frame {each.controls[FRAME]:.2f}, shuffled labels {each.shuffled:.2f}"
+        beside = f"one frame {each.controls[FRAME]:z.2f}, shuffled labels {each.shuffled:z.2f}"
         if UNTRAINED in each.controls:
-            beside += f", the untrained agent {each.controls[UNTRAINED]:.2f}"
-        text = f"The agent's {site} holds “{each.concept}”, which one frame does not show: {measure} {each.score:.2f} ({beside})."
+            beside += f", the untrained agent {each.controls[UNTRAINED]:z.2f}"
+        text = (
+            f"The agent's {site} holds the concept “{each.concept}” better than one frame shows it: {measure} {each.score:.2f} "
+            f"({beside})."
+        )
         if each.controls.get(UNTRAINED, -np.inf) >= each.score - GAIN:
             text += " It did not have to learn that: an untrained memory holds it too."
         said.append(Statement("holds", text, _margin(each), each.concept))
@@ -102,10 +105,10 @@ def _tables(decoded: list[DecodedConcept], site: str) -> list[Table]:
     rows = []
     for each in decoded:
         interval = "" if each.interval is None else f" [{each.interval[0]:.2f}, {each.interval[1]:.2f}]"
-        controls = [f"{each.controls[name]:.2f}" for name in names]
+        controls = [f"{each.controls[name]:z.2f}" for name in names]
         measure = "AUC" if each.measure == "auc" else "R²"
         rows.append(
-            [each.concept, measure, f"{each.score:.2f}{interval}", *controls, f"{each.shuffled:.2f}", each.rows]
+            [each.concept, measure, f"{each.score:.2f}{interval}", *controls, f"{each.shuffled:z.2f}", each.rows]
         )
     caption = (
         f"How well each concept is read off the agent's {site}, by a linear probe, on levels that it was not fitted to."
@@ -118,7 +121,10 @@ def _tables(decoded: list[DecodedConcept], site: str) -> list[Table]:
     best = (
         "The best single unit, principal component and independent component, chosen on other levels, beside the probe."
     )
-    return [Table(columns, rows, caption), Table(("concept", "unit", "PC", "IC", "probe"), single, best)]
+    return [
+        Table(columns, rows, caption),
+        Table(("concept", "unit", "principal component", "independent component", "probe"), single, best),
+    ]
 
 
 def _pictures(decoded: list[DecodedConcept]) -> list[Picture]:
@@ -128,7 +134,7 @@ def _pictures(decoded: list[DecodedConcept]) -> list[Picture]:
         if own:
             series = {"probe of the agent": [each.score for each in own]}
             series |= {name: [each.controls[name] for each in own] for name in own[0].controls}
-            series |= {"best IC": [each.single["ica"] for each in own]}
+            series |= {"best independent component": [each.single["ica"] for each in own]}
             image = bars([each.concept for each in own], series, label, CHANCE[measure])
             found.append(Picture(f"concepts_{measure}", image, "What can be read off the agent, beside controls."))
     return found

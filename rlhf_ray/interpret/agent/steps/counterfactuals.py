@@ -82,7 +82,7 @@ def run(work: Work) -> Section:
             "value_size": at_once["size"].mean,
             **whole.to_json(),
         }
-        statements += _statements(edit, whole, at_once)
+        statements += _statements(edit, whole, at_once, isinstance(space, gym.spaces.Box))
     write_text(work.out / "counterfactuals.json", json.dumps(values, indent=1) + "\n")
     share = float(same.mean())
     says = f"{1 - share:.0%} of the restored states don't repeat their episode: don't trust these comparisons."
@@ -157,27 +157,29 @@ def _most(whole: CausalEffect) -> tuple[str, Change]:
     return max(whole.outcomes.items(), key=lambda item: abs(item[1].difference.mean))
 
 
-def _statements(edit: str, whole: CausalEffect, at_once: dict[str, Any]) -> list[Statement]:
+def _statements(edit: str, whole: CausalEffect, at_once: dict[str, Any], box: bool) -> list[Statement]:
     acted, value, size = at_once["action"], at_once["value"], at_once["size"]
-    name = f"the edit “{edit.replace('_', ' ')}”"
-    what = f"in {whole.episodes} moments"
+    name = f"the edit “{edit}”"
+    what = f"at {whole.episodes} moments, against the same without it"
+    differs = f"its first action {'moves by' if box else 'differs in a share of'}"
     if acted.mean >= LARGE:
-        text = (
-            f"The agent reacts to {name}: {what}, it acts differently at once in a share of {acted.text()}, and its value "
-            f"changes by {value.text()}."
-        )
+        text = f"The agent reacts to {name}: {what}, {differs} {acted.text()}, and its value changes by {value.text()}."
         return [Statement("uses", text, acted.mean)]
     if acted.mean <= 0.01 and size.mean > LARGE * max(at_once["spread"], 1e-9):
         text = (
             f"The agent's value reacts to {name}, and its actions don't at once: {what}, the value changes by {size.text()} up or "
-            f"down, and the first action differs in {acted.mean:.1%}."
+            f"down, and {differs} {acted.text()}."
         )
         return [Statement("holds", text, 1.0 - acted.mean)]
     if acted.mean <= 0.01 and value.holds_zero:
-        text = f"The agent does not react to {name} at once: {what}, its first action differs in {acted.mean:.1%}."
+        later = (
+            f"over all steps from there, its actions {'move by' if box else 'differ in a share of'} {whole.acts.text()}"
+        )
+        text = f"{what}, {differs} {acted.text()}, and {later}"
         if whole.acts.mean > 0.01:
-            text += f" Later it acts otherwise, in a share of {whole.acts.text()} of all steps."
-        return [Statement("holds", text, 1.0 - acted.mean)]
+            return [Statement("uses", f"The agent reacts to {name} later, not at once: {text}.", whole.acts.mean)]
+        text = f"The agent does not react to {name}: {text}."
+        return [Statement("ignores", text, 1.0 - acted.mean)]
     return []
 
 
@@ -207,7 +209,7 @@ def _figure(values: dict[str, Any]) -> bytes:
                 share = each["outcomes"].get(cause, {"before": 0.0, "after": 0.0})[side]
                 axes.barh(at, share, left=left, color=colours[number % len(colours)], label=cause if not at else None)
                 left += share
-            labels.append(edit.replace("_", " ") if side == "after" else "without")
+            labels.append(edit if side == "after" else "without")
             at += 1
     axes.set_yticks(range(at), labels, fontsize=8)
     axes.set_xlabel("share of episodes")

@@ -67,20 +67,21 @@ def run(work: Work) -> Section:
     values: dict[str, Any] = {"basis": basis.kind, "rows": [dict(zip(columns, row, strict=True)) for row in rows]}
     write_text(work.out / "dynamics.json", json.dumps(values, indent=1) + "\n")
     caption = (
-        "Regression of scores on those before, within each behaviour: entries that differ from zero (false discovery rate "
-        f"{RATE:.0%}), and how it agrees with the mean Jacobian: signs where the regression is above {STRONG}, and correlation of "
-        "all entries with its p-value against exchanged components."
+        f"How the scores of {len(basis)} independent components, fitted for this section alone, follow from those steps before, "
+        f"within each behaviour. Significant: entries of a regression that differ from zero (false discovery rate {RATE:.0%}). The "
+        "rest: whether the mean Jacobian, through the agent's memory alone or through the world model too, agrees with the "
+        f"regression: signs where that is above {STRONG}, correlation r of all entries, and p against exchanged components."
     )
     shown = {f"B{each.behaviour}": _matrices(each) for each in every[LAGS[0]][:SHOWN]}
     pictures = []
     if shown:
         text = "Rows: components one step later. Columns: components now. Red: more now, more later; blue: less."
-        pictures = [Picture("dynamics", matrices(shown, list(basis.names)), text)]
+        pictures = [Picture("dynamics", matrices(shown, [str(at) for at in range(len(basis))]), text)]
     return Section(NAME, TITLE, _statements(every[LAGS[0]]), (), [Table(columns, rows, caption)], pictures, values)
 
 
 def _basis(work: Work, values: FloatArray) -> Basis:
-    """Return the first components of the chain's independent components, or of new ones."""
+    """Return few independent components, so that a regression within a behaviour has steps enough."""
     some = np.sort(work.rng(NAME).permutation(len(values))[:3000])
     return bases.fit("ica", values[some], COMPONENTS, work.seed)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -15,13 +16,13 @@ from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
-from rlhf_ray.interpret.agent.at_hand import nothing_inside
+from rlhf_ray.interpret.agent.at_hand import nothing_inside, site_name
 from rlhf_ray.interpret.agent.attribution.moments import draw_moments
 from rlhf_ray.interpret.agent.bases import Basis
 from rlhf_ray.interpret.agent.candidates import AHEAD as STEPS_ON
 from rlhf_ray.interpret.agent.candidates import FITTED, Candidate, auc, concept_directions, concepts_at, ranked
 from rlhf_ray.interpret.agent.chain import Work
-from rlhf_ray.interpret.agent.controls import COUNT, Controlled, controlled, random_bases
+from rlhf_ray.interpret.agent.controls import COUNT, Controlled, controlled, instead, random_bases
 from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, action_shares
 from rlhf_ray.interpret.agent.episodes import Episodes
@@ -39,6 +40,8 @@ TITLE = "What the components do"
 AFTER = ("recording", "world_model", "bases", "concepts")
 
 OPS: tuple[Op, ...] = ("ablate_midpoint", "reflect")
+DOES = {"ablate_midpoint": "set to its midpoint", "reflect": "mirrored about its midpoint"}
+"""Operations in words."""
 COMPONENTS, CONCEPTS = 3, 4
 EPISODES, FEWEST = 120, 30
 COPIES = 120
@@ -136,7 +139,8 @@ def run(work: Work) -> Section:
     picture = Picture(
         "effects", _draw(results), "Change of the true return, with its interval; grey: random directions."
     )
-    return Section(NAME, TITLE, _statements(results, site), checks, [_table(results)], [picture], figures)
+    statements = _statements(results, site_name(agent), isinstance(agent.action_space, gym.spaces.Box))
+    return Section(NAME, TITLE, statements, checks, [_table(results)], [picture], figures)
 
 
 def _make(op: Op, site: str, basis: Basis, components: Sequence[int]) -> Intervention:
@@ -259,37 +263,37 @@ def _transfer_check(transfer: dict[str, Any]) -> list[Check]:
     return [Check("interventions do the same in the world model and in reality", passed, value, bound, says)]
 
 
-def _statements(results: Sequence[_Result], site: str) -> list[Statement]:
+def _statements(results: Sequence[_Result], site: str, box: bool) -> list[Statement]:
     found = []
     for candidate in dict.fromkeys(each.candidate.name for each in results):
         own = [each for each in results if each.candidate.name == candidate]
         strongest = max(own, key=lambda each: abs(each.found.effect.returns.difference.mean))
-        change, random = strongest.found.effect.returns, _random_most(strongest)
-        did = "setting it to its midpoint" if strongest.op == "ablate_midpoint" else "mirroring it about its midpoint"
-        what = strongest.candidate.name
+        change, what = strongest.found.effect.returns, strongest.candidate.name
+        first = what[0].upper() + what[1:]
         if strongest.found.changes:
             text = (
-                f"The agent needs {what} in its {site}: {did} changes the true return from {change.before:.2f} to "
-                f"{change.after:.2f} ({change.difference.text()}); {COUNT} random directions orthogonal to it change it by at "
-                f"most {random:.2f}.{_cause(strongest)}"
+                f"The agent needs {what} in its {site}: with it {DOES[strongest.op]}, the true return changes from "
+                f"{change.before:.2f} to {change.after:.2f} ({change.difference.text()}). {_beside(strongest)}{_cause(strongest)}"
             )
             found.append(Statement("uses", text, abs(change.difference.mean)))
         elif moved := [each for each in own if each.verdict == "moves actions"]:
             most = max(moved, key=lambda each: each.found.effect.acts.mean)
             text = (
-                f"{what} in the {site} drives what the agent does, but not its true return: with it changed, "
-                f"{_acts(most.found.effect)} (random directions orthogonal to it: at most "
-                f"{max((each.acts.mean for each in most.found.random), default=0.0):.2f})."
+                f"{first} in the {site} drives what the agent does, but not its true return: with it {DOES[most.op]}, "
+                f"{_acts(most.found.effect, box)}. {instead([each.acts.mean for each in most.found.random])}"
             )
             found.append(Statement("uses", text, most.found.effect.acts.mean))
         elif all(each.verdict == "decodable only" for each in own):
             text = (
-                f"{what} can be read off the {site} (AUC {strongest.candidate.auc:.2f}) but is not needed, as far as was tested: "
-                f"decodable only. Without it the true return changes by {change.difference.text()}; random directions orthogonal "
-                f"to it change it by up to {random:.2f}."
+                f"{first} can be read off the {site} (AUC {strongest.candidate.auc:.2f}) but is not needed, as far as was tested: "
+                f"with it {DOES[strongest.op]}, the true return changes by {change.difference.text()}. {_beside(strongest)}"
             )
             found.append(Statement("holds", text, strongest.candidate.auc or 0.0))
     return found
+
+
+def _beside(result: _Result) -> str:
+    return instead([each.returns.difference.mean for each in result.found.random])
 
 
 def _cause(result: _Result) -> str:
@@ -301,8 +305,10 @@ def _cause(result: _Result) -> str:
     )
 
 
-def _acts(effect: CausalEffect) -> str:
-    return f"its actions differ in a share of {effect.acts.text()} of the steps (Box: by so many standard deviations)"
+def _acts(effect: CausalEffect, box: bool) -> str:
+    if box:
+        return f"its actions move by {effect.acts.text()} standard deviations"
+    return f"its actions differ in a share of {effect.acts.text()} of the steps"
 
 
 def _random_most(result: _Result) -> float:
@@ -318,12 +324,12 @@ def _table(results: Sequence[_Result]) -> Table:
         rows.append(
             [
                 each.candidate.name,
-                each.op.replace("_", " "),
+                DOES[each.op],
                 "" if each.candidate.auc is None else f"{each.candidate.auc:.2f}",
                 f"{each.candidate.sensitivity:.2f}",
                 f"{effect.returns.before:.2f} to {effect.returns.after:.2f}",
                 effect.returns.difference.text(),
-                f"{_random_most(each):.2f}",
+                f"{_random_most(each):.2f}" if each.found.random else "–",
                 f"{cause[0]} {cause[1].before:.0%} to {cause[1].after:.0%}",
                 f"{action[0]} {action[1].before:.2f} to {action[1].after:.2f}",
                 f"{effect.acts.mean:.2f}",
@@ -336,12 +342,20 @@ def _table(results: Sequence[_Result]) -> Table:
     ]  # fmt: skip
     caption = (
         f"Interventions at every step in the environment, on {results[0].found.effect.episodes} held-out levels, each against the "
-        f"same levels without. Random: the largest change by {COUNT} random directions orthogonal to the component, of equal "
-        "variance where there are any, else of less. First order: change of "
+        f"same levels without. Random, most: the largest change by {_counts(results)} random directions orthogonal to the "
+        "component, of equal variance where there are any, else of less. First order: change of "
         f"the log-odds of the action (Box: of the means), now or up to {STEPS_ON} steps on, by one standard deviation. "
-        "Acts otherwise: share of the steps with another action (Box: mean distance in standard deviations)."
+        "Acts otherwise: share of the steps with another action (Box: mean distance in standard deviations). Verdict, matters: the "
+        "return changes, by more than with any random direction; moves actions: only they do; decodable only: neither does, and "
+        f"the AUC is {DECODED} or more; not settled: the interval is too wide."
     )
     return Table(heads, rows, caption)
+
+
+def _counts(results: Sequence[_Result]) -> str:
+    """Return how many random directions stand beside each component."""
+    counts = sorted({len(each.found.random) for each in results})
+    return "no" if counts == [0] else " or ".join(map(str, counts))
 
 
 def _draw(results: Sequence[_Result]) -> bytes:
@@ -359,7 +373,7 @@ def _draw(results: Sequence[_Result]) -> bytes:
         colour = "#0072b2" if each.verdict == "matters" else "#e69f00"
         axes.errorbar(change.mean, at, xerr=error, fmt="o", color=colour, capsize=3)
     axes.axvline(0.0, color="0.3", linewidth=0.8)
-    labels = [f"{each.candidate.name}, {each.op.replace('_', ' ')}" for each in reversed(results)]
+    labels = [f"{each.candidate.name}, {DOES[each.op]}" for each in reversed(results)]
     axes.set_yticks(range(len(results)), labels, fontsize=8)
     axes.set_xlabel("change of the true return")
     return png(figure)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import bases
 from rlhf_ray.interpret.agent.agent import MEMORY
-from rlhf_ray.interpret.agent.at_hand import nothing_inside
+from rlhf_ray.interpret.agent.at_hand import nothing_inside, site_name
 from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, episodes_of, valid_horizon, world_of
 from rlhf_ray.interpret.agent.attribution.samples import GradientSamples
 from rlhf_ray.interpret.agent.bases.basis import Basis
@@ -61,7 +62,8 @@ def run(work: Work) -> Section:
     notes = {
         "Agent": f"{work.agent.name}, {work.agent.digest}",
         "Environment": work.environment,
-        "Components": f"{len(basis)} of {site}, by {basis.kind}",
+        "Components": f"the {len(basis)} {bases.TITLES[basis.kind]} of its {site_name(work.agent)}, with the report's numbers",
+        "Behaviours": "clusters of what is inside and done in these samples; not those of the report",
         "Value and likeliest action": "at each step: gradient times the difference from the mean frame or memory",
         "Seed": str(work.seed),
     }
@@ -89,11 +91,13 @@ def run(work: Work) -> Section:
 
 
 def _basis(work: Work, episodes: Episodes, site: str) -> Basis:
-    """The basis of the step "bases"; without one, independent components."""
-    if site == MEMORY and (found := basis_of(work)) is not None:
-        return found
-    inside = values_at(work.agent, episodes, site)[episodes.real].astype(np.float64)
-    return bases.fit("ica", inside, COMPONENTS, seed=work.seed)
+    """The basis of the step "bases"; without one, independent components. Names are short: "component 3"."""
+    found = basis_of(work) if site == MEMORY else None
+    if found is None:
+        inside = values_at(work.agent, episodes, site)[episodes.real].astype(np.float64)
+        found = bases.fit("ica", inside, COMPONENTS, seed=work.seed)
+    names = found.names if found.kind in bases.LABELLED else [f"component {at}" for at in range(len(found))]
+    return cast(Basis, replace(cast(Any, found), names=names))
 
 
 def _ahead(work: Work, pieces: Pieces, basis: Basis, site: str) -> tuple[StepEffects | None, str]:

@@ -82,12 +82,9 @@ def _statements(quality: Quality, held_out: bool) -> tuple[Statement, ...]:
     horizon = quality.valid_horizon
     found = []
     if horizon < 2:
-        trusted = "not even for one step" if horizon == 0 else "for one step only"
-        text = (
-            f"The world model can be trusted {trusted}: what tools find inside it beyond that says nothing about the agent. One "
-            f"step ahead, its error is {quality.ratio(1):.2f} of that of repeating the last observation, and it avoids "
-            f"{quality.skill(1):.0%} of the mean observation's error. Raise --effort: it records more and trains longer."
-        )
+        trusted = "can't be trusted for a single step" if horizon == 0 else "can be trusted for one step only"
+        text = f"The world model {trusted}: what tools find inside it beyond that says nothing about the agent.{_why(quality)}"
+        text += " Raise --effort: it records more and trains longer."
         found.append(Statement("warning", text, 2.0))
     if not held_out:
         found.append(
@@ -96,6 +93,18 @@ def _statements(quality: Quality, held_out: bool) -> tuple[Statement, ...]:
             )
         )
     return tuple(found)
+
+
+def _why(quality: Quality) -> str:
+    """Return the figures of the first step that can't be trusted; nothing if there are none."""
+    at = min(quality.valid_horizon + 1, quality.steps)
+    if np.isnan([quality.agreement.mean[at], quality.ratio(at)]).any():
+        return ""
+    return (
+        f" At step {at}, the agent prefers the same action in it as in reality in {quality.agreement.mean[at]:.0%} of the windows "
+        f"(its most common action: {quality.majority:.0%}), and the model's error is {quality.ratio(at, 'mean_frame'):.2f} of the "
+        f"mean observation's and {quality.ratio(at):.2f} of the last one's."
+    )
 
 
 def _checks(quality: Quality) -> tuple[Check, ...]:
@@ -118,11 +127,11 @@ def _check(name: str, passed: bool, value: float, bound: str, says: str) -> Chec
 
 def _table(quality: Quality) -> Table:
     rows = []
-    for step in (step for step in TOLD if step <= quality.steps):
+    for step in (step for step in TOLD if step <= quality.steps and np.isfinite(quality.errors["model"].mean[step])):
         rows.append(
             [
                 step,
-                *(_with_interval(quality.errors[name], step, ".5f") for name in COLOURS),
+                *(_with_interval(quality.errors[name], step, ".2g") for name in COLOURS),
                 f"{quality.skill(step):.2f}",
                 _with_interval(quality.agreement, step, ".2f"),
                 _with_interval(quality.memory, step, ".3f") if quality.memory is not None else "–",

@@ -72,10 +72,11 @@ def run(work: Work) -> Section:
         shutil.copytree(work.unfinished, work.out, dirs_exist_ok=True)
         episodes = load_episodes(work.out, agent=work.agent, frames=False)
         checks = [_repeats(work, batch), _remembers(work)]
+        statements = _same_levels(work, batch.n)
     finally:
         batch.close()
     greedy = np.array(Recording(work.out).policies) == "greedy"
-    return _section(work, episodes, greedy, checks)
+    return _section(work, episodes, greedy, checks, statements)
 
 
 def _episodes(work: Work, batch: EnvBatch, rng: np.random.Generator) -> int:
@@ -134,7 +135,23 @@ def _remembers(work: Work) -> Check:
     return Check("memory and logits come out again", worst < 1e-3, worst, "< 0.001", says if worst >= 1e-3 else "")
 
 
-def _section(work: Work, episodes: Episodes, greedy: BoolArray, checks: list[Check]) -> Section:
+def _same_levels(work: Work, most: int) -> list[Statement]:
+    """Warn if most greedy episodes repeat another one, frame by frame: equal returns prove nothing, an agent may always win."""
+    some = load_episodes(work.out, most=most)
+    greedy = np.flatnonzero(np.array(Recording(work.out).policies)[: len(some)] == "greedy")
+    seen = {some.observations[i, : some.lengths[i] + 1].tobytes() for i in greedy}
+    if len(seen) > len(greedy) / 2 or len(greedy) < 2:
+        return []
+    text = (
+        f"Levels repeat: of {len(greedy)} greedy episodes on as many levels, only {len(seen)} differ in any frame. Levels held out "
+        "are then no new ones, and intervals are too narrow."
+    )
+    return [Statement("warning", text, 1.0)]
+
+
+def _section(
+    work: Work, episodes: Episodes, greedy: BoolArray, checks: list[Check], statements: list[Statement]
+) -> Section:
     returns, rows = episodes.returns, []
     values: dict[str, Any] = {}
     for name, chosen in (("greedy", greedy), (f"{EPSILON:.0%} random actions", ~greedy)):
@@ -158,12 +175,6 @@ def _section(work: Work, episodes: Episodes, greedy: BoolArray, checks: list[Che
         }
     splits = Counter(split_of(level) for level in episodes.levels)
     held = ", ".join(f"{splits[name]} {name}" for name in SHARES)
-    statements = []
-    if greedy.any() and np.ptp(returns[greedy]) == 0 and np.ptp(episodes.lengths[greedy]) == 0:
-        says = (
-            f"All greedy episodes have the same return ({returns[greedy][0]:.4g}) and length: levels may be the same."
-        )
-        statements.append(Statement("warning", says))
     table = Table(
         ["actions", "episodes", "steps", "true return (95 % interval)", "ends"],
         rows,

@@ -11,6 +11,7 @@ import numpy as np
 
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.interpret.agent.agent import Agent
+from rlhf_ray.interpret.agent.at_hand import action_names
 from rlhf_ray.interpret.agent.attribution import quantities as of
 from rlhf_ray.interpret.agent.attribution.drawing import frames_picture
 from rlhf_ray.interpret.agent.attribution.looked_at import basis_of, episodes_of, valid_horizon, world_of
@@ -70,7 +71,9 @@ def _asked(work: Work) -> list[Quantity]:
     space = work.agent.action_space
     chosen = [of.value()]
     if isinstance(space, gym.spaces.Discrete):
-        chosen += [of.log_odds(space, i) for i in range(min(ACTIONS, int(space.n)))] if int(space.n) > 1 else []
+        count, names = int(space.n), action_names(work)
+        named = names if len(names) == count else [""] * count
+        chosen += [of.log_odds(space, i, named[i]) for i in range(min(ACTIONS, count)) if count > 1]
     elif isinstance(space, gym.spaces.Box):
         chosen.append(of.action_mean(space, 0))
     if (basis := basis_of(work)) is not None:
@@ -138,7 +141,7 @@ def _section(
         image = frames_picture(frames, captions, [f"step {i}" for i in range(rollout + 1)], beyond)
         pictures.append(
             Picture(
-                name, image, f"Rollouts that {verb} the {quantity.title} most, below those from the recorded starts."
+                name, image, f"Rollouts from the starts that {verb} the {quantity.title} most, below the recorded ones."
             )
         )
     trusted = ""

@@ -11,7 +11,6 @@ import numpy as np
 from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.at_hand import action_names, nothing_inside, recorded, site_name
 from rlhf_ray.interpret.agent.attribution.looked_at import world_of
 from rlhf_ray.interpret.agent.attribution.moments import moments_of
@@ -19,6 +18,7 @@ from rlhf_ray.interpret.agent.bases.labels import classes, rows, usable, yes_no
 from rlhf_ray.interpret.agent.bases.linear import Linear
 from rlhf_ray.interpret.agent.candidates import auc, concepts_at
 from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.concepts import ELAPSED
 from rlhf_ray.interpret.agent.controls import COUNT, controlled, random_bases
 from rlhf_ray.interpret.agent.counterfactual import Counterfact, counterfact, go_on, snapshots_of
 from rlhf_ray.interpret.agent.episodes import Episodes
@@ -59,8 +59,8 @@ EDITED, AHEAD = 100, 4
 LONGEST = 1000
 """Steps after which an episode is cut."""
 COPIES = 64
-CLOCK = "steps since the start"
-"""A concept of every environment, which the agent can count and which no reward depends on by itself."""
+CLOCK = ELAPSED
+"""A concept of every environment, which the agent can count and which no reward depends on by itself: it is always asked about."""
 SHOWN = 6
 """Chains in the diagram."""
 ORDER = ("both", "necessary", "sufficient", "contributes", "spurious", "decodable only", "not settled", "not read off")
@@ -73,12 +73,13 @@ def unsuitable(work: Work) -> str | None:
 
 @dataclass(frozen=True)
 class _Concept:
-    """A concept that can be read off: direction, AUC of it and of random directions, and its classes in held-out episodes."""
+    """A concept that can be read off: direction, AUC of it and of random directions, its classes in held-out episodes, its kind."""
 
     basis: Linear
     auc: float
     auc_random: float
     classes: FloatArray
+    yes_no: bool
 
 
 def run(work: Work) -> Section:
@@ -134,7 +135,15 @@ def run(work: Work) -> Section:
         "From what there is to what is done. Lines: how far each link was seen to work, and the thicker the more; dashed: "
         "no effect, or none that is clear of chance.",
     )
-    return Section(NAME, TITLE, _statements(chains, agent), _checks(chains), _tables(chains), [picture], figures)
+    return Section(
+        NAME,
+        TITLE,
+        _statements(chains, concepts, site_name(agent)),
+        _checks(chains),
+        _tables(chains),
+        [picture],
+        figures,
+    )
 
 
 def _concepts(work: Work, test: Episodes, site: str) -> tuple[FloatArray, dict[str, _Concept]]:
@@ -143,10 +152,10 @@ def _concepts(work: Work, test: Episodes, site: str) -> tuple[FloatArray, dict[s
     at = np.argwhere(train.real)
     at = at[np.sort(work.rng(NAME).permutation(len(at))[:FITTED])]
     values = values_at(work.agent, train, site)[at[:, 0], at[:, 1]].astype(np.float64)
-    labels = {name: each[at[:, 0], at[:, 1]] for name, each in _labels(train).items()}
+    labels = {name: each[at[:, 0], at[:, 1]] for name, each in concepts_at(train).items()}
     known = {name: np.where(rows(each), classes(each), np.nan) for name, each in labels.items() if usable(each)}
     known = _distinct(known)
-    other, theirs = values_at(work.agent, test, site)[test.real].astype(np.float64), _labels(test)
+    other, theirs = values_at(work.agent, test, site)[test.real].astype(np.float64), concepts_at(test)
     found = {}
     for name, basis in directions(values, known).items():
         if name not in theirs:
@@ -157,7 +166,7 @@ def _concepts(work: Work, test: Episodes, site: str) -> tuple[FloatArray, dict[s
         if area is None or area < READ:
             continue
         random = [auc(each, 0, other, now[test.real]) or 0.5 for each in random_bases(basis, [0], values, None)]
-        found[name] = _Concept(basis, area, max(random, default=0.5), now)
+        found[name] = _Concept(basis, area, max(random, default=0.5), now, yes_no(labels[name]))
     best = sorted(found, key=lambda name: -found[name].auc)
     count = max(4, round(CONCEPTS * min(1.0, work.effort)))
     clock = [CLOCK] * (CLOCK in best[count:])
@@ -173,12 +182,6 @@ def _distinct(classes_of: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         if not any(share > SAME or share < 1.0 - SAME for share in same):
             found[name] = own
     return found
-
-
-def _labels(episodes: Episodes) -> dict[str, FloatArray]:
-    n, steps = episodes.actions.shape[:2]
-    clock = np.broadcast_to(np.arange(steps, dtype=np.float64), (n, steps))
-    return {**concepts_at(episodes), CLOCK: clock}
 
 
 def _as_fitted(fitted: FloatArray, labels: FloatArray, middle: float) -> FloatArray:
@@ -306,10 +309,10 @@ def _counterfacts(work: Work, test: Episodes, edit: str) -> list[tuple[bool, Cou
 
 def _flips(made: Counterfact, concept: str, test: Episodes) -> FloatArray | None:
     """Return how an edit changes a concept at once: 1 to yes, -1 to no, 0 not at all, ``[n]``; None if it is unknown."""
-    before, after = (_labels(of).get(concept) for of in (made.plain, made.changed))
+    before, after = (concepts_at(of).get(concept) for of in (made.plain, made.changed))
     if before is None or after is None or concept == CLOCK:
         return None
-    fitted = _labels(test)[concept][test.real]
+    fitted = concepts_at(test)[concept][test.real]
     middle = float(np.median(fitted[rows(fitted)]))
     change = _as_fitted(fitted, after[:, 0], middle) - _as_fitted(fitted, before[:, 0], middle)
     return np.nan_to_num(change)
@@ -356,58 +359,64 @@ def _weight(chain: CausalChain) -> float:
     return max(abs(chain.removed.change.mean), abs(chain.moved.change.mean), abs(chain.back.change.mean), lost)
 
 
-def _statements(chains: Sequence[CausalChain], agent: Agent) -> list[Statement]:
-    return [each for chain in chains if (each := _statement(chain, site_name(agent))) is not None]
+def _statements(chains: Sequence[CausalChain], concepts: Mapping[str, _Concept], site: str) -> list[Statement]:
+    found = [_statement(chain, site, concepts[chain.concept].yes_no) for chain in chains]
+    return [each for each in found if each is not None]
 
 
-def _statement(chain: CausalChain, site: str) -> Statement | None:
-    what, does, (off, on) = chain.concept.replace("_", " "), f"'{chain.behaviour}'", chain.shares
-    read = f"{what} can be read off the {site} (AUC {chain.auc:.2f})"
-    rate = f"{does} is {on:.0%} of the actions from moments with it on, {off:.0%} of those without"
-    away = f"taking the direction away changes that by {_points(chain.removed.change)}"
-    back = f"moving it to where it is without by {_points(chain.back.change)}"
-    there = f"and moving it to where it is with, in the others, by {_points(chain.moved.change)}"
-    random = f"{COUNT} random directions, moved as far: at most {100 * max(map(_most, chain.links[:3])):.0f}"
-    effects = f"{away}, {back}, {there} ({random})"
-    lost = (
-        ""
-        if chain.success is None
-        else f" Without the direction, the return changes by {_percent(chain.success.change)}."
+def _statement(chain: CausalChain, site: str, yes_no: bool) -> Statement | None:
+    what, does, (absent, present) = f"concept “{chain.concept}”", f"“{chain.behaviour}”", chain.shares
+    on, off = ("where it holds", "where it does not hold") if yes_no else ("where it is high", "where it is low")
+    effects = (
+        f"{does} makes up {present:.0%} of the next actions {on}, and {absent:.0%} {off}. Taking its direction away {on} changes "
+        f"that by {_points(chain.removed.change)}, and moving it to its mean {off} by {_points(chain.back.change)}; the opposite "
+        f"move, {off}, by {_points(chain.moved.change)}. {_by_chance(chain)}"
     )
-    edit = _edit_text(chain)
+    if chain.success is not None:
+        effects += f" With the direction taken away throughout, the return changes by {_percent(chain.success.change)}."
+    effects += _edit_text(chain)
     if chain.verdict in ("necessary", "both"):
-        enough = " The direction alone is enough to bring it about." if chain.verdict == "both" else ""
-        text = f"{what} is held in the {site}, and {does} depends on it: {rate}; {effects}.{enough}{lost}{edit}"
+        enough = ", and it is enough to bring it about" if chain.verdict == "both" else ""
+        text = f"The {site} holds the {what}, and {does} depends on it{enough}. {effects}"
     elif chain.verdict == "sufficient":
-        text = (
-            f"{what} in the {site} is enough for {does}, which does not end without it: {rate}; {effects}.{lost}{edit}"
-        )
+        text = f"The {what} in the {site} is enough for {does}, which does not end without it. {effects}"
     elif chain.verdict == "contributes":
-        text = f"{what} in the {site} is one of several causes of {does}: {rate}; {effects}.{lost}{edit}"
+        text = f"The {what} in the {site} is one of several causes of {does}. {effects}"
     elif chain.verdict in ("decodable only", "spurious"):
-        seen = f"the largest move that the test knows changes it by {_points(chain.control)}"
-        text = f"{read}, but {does} does not depend on it: {effects}. The test would have seen an effect: {seen}.{lost}"
+        text = (
+            f"The {what} can be read off the {site} (AUC {chain.auc:.2f}; random direction {chain.auc_random:.2f}), but {does} "
+            f"does not depend on it. {effects} The test would have seen an effect: as far a move along the direction that {does} "
+            f"depends on most changes it by {_points(chain.control)}."
+        )
         if chain.verdict == "spurious":
             text += f" The gradient says otherwise ({chain.gradient:+.2f} log-odds per standard deviation): it misleads here."
-        return Statement("holds", text, chain.auc)
+        return Statement("holds", text, chain.auc, chain.concept)
     else:
         return None
     return Statement("uses", text, _weight(chain))
+
+
+def _by_chance(chain: CausalChain) -> str:
+    count = len(chain.removed.random)
+    if not count:
+        return "There is no other direction to compare it with."
+    which = "The only other direction" if count == 1 else f"{count} random directions"
+    return f"{which}, moved as far: at most {100 * max(map(_most, chain.links[:3])):.0f} points."
 
 
 def _edit_text(chain: CausalChain) -> str:
     if chain.edit is None or chain.edit_score is None or chain.edit_action is None:
         return ""
     return (
-        f" In the level itself, {chain.edit.replace('_', ' ')} moves the score by {chain.edit_score.mean:.0%} of the distance "
-        f"between the classes, and the behaviour by {_points(chain.edit_action)}."
+        f" In the level itself, the edit “{chain.edit}” moves the score by {chain.edit_score.mean:.0%} of the distance between the "
+        f"classes, and {_points(chain.edit_action)} of “{chain.behaviour}”."
     )
 
 
 def _points(of: MeanEstimate) -> str:
     if of.low is None or of.high is None:
-        return f"{100 * of.mean:+.0f} points"
-    return f"{100 * of.mean:+.0f} points [{100 * of.low:+.0f}, {100 * of.high:+.0f}]"
+        return f"{100 * of.mean:+z.0f} points"
+    return f"{100 * of.mean:+z.0f} points [{100 * of.low:+z.0f}, {100 * of.high:+z.0f}]"
 
 
 def _percent(of: MeanEstimate) -> str:
@@ -429,7 +438,7 @@ def _checks(chains: Sequence[CausalChain]) -> list[Check]:
 
 def _tables(chains: Sequence[CausalChain]) -> list[Table]:
     heads = [
-        "concept", "behaviour", "AUC (best random)", "without it, with it", "gradient", "taken away", "moved to without",
+        "concept", "action", "AUC (best random)", "without it, with it", "gradient", "taken away", "moved to without",
         "moved to with", "random, most", "return", "taken away, in the model", "edit: score, action", "verdict",
     ]  # fmt: skip
     body = []
@@ -448,9 +457,11 @@ def _tables(chains: Sequence[CausalChain]) -> list[Table]:
             ]
         )  # fmt: skip
     caption = (
-        f"Chains from a concept over its direction to a behaviour: how its frequency in the next {AHEAD} steps changes, from "
-        "moments of held-out levels on, with 95 % intervals. Taken away, moved to without: from moments with the concept; moved "
-        f"to with: from moments without. Random: the largest change by {COUNT} random directions, moved as far. Gradient: "
-        "log-odds of the behaviour per standard deviation. Return: with the direction taken away throughout."
+        f"Chains from a concept over its direction to an action: how its share of the next {AHEAD} actions changes, from moments "
+        "of held-out levels on, with 95 % intervals. With it: where the concept holds (numbers: above the median). Taken away, "
+        "moved to without: from moments with it; moved to with: from moments without it. Random, most: the largest change by "
+        f"{len(chains[0].removed.random)} random directions, moved as far. Gradient: log-odds of the action per standard "
+        "deviation. Return: with the direction taken away throughout. Verdict, both: necessary and sufficient; contributes: an "
+        "effect, but less than half of the difference that the concept makes; spurious: no effect, although the gradient says so."
     )
     return [Table(heads, body, caption)]

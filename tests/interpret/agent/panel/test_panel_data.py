@@ -60,7 +60,7 @@ def corridor_panel(memory: str = "gru", box: bool = False):
 def test_a_panel_of_any_agent(memory, box, opened, tmp_path):
     data, agent, basis, episodes, pieces = corridor_panel(memory, box)
     assert len(data.pairs) >= 3  # one component or more, and both edits
-    assert {"remove trap", "shorten"} <= {pair.name for pair in data.pairs}
+    assert {"remove_trap", "shorten"} <= {pair.name for pair in data.pairs}
     for sample, (row, start) in enumerate(zip(pieces.rows, pieces.starts, strict=True)):
         np.testing.assert_array_equal(data.observations[sample, 0], episodes.observations[row, start])
         assert data.values[sample, 0] == episodes.values[row, start]
