@@ -78,6 +78,10 @@ def test_a_local_group_has_its_learner() -> None:
     assert "self._learner = learner_class(" in inspect.getsource(learner_group)
 
 
+def test_a_learner_has_its_pipeline_of_connectors() -> None:
+    assert "self._learner_connector = self.config.build_learner_connector(" in inspect.getsource(learner)
+
+
 def test_learners_have_schedules_of_rates_and_set_them() -> None:
     assert "self._optimizer_lr_schedules" in inspect.getsource(learner)
     assert list(inspect.signature(TorchLearner._set_optimizer_lr).parameters) == ["optimizer", "lr"]
