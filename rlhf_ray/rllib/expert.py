@@ -100,7 +100,7 @@ class ReturnScaled(ConnectorV2):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, gamma: float, **keywords: Any):
         super().__init__(*arguments, **keywords)
-        self._gamma = gamma
+        self.gamma = gamma
         self._returns: dict[str, float] = {}
         """The discounted return so far of each unfinished episode."""
         self._count, self._mean, self._squares = 0.0, 0.0, 0.0
@@ -117,7 +117,7 @@ class ReturnScaled(ConnectorV2):  # type: ignore[misc]
             begin, end = end, end + len(episode) - 1  # and added one masked step to each
             ret, returns = self._returns.get(name, 0.0), np.empty(end - begin)
             for i, reward in enumerate(rows[begin:end].tolist()):
-                returns[i] = ret = self._gamma * ret + reward
+                returns[i] = ret = self.gamma * ret + reward
             self._add(returns)
             if (
                 not episode.is_terminated
