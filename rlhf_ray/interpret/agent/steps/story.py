@@ -379,9 +379,8 @@ def _statement(chain: CausalChain, site: str) -> Statement | None:
         enough = " The direction alone is enough to bring it about." if chain.verdict == "both" else ""
         text = f"{what} is held in the {site}, and {does} depends on it: {rate}; {effects}.{enough}{lost}{edit}"
     elif chain.verdict == "sufficient":
-        text = (
-            f"{what} in the {site} is enough for {does}, which does not end without it: {rate}; {effects}.{lost}{edit}"
-        )
+        without = "ends without it, as with some random direction" if chain.ending else "does not end without it"
+        text = f"{what} in the {site} is enough for {does}, which {without}: {rate}; {effects}.{lost}{edit}"
     elif chain.verdict == "contributes":
         text = f"{what} in the {site} is one of several causes of {does}: {rate}; {effects}.{lost}{edit}"
     elif chain.verdict in ("decodable only", "spurious"):
@@ -421,7 +420,7 @@ def _most(link: Link) -> float:
 
 
 def _checks(chains: Sequence[CausalChain]) -> list[Check]:
-    blind = [each for each in chains if each.control.holds_zero]
+    blind = [each for each in chains if each.control.holds_zero and all(link.change.holds_zero for link in each.links)]
     says = "" if not blind else "In these chains nothing moves the action, so an absent effect means nothing."
     share = 1.0 - len(blind) / len(chains)
     return [Check("interventions have the power to change the behaviour", not blind, share, "in every chain", says)]
