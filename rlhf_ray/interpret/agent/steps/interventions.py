@@ -304,8 +304,10 @@ def _also(candidate: Candidate, results: Sequence[_Result]) -> str:
         found: FloatArray = pattern / max(float(np.linalg.norm(pattern)), 1e-12)
         return found
 
-    others = dict.fromkeys(each.candidate for each in results if each.candidate.concept and each.candidate != candidate)
-    alike = [other.concept for other in others if abs(float(unit(other) @ unit(candidate))) >= SAME_DIRECTION]
+    others = {each.candidate.concept: each.candidate for each in results if each.candidate.name != candidate.name}
+    alike = [
+        name for name, other in others.items() if name and abs(float(unit(other) @ unit(candidate))) >= SAME_DIRECTION
+    ]
     if not candidate.concept or not alike:
         return ""
     return f" The direction of {' and '.join(alike)} is nearly the same: which of them it is about can't be told."
