@@ -13,6 +13,7 @@ have to exist. README's Python counts as soak.
 from __future__ import annotations
 import __future__
 
+import ast
 import contextlib
 import importlib
 import os
@@ -242,6 +243,34 @@ def test_commands_are_real(page: Path, parse: Any, capsys: pytest.CaptureFixture
             except (SystemExit, Exception) as error:
                 said = capsys.readouterr().err
                 pytest.fail(f"{block}: {shlex.join(words)}: {type(error).__name__}: {error} {said}")
+
+
+def test_commands_in_scripts_are_real(parse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those in the descriptions of examples and benchmarks; words in capitals stand for something that is there."""
+    stands_for = {"PRESET": "pendulum", "NAME": "minirun", "ENVIRONMENT": "Pendulum-v1", "SEED": "0", "STORE": "preferences",
+                  "FOLDER": "reward", "RUN": "runs/cuerun"}  # fmt: skip
+    monkeypatch.setattr(sys, "path", [str(ROOT / "examples"), *sys.path])
+    monkeypatch.setenv(modules.FOLDERS, f"{Path.cwd()}{os.pathsep}{ROOT / 'examples'}")
+    found = 0
+    for script in [*(ROOT / "examples").glob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
+        said = (ast.get_docstring(ast.parse(script.read_text())) or "").replace("\\\n", " ")
+        for line in re.findall(
+            r"`((?:rlhf-ray|python)\s\S+\s[^`]+)`|^ *((?:rlhf-ray|python) [^`\n]+)$", said, re.MULTILINE
+        ):
+            given = shlex.split(re.sub(r"\[[^]]*\]", "", line[0] or line[1]), comments=True)
+            words = [stands_for.get(word, word) for word in given]
+            try:
+                if words[0] == "rlhf-ray":
+                    parse(words[1:])
+                else:
+                    check_other(words)
+                    text = (ROOT / words[1]).read_text()
+                    known = [word.split("=")[0] for word in words[2:] if word.startswith("--") and "." not in word]
+                    assert "parse_known_args" in text or all(f'"{option}"' in text for option in known), words
+            except (SystemExit, Exception) as error:
+                pytest.fail(f"{script.name}: {shlex.join(words)}: {type(error).__name__}: {error}")
+            found += 1
+    assert found > 40
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)

@@ -1,6 +1,7 @@
 """Rules of the source that import-linter's contracts (pyproject.toml) can't hold."""
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -137,6 +138,21 @@ def test_importing_the_method_changes_nothing_process_wide_and_neither_ray_nor_t
 )
 def test_private_names_are_found(line: str, found: bool) -> None:
     assert bool(private_ray(ast.parse(line))) == found
+
+
+def test_scripts_import_what_is_there() -> None:
+    """No other test imports most of them; what they can't import, they can't run."""
+    names = {name for _, text in sources("benchmarks", "examples") for name in imported(ast.parse(text))}
+    own = sorted(name for name in names if name.startswith(("rlhf_ray.", "tune_configs.", "benchmarks.")))
+    lacking = []
+    for name in own:
+        module, _, rest = name.rpartition(".")
+        if importlib.util.find_spec(module) is None or (
+            not hasattr(importlib.import_module(module), rest) and importlib.util.find_spec(name) is None
+        ):
+            lacking.append(name)
+    assert len(own) > 100
+    assert not lacking
 
 
 def test_documents_name_what_is_there() -> None:

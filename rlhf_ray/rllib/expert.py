@@ -8,8 +8,7 @@ the running deviation of the discounted return (`ReturnScaled`), the clipped val
 Not as published:
 
 * Levels are unlimited unless the environment limits them; published "hard" runs use 500 or 100,000 levels.
-* The statistics of `ReturnScaled` start anew in a resumed run, as RLlib's checkpoints omit those of learner connectors.
-* A resumed run starts new episodes, so it is not bit for bit the uninterrupted one.
+* Every run starts new episodes at the iterations that are checkpointed, so that a resumed one is bit for bit the uninterrupted one.
 """
 
 from __future__ import annotations
@@ -26,9 +25,12 @@ from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.reference import ReferencePPOConfig
+from rlhf_ray.rllib.rllib_internals import learner_connectors
 
 CLIP = 10.0
 """Largest absolute value of a scaled reward, as in the published code."""
+STATISTICS = "return_statistics"
+"""Key of `ReturnScaled`'s statistics in a learner's state."""
 
 
 class ExpertPPOConfig(ReferencePPOConfig):
@@ -46,9 +48,29 @@ class ExpertPPOConfig(ReferencePPOConfig):
 
 
 class ExpertLearner(PPOLearner):
-    """RLlib's PPO learner with Adam's epsilon and the clipped value loss of the published code."""
+    """RLlib's PPO learner with Adam's epsilon and the clipped value loss of the published code.
+
+    Its state has the statistics of `ReturnScaled`; RLlib's omits those of connectors.
+    """
 
     adam_epsilon = 1e-5
+
+    def get_state(self, components: Any = None, **keywords: Any) -> dict[str, Any]:
+        """Return RLlib's state and the statistics; without these if only ``components`` are asked for."""
+        state: dict[str, Any] = super().get_state(components, **keywords)
+        if components is None:
+            state[STATISTICS] = self._scaled.get_state()
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` returned. States of earlier versions have no statistics."""
+        super().set_state(state)
+        if STATISTICS in state:
+            self._scaled.set_state(state[STATISTICS])
+
+    @property
+    def _scaled(self) -> ReturnScaled:
+        return next(each for each in learner_connectors(self) if isinstance(each, ReturnScaled))
 
     def compute_loss_for_module(
         self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
@@ -78,7 +100,7 @@ class ReturnScaled(ConnectorV2):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, gamma: float, **keywords: Any):
         super().__init__(*arguments, **keywords)
-        self._gamma = gamma
+        self.gamma = gamma
         self._returns: dict[str, float] = {}
         """The discounted return so far of each unfinished episode."""
         self._count, self._mean, self._squares = 0.0, 0.0, 0.0
@@ -95,7 +117,7 @@ class ReturnScaled(ConnectorV2):  # type: ignore[misc]
             begin, end = end, end + len(episode) - 1  # and added one masked step to each
             ret, returns = self._returns.get(name, 0.0), np.empty(end - begin)
             for i, reward in enumerate(rows[begin:end].tolist()):
-                returns[i] = ret = self._gamma * ret + reward
+                returns[i] = ret = self.gamma * ret + reward
             self._add(returns)
             if (
                 not episode.is_terminated
@@ -105,6 +127,15 @@ class ReturnScaled(ConnectorV2):  # type: ignore[misc]
         std = max(self._squares / max(self._count, 1.0), 1e-8) ** 0.5
         columns[Columns.REWARDS] = torch.where(real, (rewards / std).clamp(-CLIP, CLIP), 0.0).float()
         return batch
+
+    def get_state(self, *arguments: Any, **keywords: Any) -> dict[str, Any]:
+        """Return the statistics."""
+        return {"count": self._count, "mean": self._mean, "squares": self._squares, "returns": dict(self._returns)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore the statistics."""
+        self._count, self._mean, self._squares = state["count"], state["mean"], state["squares"]
+        self._returns = dict(state["returns"])
 
     def _add(self, values: Any) -> None:
         if not len(values):

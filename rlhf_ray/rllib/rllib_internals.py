@@ -67,6 +67,11 @@ def local_learner(group: Any) -> Any:
     return group._learner
 
 
+def learner_connectors(learner: Any) -> list[Any]:
+    """Return the connectors of a learner's own pipeline, in order."""
+    return list(learner._learner_connector.connectors)
+
+
 def use_own_learning_rates(learner: Any, timestep: int) -> None:
     """Set the learner's optimisers to the learning rates of its own configuration at ``timestep``."""
     for optimizer, schedule in learner._optimizer_lr_schedules.items():

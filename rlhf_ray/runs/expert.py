@@ -23,6 +23,7 @@ from rlhf_ray.rllib.expert import ExpertPPOConfig
 from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.rllib_internals import forget_env_runners
 from rlhf_ray.rllib.saved_policy import load_policy
+from rlhf_ray.rllib.seeding import begin_anew
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import Interrupted, interruptible
 from rlhf_ray.runs.outcome import Outcome
@@ -68,6 +69,8 @@ def train_expert(
             while algorithm.training_iteration < iterations and not interrupted():
                 try:
                     with interrupted.at_once():
+                        if (done := algorithm.training_iteration) and done % experiment.checkpoint_every == 0:
+                            begin_anew(algorithm, [experiment.seed, done])
                         result = algorithm.train()
                 except Interrupted:
                     hush_ray()

@@ -105,6 +105,11 @@ def test_an_expert_is_trained_resumed_and_recorded_by_actors(tmp_path: Path, mon
     assert newest_policy(folder)[1] == 2
     outcome = expert.train_expert(experiment, folder, resume=True, watch=rows.append)
     assert [row["iteration"] for row in rows] == [1, 2, 3, 3, 4]
+    undisturbed = RunFolder.create(tmp_path / "undisturbed", experiment, {"true_reward": True})
+    expert.train_expert(experiment, undisturbed)
+    weights, same = (newest_policy(each)[0].module.get_state() for each in (folder, undisturbed))
+    for name, value in same.items():  # the statistics of the return are those of all steps, before and after
+        np.testing.assert_array_equal(weights[name], value, err_msg=name)
     assert [row["iteration"] for row in folder.rows()] == [1, 2, 3, 4]
     assert 2400 <= outcome.env_steps < 2400 + 4 * 4
     assert folder.finished()

@@ -21,10 +21,9 @@ from rlhf_ray.policies.actions import best, log_probability
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.agents import agent_of
-from rlhf_ray.rllib.learner import PPOLearner
+from rlhf_ray.rllib.expert import ExpertLearner, ExpertPPOConfig, ReturnScaled
 from rlhf_ray.rllib.policy import STATE, CollectorPolicy, built, policy_spec
-from rlhf_ray.rllib.reference import ReferencePPOConfig
-from rlhf_ray.rllib.rllib_internals import local_learner
+from rlhf_ray.rllib.rllib_internals import learner_connectors, local_learner
 from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, SettingError
 from tests.rllib.test_resume import assert_same, outcome
 from tests.whole_runs import small
@@ -51,7 +50,7 @@ class Ends(gym.Env[Any, Any]):
         return self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32)
 
 
-class Watched(PPOLearner):
+class Watched(ExpertLearner):
     """Keeps the first minibatch of each update, with its outputs and the network before it."""
 
     seen: Any = None
@@ -80,7 +79,7 @@ def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_a
         memory=memory, memory_units=8, hidden=(8,), num_envs=4, rollout_length=50, minibatch_size=200, epochs=1,
         learning_rate=0.03, gae_lambda=0.0, gamma=0.9, initial_log_std=-1.0,
     )  # fmt: skip
-    config = ReferencePPOConfig.from_experiment(Experiment(environment=environment, total_env_steps=10_000, ppo=ppo))
+    config = ExpertPPOConfig.from_experiment(Experiment(environment=environment, total_env_steps=10_000, ppo=ppo))
     config.learners(learner_class=Watched)
     algorithm = config.build_algo()
     learner = local_learner(algorithm.learner_group)
@@ -114,8 +113,27 @@ def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_a
             assert trained.grad.abs().min() > 0
             assert not torch.equal(trained, network.first_memory)
         assert kinds == {"continued", "begun", "terminated", "truncated", "cut"}
+        seen[Columns.VF_PREDS] = seen[Columns.VF_PREDS] + 1.0  # so that values are clipped
+        whole, parts = gradient(learner, seen), torch.arange(len(real)).tensor_split(3)
+        shares = [real[rows].sum() / real.sum() * gradient(learner, of_rows(seen, rows)) for rows in parts]
+        torch.testing.assert_close(sum(shares), whole, rtol=1e-3, atol=1e-5)  # losses are means, in any division
+        (scaled,) = [each for each in learner_connectors(learner) if isinstance(each, ReturnScaled)]
+        assert scaled.gamma == ppo.gamma  # not another return's
     finally:
         algorithm.stop()
+
+
+def of_rows(batch: dict[str, Any], rows: torch.Tensor) -> dict[str, Any]:
+    return {name: of_rows(of, rows) if isinstance(of, dict) else of[rows] for name, of in batch.items()}
+
+
+def gradient(learner: Any, batch: dict[str, Any]) -> torch.Tensor:
+    """Compute the gradient of the loss on a minibatch, all parameters one after the other."""
+    module = learner.module[DEFAULT_MODULE_ID]
+    outputs, config = module.forward_train(batch), learner.config.get_config_for_module(DEFAULT_MODULE_ID)
+    loss = learner.compute_loss_for_module(module_id=DEFAULT_MODULE_ID, config=config, batch=batch, fwd_out=outputs)
+    found = torch.autograd.grad(loss, list(module.parameters()))
+    return torch.cat([each.flatten() for each in found])
 
 
 def by_hand(network: ActorCriticNetwork, observations: torch.Tensor, memory: torch.Tensor, begun: bool) -> torch.Tensor:

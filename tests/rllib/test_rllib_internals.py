@@ -2,10 +2,12 @@
 
 import inspect
 import logging
+import random
 from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from ray.rllib.algorithms import algorithm
@@ -19,7 +21,7 @@ from ray.rllib.utils.actor_manager import FaultTolerantActorManager
 from ray.tune.registry import ENV_CREATOR, _global_registry
 from ray.util.debug import reset_log_once
 
-from rlhf_ray.rllib import rllib_internals
+from rlhf_ray.rllib import rllib_internals, seeding
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import built, policy_spec
@@ -76,6 +78,19 @@ def test_env_runners_take_a_seed_and_a_note_that_they_begin_anew() -> None:
 
 def test_a_local_group_has_its_learner() -> None:
     assert "self._learner = learner_class(" in inspect.getsource(learner_group)
+
+
+def test_a_seed_reaches_every_global_generator() -> None:
+    def drawn(seed: int) -> tuple[float, ...]:
+        seeding._seed_process([seed])
+        return random.random(), float(np.random.random()), float(torch.rand(()))
+
+    assert drawn(1) == drawn(1)
+    assert not set(drawn(1)) & set(drawn(2))
+
+
+def test_a_learner_has_its_pipeline_of_connectors() -> None:
+    assert "self._learner_connector = self.config.build_learner_connector(" in inspect.getsource(learner)
 
 
 def test_learners_have_schedules_of_rates_and_set_them() -> None:

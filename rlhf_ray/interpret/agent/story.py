@@ -303,12 +303,23 @@ class CausalChain:
 
     @property
     def necessary(self) -> bool:
-        """Whether the behaviour, or what it is for, fails without the direction."""
+        """Whether the behaviour, or what it is for, fails without the direction.
+
+        Where the return fails as with no random direction, the behaviour has to end as well, but random directions, moved as far as
+        no memory ever was, may end it too.
+        """
         links = [link for link in (self.removed, self.back) if link.stands_out]
-        if abs(self.gap) > NONE and any(self.closes(link, -1.0) >= HALF for link in links):
+        ending = self.ending if abs(self.gap) > NONE else []
+        if any(link in links for link in ending):
             return True
         lost = self.success is not None and self.success.stands_out and self.success.change.mean <= -SUCCESS
-        return lost and bool(links)
+        return lost and bool(links or ending)
+
+    @property
+    def ending(self) -> list[Link]:
+        """The interventions that take the direction away and end the behaviour: they clearly close at least half of the gap."""
+        links = (self.removed, self.back)
+        return [link for link in links if not link.change.holds_zero and self.closes(link, -1.0) >= HALF]
 
     @property
     def sufficient(self) -> bool:

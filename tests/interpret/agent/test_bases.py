@@ -45,6 +45,8 @@ def test_projector_contract(kind, values, labels, tmp_path, monkeypatch):
     for found in (loaded.patterns, loaded.filters, loaded.center, loaded.means, loaded.midpoints):
         assert np.isfinite(found).all()
     assert loaded.means == pytest.approx(basis.sources.mean(0), abs=1e-6)
+    if kind in ("pca", "ica"):
+        np.testing.assert_allclose(np.cov(basis.sources.T, bias=True), np.eye(len(basis)), atol=1e-6)
 
     scores = torch.as_tensor(basis.sources[:5]).requires_grad_()
     weights = np.random.default_rng(1).normal(size=(5, SIZE))

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from rlhf_ray.interpret.agent.candidates import Candidate
 from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.controls import Controlled
+from rlhf_ray.interpret.agent.effects import CausalEffect, Change
 from rlhf_ray.interpret.agent.recorded import record_inside
 from rlhf_ray.interpret.agent.steps import counterfactuals, interventions
 from tests.interpret.agent.corridor import Corridors
+from tests.interpret.agent.directions import linear
 from tests.interpret.agent.test_play import agent_of
 
 
@@ -40,6 +45,36 @@ def test_components_stand_beside_random_directions(
         assert len(each["random"]) == 10
         assert each["returns"]["difference"]["low"] <= each["returns"]["difference"]["high"]
     assert [bool(each["concept"]) for each in kept["effects"]] == [False, True]
+
+
+def test_an_effect_is_said_of_every_concept_that_it_may_be_about_and_a_gain_is_no_need() -> None:
+    levels, patterns = np.arange(40), np.array([[1.0, 0.0, 0.0], [3.0, 0.2, 0.0], [0.0, 0.0, 1.0]])
+
+    def result(at: int, name: str, op: str, by: float, random: float) -> interventions._Result:
+        def changed(to: float) -> CausalEffect:
+            change = Change.of(np.zeros(40), np.full(40, to), levels)
+            return CausalEffect(40, change, {"end": change}, {}, change, change.difference)
+
+        candidate = Candidate(linear(patterns[[at]], np.zeros(3)), 0, f"concept {name}", 1.0, name, 0.9)
+        return interventions._Result(candidate, op, Controlled(changed(by), [changed(random)]))  # type: ignore[arg-type]
+
+    said = [
+        each.text
+        for each in interventions._statements(
+            [
+                result(0, "height", "reflect", -3.0, -4.0),  # larger, but not than random
+                result(0, "height", "ablate_midpoint", -2.0, 0.1),
+                result(1, "time", "reflect", 2.0, 0.1),
+                result(2, "cue", "reflect", -2.0, 0.1),
+            ],
+            "memory",
+        )
+    ]
+    assert said[0].startswith("The agent needs concept height in its memory: setting it to its midpoint")
+    assert said[0].endswith("The direction of time is nearly the same: which of them it is about can't be told.")
+    assert said[1].startswith("concept time in the memory costs the agent return: mirroring it")
+    assert "The direction of height is nearly the same" in said[1]
+    assert "nearly the same" not in said[2]
 
 
 def test_edits_show_what_they_change(tmp_path: Path) -> None:

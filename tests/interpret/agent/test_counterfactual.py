@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.interpret.agent.controls import controlled, random_bases
+from rlhf_ray.interpret.agent.controls import Controlled, controlled, random_bases
 from rlhf_ray.interpret.agent.counterfactual import counterfact, go_on, repeats, snapshots_of
-from rlhf_ray.interpret.agent.effects import effect
+from rlhf_ray.interpret.agent.effects import Change, effect
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention
 from rlhf_ray.interpret.agent.play import play
@@ -164,3 +165,17 @@ def test_an_effect_stands_beside_random_directions() -> None:
     assert found.effect.returns.before == found.random[0].returns.before
     assert len({of.returns.after for of in (found.effect, *found.random)}) > 1
     assert found.to_json()["outcomes"]["end"]["difference"]["mean"] == found.effect.outcomes["end"].difference.mean
+
+
+def test_what_changes_nothing_and_what_chance_may_change_are_no_effects() -> None:
+    values = play(AGENT, Corridors(16), range(30)).memory[:, 1:].reshape(-1, 8)
+    nothing = controlled(
+        AGENT, Corridors, range(30), lambda b, c: Intervention(b, c, "scale", amount=1.0), STAYS, [0], values, count=3
+    )
+    assert not nothing.changes
+    assert nothing.effect.acts.mean == 0.0
+    # Random directions change nothing at all, and one level of thirty comes out otherwise.
+    one = np.arange(30) == 7
+    lucky = replace(nothing.effect, returns=Change.of(0.0 * one, 1.0 * one, np.arange(30)))
+    assert lucky.returns.difference.mean > 0
+    assert not Controlled(lucky, nothing.random).changes

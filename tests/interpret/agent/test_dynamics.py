@@ -29,6 +29,9 @@ def test_each_behaviour_has_its_own_pairs(found):
         rows, steps = np.nonzero(series.labels[:, :-1] == name)
         np.testing.assert_array_equal(each.before, series.scores[rows, steps])
         np.testing.assert_array_equal(each.after, series.scores[rows, steps + 1])
+        every = np.corrcoef(each.after, each.before, rowvar=False)  # by the number of samples, not of components
+        correlation = dynamics.lagged(each, permutations=2).correlation
+        np.testing.assert_allclose(correlation, every[: len(correlation), len(correlation) :], atol=1e-9)
 
 
 def test_planted_rules_are_recovered_per_behaviour(found):

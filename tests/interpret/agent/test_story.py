@@ -20,7 +20,8 @@ from rlhf_ray.interpret.agent.own import FunctionAgent
 from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.agent.recorded import record_inside
 from rlhf_ray.interpret.agent.steps import story as step
-from rlhf_ray.interpret.agent.story import At, Behaviour, CausalChain, behaviours_of, directions, measure
+from rlhf_ray.interpret.agent.story import At, Behaviour, CausalChain, Link, behaviours_of, directions, measure
+from rlhf_ray.measure.intervals import MeanEstimate
 from tests.interpret.agent.corridor import Corridors
 from tests.interpret.agent.test_play import agent_of
 
@@ -81,6 +82,21 @@ def test_one_of_two_ways_is_sufficient() -> None:
     found = chain(lambda memory, seen: torch.maximum(8.0 * memory[:, 0], torch.where(seen[:, 0] > 0, 1.0, -1.0)))
     assert found.verdict == "sufficient"  # what is seen brings the behaviour about as well
     assert found.back.change.mean == 0.0
+
+
+def test_a_behaviour_that_ends_without_the_direction_is_not_said_to_go_on() -> None:
+    """Some random direction ends it as well, so that it is not called necessary."""
+    found = chain(lambda memory, seen: 8.0 * memory[:, 0])
+    harsh = {name: dataclasses.replace(getattr(found, name), random=[-1.0]) for name in ("removed", "back")}
+    found = dataclasses.replace(found, **harsh)
+    assert found.verdict == "sufficient"
+    said = step._statement(found, "memory", yes_no=True)
+    assert said is not None
+    assert "which ends without it, as with some random direction" in said.text
+    # But it is necessary if the return is lost, and with no random direction.
+    lost = Link(MeanEstimate(-0.9, -1.0, -0.8), [-0.2, 0.0])
+    assert dataclasses.replace(found, success=lost).verdict == "both"
+    assert dataclasses.replace(found, success=dataclasses.replace(lost, random=[-1.0])).verdict == "sufficient"
 
 
 def test_what_can_be_read_off_and_does_nothing_is_decodable_only() -> None:

@@ -54,6 +54,8 @@ DECODED = 0.8
 NEGLIGIBLE = 0.1
 """Share of the return that an interval has to stay within, and share of the actions that may differ, before a component counts as
 not needed."""
+SAME_DIRECTION = 0.9
+"""Cosine of two concepts' directions from which on an effect may be either's."""
 FREE = ("ica", "pca", "nmf", "sparse")
 """Kinds of bases without labels, in order of preference."""
 
@@ -209,7 +211,7 @@ def _transfer(
         return {}
     from rlhf_ray.interpret.agent.world_model.model import load_world
 
-    world: World = load_world(folder)
+    world: World = load_world(folder, agent=work.agent)
     count = max(FEWEST, round(MOMENTS * work.effort))
     moments = draw_moments(work.agent, test, count, work.rng("transfer"), context=world.context)
     work.told("interventions inside the world model")
@@ -267,13 +269,17 @@ def _statements(results: Sequence[_Result], site: str, box: bool) -> list[Statem
     found = []
     for candidate in dict.fromkeys(each.candidate.name for each in results):
         own = [each for each in results if each.candidate.name == candidate]
-        strongest = max(own, key=lambda each: abs(each.found.effect.returns.difference.mean))
+        strongest = max(own, key=lambda each: (each.found.changes, abs(each.found.effect.returns.difference.mean)))
         change, what = strongest.found.effect.returns, strongest.candidate.name
         first = what[0].upper() + what[1:]
         if strongest.found.changes:
+            worse = change.difference.mean < 0
+            claim = (
+                f"The agent needs {what} in its {site}" if worse else f"{first} in the {site} costs the agent return"
+            )
             text = (
-                f"The agent needs {what} in its {site}: with it {DOES[strongest.op]}, the true return changes from "
-                f"{change.before:.2f} to {change.after:.2f} ({change.difference.text()}). {_beside(strongest)}{_cause(strongest)}"
+                f"{claim}: with it {DOES[strongest.op]}, the true return changes from {change.before:.2f} to {change.after:.2f} "
+                f"({change.difference.text()}). {_beside(strongest)}{_cause(strongest)}{_also(strongest.candidate, results)}"
             )
             found.append(Statement("uses", text, abs(change.difference.mean)))
         elif moved := [each for each in own if each.verdict == "moves actions"]:
@@ -294,6 +300,23 @@ def _statements(results: Sequence[_Result], site: str, box: bool) -> list[Statem
 
 def _beside(result: _Result) -> str:
     return instead([each.returns.difference.mean for each in result.found.random])
+
+
+def _also(candidate: Candidate, results: Sequence[_Result]) -> str:
+    """Name the other concepts whose direction is nearly the same."""
+
+    def unit(of: Candidate) -> FloatArray:
+        pattern = np.asarray(of.basis.patterns, np.float64)[of.component]
+        found: FloatArray = pattern / max(float(np.linalg.norm(pattern)), 1e-12)
+        return found
+
+    others = {each.candidate.concept: each.candidate for each in results if each.candidate.name != candidate.name}
+    alike = [
+        name for name, other in others.items() if name and abs(float(unit(other) @ unit(candidate))) >= SAME_DIRECTION
+    ]
+    if not candidate.concept or not alike:
+        return ""
+    return f" The direction of {' and '.join(alike)} is nearly the same: which of them it is about can't be told."
 
 
 def _cause(result: _Result) -> str:

@@ -379,7 +379,8 @@ def _statement(chain: CausalChain, site: str, yes_no: bool) -> Statement | None:
         enough = ", and it is enough to bring it about" if chain.verdict == "both" else ""
         text = f"The {site} holds the {what}, and {does} depends on it{enough}. {effects}"
     elif chain.verdict == "sufficient":
-        text = f"The {what} in the {site} is enough for {does}, which does not end without it. {effects}"
+        without = "ends without it, as with some random direction" if chain.ending else "does not end without it"
+        text = f"The {what} in the {site} is enough for {does}, which {without}. {effects}"
     elif chain.verdict == "contributes":
         text = f"The {what} in the {site} is one of several causes of {does}. {effects}"
     elif chain.verdict in ("decodable only", "spurious"):
@@ -430,7 +431,7 @@ def _most(link: Link) -> float:
 
 
 def _checks(chains: Sequence[CausalChain]) -> list[Check]:
-    blind = [each for each in chains if each.control.holds_zero]
+    blind = [each for each in chains if each.control.holds_zero and all(link.change.holds_zero for link in each.links)]
     says = "" if not blind else "In these chains nothing moves the action, so an absent effect means nothing."
     share = 1.0 - len(blind) / len(chains)
     return [Check("interventions have the power to change the behaviour", not blind, share, "in every chain", says)]

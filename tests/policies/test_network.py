@@ -1,0 +1,34 @@
+"""The policy network: nothing in it is idle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+
+VECTOR, IMAGE = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+ACTIONS = {"discrete": gym.spaces.Discrete(3), "box": gym.spaces.Box(-1.0, 1.0, (2,))}
+
+
+@pytest.mark.parametrize("acts", ACTIONS)
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("network", ["mlp", "small", "nature", "impala"])
+def test_every_parameter_gets_a_gradient(network: str, memory: Any, acts: str) -> None:
+    torch.manual_seed(0)
+    seen = VECTOR if network == "mlp" else IMAGE
+    shape = PolicyShape(network, hidden=(8, 8), features=16, memory=memory, memory_units=6)
+    policy = ActorCriticNetwork(seen, ACTIONS[acts], shape)
+    memories, total = policy.initial_memory(2), torch.zeros(())
+    for _ in range(2):
+        features = policy.encode(torch.as_tensor(np.stack([seen.sample() for _ in range(2)])))
+        memories = policy.remember(features, memories)
+        outputs, values = policy.decide(features, memories)
+        total = total + (outputs - 1.0).square().sum() + values.square().sum()
+    total.backward()
+    idle = [name for name, of in policy.named_parameters() if of.grad is None or not of.grad.abs().max() > 0]
+    assert idle == []
