@@ -43,6 +43,7 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray links RUN [--revoke NAME]          show, renew or revoke the annotators' links to a labelling page
   rlhf-ray fit STORE [--out FOLDER]           fit a reward model to stored labels
   rlhf-ray interpret reward RUN               report what a run's learned reward looks at
+  rlhf-ray interpret agent RUN                report what a run's agent sees, remembers and uses
   rlhf-ray interpret preprocess PATH          turn a reward into an equivalent one that is easier to read
   rlhf-ray tune PRESET [--trials N …]         search over settings: the preset's search space, or --vary
   rlhf-ray tune --resume FOLDER               resume a stopped or killed sweep

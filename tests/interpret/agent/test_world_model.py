@@ -83,7 +83,7 @@ def test_every_parameter_learns_and_simulations_run(case: str) -> None:
     torch.nn.init.normal_(world.rewarder.weight)  # zero at first, so that nothing behind them would have a gradient yet
     torch.nn.init.normal_(world.ender.weight)
     batch = training._batch(windows, QUICK, 0, agent, "cpu")
-    training._losses(world, batch, training._noise(world, QUICK, 0, "cpu"), QUICK)[0].backward()
+    training._losses(world, batch, *training._draws(world, QUICK, 0, "cpu"), QUICK)[0].backward()
     idle = [n for n, p in world.named_parameters() if p.grad is None or not p.grad.abs().max() > 0]
     assert idle == []
 
@@ -111,6 +111,20 @@ def test_a_state_is_the_same_alone_and_in_a_window() -> None:
     torch.testing.assert_close(following[:, :memory], unrolled.states[:, 3, :memory])
     latents = following[:, memory:].view(len(following), world.cells, SMALL.groups, -1)
     torch.testing.assert_close(latents, unrolled.prior[:, 2].exp())  # all of them, not the most likely one
+
+
+def test_a_predicted_step_is_read_as_in_a_simulation() -> None:
+    agent = agent_in(*CASES["image"])
+    world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
+    batch = read(episodes_in(agent), agent.action_space)
+    predicted = torch.zeros(batch.real.shape, dtype=torch.bool)
+    predicted[:, 3] = True
+    seen, mixed = (world.unroll(batch.observations, batch.actions, None, of) for of in (None, predicted))
+    after = world.next(world.next(seen.states[:, 2], batch.actions[:, 2]), batch.actions[:, 3])
+    memory = world.cells * SMALL.memory
+    torch.testing.assert_close(mixed.states[:, 4, :memory], after[:, :memory])
+    assert not torch.allclose(mixed.states[:, 4, :memory], seen.states[:, 4, :memory], atol=1e-4)
+    torch.testing.assert_close(mixed.states[:, :4], seen.states[:, :4])
 
 
 def test_a_stopped_training_goes_on_to_the_same_bytes(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -149,11 +163,11 @@ def test_padding_teaches_nothing() -> None:
     world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
     batch = read(EpisodeWindows(episodes_in(agent), 6)[range(6)], agent.action_space)
     assert not batch.real.all()
-    noise = torch.zeros(6, 6, world.cells, SMALL.groups, SMALL.classes)
+    draws = torch.zeros(6, 6, world.cells, SMALL.groups, SMALL.classes), torch.rand(6, 6) < 0.5
     torch.manual_seed(0)
     other = torch.where(batch.real[:, :, None, None, None], batch.observations, torch.full_like(batch.observations, 99))
     made = [
-        training._losses(world, read_as, noise, QUICK)[1]
+        training._losses(world, read_as, *draws, QUICK)[1]
         for read_as in (batch, batch.__class__(other, *vars_of(batch)))
     ]
     torch.testing.assert_close(*made)

@@ -169,29 +169,41 @@ class RecurrentWorld(nn.Module):
             "about": self.about,
         }
 
-    def unroll(self, observations: Tensor, actions: Tensor, noise: Tensor | None = None) -> Unrolled:
+    def unroll(
+        self, observations: Tensor, actions: Tensor, noise: Tensor | None = None, predicted: Tensor | None = None
+    ) -> Unrolled:
         """Read windows.
 
         Args:
             observations: ``[n, L, …]`` in the environment's units.
             actions: between them, ``[n, L - 1, actions]``.
             noise: Gumbel noise ``[n, L, cells, groups, classes]`` to draw latents with; None takes their probabilities.
+            predicted: bool ``[n, L]``: steps whose latents the memory reads as the prior predicts them, as in a simulation.
         """
         n, length = observations.shape[:2]
         encoded = self.encoder(self.normalised(observations).flatten(0, 1)).unflatten(0, (n, length))
         posterior = self._log_probabilities(encoded)
         latents = _latents(posterior, noise)  # [n, L, cells, latent]
-        first = self.first.expand(1, n * self.cells, -1).contiguous()
-        memory, prior = first[0].view(n, 1, self.cells, -1), posterior[:, 1:]
+        memory, prior = self.first.expand(n, 1, self.cells, -1), posterior[:, 1:]
         if length > 1:
-            inputs = self._mixed(latents[:, :-1].flatten(0, 1), actions.flatten(0, 1).to(latents.dtype))
-            inputs = inputs.view(n, length - 1, self.cells, -1)
-            after = (
-                self.cell(inputs.transpose(1, 2).flatten(0, 1), first)[0].unflatten(0, (n, self.cells)).transpose(1, 2)
-            )
-            prior = self._log_probabilities(self.prior(torch.cat([inputs, after], -1)))
+            read = latents[:, :-1]
+            if predicted is not None:
+                with torch.no_grad():
+                    expected = self._remember(read, actions)[1].exp().flatten(-2)
+                expected = torch.cat([read[:, :1], expected[:, :-1]], 1)
+                read = torch.where(predicted[:, :-1, None, None], expected, read)
+            after, prior = self._remember(read, actions)
             memory = torch.cat([memory, after], 1)
         return Unrolled(prior, posterior, torch.cat([memory.flatten(2), latents.flatten(2)], -1))
+
+    def _remember(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return memory ``[n, T, cells, memory]`` after ``T`` latents and actions, and the prior from it."""
+        n, steps = latents.shape[:2]
+        inputs = self._mixed(latents.flatten(0, 1), actions.flatten(0, 1).to(latents.dtype))
+        inputs = inputs.view(n, steps, self.cells, -1)
+        first = self.first.expand(1, n * self.cells, -1).contiguous()
+        after = self.cell(inputs.transpose(1, 2).flatten(0, 1), first)[0].unflatten(0, (n, self.cells)).transpose(1, 2)
+        return after, self._log_probabilities(self.prior(torch.cat([inputs, after], -1)))
 
     def begin(self, observations: Tensor, actions: Tensor) -> Tensor:
         """See `World.begin`."""

@@ -38,6 +38,7 @@ class WorldTraining:
         observed: weight of the share of the observations' variance that the decoder leaves unexplained, in nats.
         to_prior, to_posterior: weight of the KL divergence, as far as it trains the prior and the posterior (KL balance).
         free_nats: KL divergence of a step that costs nothing.
+        predicted: share of the steps whose latents the memory reads as the prior predicts them: simulations have no others.
         outcomes: weight of the cross-entropies of reward and end.
         clip: norm that gradients are clipped to.
         seed: seeds weights, windows and latents.
@@ -52,6 +53,7 @@ class WorldTraining:
     to_prior: float = 0.5
     to_posterior: float = 0.1
     free_nats: float = 0.3
+    predicted: float = 0.5
     outcomes: float = 5.0
     clip: float = 100.0
     seed: int = 0
@@ -121,9 +123,9 @@ def train_world(
     )
     first = _restore(checkpoint, about, world, adam) if checkpoint is not None else 0
     for number in range(first, settings.batches):
-        losses = _losses(
-            world, _batch(windows, settings, number, agent, device), _noise(world, settings, number, device), settings
-        )
+        batch = _batch(windows, settings, number, agent, device)
+        noise, predicted = _draws(world, settings, number, device)
+        losses = _losses(world, batch, noise, predicted, settings)
         for group in adam.param_groups:
             group["lr"] = settings.learning_rate * _rate(number, settings.batches)
         adam.zero_grad(set_to_none=True)
@@ -137,9 +139,11 @@ def train_world(
     return world.cpu().eval().requires_grad_(False)
 
 
-def _losses(world: RecurrentWorld, batch: Read, noise: Tensor, settings: WorldTraining) -> tuple[Tensor, Tensor]:
+def _losses(
+    world: RecurrentWorld, batch: Read, noise: Tensor, predicted: Tensor, settings: WorldTraining
+) -> tuple[Tensor, Tensor]:
     """Return the loss, and its parts: unexplained variance, KL divergence, cross-entropies of reward and end."""
-    unrolled = world.unroll(batch.observations, batch.actions, noise)
+    unrolled = world.unroll(batch.observations, batch.actions, noise, predicted)
     seen, made = batch.real.float(), batch.real[:, 1:].float()
     steps, count = seen.sum().clamp_min(1.0), made.sum().clamp_min(1.0)
 
@@ -187,10 +191,14 @@ def _batch(
     return read(windows[rng.integers(len(windows), size=settings.windows)], agent.action_space, device)
 
 
-def _noise(world: RecurrentWorld, settings: WorldTraining, number: int, device: torch.device | str) -> Tensor:
+def _draws(
+    world: RecurrentWorld, settings: WorldTraining, number: int, device: torch.device | str
+) -> tuple[Tensor, Tensor]:
+    """Draw the latents' noise and which steps are predicted: see `RecurrentWorld.unroll`."""
     generator = torch.Generator().manual_seed(int(np.random.default_rng([settings.seed, 3, number]).integers(2**62)))
-    shape = (settings.windows, settings.length, world.cells, world.shape.groups, world.shape.classes)
-    return gumbel_noise(shape, generator).to(device)
+    steps = settings.windows, settings.length
+    noise = gumbel_noise((*steps, world.cells, world.shape.groups, world.shape.classes), generator)
+    return noise.to(device), (torch.rand(steps, generator=generator) < settings.predicted).to(device)
 
 
 def _rate(number: int, batches: int) -> float:
