@@ -53,7 +53,7 @@ class WorldTraining:
     to_prior: float = 0.5
     to_posterior: float = 0.1
     free_nats: float = 0.3
-    predicted: float = 0.5
+    predicted: float = 0.7
     outcomes: float = 5.0
     clip: float = 100.0
     seed: int = 0
