@@ -385,8 +385,8 @@ def _statement(chain: CausalChain, site: str, yes_no: bool) -> Statement | None:
     elif chain.verdict in ("decodable only", "spurious"):
         text = (
             f"The {what} can be read off the {site} (AUC {chain.auc:.2f}; random direction {chain.auc_random:.2f}), but {does} "
-            f"does not depend on it. {effects} The test would have seen an effect: as far a move along the direction that {does} "
-            f"depends on most changes it by {_points(chain.control)}."
+            f"does not depend on it. {effects} For comparison, as far a move along the direction that {does} depends on most: "
+            f"{_points(chain.control)}."
         )
         if chain.verdict == "spurious":
             text += f" The gradient says otherwise ({chain.gradient:+.2f} log-odds per standard deviation): it misleads here."
@@ -409,7 +409,7 @@ def _edit_text(chain: CausalChain) -> str:
         return ""
     return (
         f" In the level itself, the edit “{chain.edit}” moves the score by {chain.edit_score.mean:.0%} of the distance between the "
-        f"classes, and {_points(chain.edit_action)} of “{chain.behaviour}”."
+        f"classes, and changes how often the action is “{chain.behaviour}” by {_points(chain.edit_action)}."
     )
 
 
