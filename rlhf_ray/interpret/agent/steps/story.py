@@ -372,14 +372,14 @@ def _statement(chain: CausalChain, site: str, yes_no: bool) -> Statement | None:
     )
     if chain.success is not None:
         effects += f" With the direction taken away throughout, the return changes by {_percent(chain.success.change)}."
-    effects += _edit_text(chain)
+    edited = f"{effects}{_edit_text(chain)}"
     if chain.verdict in ("necessary", "both"):
         enough = ", and it is enough to bring it about" if chain.verdict == "both" else ""
-        text = f"The {site} holds the {what}, and {does} depends on it{enough}. {effects}"
+        text = f"The {site} holds the {what}, and {does} depends on it{enough}. {edited}"
     elif chain.verdict == "sufficient":
-        text = f"The {what} in the {site} is enough for {does}, which does not end without it. {effects}"
+        text = f"The {what} in the {site} is enough for {does}, which does not end without it. {edited}"
     elif chain.verdict == "contributes":
-        text = f"The {what} in the {site} is one of several causes of {does}. {effects}"
+        text = f"The {what} in the {site} is one of several causes of {does}. {edited}"
     elif chain.verdict in ("decodable only", "spurious"):
         text = (
             f"The {what} can be read off the {site} (AUC {chain.auc:.2f}; random direction {chain.auc_random:.2f}), but {does} "
