@@ -42,7 +42,7 @@ class InterpretAgent:
     out: Path | None = None
     """The report's folder. Default: interpret/agent in the run folder; for any other agent, agent_report."""
     steps: tuple[str, ...] = ()
-    """Run these steps only, and those that they read, for example --steps bases interventions (docs/interpret_agent.md)."""
+    """Run these steps only, and those that they read, for example --steps bases interventions (docs/agent_report.md)."""
     against: Path | None = None
     """Compare with another agent of the same environment (a run folder, a saved agent, module:Name): do they use the same features?
     The page is against_NAME/comparison.html in the report's folder."""

@@ -53,7 +53,7 @@ def _draw(axes: Axes, chain: CausalChain, y: float, site: str) -> None:
             (x - WIDE / 2, y - HIGH / 2), WIDE, HIGH, boxstyle="round,pad=0.03", facecolor="white", edgecolor="0.25"
         )
         axes.add_patch(box)
-        axes.text(x, y, texts[name].replace("_", " "), ha="center", va="center", fontsize=8, wrap=True)
+        axes.text(x, y, texts[name], ha="center", va="center", fontsize=8, wrap=True)
     acts = max((chain.removed, chain.back, chain.moved), key=lambda link: abs(link.change.mean))
     _arrow(axes, "concept", "direction", y, "0.25", 0.5 + 3 * max(chain.auc - 0.5, 0.0), True)
     _arrow(axes, "direction", "action", y, colour, 0.8 + 4 * abs(acts.change.mean), acts.stands_out)
@@ -62,7 +62,7 @@ def _draw(axes: Axes, chain: CausalChain, y: float, site: str) -> None:
         first, y + 0.08, f"AUC {chain.auc:.2f} (random {chain.auc_random:.2f})", ha="center", va="bottom", fontsize=7
     )
     if chain.edit is not None and chain.edit_score is not None:
-        text = f"{chain.edit.replace('_', ' ')}: score {_text(chain.edit_score)}"
+        text = f"{chain.edit}:\nscore {_text(chain.edit_score)}"
         axes.text(first, y - 0.08, text, ha="center", va="top", fontsize=7)
     second = (BOXES["direction"] + BOXES["action"]) / 2
     lines = [f"gradient {chain.gradient:+.2f}", f"taken away {_text(chain.removed.change)}"]

@@ -165,7 +165,7 @@ def test_edits_show_what_actions_and_value_depend_on(tmp_path: Path, rule: str, 
     reacts = "The agent reacts to the edit"
     assert said == {
         "uses": [f"{reacts} “{uses}”" if uses else f"{reacts} “{later}” later, not at once"],
-        "holds": ["The agent's value reacts to the edit “flip_b”, and its actions don't at once"],
+        "holds": ["The agent's value reacts to the edit “flip_b”, and its actions don't"],
         "ignores": [
             f"The agent does not react to the edit “{edit}”"
             for edit in ("flip_a", "flip_echo")

@@ -164,6 +164,20 @@ def test_the_step_tells_a_story_of_any_agent(tmp_path: Path, memory: str, monkey
         assert each["verdict"] in step.ORDER
 
 
+def test_a_sentence_has_the_change_that_its_verdict_rests_on_beside_its_own_control() -> None:
+    removed, back, moved = (MeanEstimate(mean, mean - 0.1, mean + 0.1) for mean in (-0.5, -0.8, 0.0))
+    links = Link(removed, [0.3]), Link(moved, [0.7]), Link(back, [0.03, -0.04])
+    chain = CausalChain("cue", "jump", 0.95, 0.6, (0.1, 0.9), 1.0, [0.1], *links, control=back)
+    said = step._statement(chain, "memory", True)
+    assert said is not None
+    assert said.kind == "uses"
+    assert said.text == (
+        "The memory holds the concept “cue”, and “jump” depends on it. “jump” makes up 90% of the next actions where it holds, and "
+        "10% where it does not hold. Moving it from where it holds to where it does not hold changes that by -80 points [-90, -70] "
+        "(2 random directions, moved as far: at most 4)."
+    )
+
+
 def test_random_directions_can_be_moved_as_far() -> None:
     rng = np.random.default_rng(2)
     one = rng.integers(2, size=500).astype(float)

@@ -73,10 +73,11 @@ def intervention_pairs(
             row = int(differences(plain, changed).argmax())
             others = [without(random, 0) for random in random_bases(basis, [component], values, count=CONTROLS)]
             ends = [int(other_ends(plain, other).sum()) for other in others]
-            by_chance = f"{np.mean(ends):.1f} on average" if ends else "there is none to compare it with"
+            average = sum(ends) / max(len(ends), 1)
+            instead = f"with {len(ends)} random direction{'s' * (len(ends) > 1)} instead: {average:.1f} on average"
             about = (
-                f"B ends otherwise on {int(other_ends(plain, changed).sum())} of {len(rows)} levels; with {len(ends) or 'another'} "
-                f"random direction{'s' * (len(ends) > 1)} instead: {by_chance}. Shown: the level that differs most."
+                f"B ends otherwise on {int(other_ends(plain, changed).sum())} of {len(rows)} level{'s' * (len(rows) > 1)}; "
+                f"{instead if ends else 'there is no other direction to compare it with'}. Shown: the level that differs most."
             )
             name = f"{basis.names[component]} held at its mean"
             pairs.append(_pair(agent, batch, name, about, plain, changed, row, pieces.containing(int(rows[row]), 0)))

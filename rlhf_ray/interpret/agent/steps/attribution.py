@@ -302,7 +302,11 @@ class _Findings:
                 f"times its share of the frame, and {shares[1]:.2f} times with untrained agents."
             )
             self.statements.append(Statement("warning", text, shares[1]))
-        interval = "" if agreed is None or agreed.interval is None else " ({:.2f} to {:.2f})".format(*agreed.interval)
+        interval = (
+            ""
+            if agreed is None or agreed.interval is None
+            else " ({:.2f} to {:.2f})".format(*np.clip(agreed.interval, 0, 1))
+        )
         return [
             quantity.title, name, f"{size:.3g}", f"{base:.3g}", "–" if real is None else f"{_mean(np.abs(real)):.3g}",
             "–" if agreed is None else f"{agreed.sign:.2f}{interval}", "–" if agreed is None else f"{agreed.rank:.2f}",

@@ -104,7 +104,8 @@ def _tables(decoded: list[DecodedConcept], site: str) -> list[Table]:
     names = list(dict.fromkeys(name for each in decoded for name in each.controls))
     rows = []
     for each in decoded:
-        interval = "" if each.interval is None else f" [{each.interval[0]:.2f}, {each.interval[1]:.2f}]"
+        # Student's interval may reach beyond the largest score that there is.
+        interval = "" if each.interval is None else f" [{each.interval[0]:.2f}, {min(each.interval[1], 1.0):.2f}]"
         controls = [f"{each.controls[name]:z.2f}" for name in names]
         measure = "AUC" if each.measure == "auc" else "R²"
         rows.append(

@@ -165,21 +165,20 @@ def _statements(edit: str, whole: CausalEffect, at_once: dict[str, Any], box: bo
     if acted.mean >= LARGE:
         text = f"The agent reacts to {name}: {what}, {differs} {acted.text()}, and its value changes by {value.text()}."
         return [Statement("uses", text, acted.mean)]
-    if acted.mean <= 0.01 and size.mean > LARGE * max(at_once["spread"], 1e-9):
+    if acted.mean > 0.01:
+        return []
+    goes = f"its actions {'move by' if box else 'differ in a share of'} {whole.acts.text()}"
+    later = f"{differs} {acted.text()}, and over all steps from there {goes}"
+    if whole.acts.mean > 0.01:
+        return [Statement("uses", f"The agent reacts to {name} later, not at once: {what}, {later}.", whole.acts.mean)]
+    if size.mean > LARGE * max(at_once["spread"], 1e-9):
         text = (
-            f"The agent's value reacts to {name}, and its actions don't at once: {what}, the value changes by {size.text()} up or "
-            f"down, and {differs} {acted.text()}."
+            f"The agent's value reacts to {name}, and its actions don't: {what}, the value changes by {size.text()} up or down; "
+            f"{later}."
         )
         return [Statement("holds", text, 1.0 - acted.mean)]
-    if acted.mean <= 0.01 and value.holds_zero:
-        later = (
-            f"over all steps from there, its actions {'move by' if box else 'differ in a share of'} {whole.acts.text()}"
-        )
-        text = f"{what}, {differs} {acted.text()}, and {later}"
-        if whole.acts.mean > 0.01:
-            return [Statement("uses", f"The agent reacts to {name} later, not at once: {text}.", whole.acts.mean)]
-        text = f"The agent does not react to {name}: {text}."
-        return [Statement("ignores", text, 1.0 - acted.mean)]
+    if value.holds_zero:
+        return [Statement("ignores", f"The agent does not react to {name}: {what}, {later}.", 1.0 - acted.mean)]
     return []
 
 

@@ -152,6 +152,6 @@ def _statements(found: list[Dynamics]) -> list[Statement]:
         return []
     text = (
         f"In {len(known) - agreeing} of {len(known)} behaviours the agent's own gradients don't predict how its components follow "
-        "each other: what it sees drives them more than its memory."
+        "each other: don't read dynamics off them."
     )
     return [Statement("warning", text, 1.0 - agreeing / len(known))]

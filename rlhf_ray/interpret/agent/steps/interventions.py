@@ -139,7 +139,10 @@ def run(work: Work) -> Section:
         candidate.basis.save(work.out / f"candidate_{at}.npz")
     checks = [_same_play(work, plain, candidates[0], site), *_transfer_check(transfer)]
     picture = Picture(
-        "effects", _draw(results), "Change of the true return, with its interval; grey: random directions."
+        "effects",
+        _draw(results),
+        "Change of the true return, with its interval. Blue: it matters; orange: it does not, or random directions do as much. "
+        "Grey: random directions.",
     )
     statements = _statements(results, site_name(agent), isinstance(agent.action_space, gym.spaces.Box))
     return Section(NAME, TITLE, statements, checks, [_table(results)], [picture], figures)
@@ -369,8 +372,8 @@ def _table(results: Sequence[_Result]) -> Table:
         "component, of equal variance where there are any, else of less. First order: change of "
         f"the log-odds of the action (Box: of the means), now or up to {STEPS_ON} steps on, by one standard deviation. "
         "Acts otherwise: share of the steps with another action (Box: mean distance in standard deviations). Verdict, matters: the "
-        "return changes, by more than with any random direction; moves actions: only they do; decodable only: neither does, and "
-        f"the AUC is {DECODED} or more; not settled: the interval is too wide."
+        "return changes, by more than with any random direction; moves actions: only they do; no more than random: random "
+        f"directions do as much; decodable only: no effect, and an AUC of {DECODED} or more; not settled: the interval is too wide."
     )
     return Table(heads, rows, caption)
 

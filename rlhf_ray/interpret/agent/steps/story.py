@@ -368,26 +368,24 @@ def _statement(chain: CausalChain, site: str, yes_no: bool) -> Statement | None:
     what, does, (absent, present) = f"concept “{chain.concept}”", f"“{chain.behaviour}”", chain.shares
     on, off = ("where it holds", "where it does not hold") if yes_no else ("where it is high", "where it is low")
     effects = (
-        f"{does} makes up {present:.0%} of the next actions {on}, and {absent:.0%} {off}. Taking its direction away {on} changes "
-        f"that by {_points(chain.removed.change)}, and moving it to its mean {off} by {_points(chain.back.change)}; the opposite "
-        f"move, {off}, by {_points(chain.moved.change)}. {_by_chance(chain)}"
+        f"{does} makes up {present:.0%} of the next actions {on}, and {absent:.0%} {off}. {_moves(chain, on, off)}"
     )
     if chain.success is not None:
         effects += f" With the direction taken away throughout, the return changes by {_percent(chain.success.change)}."
-    effects += _edit_text(chain)
+    edited = f"{effects}{_edit_text(chain)}"
     if chain.verdict in ("necessary", "both"):
         enough = ", and it is enough to bring it about" if chain.verdict == "both" else ""
-        text = f"The {site} holds the {what}, and {does} depends on it{enough}. {effects}"
+        text = f"The {site} holds the {what}, and {does} depends on it{enough}. {edited}"
     elif chain.verdict == "sufficient":
         without = "ends without it, as with some random direction" if chain.ending else "does not end without it"
-        text = f"The {what} in the {site} is enough for {does}, which {without}. {effects}"
+        text = f"The {what} in the {site} is enough for {does}, which {without}. {edited}"
     elif chain.verdict == "contributes":
-        text = f"The {what} in the {site} is one of several causes of {does}. {effects}"
+        text = f"The {what} in the {site} is one of several causes of {does}. {edited}"
     elif chain.verdict in ("decodable only", "spurious"):
         text = (
             f"The {what} can be read off the {site} (AUC {chain.auc:.2f}; random direction {chain.auc_random:.2f}), but {does} "
-            f"does not depend on it. {effects} The test would have seen an effect: as far a move along the direction that {does} "
-            f"depends on most changes it by {_points(chain.control)}."
+            f"does not depend on it. {effects} For comparison, as far a move along the direction that {does} depends on most: "
+            f"{_points(chain.control)}."
         )
         if chain.verdict == "spurious":
             text += f" The gradient says otherwise ({chain.gradient:+.2f} log-odds per standard deviation): it misleads here."
@@ -397,12 +395,21 @@ def _statement(chain: CausalChain, site: str, yes_no: bool) -> Statement | None:
     return Statement("uses", text, _weight(chain))
 
 
-def _by_chance(chain: CausalChain) -> str:
-    count = len(chain.removed.random)
-    if not count:
-        return "There is no other direction to compare it with."
-    which = "The only other direction" if count == 1 else f"{count} random directions"
-    return f"{which}, moved as far: at most {100 * max(map(_most, chain.links[:3])):.0f} points."
+def _moves(chain: CausalChain, on: str, off: str) -> str:
+    """Say what the interventions do that the verdict rests on, the largest of a kind, each beside random directions."""
+    away = [(f"Taking its direction away {on}", chain.removed), (f"Moving it from {on} to {off}", chain.back)]
+    there = [(f"Moving it from {off} to {on}", chain.moved)]
+    asked = {"necessary": [away], "sufficient": [there], "both": [away, there]}.get(chain.verdict, [away + there])
+    said = []
+    for kind in asked:
+        # What stands out comes before what is larger.
+        words, link = max(kind, key=lambda each: (each[1].stands_out, abs(each[1].change.mean)))
+        which = {0: "no other direction to compare it with", 1: "the only other direction, moved as far"}.get(
+            count := len(link.random), f"{count} random directions, moved as far"
+        )
+        most = f": at most {100 * _most(link):.0f}" if count else ""
+        said.append(f"{words} changes that by {_points(link.change)} ({which}{most}).")
+    return " ".join(said)
 
 
 def _edit_text(chain: CausalChain) -> str:
@@ -410,7 +417,7 @@ def _edit_text(chain: CausalChain) -> str:
         return ""
     return (
         f" In the level itself, the edit “{chain.edit}” moves the score by {chain.edit_score.mean:.0%} of the distance between the "
-        f"classes, and {_points(chain.edit_action)} of “{chain.behaviour}”."
+        f"classes, and changes how often the action is “{chain.behaviour}” by {_points(chain.edit_action)}."
     )
 
 
@@ -422,8 +429,8 @@ def _points(of: MeanEstimate) -> str:
 
 def _percent(of: MeanEstimate) -> str:
     if of.low is None or of.high is None:
-        return f"{of.mean:+.0%}"
-    return f"{of.mean:+.0%} [{of.low:+.0%}, {of.high:+.0%}]"
+        return f"{of.mean:+z.0%}"
+    return f"{of.mean:+z.0%} [{of.low:+z.0%}, {of.high:+z.0%}]"
 
 
 def _most(link: Link) -> float:
@@ -462,7 +469,8 @@ def _tables(chains: Sequence[CausalChain]) -> list[Table]:
         "of held-out levels on, with 95 % intervals. With it: where the concept holds (numbers: above the median). Taken away, "
         "moved to without: from moments with it; moved to with: from moments without it. Random, most: the largest change by "
         f"{len(chains[0].removed.random)} random directions, moved as far. Gradient: log-odds of the action per standard "
-        "deviation. Return: with the direction taken away throughout. Verdict, both: necessary and sufficient; contributes: an "
-        "effect, but less than half of the difference that the concept makes; spurious: no effect, although the gradient says so."
+        "deviation. Return: with the direction taken away throughout. Verdict, necessary: taking it away undoes half of the "
+        "difference that the concept makes, or more, or costs the return; sufficient: putting it there makes half of it, or more; "
+        "both: both; contributes: an effect, but less; spurious: none, although the gradient says so."
     )
     return [Table(heads, body, caption)]

@@ -93,12 +93,12 @@ def test_a_panel_of_any_agent(memory, box, opened, tmp_path):
 
 def test_conditions_hold_at_the_same_step():
     data = made_up(40, 12, 4)
-    low = Within("loading", "IC 1", low=1.0)
+    low = Within("loading", "component 1", low=1.0)
     jumps = OneOf("action", ["run"])
     both = matching(data, [low, jumps])
     alone = matching(data, [low]).any(1) & matching(data, [jumps]).any(1)
     assert both.any(1).sum() < alone.sum()  # some samples have both, at different steps
-    assert not matching(data, [Within("gradient", "IC 1", "value")])[3].any()  # not computed: within no bounds
+    assert not matching(data, [Within("gradient", "component 1", "value")])[3].any()  # not computed: within no bounds
     assert not matching(data, [])[~data.real].any()
 
 

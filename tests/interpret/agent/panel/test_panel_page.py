@@ -15,6 +15,16 @@ from tests.interpret.agent.panel.made_up import made_up
 PHONE = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True, "device_scale_factor": 1}
 
 
+CUT_OFF = """() => {
+  const pen = document.createElement("canvas").getContext("2d");
+  const wide = (one, text) => ((pen.font = getComputedStyle(one).font), pen.measureText(text).width);
+  const arrow = 34; // padding, border and arrow of a list
+  const lists = ["x", "y", "add", "at"].map(byId).filter((one) => wide(one, one.selectedOptions[0].text) + arrow > one.offsetWidth);
+  const names = [...document.querySelectorAll("#bars .name")].filter((one) => one.scrollWidth > one.clientWidth);
+  return [...lists, ...names].map((one) => one.id || one.textContent);
+}"""
+
+
 def kept(page: Page) -> list[list[int]]:
     """The samples that the page keeps, each with its first matching step."""
     return page.evaluate("derived.kept.map(({ sample, step }) => [sample, step])")
@@ -84,9 +94,9 @@ def test_a_filter_is_made_and_reset_by_hand(opened, data):
     page.keyboard.press("/")
     page.select_option("#add", label="Action")
     page.get_by_label("jump right").check()
-    page.get_by_role("button", name="IC 1", exact=True).click()  # a bar's name filters by it
-    page.get_by_label("IC 1 at least").fill("1.5")
-    holds = matching(data, [OneOf("action", ["jump right"]), Within("loading", "IC 1", low=1.5)])
+    page.get_by_role("button", name="component 1", exact=True).click()  # a bar's name filters by it
+    page.get_by_label("component 1 at least").fill("1.5")
+    holds = matching(data, [OneOf("action", ["jump right"]), Within("loading", "component 1", low=1.5)])
     expect(page.locator("#count")).to_have_text(f"{holds.any(1).sum()} of 120 match")
     assert 0 < holds.any(1).sum() < 120
     first = int(holds.any(1).argmax())
@@ -121,7 +131,7 @@ def test_frames_saliency_and_numbers_are_those_of_the_step(opened, data):
     shares = page.locator("#paths output").all_inner_texts()
     np.testing.assert_allclose([float(one.replace("−", "-")) for one in shares], data.paths["value"][0, 3], atol=0.006)
     page.evaluate("set({ sample: 3 })")  # whose gradients of the value were not computed
-    assert "gradient" not in page.get_by_role("button", name="IC 2", exact=True).get_attribute("data-tip")
+    assert "gradient" not in page.get_by_role("button", name="component 2", exact=True).get_attribute("data-tip")
 
 
 def test_keys_tool_tips_and_the_address(opened):
@@ -180,9 +190,11 @@ def test_keys_tool_tips_and_the_address(opened):
 def test_it_fits_a_phone_and_everybody_can_read_it(opened):
     from axe_playwright_python.sync_playwright import Axe
 
-    for hash_, options in (("#t=4&f=l~~0~0~&f=a~~1", {}), ("#theme=dark&p=1.8", PHONE)):
+    views = (("#t=4&f=l~~0~0~&f=a~~1", {"viewport": {"width": 1200, "height": 900}}), ("#theme=dark&p=1.8", PHONE))
+    for hash_, options in views:
         page = opened(hash_, reduced_motion="reduce", **options)
         assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+        assert page.evaluate(CUT_OFF) == []
         page.locator(".tip").first.focus()
         found = Axe().run(page, options={"preload": False}).response["violations"]
         assert not [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
@@ -190,7 +202,9 @@ def test_it_fits_a_phone_and_everybody_can_read_it(opened):
 
 @pytest.mark.soak
 def test_4000_samples_open_within_5_s_and_50_mb(opened, tmp_path):
-    data = made_up(4000, 16, 16, quantities=("value", "jump log-odds", *(f"IC {number + 1}" for number in range(16))))
+    data = made_up(
+        4000, 16, 16, quantities=("value", "jump log-odds", *(f"component {number + 1}" for number in range(16)))
+    )
     index = write_panel(data, tmp_path)
     size = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
     assert size < 50e6
@@ -199,5 +213,7 @@ def test_4000_samples_open_within_5_s_and_50_mb(opened, tmp_path):
     took = time.monotonic() - start
     print(f"{size / 1e6:.1f} MB, {took:.2f} s")
     assert took < 5
-    holds = matching(data, [Within("loading", "IC 1", low=1), Within("gradient", "IC 4", "jump log-odds", low=0)])
+    holds = matching(
+        data, [Within("loading", "component 1", low=1), Within("gradient", "component 4", "jump log-odds", low=0)]
+    )
     assert len(kept(page)) == holds.any(1).sum()
