@@ -372,7 +372,8 @@ def _statement(chain: CausalChain, site: str) -> Statement | None:
     lost = (
         ""
         if chain.success is None
-        else f" Without the direction, the return changes by {_percent(chain.success.change)}."
+        else f" Without the direction, the return changes by {_percent(chain.success.change)} (random directions: at most "
+        f"{_most(chain.success):.0%})."
     )
     edit = _edit_text(chain)
     if chain.verdict in ("necessary", "both"):
