@@ -15,7 +15,8 @@ distribution), ``value``, ``memory`` (before each step; in the final row, after 
 ``cause`` (why the episode ended) and, if kept, ``env_state`` (the environment's state at each observation, compressed by zlib). Its
 manifest also has the agent's digest, and how levels are split into train, validation and test.
 
-``reward`` is always the true reward. ``normalised_reward`` is that of `RewardNormaliser`.
+``reward`` is always the true reward. ``normalised_reward`` is that of `RewardNormaliser`, with the discount factor of the recorded
+run, or 0.99.
 
 Any Arrow library reads the chunks (polars, DuckDB, pandas). No part is pickled.
 """
