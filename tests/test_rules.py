@@ -23,6 +23,10 @@ READS_PICKLES = ("rlhf_ray/store/foreign.py", "rlhf_ray/reward/functions/saved_m
 tests/reward/test_loading.py)."""
 
 
+CHOOSES_DEVICE = ("rlhf_ray/reward/trainer.py", "rlhf_ray/interpret/agent/steps/world_model.py")
+"""The only files that name a GPU, if there is one or the user asks for it; everywhere else the device is an argument."""
+
+
 def sources(*folders: str) -> list[tuple[str, str]]:
     """(path, text) of each Python file below."""
     files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
@@ -94,6 +98,24 @@ def test_nothing_is_pickled() -> None:
     found = {path: pickles(ast.parse(text)) for path, text in sources(*PRODUCT)}
     assert all(found.pop(path) for path in READS_PICKLES)
     assert not {path: names for path, names in found.items() if names}
+
+
+def gpus(tree: ast.AST) -> set[str]:
+    """Ways to put something on a GPU."""
+    nodes = list(ast.walk(tree))
+    constants = {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
+    return {text for text in constants if re.fullmatch(r"cuda(:\d+)?", text)} | {
+        ".cuda()"
+        for node in nodes
+        if isinstance(node, ast.Attribute) and node.attr == "cuda" and dotted(node) != "torch.cuda"
+    }
+
+
+def test_no_gpu_is_taken_for_granted() -> None:
+    found = {path: gpus(ast.parse(text)) for path, text in sources(*PRODUCT, "benchmarks", "examples")}
+    assert all(found.pop(path) for path in CHOOSES_DEVICE)
+    assert not {path: names for path, names in found.items() if names}
+    assert gpus(ast.parse("model.cuda().to('cuda:0')")) == {".cuda()", "cuda:0"}
 
 
 PROGRAM = """

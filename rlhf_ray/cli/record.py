@@ -14,6 +14,7 @@ import tyro
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.presets import preset
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.recorded_episode import GAMMA
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.progress import Counting
 
@@ -120,7 +121,7 @@ def _record_inside(command: Record) -> None:
     acting = _mix(command) or {"greedy": 1.0}
     episodes = 20 if command.episodes is None else command.episodes
     levels = levels_of(command.seed, episodes)
-    agent, environment, _ = named_agent(Path(command.source), command.environment)
+    agent, environment, folder = named_agent(Path(command.source), command.environment)
     plan = InsidePlan(
         environment,
         levels,
@@ -130,6 +131,7 @@ def _record_inside(command: Record) -> None:
         min(COPIES, episodes),
         keep=command.layers,
         keep_states=command.states,
+        gamma=folder.experiment().ppo.gamma if folder else GAMMA,
     )
     with _continued(command.out), Counting("episodes", episodes) as bar:
         recording = record_inside_with(
@@ -175,7 +177,10 @@ def _plan(command: Record) -> tuple[RecordingPlan, str]:
         mix = {"expert" if hasattr(env.unwrapped, "expert") else "random": 1.0}
         env.close()  # type: ignore[no-untyped-call]
     episodes = 20 if command.episodes is None and command.env_steps is None else command.episodes
-    return RecordingPlan(environment, mix, command.seed, episodes, command.env_steps, command.epsilon, policy), who
+    gamma = folder.experiment().ppo.gamma if folder.config.exists() else GAMMA
+    return RecordingPlan(
+        environment, mix, command.seed, episodes, command.env_steps, command.epsilon, policy, gamma
+    ), who
 
 
 def _share(word: str) -> tuple[str, float]:

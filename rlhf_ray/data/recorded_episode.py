@@ -69,6 +69,10 @@ class StateBlobs(Sequence[bytes]):
         return zlib.decompress(self._rows[index % len(self)].as_buffer())
 
 
+GAMMA = 0.99
+"""Discount factor of agents that don't tell theirs."""
+
+
 @dataclass
 class RewardNormaliser:
     """Divides rewards by the running standard deviation of the discounted return, clipped to ±10.
@@ -81,7 +85,7 @@ class RewardNormaliser:
         count, mean, variance: of the discounted returns so far.
     """
 
-    gamma: float = 0.99
+    gamma: float = GAMMA
     count: float = 1e-4
     mean: float = 0.0
     variance: float = 1.0

@@ -15,7 +15,8 @@ distribution), ``value``, ``memory`` (before each step; in the final row, after 
 ``cause`` (why the episode ended) and, if kept, ``env_state`` (the environment's state at each observation, compressed by zlib). Its
 manifest also has the agent's digest, and how levels are split into train, validation and test.
 
-``reward`` is always the true reward. ``normalised_reward`` is that of `RewardNormaliser`.
+``reward`` is always the true reward. ``normalised_reward`` is that of `RewardNormaliser`, with the discount factor of the recorded
+run, or 0.99.
 
 Any Arrow library reads the chunks (polars, DuckDB, pandas). No part is pickled.
 """
@@ -43,6 +44,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import (
     ACTIVATION,
+    GAMMA,
     STATE,
     RecordedEpisode,
     RewardNormaliser,
@@ -223,6 +225,7 @@ class RecordingWriter:
         path: the folder; created if it doesn't exist.
         observation_space, action_space: the environment's spaces, Box or Discrete.
         about: what the recording depends on, as JSON values. An interrupted recording is continued only with the same values.
+        gamma: discount factor of the return that normalises rewards: the agent's, if it is known.
 
     Raises:
         SettingError: the folder holds another recording, or something else.
@@ -234,6 +237,7 @@ class RecordingWriter:
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
         about: Mapping[str, Any],
+        gamma: float = GAMMA,
     ):
         self.path = Path(path)
         self._manifest: dict[str, Any] = {
@@ -249,7 +253,7 @@ class RecordingWriter:
             self._manifest["format"] = FORMAT_INSIDE
         self._waiting: list[RecordedEpisode] = []
         self._waiting_bytes = 0
-        self._normaliser = RewardNormaliser()
+        self._normaliser = RewardNormaliser(gamma)
         if (self.path / MANIFEST).exists():
             self._resume()
         elif self.path.exists() and (not self.path.is_dir() or any(not left_over(e.name) for e in self.path.iterdir())):

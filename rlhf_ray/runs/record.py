@@ -17,7 +17,7 @@ from rlhf_ray.actors.episode_player import EpisodePlayer
 from rlhf_ray.actors.executor import DirectExecutor, Executor, RayExecutor
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.recorded_episode import RecordedEpisode
+from rlhf_ray.data.recorded_episode import GAMMA, RecordedEpisode
 from rlhf_ray.data.recordings import Recording, RecordingWriter
 from rlhf_ray.envs import EnvCreator
 from rlhf_ray.measure.true_return import ended
@@ -44,6 +44,7 @@ class RecordingPlan:
         env_steps: number of steps after which the last episode ends; None with ``episodes``.
         epsilon: share of random actions of the policy ``epsilon``.
         policy: makes the policy ``policy``; None if there is none.
+        gamma: discount factor of the return that normalises rewards.
 
     Raises:
         SettingError: the mixture names an unknown or unavailable policy, or a weight or number is invalid.
@@ -56,6 +57,7 @@ class RecordingPlan:
     env_steps: int | None = None
     epsilon: float = 0.1
     policy: PolicyMaker | None = None
+    gamma: float = GAMMA
 
     def __post_init__(self) -> None:
         for name, weight in self.mix.items():
@@ -145,7 +147,7 @@ def record(
     kept: list[RecordedEpisode] = []
     writer: RecordingWriter | None = None
     if out.suffix != ".npz":
-        writer = RecordingWriter(out, *spaces, about)
+        writer = RecordingWriter(out, *spaces, about, plan.gamma)
         before = Recording(out)
         steps, episodes = before.steps_of_policies(), Counter(before.policies)
     returns: list[float] = []

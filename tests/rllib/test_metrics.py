@@ -15,13 +15,18 @@ import ray
 from rlhf_ray.data.metrics import METRICS, Metric, described, metric_of
 from rlhf_ray.rllib.metrics import Gauges, flat_metrics
 from rlhf_ray.runs.events import EventFile
+from rlhf_ray.runs.expert import _metrics
 from rlhf_ray.runs.report import summary
 from rlhf_ray.runs.report.summary import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT: dict[str, Any] = {
     "training_iteration": 3,
-    "env_runners": {"episode_return_mean": -500.0, "episode_len_mean": 200.0},
+    "env_runners": {
+        "num_env_steps_sampled_lifetime": 4800,
+        **{"episode_return_min": -900.0, "episode_return_mean": -500.0, "episode_return_max": -100.0},
+        **{"episode_len_min": 10, "episode_len_mean": 200.0, "episode_len_max": 300},
+    },
     "learners": {
         "default_policy": {"learned_reward_mean": 0.5, "entropy": 1.0, "vf_explained_var": 0.1, "reward_version": 2.0}
     },
@@ -87,6 +92,11 @@ def test_metrics_are_flat_and_name_each_annotators_error_rate() -> None:
     assert isinstance(metrics["env_steps"], int)
     assert metrics["error_rate/ada"] == 0.125
     assert metrics["held_out_accuracy"] == 0.7
+
+
+@pytest.mark.parametrize("metrics", [flat_metrics(RESULT), _metrics(RESULT)], ids=["preferences", "expert"])
+def test_a_mean_is_the_mean(metrics: dict[str, Any]) -> None:
+    assert (metrics["true_return_mean"], metrics["episode_length_mean"]) == (-500.0, 200.0)
 
 
 def test_a_fit_of_an_earlier_iteration_is_not_told_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,19 @@ def test_the_command_records_a_runs_newest_policy(trained_run: RunFolder, tmp_pa
     assert (episodes.rewards < 0).all()  # true rewards, not the learned reward model's
     policy, _ = newest_policy(trained_run)
     np.testing.assert_allclose(episodes.actions[0], policy.best(episodes.observations[0, :-1]), atol=1e-5)
+
+
+@pytest.mark.parametrize("inside", [["--inside"], []])
+def test_rewards_are_normalised_by_the_return_of_the_agents_own_discount(
+    trained_run: RunFolder, tmp_path: Path, inside: list[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained_run.path, run)
+    config = (run / "config.json").read_text()
+    assert config.count('"gamma": 0.99') == 1
+    (run / "config.json").write_text(config.replace('"gamma": 0.99', '"gamma": 0.9'))
+    cli.main(["record", str(run), *inside, "--out", str(tmp_path / "r"), "--episodes", "1"])
+    assert Recording(tmp_path / "r").chunks[-1]["normaliser"]["gamma"] == 0.9
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import numpy as np
 from rlhf_ray.data.arrays import Array, IntArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.recorded_episode import ACTIVATION, STATE, RecordedEpisode, StateBlobs
+from rlhf_ray.data.recorded_episode import ACTIVATION, GAMMA, STATE, RecordedEpisode, StateBlobs
 from rlhf_ray.data.recordings import Recording, RecordingWriter, arrays_of
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.agent import Agent
@@ -75,6 +75,7 @@ class InsidePlan:
         max_steps: cuts longer episodes; None for no limit.
         keep: layers whose outputs are kept.
         keep_states: whether to keep the environment's state at each observation.
+        gamma: discount factor of the return that normalises rewards.
 
     Raises:
         SettingError: a value is invalid.
@@ -89,6 +90,7 @@ class InsidePlan:
     max_steps: int | None = None
     keep: Sequence[str] = ()
     keep_states: bool = False
+    gamma: float = GAMMA
 
     def __post_init__(self) -> None:
         for name, share in self.acting.items():
@@ -250,7 +252,7 @@ def write_blocks(
     """Record the blocks of ``plan`` that ``folder`` lacks, as ``played`` plays them. See `record_inside`."""
     if missing := [name for name in plan.keep if name not in agent.layers]:
         raise SettingError(f"layers has {missing[0]!r}; the agent's layers are {', '.join(agent.layers) or 'none'}.")
-    writer = RecordingWriter(folder, agent.observation_space, agent.action_space, plan.about(agent))
+    writer = RecordingWriter(folder, agent.observation_space, agent.action_space, plan.about(agent), plan.gamma)
     done = len(Recording(folder).lengths)
     rest = [block for block in plan.blocks() if block.first + len(block.levels) > done]
     for block, episodes in zip(rest, played(rest), strict=True):

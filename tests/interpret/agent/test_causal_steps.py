@@ -71,10 +71,10 @@ def test_an_effect_is_said_of_every_concept_that_it_may_be_about_and_a_gain_is_n
         )
     ]
     assert said[0].startswith("The agent needs concept height in its memory: setting it to its midpoint")
-    assert said[0].endswith("The direction of time is nearly the same: which of them it is about can't be told.")
+    assert said[0].endswith("It is nearly the direction of time, too: which of them matters can't be told.")
     assert said[1].startswith("concept time in the memory costs the agent return: mirroring it")
-    assert "The direction of height is nearly the same" in said[1]
-    assert "nearly the same" not in said[2]
+    assert "It is nearly the direction of height, too" in said[1]
+    assert "nearly" not in said[2]
 
 
 def test_edits_show_what_they_change(tmp_path: Path) -> None:

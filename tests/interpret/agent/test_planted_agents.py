@@ -33,7 +33,7 @@ from rlhf_ray.interpret.agent.replay import site_of, values_at
 from rlhf_ray.interpret.agent.steps import attribution, counterfactuals, interventions
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 from tests.interpret.agent.directions import linear
-from tests.interpret.agent.lamps import ACTED, AGENTS, OBSERVED, Lamps
+from tests.interpret.agent.lamps import ACTED, AGENTS, OBSERVED, Lamps, planted
 
 RNG = np.random.default_rng
 
@@ -207,6 +207,19 @@ def test_empty_maps_are_not_called_unfaithful(tmp_path: Path) -> None:
     found.methods()
     assert [each.kind for each in found.statements] == ["ignores"]
     assert "What the agent sees now does not matter" in found.statements[0].text
+
+
+def test_an_agent_that_is_as_sure_of_either_action_still_depends_on_what_it_sees(tmp_path: Path) -> None:
+    """By a threshold, so that no gradient and no log-odds tell."""
+    agent = planted(lambda seen, memory: torch.where(seen[:, 0] > 0, 1.0, -1.0), "threshold")
+    record_inside(agent, Lamps(20), list(range(20)), tmp_path / "recording")
+    (tmp_path / "out").mkdir()
+    work = Work(agent, "Lamps", Lamps, {"recording": tmp_path / "recording"}, tmp_path / "out", tmp_path / "no")
+    judged = draw_moments(agent, play(agent, Lamps(20), range(20)), 30, RNG(0))
+    found = attribution._Findings(work, None, None, judged, [of.chosen_action(agent.action_space)])
+    found.methods()
+    assert [each.kind for each in found.statements] == ["uses"]
+    assert "What the agent sees now decides what it does" in found.statements[0].text
 
 
 def colours(seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray
 from rlhf_ray.data.atomic import write_text
@@ -158,6 +159,24 @@ class _Findings:
         """Ask about now, in the recording."""
         return Question(agent or self.work.agent, quantity)
 
+    def _unmoved(self, question: Question, reference: Reference) -> Statement:
+        """Say that no part of the frame changes a quantity; and if the agent does something else without it, say that."""
+        inputs = question.inputs(self.judged)
+        with torch.no_grad():
+            steps = [
+                self.work.agent.step(frame, inputs["memory"])
+                for frame in (inputs["frame"], reference.typical["frame"].expand_as(inputs["frame"]))
+            ]
+        other = float((steps[0].logits.argmax(1) != steps[1].logits.argmax(1)).float().mean())
+        if question.quantity.name == "action" and other > 0:
+            text = (
+                "What the agent sees now decides what it does, and not how sure it is: with the mean frame its most likely action "
+                f"is another one in {other:.0%} of the moments, with the same log-odds. The maps of these are empty."
+            )
+            return Statement("uses", text, other)
+        text = f"The {question.quantity.title} does not depend on what the agent sees now: its maps of the frame are empty."
+        return Statement("holds", text, 1.0)
+
     def methods(self) -> None:
         """Compare the methods' orders of the frame's parts with random ones."""
         rows, found = [], {}
@@ -174,10 +193,7 @@ class _Findings:
             rng = self.work.rng(f"curves {quantity.name}")
             ordered = curves(question, self.judged, maps, reference, rng)
             if all(one.deletion[-1] <= UNMOVED * (float(result.values.std()) or 1.0) for one in ordered.values()):
-                text = (
-                    f"What the agent sees now does not matter to the {quantity.title}: its maps of the frame are empty."
-                )
-                self.statements.append(Statement("ignores", text, 1.0))
+                self.statements.append(self._unmoved(question, reference))
                 continue  # nothing to order
             for name, one in ordered.items():
                 areas, intervals = one.areas, one.intervals

@@ -319,7 +319,7 @@ def _also(candidate: Candidate, results: Sequence[_Result]) -> str:
     ]
     if not candidate.concept or not alike:
         return ""
-    return f" The direction of {' and '.join(alike)} is nearly the same: which of them it is about can't be told."
+    return f" It is nearly the direction of {' and of '.join(alike)}, too: which of them matters can't be told."
 
 
 def _cause(result: _Result) -> str:

@@ -371,7 +371,10 @@ def _statement(chain: CausalChain, site: str, yes_no: bool) -> Statement | None:
         f"{does} makes up {present:.0%} of the next actions {on}, and {absent:.0%} {off}. {_moves(chain, on, off)}"
     )
     if chain.success is not None:
-        effects += f" With the direction taken away throughout, the return changes by {_percent(chain.success.change)}."
+        most = f" (random directions: at most {_most(chain.success):.0%})" if chain.success.random else ""
+        effects += (
+            f" With the direction taken away throughout, the return changes by {_percent(chain.success.change)}{most}."
+        )
     edited = f"{effects}{_edit_text(chain)}"
     if chain.verdict in ("necessary", "both"):
         enough = ", and it is enough to bring it about" if chain.verdict == "both" else ""
