@@ -67,7 +67,7 @@ def test_bases_are_kept_one_file_each(chain):
     assert {"pca", "ica", "nmf"} <= set(found)
     assert all(basis.kind == name for name, basis in found.items())
     rows = {row[0]: row for row in sections["bases"].tables[0].rows}
-    assert set(rows) == set(found)
+    assert set(rows) == {bases.TITLES[name] for name in found}
 
 
 def test_behaviours_rule_the_dynamics(chain):
