@@ -174,8 +174,8 @@ class _Findings:
                 f"is another one in {other:.0%} of the moments, with the same log-odds. The maps of these are empty."
             )
             return Statement("uses", text, other)
-        text = f"The {question.quantity.title} does not depend on what the agent sees now: its maps of the frame are empty."
-        return Statement("holds", text, 1.0)
+        text = f"What the agent sees now does not matter to the {question.quantity.title}: its maps of the frame are empty."
+        return Statement("ignores", text, 1.0)
 
     def methods(self) -> None:
         """Compare the methods' orders of the frame's parts with random ones."""
