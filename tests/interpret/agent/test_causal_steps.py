@@ -68,11 +68,12 @@ def test_an_effect_is_said_of_every_concept_that_it_may_be_about_and_a_gain_is_n
                 result(2, "cue", "reflect", -2.0, 0.1),
             ],
             "memory",
+            box=False,
         )
     ]
-    assert said[0].startswith("The agent needs concept height in its memory: setting it to its midpoint")
+    assert said[0].startswith("The agent needs concept height in its memory: with it set to its midpoint")
     assert said[0].endswith("It is nearly the direction of time, too: which of them matters can't be told.")
-    assert said[1].startswith("concept time in the memory costs the agent return: mirroring it")
+    assert said[1].startswith("Concept time in the memory costs the agent return: with it mirrored")
     assert "It is nearly the direction of height, too" in said[1]
     assert "nearly" not in said[2]
 
