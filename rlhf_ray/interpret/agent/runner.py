@@ -30,7 +30,7 @@ from rlhf_ray.interpret.agent.steps import NAMES, step
 from rlhf_ray.interpret.report import files
 from rlhf_ray.interpret.section import Check, Section
 
-FORMAT = "rlhf_ray.agent_chain/1"
+FORMAT = "rlhf_ray.agent_chain/2"
 REPORT = "report"
 """Folder with a step's section, inside the step's folder."""
 MADE = "step.json"

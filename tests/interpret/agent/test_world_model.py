@@ -113,18 +113,23 @@ def test_a_state_is_the_same_alone_and_in_a_window() -> None:
     torch.testing.assert_close(latents, unrolled.prior[:, 2].exp())  # all of them, not the most likely one
 
 
-def test_a_predicted_step_is_read_as_in_a_simulation() -> None:
+def test_predicted_steps_of_a_window_are_those_of_a_simulation() -> None:
     agent = agent_in(*CASES["image"])
     world = RecurrentWorld(agent.observation_space, agent.action_space, SMALL, agent.digest)
     batch = read(episodes_in(agent), agent.action_space)
-    predicted = torch.zeros(batch.real.shape, dtype=torch.bool)
-    predicted[:, 3] = True
-    seen, mixed = (world.unroll(batch.observations, batch.actions, None, of) for of in (None, predicted))
-    after = world.next(world.next(seen.states[:, 2], batch.actions[:, 2]), batch.actions[:, 3])
-    memory = world.cells * SMALL.memory
-    torch.testing.assert_close(mixed.states[:, 4, :memory], after[:, :memory])
-    assert not torch.allclose(mixed.states[:, 4, :memory], seen.states[:, 4, :memory], atol=1e-4)
-    torch.testing.assert_close(mixed.states[:, :4], seen.states[:, :4])
+    predicted = torch.arange(batch.real.shape[1]).expand_as(batch.real) >= 3
+    seen = world.unroll(batch.observations, batch.actions).states
+    read_only, mixed = (
+        world.unroll(batch.observations, batch.actions, None, predicted, in_states).states
+        for in_states in (False, True)
+    )
+    state, memory = seen[:, 2], world.cells * SMALL.memory
+    for t in range(3, batch.real.shape[1]):
+        state = world.next(state, batch.actions[:, t - 1])
+        torch.testing.assert_close(mixed[:, t], state)
+    torch.testing.assert_close(mixed[:, :3], seen[:, :3])
+    torch.testing.assert_close(read_only[..., :memory], mixed[..., :memory])
+    torch.testing.assert_close(read_only[..., memory:], seen[..., memory:])
 
 
 def test_a_stopped_training_goes_on_to_the_same_bytes(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]

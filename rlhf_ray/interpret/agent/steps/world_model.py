@@ -20,7 +20,7 @@ NAME = "world_model"
 TITLE = "World model"
 AFTER: tuple[str, ...] = ("recording",)
 
-BATCHES = 3000
+BATCHES = 1500
 """Gradient steps at effort 1; on images of 16x16 pixels, about 110 ms of CPU time each on a busy machine."""
 FEWEST = 300
 

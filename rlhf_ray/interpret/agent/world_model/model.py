@@ -30,7 +30,7 @@ from rlhf_ray.interpret.agent.world_model.codecs import (
     layer,
 )
 
-FORMAT = "rlhf_ray.world_model/1"
+FORMAT = "rlhf_ray.world_model/2"
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class RecurrentWorld(nn.Module):
     The state consists of cells, a coarse grid over an image; vectors have one. Each cell has a recurrent memory (GRU) and a latent
     of categorical variables, one-hot. The memory reads the latents around it and, through a layer that all cells share, the whole
     latent and the action of the step before. From the memory the prior predicts the latent; the posterior reads it from the
-    observation alone, so that all steps of a window are encoded, predicted and decoded at once. What is learned about one cell
-    holds for all, which makes training several times faster than with one memory for the whole image. Observation, reward and end
-    are decoded from memory and latents.
+    observation alone, so that all steps of a window are encoded and decoded at once. What is learned about one cell holds for all,
+    which makes training several times faster than with one memory for the whole image. Observation, reward and end are decoded
+    from memory and latents.
 
     Simulations carry the latents' probabilities (mean field), not draws: what can't be known, such as what scrolls into view, is
-    predicted as its mean, and gradients are exact.
+    predicted as its mean, and gradients are exact. Training has such steps, too: see `unroll`.
 
     Attributes:
         shape: its size.
@@ -131,7 +131,7 @@ class RecurrentWorld(nn.Module):
             self.decoder = VectorDecoder(seen, channels, latent + shape.memory)
             self.from_summary = nn.Linear(latent + self.actions, channels)
         self.mixed = nn.Sequential(nn.LayerNorm(channels), nn.SiLU())
-        self.cell = nn.GRU(channels, shape.memory, batch_first=True)
+        self.cell = nn.GRUCell(channels, shape.memory)
         self.first = nn.Parameter(torch.zeros(shape.memory))
         self.prior = nn.Sequential(layer(channels + shape.memory, channels), nn.Linear(channels, latent))
         self.outcome = layer(latent + shape.memory, channels)
@@ -170,7 +170,12 @@ class RecurrentWorld(nn.Module):
         }
 
     def unroll(
-        self, observations: Tensor, actions: Tensor, noise: Tensor | None = None, predicted: Tensor | None = None
+        self,
+        observations: Tensor,
+        actions: Tensor,
+        noise: Tensor | None = None,
+        predicted: Tensor | None = None,
+        in_states: bool = False,
     ) -> Unrolled:
         """Read windows.
 
@@ -179,30 +184,30 @@ class RecurrentWorld(nn.Module):
             actions: between them, ``[n, L - 1, actions]``.
             noise: Gumbel noise ``[n, L, cells, groups, classes]`` to draw latents with; None takes their probabilities.
             predicted: bool ``[n, L]``: steps whose latents the memory reads as the prior predicts them, as in a simulation.
+            in_states: whether the states of these steps have the prior's probabilities, too.
         """
         n, length = observations.shape[:2]
         encoded = self.encoder(self.normalised(observations).flatten(0, 1)).unflatten(0, (n, length))
         posterior = self._log_probabilities(encoded)
         latents = _latents(posterior, noise)  # [n, L, cells, latent]
-        memory, prior = self.first.expand(n, 1, self.cells, -1), posterior[:, 1:]
-        if length > 1:
-            read = latents[:, :-1]
+        memory, now = self.first.expand(n, self.cells, -1), latents[:, 0]
+        memories, priors, read = [memory], [], [now]
+        for t in range(1, length):
+            memory, prior = self._remember(memory, now, actions[:, t - 1])
+            now = latents[:, t]
             if predicted is not None:
-                with torch.no_grad():
-                    expected = self._remember(read, actions)[1].exp().flatten(-2)
-                expected = torch.cat([read[:, :1], expected[:, :-1]], 1)
-                read = torch.where(predicted[:, :-1, None, None], expected, read)
-            after, prior = self._remember(read, actions)
-            memory = torch.cat([memory, after], 1)
-        return Unrolled(prior, posterior, torch.cat([memory.flatten(2), latents.flatten(2)], -1))
+                now = torch.where(predicted[:, t, None, None], prior.exp().flatten(-2), now)
+            memories.append(memory)
+            priors.append(prior)
+            read.append(now)
+        in_state = torch.stack(read, 1) if in_states else latents
+        states = torch.cat([torch.stack(memories, 1).flatten(2), in_state.flatten(2)], -1)
+        return Unrolled(torch.stack(priors, 1) if priors else posterior[:, 1:], posterior, states)
 
-    def _remember(self, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return memory ``[n, T, cells, memory]`` after ``T`` latents and actions, and the prior from it."""
-        n, steps = latents.shape[:2]
-        inputs = self._mixed(latents.flatten(0, 1), actions.flatten(0, 1).to(latents.dtype))
-        inputs = inputs.view(n, steps, self.cells, -1)
-        first = self.first.expand(1, n * self.cells, -1).contiguous()
-        after = self.cell(inputs.transpose(1, 2).flatten(0, 1), first)[0].unflatten(0, (n, self.cells)).transpose(1, 2)
+    def _remember(self, memory: Tensor, latents: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the memory ``[n, cells, memory]`` after a step, and the prior from it."""
+        inputs = self._mixed(latents, actions.to(latents.dtype))
+        after = self.cell(inputs.flatten(0, 1), memory.flatten(0, 1)).view(memory.shape)
         return after, self._log_probabilities(self.prior(torch.cat([inputs, after], -1)))
 
     def begin(self, observations: Tensor, actions: Tensor) -> Tensor:
@@ -211,13 +216,8 @@ class RecurrentWorld(nn.Module):
 
     def next(self, state: Tensor, actions: Tensor) -> Tensor:
         """See `World.next`."""
-        memory, latents = self._parts(state)
-        inputs = self._mixed(latents, actions.to(latents.dtype))
-        after = self.cell(inputs.flatten(0, 1)[:, None], memory.flatten(0, 1)[None].contiguous())[1][0].view(
-            memory.shape
-        )
-        latents = _latents(self._log_probabilities(self.prior(torch.cat([inputs, after], -1))))
-        return torch.cat([after.flatten(1), latents.flatten(1)], -1)
+        memory, prior = self._remember(*self._parts(state), actions)
+        return torch.cat([memory.flatten(1), prior.exp().flatten(1)], -1)
 
     def observe(self, state: Tensor) -> Tensor:
         """See `World.observe`."""

@@ -30,6 +30,10 @@ OBSERVED = 512
 class WorldTraining:
     """How a world model is trained.
 
+    From a random step of each window on, latents are those that the prior predicts, as in a simulation. The memory reads these from
+    the first batch on. In the second half of the batches, observations, rewards and ends are decoded from them, too; before that,
+    encoder and decoder have to find each other. Without this, long predictions drift.
+
     Attributes:
         batches: number of gradient steps.
         windows: windows per batch.
@@ -38,7 +42,6 @@ class WorldTraining:
         observed: weight of the share of the observations' variance that the decoder leaves unexplained, in nats.
         to_prior, to_posterior: weight of the KL divergence, as far as it trains the prior and the posterior (KL balance).
         free_nats: KL divergence of a step that costs nothing.
-        predicted: share of the steps whose latents the memory reads as the prior predicts them: simulations have no others.
         outcomes: weight of the cross-entropies of reward and end.
         clip: norm that gradients are clipped to.
         seed: seeds weights, windows and latents.
@@ -53,7 +56,6 @@ class WorldTraining:
     to_prior: float = 0.5
     to_posterior: float = 0.1
     free_nats: float = 0.3
-    predicted: float = 0.7
     outcomes: float = 5.0
     clip: float = 100.0
     seed: int = 0
@@ -125,7 +127,7 @@ def train_world(
     for number in range(first, settings.batches):
         batch = _batch(windows, settings, number, agent, device)
         noise, predicted = _draws(world, settings, number, device)
-        losses = _losses(world, batch, noise, predicted, settings)
+        losses = _losses(world, batch, noise, predicted, settings, in_states=2 * number >= settings.batches)
         for group in adam.param_groups:
             group["lr"] = settings.learning_rate * _rate(number, settings.batches)
         adam.zero_grad(set_to_none=True)
@@ -140,10 +142,15 @@ def train_world(
 
 
 def _losses(
-    world: RecurrentWorld, batch: Read, noise: Tensor, predicted: Tensor, settings: WorldTraining
+    world: RecurrentWorld,
+    batch: Read,
+    noise: Tensor,
+    predicted: Tensor,
+    settings: WorldTraining,
+    in_states: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Return the loss, and its parts: unexplained variance, KL divergence, cross-entropies of reward and end."""
-    unrolled = world.unroll(batch.observations, batch.actions, noise, predicted)
+    unrolled = world.unroll(batch.observations, batch.actions, noise, predicted, in_states)
     seen, made = batch.real.float(), batch.real[:, 1:].float()
     steps, count = seen.sum().clamp_min(1.0), made.sum().clamp_min(1.0)
 
@@ -198,7 +205,8 @@ def _draws(
     generator = torch.Generator().manual_seed(int(np.random.default_rng([settings.seed, 3, number]).integers(2**62)))
     steps = settings.windows, settings.length
     noise = gumbel_noise((*steps, world.cells, world.shape.groups, world.shape.classes), generator)
-    return noise.to(device), (torch.rand(steps, generator=generator) < settings.predicted).to(device)
+    first = torch.randint(1, settings.length + 1, (settings.windows, 1), generator=generator)
+    return noise.to(device), (torch.arange(settings.length) >= first).to(device)
 
 
 def _rate(number: int, batches: int) -> float:
