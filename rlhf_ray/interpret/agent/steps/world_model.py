@@ -21,7 +21,7 @@ TITLE = "World model"
 AFTER: tuple[str, ...] = ("recording",)
 
 BATCHES = 1500
-"""Gradient steps at effort 1; on images of 16x16 pixels, about 110 ms of CPU time each on a busy machine."""
+"""Gradient steps at effort 1; on images of 16x16 pixels, about 140 ms of CPU time each."""
 FEWEST = 300
 
 

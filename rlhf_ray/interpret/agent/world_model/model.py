@@ -184,7 +184,7 @@ class RecurrentWorld(nn.Module):
             actions: between them, ``[n, L - 1, actions]``.
             noise: Gumbel noise ``[n, L, cells, groups, classes]`` to draw latents with; None takes their probabilities.
             predicted: bool ``[n, L]``: steps whose latents the memory reads as the prior predicts them, as in a simulation.
-            in_states: whether the states of these steps have the prior's probabilities, too.
+            in_states: whether the states of these steps have the prior's probabilities, too, and gradients pass through them.
         """
         n, length = observations.shape[:2]
         encoded = self.encoder(self.normalised(observations).flatten(0, 1)).unflatten(0, (n, length))
@@ -196,7 +196,8 @@ class RecurrentWorld(nn.Module):
             memory, prior = self._remember(memory, now, actions[:, t - 1])
             now = latents[:, t]
             if predicted is not None:
-                now = torch.where(predicted[:, t, None, None], prior.exp().flatten(-2), now)
+                expected = prior.exp().flatten(-2)
+                now = torch.where(predicted[:, t, None, None], expected if in_states else expected.detach(), now)
             memories.append(memory)
             priors.append(prior)
             read.append(now)

@@ -30,9 +30,9 @@ OBSERVED = 512
 class WorldTraining:
     """How a world model is trained.
 
-    From a random step of each window on, latents are those that the prior predicts, as in a simulation. The memory reads these from
-    the first batch on. In the second half of the batches, observations, rewards and ends are decoded from them, too; before that,
-    encoder and decoder have to find each other. Without this, long predictions drift.
+    Simulations read latents that the prior predicts, so training does, too; else long predictions drift. In the first half of the
+    batches these are single steps, and only the memory reads them: encoder and decoder have to find each other first. In the second
+    half they are runs from a random step to the window's end, from which observations, rewards and ends are decoded as well.
 
     Attributes:
         batches: number of gradient steps.
@@ -205,8 +205,15 @@ def _draws(
     generator = torch.Generator().manual_seed(int(np.random.default_rng([settings.seed, 3, number]).integers(2**62)))
     steps = settings.windows, settings.length
     noise = gumbel_noise((*steps, world.cells, world.shape.groups, world.shape.classes), generator)
-    first = torch.randint(1, settings.length + 1, (settings.windows, 1), generator=generator)
-    return noise.to(device), (torch.arange(settings.length) >= first).to(device)
+    if 2 * number < settings.batches:
+        # One at a time: the prior reads what was seen the step before.
+        predicted = torch.rand(steps, generator=generator) < 0.5
+        for t in range(1, settings.length):
+            predicted[:, t] &= ~predicted[:, t - 1]
+    else:
+        first = torch.randint(1, 2 * settings.length, (settings.windows, 1), generator=generator)
+        predicted = torch.arange(settings.length) >= first
+    return noise.to(device), predicted.to(device)
 
 
 def _rate(number: int, batches: int) -> float:
