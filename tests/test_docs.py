@@ -251,6 +251,9 @@ def test_commands_in_scripts_are_real(parse: Any, monkeypatch: pytest.MonkeyPatc
                   "FOLDER": "reward", "RUN": "runs/cuerun"}  # fmt: skip
     monkeypatch.setattr(sys, "path", [str(ROOT / "examples"), *sys.path])
     monkeypatch.setenv(modules.FOLDERS, f"{Path.cwd()}{os.pathsep}{ROOT / 'examples'}")
+    # An example that another test imported would not register its environment again.
+    for script in (ROOT / "examples").glob("*.py"):
+        monkeypatch.delitem(sys.modules, script.stem, raising=False)
     found = 0
     for script in [*(ROOT / "examples").glob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
         said = (ast.get_docstring(ast.parse(script.read_text())) or "").replace("\\\n", " ")
