@@ -64,7 +64,7 @@ pictures: setup ## Make the pictures of README and docs/ anew; takes minutes, ne
 constraints: setup ## Renew constraints.txt: the newest versions that fit together
 	@export UV_FIND_LINKS="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2>/dev/null)}}"; \
 	set -e; trap 'rm -f constraints.new' EXIT; \
-	$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --python-version 3.11 --no-header --no-annotate \
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --extra interpret --python-version 3.11 --no-header --no-annotate \
 	  --no-emit-index-url --no-emit-find-links >constraints.new; \
 	{ \
 	  echo "# The versions the tests run with; setup.sh installs with -c constraints.txt."; \

@@ -21,7 +21,7 @@ from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
 
 BOUNCE = "rlhf_ray/StaticBounce-v0"
 TRAIN = range(1000)
-BATCHES = 5000
+BATCHES = 7000
 
 
 def rows(seeds: Sequence[int]) -> list[Row]:

@@ -36,8 +36,8 @@ MINIRUN = "rlhf_ray/MiniRun-v0"
 TRAIN, HELD_OUT = range(1500), range(100_000, 100_200)
 EPSILON = 0.15
 COPIES = 100
-BATCHES = 1000
-"""A third of what the chain trains."""
+BATCHES = 1500
+"""As many as the chain trains at effort 1."""
 FREE, RANDOM = 8, 10
 """Independent components and random directions, beside one direction for each concept and each action."""
 MOMENTS, STEPS = 200, 4

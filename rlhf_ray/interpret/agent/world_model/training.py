@@ -32,7 +32,8 @@ class WorldTraining:
 
     Simulations read latents that the prior predicts, so training does, too; else long predictions drift. In the first half of the
     batches these are single steps, and only the memory reads them: encoder and decoder have to find each other first. In the second
-    half they are runs from a random step to the window's end, from which observations, rewards and ends are decoded as well.
+    half observations, rewards and ends are decoded from them as well, and a quarter of the windows has runs from a random step to
+    the end.
 
     Attributes:
         batches: number of gradient steps.
@@ -205,14 +206,14 @@ def _draws(
     generator = torch.Generator().manual_seed(int(np.random.default_rng([settings.seed, 3, number]).integers(2**62)))
     steps = settings.windows, settings.length
     noise = gumbel_noise((*steps, world.cells, world.shape.groups, world.shape.classes), generator)
-    if 2 * number < settings.batches:
-        # One at a time: the prior reads what was seen the step before.
-        predicted = torch.rand(steps, generator=generator) < 0.5
-        for t in range(1, settings.length):
-            predicted[:, t] &= ~predicted[:, t - 1]
-    else:
-        first = torch.randint(1, 2 * settings.length, (settings.windows, 1), generator=generator)
-        predicted = torch.arange(settings.length) >= first
+    # One at a time: the prior reads what was seen the step before.
+    predicted = torch.rand(steps, generator=generator) < 0.5
+    for t in range(1, settings.length):
+        predicted[:, t] &= ~predicted[:, t - 1]
+    if 2 * number >= settings.batches:
+        some = settings.windows // 4
+        first = torch.randint(1, 2 * settings.length, (some, 1), generator=generator)
+        predicted[:some] = torch.arange(settings.length) >= first
     return noise.to(device), predicted.to(device)
 
 
