@@ -26,6 +26,8 @@ LENGTH = 48
 """Cells of MiniRun's levels, so that episodes last 24 steps; the agent was trained on shorter ones."""
 TRAIN, HELD_OUT = range(1500), range(100_000, 100_300)
 EPSILON = 0.15
+TRAIN_EPSILON = (0.15, 0.15, 0.5)
+"""Share of random actions in each third of the training's episodes: other agents act otherwise (AT22)."""
 BATCHES = 3000
 COPIES = 100
 STEPS = 24
@@ -44,7 +46,8 @@ def _minirun(seed: int) -> list[Row]:
     def of(player: Agent, levels: range = HELD_OUT, epsilon: float = EPSILON) -> Episodes:
         return play(player, batch, levels, epsilon=epsilon, seed=seed)
 
-    world = _trained(agent, of(agent, TRAIN), seed)
+    played = [of(agent, TRAIN[third::3], epsilon) for third, epsilon in enumerate(TRAIN_EPSILON)]
+    world = _trained(agent, Episodes.concatenate(played), seed)
     noisy, greedy = of(agent), of(agent, epsilon=0.0)
     quality = measure(world, agent, noisy, steps=STEPS)
     closed = measure(world, agent, greedy, steps=STEPS, starts=2)

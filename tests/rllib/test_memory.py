@@ -51,9 +51,15 @@ class Ends(gym.Env[Any, Any]):
 
 
 class Watched(ExpertLearner):
-    """Keeps the first minibatch of each update, with its outputs and the network before it."""
+    """Keeps the first minibatch of each update, with its outputs and the network before it, and how many steps there were."""
 
     seen: Any = None
+    steps = 0
+
+    def update(self, *arguments: Any, training_data: Any = None, **keywords: Any) -> Any:
+        training_data.solve_refs()
+        self.steps = sum(map(len, training_data.episodes))
+        return super().update(*arguments, training_data=training_data, **keywords)
 
     def compute_loss_for_module(self, *, module_id: Any, config: Any, batch: Any, fwd_out: Any) -> Any:
         if self.seen is None:
@@ -92,7 +98,7 @@ def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_a
             space = algorithm.env_runner.env.single_action_space
             replayed = log_probability(outputs[Columns.ACTION_DIST_INPUTS], seen[Columns.ACTIONS], space)
             ratio = (replayed - seen[Columns.ACTION_LOGP])[real].exp()
-            assert real.sum() >= 150
+            assert real.sum() == learner.steps  # all of it: minibatch_size is the rollouts' length
             assert (ratio - 1.0).abs().max() <= 1e-5
             # The memory matters.
             assert iteration == 0 or state[state[:, -1] > 0, :-1].abs().max() > 0.1

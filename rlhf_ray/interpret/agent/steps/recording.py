@@ -31,7 +31,7 @@ AFTER: tuple[str, ...] = ()
 
 ACTING = {"greedy": 0.4, "epsilon": 0.6}
 """Shares of the episodes. Episodes with random actions show the world model what the agent would never do."""
-EPSILON = 0.15
+EPSILON = 0.3
 STEPS = 40_000
 BYTES = 400 * 2**20
 """Steps to record, and bytes of observations, at effort 1: whichever is less."""
