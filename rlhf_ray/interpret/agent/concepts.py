@@ -23,6 +23,8 @@ WIDEST = 192
 """Features that a probe reads: principal components of wider inputs."""
 FEWEST = 20
 """Steps of each class that a concept needs, over all folds."""
+READABLE: Mapping[str, float] = {"auc": 0.75, "r2": 0.3}
+"""Scores from which a concept counts as readable: it is told, and has a direction of its own."""
 ELEMENTS = 8
 """Elements of an array that become concepts of their own."""
 ELAPSED = "steps so far"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from rlhf_ray.interpret.agent.behaviours import behaviours, shares, windows
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.overlap import overlap
 from rlhf_ray.interpret.agent.stability import stability
+from rlhf_ray.interpret.agent.steps import concepts as concepts_step
 
 
 def episodes_of(lengths: list[int], seed: int = 0) -> Episodes:
@@ -174,3 +176,16 @@ def test_umap_is_optional(monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
     with pytest.raises(SettingError, match=r"install rlhf-ray\[interpret\]"):
         embeddings.umap(np.random.default_rng(0).normal(size=(30, 4)))
+
+
+def test_what_hardly_can_be_read_is_not_told():
+    def found(score, frame):
+        return concepts.DecodedConcept(
+            "cue", "auc", 400, score, [score - 0.01, score + 0.01], 0.5, {"one frame": frame}
+        )
+
+    assert concepts_step._statements([found(0.5, 0.4)], "memory") == []
+    assert len(concepts_step._statements([found(0.9, 0.6)], "memory")) == 1
+    # A component that is better by chance fails no check.
+    rare = replace(found(0.5, 0.5), single={"ica": 0.62})
+    assert all(each.passed for each in concepts_step._checks([rare]))

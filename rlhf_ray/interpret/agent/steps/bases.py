@@ -26,8 +26,6 @@ QUICK = 0.3
 """Effort below which stability is measured with two fits instead of five."""
 SPARSE = 64
 """Features of the sparse auto-encoder, which is made with full effort only."""
-READABLE = {"auc": 0.75, "r2": 0.3}
-"""What a concept needs for a direction of its own."""
 
 
 def unsuitable(work: Work) -> str | None:
@@ -82,7 +80,7 @@ def _readable(work: Work, labels: dict[str, FloatArray]) -> dict[str, FloatArray
     if folder is None or not (folder / "concepts.json").exists():
         return labels
     known = json.loads((folder / "concepts.json").read_text())["concepts"]
-    good = [each for each in known if each["score"] >= READABLE[each["measure"]] and each["concept"] in labels]
+    good = [each for each in known if each["score"] >= concepts.READABLE[each["measure"]] and each["concept"] in labels]
     good = sorted(good, key=lambda each: (each["measure"] != "auc", -each["score"]))
     return {each["concept"]: labels[each["concept"]] for each in good}
 

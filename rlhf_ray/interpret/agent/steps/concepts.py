@@ -55,7 +55,8 @@ def run(work: Work) -> Section:
 
 def _statements(decoded: list[DecodedConcept], site: str) -> list[Statement]:
     """Say what the agent holds that one frame does not show. That it is needed takes an intervention."""
-    held = [each for each in decoded if FRAME in each.controls and each.score - each.controls[FRAME] >= GAIN]
+    held = [each for each in decoded if each.score >= concepts.READABLE[each.measure] and FRAME in each.controls]
+    held = [each for each in held if each.score - each.controls[FRAME] >= GAIN]
     held = [each for each in held if each.interval is None or each.interval[0] > each.controls[FRAME]]
     said = []
     for each in sorted(held, key=_margin, reverse=True)[:SAID]:  # what training put there comes first
@@ -79,7 +80,9 @@ def _margin(concept: DecodedConcept) -> float:
 
 def _checks(decoded: list[DecodedConcept]) -> list[Check]:
     off = max(abs(max(each.shuffled, CHANCE[each.measure] - 1.0) - CHANCE[each.measure]) for each in decoded)
-    least = min(each.score - max(each.single.get("ica", 0.0), each.single.get("pca", 0.0)) for each in decoded)
+    single = [(each, max(each.single.get("ica", 0.0), each.single.get("pca", 0.0))) for each in decoded]
+    readable = [(each, best) for each, best in single if max(each.score, best) >= concepts.READABLE[each.measure]]
+    least = min((each.score - best for each, best in readable), default=0.0)
     return [
         Check(
             "probes of shuffled labels find nothing",
@@ -89,7 +92,7 @@ def _checks(decoded: list[DecodedConcept]) -> list[Check]:
             "" if off <= TOLERANCE else "Some concepts are too rare for these figures: record more episodes.",
         ),
         Check(
-            "a probe reads every concept as well as any single component",
+            "a probe reads every readable concept as well as any single component",
             least >= -0.02,
             least,
             "at least 0 (0.02 of noise)",
