@@ -211,6 +211,10 @@ def _writable(out: Path) -> Path:
     there = next(place for place in (out, *out.parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise SettingError(f"--out is {out}, but {there} is not a folder that can be written to; give another folder.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingError(f"--out is {out}, which can't be made ({error.strerror}); give another folder.") from None
     return out
 
 

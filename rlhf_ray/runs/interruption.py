@@ -132,6 +132,10 @@ def sigterm_as_ctrl_c() -> None:
         nonlocal last
         if time.monotonic() - last > SAME_SIGNAL:
             last = time.monotonic()
+            if (
+                signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+            ):  # as a shell's script starts what runs in its background
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.raise_signal(signal.SIGINT)
 
     signal.signal(signal.SIGTERM, pass_on)

@@ -112,7 +112,7 @@ def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Sp
         try:
             part = part(**{key: offered[key] for key in inspect.signature(part).parameters if key in offered})
         except Exception as error:
-            raise SettingError(f"The agent {name} can't be made: {_first_line(error)}.") from error
+            raise SettingError(f"The agent {name} can't be made for this environment: {_first_line(error)}.") from error
     wanted = ("name", "digest", "memory_size", "layers", "initial_memory", "step", "fresh")
     if missing := [each for each in wanted if not hasattr(part, each)]:
         raise SettingError(
@@ -130,6 +130,8 @@ def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Sp
         shapes = [tuple(of.shape) for of in (step.logits, step.value, step.memory)]
         if shapes != (wanted_shapes := [(1, outputs), (1,), (1, part.memory_size)]):
             raise ValueError(f"it returns logits, value and memory of shapes {shapes}, not {wanted_shapes}")
+        if not all(bool(of.isfinite().all()) for of in (step.logits, step.value, step.memory)):
+            raise ValueError("it returns NaN or infinite numbers")
     except Exception as error:
         raise SettingError(f"The agent {name} does not act on {observation_space}: {_first_line(error)}.") from error
     agent: Agent = part
@@ -137,4 +139,5 @@ def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Sp
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    first = next(iter(str(error).strip().splitlines()), "")
+    return first if isinstance(error, ValueError) and first else f"{type(error).__name__}: {first}".removesuffix(": ")

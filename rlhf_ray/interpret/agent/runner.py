@@ -11,6 +11,7 @@ files were deleted or changed is made again, and so is everything that reads it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -23,6 +24,7 @@ from typing import Any
 
 from rlhf_ray import __version__, envs
 from rlhf_ray.data.atomic import whole_folder, write_text
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import debugging, explain
 from rlhf_ray.interpret.agent.agent import Agent
 from rlhf_ray.interpret.agent.chain import Mapper, Work
@@ -188,6 +190,11 @@ def run_step(chain: Chain, name: str, key: str, reads: Sequence[str], mapper: Ma
     except Exception as error:
         if debugging():
             raise
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise SettingError(
+                f"--out is {chain.folder}: {error.strerror}; free some space or give another folder. Finished steps are "
+                "kept, and the same command continues."
+            ) from error
         check = Check(f"the step {name} ran", False, says=f"It stopped with an error: {explain(error)}")
         return Section(name, found.TITLE, checks=[check]), ""
 

@@ -33,6 +33,10 @@ LEAST = 8
 """Fewest moments that tell what is realistic."""
 
 
+class NothingToSearchError(SettingError):
+    """A quantity is the same from every start."""
+
+
 class Realism:
     """How far a simulation is from the data, in units of the 95th percentile of real, held-out starts: above 1, fewer are as far.
 
@@ -172,7 +176,7 @@ def search(
         before = question.read(first)
     spread = float(usual.std())
     if spread <= 1e-9:
-        raise SettingError(
+        raise NothingToSearchError(
             f"The {question.quantity.title} is the same from every start: there is nothing to search for."
         )
     best, states, along = _by_gradient(question, moments, realism, start, before, sign, spread, steps, rate)

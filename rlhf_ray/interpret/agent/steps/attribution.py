@@ -162,9 +162,10 @@ class _Findings:
     def _unmoved(self, question: Question, reference: Reference) -> Statement:
         """Say that no part of the frame changes a quantity; and if the agent does something else without it, say that."""
         inputs = question.inputs(self.judged)
+        memory = inputs.get("memory", self.work.agent.initial_memory(len(self.judged)))
         with torch.no_grad():
             steps = [
-                self.work.agent.step(frame, inputs["memory"])
+                self.work.agent.step(frame, memory)
                 for frame in (inputs["frame"], reference.typical["frame"].expand_as(inputs["frame"]))
             ]
         other = float((steps[0].logits.argmax(1) != steps[1].logits.argmax(1)).float().mean())
@@ -174,7 +175,10 @@ class _Findings:
                 f"is another one in {other:.0%} of the moments, with the same log-odds. The maps of these are empty."
             )
             return Statement("uses", text, other)
-        text = f"What the agent sees now does not matter to the {question.quantity.title}: its maps of the frame are empty."
+        text = (
+            f"What the agent sees now does not matter to the {question.quantity.title} at {len(self.judged)} moments from step "
+            f"{self.judged.times.min()} on: its maps of the frame are empty."
+        )
         return Statement("ignores", text, 1.0)
 
     def methods(self) -> None:

@@ -87,8 +87,13 @@ class _Result:
         if max(-change.difference.low, change.difference.high) > scale:
             return "not settled"
         if self.found.effect.acts.mean > NEGLIGIBLE:  # it does matter, to what the reward doesn't tell
-            return "moves actions" if self.found.beyond(lambda of: of.acts.mean) else "no more than random"
+            return "moves actions" if self._acts_beyond_chance() else "no more than random"
         return "decodable only" if (self.candidate.auc or 0.0) >= DECODED else "no effect"
+
+    def _acts_beyond_chance(self) -> bool:
+        """Return whether the interval of how often it acts otherwise lies above every random direction's mean."""
+        low = self.found.effect.acts.low
+        return low is not None and low > max((each.acts.mean for each in self.found.random), default=0.0)
 
 
 def run(work: Work) -> Section:

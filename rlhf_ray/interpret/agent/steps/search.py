@@ -19,7 +19,7 @@ from rlhf_ray.interpret.agent.attribution.moments import Moments, draw_moments
 from rlhf_ray.interpret.agent.attribution.quantities import Quantity, mean_over_steps
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.chain import Work
-from rlhf_ray.interpret.agent.search import STEPS, SearchResult, search
+from rlhf_ray.interpret.agent.search import STEPS, NothingToSearchError, SearchResult, search
 from rlhf_ray.interpret.agent.world_model.world import World
 from rlhf_ray.interpret.section import Check, Picture, Section, Table
 from rlhf_ray.measure.intervals import mean_interval
@@ -57,8 +57,14 @@ def run(work: Work) -> Section:
     function = partial(
         _search, agent=work.agent, world=world, starts=starts, real=real, rollout=steps, budget=budget, seed=work.seed
     )
-    results = list(work.mapper(function, tasks))
-    section = _section(results, [quantity for quantity, _ in tasks], steps, budget, horizon)
+    found = [(each, quantity) for each, (quantity, _) in zip(work.mapper(function, tasks), tasks, strict=True)]
+    results = [each for each, _ in found if each is not None]
+    flat = list(dict.fromkeys(quantity.title for each, quantity in found if each is None))
+    if not results:
+        return Section(NAME, TITLE, skipped=_flat(flat))
+    section = _section(
+        results, [quantity for each, quantity in found if each is not None], flat, steps, budget, horizon
+    )
     write_text(work.out / "search.json", json.dumps(section.values, indent=1) + "\n")
     arrays = {
         f"{name}/{key}": getattr(found, key) for name, found in _named(results) for key in ("states", "frames", "along")
@@ -91,10 +97,19 @@ def _search(
     rollout: int,
     budget: int,
     seed: int,
-) -> SearchResult:
+) -> SearchResult | None:
+    """Return what a search found; None if the quantity is the same from every start."""
     quantity, rise = task
     rng = np.random.default_rng([seed, rise, *quantity.name.encode()])
-    return search(Question(agent, quantity, rollout, world), starts, real, rng, rise=rise, steps=budget)
+    try:
+        return search(Question(agent, quantity, rollout, world), starts, real, rng, rise=rise, steps=budget)
+    except NothingToSearchError:
+        return None
+
+
+def _flat(titles: Sequence[str]) -> str:
+    """Say which quantities never vary."""
+    return f"Nothing to search for, as it is the same from every start: {', '.join(titles)}."
 
 
 def _named(results: Sequence[SearchResult]) -> list[tuple[str, SearchResult]]:
@@ -102,7 +117,12 @@ def _named(results: Sequence[SearchResult]) -> list[tuple[str, SearchResult]]:
 
 
 def _section(
-    results: Sequence[SearchResult], quantities: Sequence[Quantity], rollout: int, budget: int, horizon: int | None
+    results: Sequence[SearchResult],
+    quantities: Sequence[Quantity],
+    flat: Sequence[str],
+    rollout: int,
+    budget: int,
+    horizon: int | None,
 ) -> Section:
     rows, pictures, values = [], [], {}
     checks = []
@@ -150,7 +170,7 @@ def _section(
     caption = (
         f"Means over {len(results[0].before)} starts of the mean over rollouts of {rollout} steps; {budget} simulations per start "
         "for gradients and for random search. Moved: in standard deviations over real starts (95 % interval). Realism: the largest "
-        f"distance to the data, in units of the 95th percentile of real rollouts.{trusted}"
+        f"distance to the data, in units of the 95th percentile of real rollouts.{trusted}{f' {_flat(flat)}' if flat else ''}"
     )
     heads = ["quantity", "to", "before", "after", "moved", "random search", "best real start", "realism"]
     return Section(NAME, TITLE, (), checks, [Table(heads, rows, caption)], pictures, values)
