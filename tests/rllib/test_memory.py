@@ -98,7 +98,8 @@ def test_replayed_probabilities_are_those_of_the_rollout_and_only_cut_episodes_a
             space = algorithm.env_runner.env.single_action_space
             replayed = log_probability(outputs[Columns.ACTION_DIST_INPUTS], seen[Columns.ACTIONS], space)
             ratio = (replayed - seen[Columns.ACTION_LOGP])[real].exp()
-            assert real.sum() == learner.steps  # all of it: minibatch_size is the rollouts' length
+            # A minibatch is as large as all of it: at most one sequence is left over by rounding.
+            assert learner.steps - real.sum() <= 20
             assert (ratio - 1.0).abs().max() <= 1e-5
             # The memory matters.
             assert iteration == 0 or state[state[:, -1] > 0, :-1].abs().max() > 0.1

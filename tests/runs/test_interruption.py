@@ -68,6 +68,9 @@ with nothing_to_save():
         print("not reached")
 """
 OUTSIDE = "send(); time.sleep(60)"
+IN_BACKGROUND = (
+    "signal.signal(signal.SIGINT, signal.SIG_IGN); send(); time.sleep(60)"  # as a script's `command &` begins
+)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,7 @@ OUTSIDE = "send(); time.sleep(60)"
         (TIMED, "as long as it takes\nin time", 0),
         (NOTHING, "", 128 + signal.SIGTERM),
         (OUTSIDE, "", -signal.SIGINT),
+        (IN_BACKGROUND, "", -signal.SIGINT),
     ],
 )
 def test_a_signal_that_comes_twice_within_a_second_is_one_and_the_second_one_stops(

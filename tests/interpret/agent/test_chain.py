@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent import runner
 from rlhf_ray.interpret.agent.agent import NetworkAgent
 from rlhf_ray.interpret.agent.report import AgentVerdict
@@ -35,6 +37,8 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             names.append(name)
             if name == "clusters" and work.effort == 0.5:
                 raise ValueError("too little")
+            if name == "clusters" and work.effort == 0.125:
+                raise OSError(errno.ENOSPC, "No space left on device")
             texts = [(folder / "out.txt").read_text() for folder in work.folders.values()]
             (work.out / "out.txt").write_text(f"{name}({','.join(texts)})")
             return Section(name, name.title(), values={"effort": work.effort})
@@ -83,6 +87,15 @@ def test_a_failed_step_costs_no_other_and_is_tried_again(agent: NetworkAgent, ra
     assert sections["story"].values == {"effort": 0.5}
     assert not list(tmp_path.glob(".tmp-*"))
     assert run(agent, tmp_path, ran, effort=0.5) == ["clusters"]
+
+
+def test_a_full_disk_stops_the_chain_and_finished_steps_are_kept(
+    agent: NetworkAgent, ran: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SettingError, match=f"--out is {tmp_path}: No space left on device; free some space"):
+        run_chain(Chain(agent, "CartPole-v1", tmp_path, effort=0.125), tuple(READS))
+    assert (tmp_path / "recording" / "out.txt").exists()
+    assert not (tmp_path / "clusters").exists()
 
 
 def test_a_step_that_does_not_apply_is_left_out(agent: NetworkAgent, ran: list[str], tmp_path: Path) -> None:

@@ -30,6 +30,10 @@ nothing = 3
 
 def blind(observation_space, action_space):
     return FunctionAgent(lambda seen, memory: (seen[:, 7:], seen[:, 0]), observation_space, action_space)
+
+
+def nan(observation_space, action_space):
+    return FunctionAgent(lambda seen, memory: (seen[:, :2] * float("nan"), seen[:, 0]), observation_space, action_space)
 """
 
 
@@ -72,7 +76,9 @@ def test_what_the_functions_ignore_has_the_gradient_0() -> None:
     assert step.value.isinf().all()
 
 
-@pytest.mark.parametrize(("name", "says"), [("nothing", "is int without 'name'"), ("blind", "does not act on")])
+@pytest.mark.parametrize(
+    ("name", "says"), [("nothing", "is int without 'name'"), ("blind", "does not act on"), ("nan", "returns NaN")]
+)
 def test_what_is_no_agent_for_the_environment_is_refused_in_one_line(module: str, name: str, says: str) -> None:
     with pytest.raises(SettingError, match=says) as refused:
         own_agent(f"{module}:{name}", OBSERVATIONS, ACTIONS)
