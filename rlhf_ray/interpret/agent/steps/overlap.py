@@ -75,7 +75,8 @@ def run(work: Work) -> Section:
 
 
 def _row(name: str, each: Likeness) -> list[str]:
-    interval = "" if each.interval is None else f" [{each.interval[0]:.2f}, {each.interval[1]:.2f}]"
+    # Student's interval may reach beyond what there is.
+    interval = "" if each.interval is None else f" [{max(each.interval[0], 0.0):.2f}, {min(each.interval[1], 1.0):.2f}]"
     return [name, f"{each.auc:.2f}{interval}", f"{each.neighbours:.2f}", f"{each.coverage:.2f}"]
 
 

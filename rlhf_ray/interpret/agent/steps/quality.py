@@ -67,10 +67,10 @@ def run(work: Work) -> Section:
 
 
 _HORIZON = (
-    "Left: mean squared error of open-loop predictions (recorded actions) over the horizon, beside baselines. Middle: the same, "
-    "split into pixels that were in view at the start and pixels that scrolled in since (dotted: mean frame). Right: how often the "
+    "Left: mean squared error of open-loop predictions (recorded actions) over the horizon, beside baselines. Next: how often the "
     "agent, acting inside the model, prefers the action that it prefers in reality, beside the share of its most common action "
-    "(dashed), and the cosine of its memory. Bands: 95 % bootstrap intervals over episodes. Grey: beyond the valid horizon."
+    "(dashed), and the cosine of its memory. Right, for images: the error of pixels that were in view at the start, and of those "
+    "that scrolled in since (dotted: mean frame). Bands: 95 % bootstrap intervals over episodes. Grey: beyond the valid horizon."
 )
 _STRIPS = (
     "Real episodes (upper rows) and the model's open-loop predictions from the same three frames, with the same actions (lower "
@@ -168,24 +168,28 @@ def _with_interval(curve: HorizonCurve, step: int, form: str) -> str:
 
 
 def _horizon(quality: Quality) -> bytes:
-    figure = Figure((12.0, 3.4), layout="constrained")
-    errors, split, closed = figure.subplots(1, 3)
+    pixels = any(not np.isnan(of["model"].mean).all() for of in (quality.visible, quality.revealed) if of)
+    figure = Figure((12.0 if pixels else 8.0, 3.4), layout="constrained")
+    errors, closed, *split = figure.subplots(1, 3 if pixels else 2)
     steps = np.arange(quality.steps + 1)
     for name, colour in COLOURS.items():
         _draw(errors, steps, quality.errors[name], colour, name.replace("_", " "))
     errors.set(xlabel="step", ylabel="mean squared error", ylim=(0, None))
-    for kind, colour in (("visible", "#4477aa"), ("revealed", "#ee7733")):
-        curves = getattr(quality, kind)
-        if curves and not np.isnan(curves["model"].mean).all():
-            _draw(split, steps, curves["model"], colour, "in view at the start" if kind == "visible" else "scrolled in")
-            split.plot(steps, curves["mean_frame"].mean, ":", color=colour)
-    split.set(xlabel="step", ylabel="mean squared error", ylim=(0, None))
+    for axes in split:
+        for kind, colour in (("visible", "#4477aa"), ("revealed", "#ee7733")):
+            curves = getattr(quality, kind)
+            if curves and not np.isnan(curves["model"].mean).all():
+                _draw(
+                    axes, steps, curves["model"], colour, "in view at the start" if kind == "visible" else "scrolled in"
+                )
+                axes.plot(steps, curves["mean_frame"].mean, ":", color=colour)
+        axes.set(xlabel="step", ylabel="mean squared error", ylim=(0, None))
     _draw(closed, steps, quality.agreement, "#4477aa", "action agreement")
     closed.axhline(quality.majority, color="#4477aa", ls="--", lw=1)
     if quality.memory is not None:
         _draw(closed, steps, quality.memory, "#228833", "memory cosine")
     closed.set(xlabel="step", ylim=(0, 1.02))
-    for axes in (errors, split, closed):
+    for axes in (errors, closed, *split):
         if quality.valid_horizon < quality.steps:
             axes.axvspan(quality.valid_horizon + 0.5, quality.steps, color="#bbbbbb", alpha=0.35, lw=0)
         axes.set_xlim(0, quality.steps)
