@@ -18,6 +18,11 @@ from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, check, edits_at
 from rlhf_ray.policies.env_actions import to_env_actions
 
+
+class NotANumberError(SettingError):
+    """An agent returns NaN: its weights are broken, or an intervention makes its memory grow without end."""
+
+
 LONGEST = 10_000
 """Steps after which an episode is cut if ``max_steps`` doesn't say otherwise."""
 BLOCK = 64
@@ -181,6 +186,9 @@ class _Turn:
             )
             self.memory[rows] = taken.memory
             logits = taken.logits.numpy()
+            if np.isnan(logits).any():
+                cause = "with this intervention" if interventions else "with no intervention"
+                raise NotANumberError(f"{self.agent.name} returns NaN at step {int(steps.max())}, {cause}.")
             actions[rows] = chooser.env_actions(logits, numbers, steps)
             result = self.batch.step(actions)
             self.observations = result.observations

@@ -88,7 +88,7 @@ def test_steps_without_what_they_need_are_left_out_with_a_reason(
 @pytest.mark.parametrize(
     ("environment", "shape"),
     [
-        (MINIRUN, {"memory": "gru", "memory_units": 8}),
+        (MINIRUN, {"network": "small", "memory": "gru", "memory_units": 8}),
         ("Pendulum-v1", {"memory": "lstm", "memory_units": 8}),
         ("CartPole-v1", {}),
     ],
@@ -109,7 +109,7 @@ def test_parts_of_a_step_in_a_pool_s_process_run_over_ray(tmp_path: Path) -> Non
     from rlhf_ray.runs.interpret import map_over_ray
 
     names, values = ("counterfactuals",), {}
-    agent = untrained(MINIRUN, memory="gru", memory_units=8)
+    agent = untrained(MINIRUN, network="small", memory="gru", memory_units=8)
     for mapper in (map, map_over_ray):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             chain = Chain(agent, MINIRUN, tmp_path / mapper.__name__, effort=0.01)
@@ -121,7 +121,7 @@ def test_parts_of_a_step_in_a_pool_s_process_run_over_ray(tmp_path: Path) -> Non
 
 @pytest.mark.soak
 def test_an_interrupted_command_stops_at_once_and_continues(tmp_path: Path) -> None:
-    untrained(MINIRUN, memory="gru", memory_units=8).save(tmp_path / "agent")
+    untrained(MINIRUN, network="small", memory="gru", memory_units=8).save(tmp_path / "agent")
     words = ["interpret", "agent", str(tmp_path / "agent"), "--environment", MINIRUN, "--out", str(tmp_path / "out")]
     command = [sys.executable, "-m", "rlhf_ray", *words, "--effort", "0.01", "--steps", "quality"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))

@@ -27,7 +27,7 @@ from rlhf_ray.interpret.agent.counterfactual import go_on, snapshots_of
 from rlhf_ray.interpret.agent.effects import CausalEffect, action_shares
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.interventions import Intervention, Op
-from rlhf_ray.interpret.agent.play import play
+from rlhf_ray.interpret.agent.play import NotANumberError, play
 from rlhf_ray.interpret.agent.recorded import load_episodes
 from rlhf_ray.interpret.agent.replay import site_of, values_at
 from rlhf_ray.interpret.agent.world_model.played import play_in_world
@@ -113,11 +113,17 @@ def run(work: Work) -> Section:
     for at, candidate in enumerate(candidates):
         work.told(f"intervening on {candidate.name} ({at + 1} of {len(candidates)})")
         for op in OPS:
-            found = controlled(
-                agent, work.make_batch, levels, partial(_make, op, site), candidate.basis, [candidate.component],
-                values, plain=plain, copies=COPIES, seed=work.seed, mapper=work.mapper,
-            )  # fmt: skip
+            try:
+                found = controlled(
+                    agent, work.make_batch, levels, partial(_make, op, site), candidate.basis, [candidate.component],
+                    values, plain=plain, copies=COPIES, seed=work.seed, mapper=work.mapper,
+                )  # fmt: skip
+            except NotANumberError:  # it, or a random direction, drives the memory beyond all numbers
+                work.told(f"left out: {candidate.name} {DOES[op]} makes the memory grow without end")
+                continue
             results.append(_Result(candidate, op, found))
+    if not results:
+        return Section(NAME, TITLE, skipped="Each intervention makes the memory grow without end.")
     transfer = _transfer(work, test, candidates, values, site, names)
     figures = {
         "site": site,
