@@ -13,8 +13,11 @@ from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.measure.intervals import MeanEstimate, bootstrap
 
-CUT = "cut"
-"""Cause of an episode that was cut, or whose environment doesn't tell."""
+
+def causes_of(episodes: Episodes) -> list[str]:
+    """Return each episode's cause of its end; where the environment tells none, how it ended: terminated, truncated or cut."""
+    ends = np.where(episodes.terminated, "terminated", np.where(episodes.truncated, "truncated", "cut"))
+    return [cause or str(end) for cause, end in zip(episodes.causes, ends, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def effect(
     def change(first: FloatArray, second: FloatArray) -> Change:
         return Change.of(first, second, levels, seed)
 
-    causes = [np.array([cause or CUT for cause in episodes.causes]) for episodes in (before, after)]
+    causes = [np.array(causes_of(episodes)) for episodes in (before, after)]
     acted = [action_shares(episodes, space) for episodes in (before, after)]
     called = list(names) if len(names) == acted[0].shape[1] else [str(at) for at in range(acted[0].shape[1])]
     return CausalEffect(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from rlhf_ray.interpret.agent.behaviours import behaviours, shares, windows
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.overlap import overlap
 from rlhf_ray.interpret.agent.stability import stability
+from rlhf_ray.interpret.agent.steps import attribution as attribution_step
 from rlhf_ray.interpret.agent.steps import concepts as concepts_step
 
 
@@ -189,3 +191,10 @@ def test_what_hardly_can_be_read_is_not_told():
     # A component that is better by chance fails no check.
     rare = replace(found(0.5, 0.5), single={"ica": 0.62})
     assert all(each.passed for each in concepts_step._checks([rare]))
+
+
+def test_the_numbers_of_a_vector_that_matter_are_named():
+    map = np.tile([[0.0, -0.3, 0.01, 0.1]], (5, 1))
+    said = attribution_step._numbers(SimpleNamespace(title="value"), map)
+    assert said.kind == "uses"
+    assert "of the 4 observed numbers, counted from 0: number 1, 0.3 (73%), number 3, 0.1 (24%)." in said.text

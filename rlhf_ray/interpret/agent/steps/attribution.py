@@ -62,6 +62,8 @@ COPIES, UNTRAINED = 32, 3
 """Copies of the environment; untrained agents."""
 TRAINED, GAP, DIFFERENCES = 1.2, 1e-4, 1e-2
 """Least ratio of concentrations, trained over untrained; largest gap of paths; largest error against central differences."""
+NUMBERS, LEAST_SHARE = 3, 0.1
+"""Numbers of a vector that a sentence names, at most; the share of all changes that each needs."""
 UNMOVED = 1e-6
 """Share of its standard deviation by which a quantity that doesn't depend on the frame may change with the whole frame."""
 ALIKE = 0.9
@@ -199,6 +201,8 @@ class _Findings:
             if all(one.deletion[-1] <= UNMOVED * (float(result.values.std()) or 1.0) for one in ordered.values()):
                 self.statements.append(self._unmoved(question, reference))
                 continue  # nothing to order
+            if len(self.work.agent.observation_space.shape or ()) == 1:
+                self.statements.append(_numbers(quantity, maps["occlusion"]))
             for name, one in ordered.items():
                 areas, intervals = one.areas, one.intervals
                 found[f"{quantity.name}/{name}"] = {**areas, "intervals": intervals, "faithful": one.faithful}
@@ -423,3 +427,16 @@ def _strips(samples: GradientSamples, asked: Sequence[Quantity], rng: np.random.
 
 def _mean(values: FloatArray) -> float:
     return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0
+
+
+def _numbers(quantity: Quantity, map: FloatArray) -> Statement:
+    """Say which numbers of a vector a quantity depends on, by its occlusion map ``[n, numbers]``."""
+    changes = np.abs(map).mean(0)
+    shares = changes / max(float(changes.sum()), 1e-12)
+    order = [int(at) for at in np.argsort(-shares, kind="stable")[:NUMBERS] if shares[at] >= LEAST_SHARE]
+    listed = ", ".join(f"number {at}, {changes[at]:.2g} ({shares[at]:.0%})" for at in order)
+    text = (
+        f"The {quantity.title} depends on these of the {len(changes)} observed numbers, counted from 0: {listed}. That is its mean "
+        f"change, and the share of all changes, when this number alone is set to its typical value, at {len(map)} moments."
+    )
+    return Statement("uses", text, 0.5)

@@ -17,6 +17,7 @@ from rlhf_ray.data.recordings import Recording
 from rlhf_ray.envs.batch import EnvBatch
 from rlhf_ray.interpret.agent.agent import MEMORY, Agent
 from rlhf_ray.interpret.agent.chain import Work
+from rlhf_ray.interpret.agent.effects import causes_of
 from rlhf_ray.interpret.agent.episodes import Episodes
 from rlhf_ray.interpret.agent.play import play
 from rlhf_ray.interpret.agent.recorded import SHARES, load_episodes, record_inside, split_of
@@ -150,7 +151,7 @@ def _section(
     returns, rows = episodes.returns, []
     values: dict[str, Any] = {}
     for name, chosen in (("greedy", greedy), (f"{EPSILON:.0%} random actions", ~greedy)):
-        causes = Counter(_cause(episodes, i) for i in np.flatnonzero(chosen).tolist())
+        causes = Counter(np.array(causes_of(episodes))[chosen].tolist())
         low, high = mean_interval(returns[chosen].tolist()) or (np.nan, np.nan)
         rows.append(
             [
@@ -188,12 +189,6 @@ def _section(
         pictures.append(Picture("frames", _strip(load_episodes(work.out, most=1)), "Frames of one greedy episode."))
     values |= {"splits": dict(splits), "agent": work.agent.digest}
     return Section(NAME, TITLE, statements, checks, [table], pictures, values)
-
-
-def _cause(episodes: Episodes, i: int) -> str:
-    if episodes.causes[i]:
-        return episodes.causes[i]
-    return "terminated" if episodes.terminated[i] else "truncated" if episodes.truncated[i] else "cut"
 
 
 def _strip(episode: Episodes) -> bytes:
