@@ -359,7 +359,7 @@ class AsynchronousRing:
                 updates = of.initial_updates + rounds * of.updates
             self._unfitted = False
             with self.meters["fitting"].busy() as done:
-                fit = await self.members.fit(updates)
+                fit = await self.members.fit(updates, progress=self._moment.progress)
                 done(updates)
             if fit is None:  # all labels were withdrawn
                 await self._read()

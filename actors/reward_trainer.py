@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.data.comparisons import Changes
+from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward.trainer import FitReport, NothingToFitError
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
@@ -45,7 +45,9 @@ class RewardTrainerActor:
         )
         self._last = 0
 
-    def fit(self, updates: int, version: int, changes: Changes) -> tuple[Fitted, dict[str, Array], dict[str, Any]]:
+    def fit(
+        self, updates: int, version: int, changes: Changes, unlabelled: Pairs | None = None, progress: float = 0.0
+    ) -> tuple[Fitted, dict[str, Array], dict[str, Any]]:
         """Apply ``changes``, take ``updates`` gradient steps and make a new version.
 
         Idempotent: calling it again with the same ``version`` returns that version without another fit.
@@ -57,6 +59,8 @@ class RewardTrainerActor:
             updates: gradient steps.
             version: the version to make; must be the current one plus 1.
             changes: changes of comparisons since the last fit.
+            unlabelled: pairs that nobody was asked about, for methods that learn from them.
+            progress: the training's progress, 0 to 1.
 
         Returns:
             The report, the version (`RewardEnsemble.state`), and the state after it (`RewardTrainer.state`).
@@ -69,7 +73,7 @@ class RewardTrainerActor:
             self.trainer.apply(changes)
             self._last = changes.last
             try:
-                self._report: FitReport = self.trainer.fit(updates)
+                self._report: FitReport = self.trainer.fit(updates, unlabelled=unlabelled, progress=progress)
             except NothingToFitError as nothing:
                 logger.warning("No new version of the reward model: %s", nothing)
                 self._report = self.trainer.report_nothing()

@@ -19,6 +19,7 @@ from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.queries.pool import ClipPool, PoolReport
 from rlhf_ray.reward.fitting import check_clips
+from rlhf_ray.reward.methods import unlabelled_pairs
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store import PreferenceStore, Tally
@@ -246,16 +247,18 @@ class Members:
         tally: Tally = await self.store.tally.remote(until)
         return tally
 
-    async def fit(self, updates: int, until: int | None = None) -> FitReport | None:
+    async def fit(self, updates: int, until: int | None = None, progress: float = 0.0) -> FitReport | None:
         """Fit to the store's labels up to event ``until``. Return the report, or None if there was nothing to fit to."""
         fit = self.trainer.fit.options(num_returns=3)
         changes = self.store.since.remote(self.read, until)
-        result = fit.remote(updates, self.version + 1, changes)
+        wanted = unlabelled_pairs(self.settings.reward_model)
+        unlabelled = self.pool.unlabelled.remote(wanted, self.version + 1) if wanted else None
+        result = fit.remote(updates, self.version + 1, changes, unlabelled, progress)
         try:
             made = await result[0]
         except StateLostError:
             await self._restore()
-            result = fit.remote(updates, self.version + 1, changes)
+            result = fit.remote(updates, self.version + 1, changes, unlabelled, progress)
             made = await result[0]
         self.read = made.last
         _, self.reward, self._state = result

@@ -119,7 +119,7 @@ class SynchronousRing:
         if tally.last > self.members.read:
             if self.version == 0:
                 self.say(FIRST_FIT)
-            fit = await self.members.fit(updates, tally.last)
+            fit = await self.members.fit(updates, tally.last, number / max(1, self.schedule.rounds))
         self.answered, self.round_number = tally.held, number
         wanted = max(0, due - before) - self.schedule.held_back
         return RoundReport(number, wanted, self.answered - before, self.answered, fit, fit is not None)

@@ -51,6 +51,11 @@ def name_of(part: Any) -> str:
     return _give(other, part)
 
 
+def names_of(value: Any) -> Any:
+    """Return `name_of` a part; a tuple of names for a sequence of parts."""
+    return tuple(map(name_of, value)) if isinstance(value, list | tuple) else name_of(value)
+
+
 class Registry(Generic[_T]):
     """Makes parts from names.
 

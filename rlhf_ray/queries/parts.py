@@ -22,3 +22,7 @@ def check_parts(preferences: PreferenceSettings, reward_model: RewardModelSettin
         from rlhf_ray.reward.likelihood import make_loss  # imports torch, which is slow
 
         make_loss(reward_model)
+    if reward_model.methods:
+        from rlhf_ray.reward.methods import make_methods
+
+        make_methods(reward_model)

@@ -127,10 +127,7 @@ class ClipPool:
         """
         if self._size() < 2:
             return 0, None
-        pool = Fragments.concatenate([self._clips[key] for key in sorted(self._clips)])[-self.settings.pool :]
-        names = self._names()
-        different = sorted({name: i for i, name in reversed(list(enumerate(names)))}.values())
-        pool, names = pool[np.array(different)], [names[i] for i in different]
+        pool, names = self._different()
         rng = generator(self.seed, "pairs", number)
         version = 0 if reward is None else int(reward["version"])
         if self.selection is None or (reward is None and self.selection.needs_reward):
@@ -144,6 +141,33 @@ class ClipPool:
         self._asked[number] = [(names[left], names[right]) for left, right in index]
         ids = tuple(pair_id(*pair) for pair in self._asked[number])
         return len(index), Pairs(pool[index[:, 0]], pool[index[:, 1]], ids, version)
+
+    def unlabelled(self, count: int, number: int) -> Pairs | None:
+        """Draw ``count`` random pairs that were not asked about, for methods that learn from pairs without answers.
+
+        Args:
+            count: number of pairs wanted.
+            number: seeds the draw.
+
+        Returns:
+            At most ``count`` pairs; None if no pair is possible.
+        """
+        if self._size() < 2:
+            return None
+        pool, names = self._different()
+        asked = 1 + max(self._asked, default=-1)
+        index = self._new_pairs(pool, names, count, asked, generator(self.seed, "unlabelled", number))
+        if len(index) == 0:
+            return None
+        ids = tuple(pair_id(names[left], names[right]) for left, right in index)
+        return Pairs(pool[index[:, 0]], pool[index[:, 1]], ids)
+
+    def _different(self) -> tuple[Fragments, list[str]]:
+        """Return the different fragments of the pool, and their ids."""
+        pool = Fragments.concatenate([self._clips[key] for key in sorted(self._clips)])[-self.settings.pool :]
+        names = self._names()
+        different = sorted({name: i for i, name in reversed(list(enumerate(names)))}.values())
+        return pool[np.array(different)], [names[i] for i in different]
 
     def _returns(self, reward: dict[str, Array], pool: Fragments) -> Array:
         if self._ensemble is None:

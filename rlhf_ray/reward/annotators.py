@@ -1,4 +1,4 @@
-"""Annotator error rates, estimated from disagreements between their answers and the reward model."""
+"""Annotators: error rates and rationality, estimated from disagreements between their answers and the reward model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,26 @@ TEMPERATURES = np.geomspace(1 / 3, 20, 25)
 """Factors by which the reward model may be over- or underconfident on unseen comparisons. Without this scale, the mistakes
 of a model fitted to few comparisons would be attributed to the annotators."""
 
+SPREAD = 1.0
+"""Prior of an annotator's rationality: its logarithm has this standard deviation around 0."""
 
-def error_rates(differences: FloatArray, unseen: BoolArray, whose: IntArray, annotators: int) -> FloatArray:
-    """Estimate each annotator's error rate by expectation maximisation (Dawid and Skene 1979).
 
-    An annotator gives an answer with probability ``(1 - ε) s + ε (1 - s)``. ``s`` is the probability of that answer under the
-    ensemble members that were not fitted to it: for a member that was, every answer looks right. The E step computes the
-    probability that an answer is an error; the M step averages it over each annotator's answers and the prior.
+def annotator_model(
+    differences: FloatArray,
+    unseen: BoolArray,
+    whose: IntArray,
+    annotators: int,
+    *,
+    errors: bool = True,
+    rationality: bool = False,
+) -> tuple[FloatArray, FloatArray]:
+    """Estimate each annotator's error rate and rationality by expectation maximisation (Dawid and Skene 1979).
+
+    An annotator ``a`` gives an answer with probability ``(1 - ε_a) s + ε_a (1 - s)``, where ``s = sigmoid(β_a d / T)``, ``d`` is
+    the return difference in favour of the answer, and ``T`` one temperature for all. ``s`` is averaged over the ensemble members
+    that were not fitted to it: for a member that was, every answer looks right. For each ``T / β_a`` on a grid, the E step
+    computes the probability that an answer is an error, and the M step averages it over each annotator's answers and the prior.
+    The temperature, and with it each β, maximises the likelihood, with a log-normal prior on β.
 
     Args:
         differences: ``[members, n]`` float: return of the preferred fragment minus return of the other one.
@@ -32,26 +45,44 @@ def error_rates(differences: FloatArray, unseen: BoolArray, whose: IntArray, ann
             was fitted to is ignored. If all are ignored, every member counts as unseen.
         whose: ``[n]`` int: the index of the annotator.
         annotators: number of annotators.
+        errors: whether to estimate error rates; otherwise they are 0.
+        rationality: whether to estimate rationalities; otherwise they are 1.
 
     Returns:
-        ``[annotators]`` float64 in [0, 0.5]: the probability that the annotator answers the opposite. The cap at 0.5 means
-        "carries no information".
+        ``[annotators]`` float64 in [0, 0.5]: the probability ε that the annotator answers the opposite; the cap at 0.5 means
+        "carries no information". And ``[annotators]`` float64 above 0: β, relative to the typical annotator.
     """
     if not unseen.any():
         unseen = np.ones_like(unseen)
     judged = unseen.any(0)
     differences, unseen, whose = differences[:, judged].astype(np.float64), unseen[:, judged], whose[judged]
-    counts = np.bincount(whose, minlength=annotators) + ANSWERS
-    best, rates = -np.inf, np.full(annotators, PRIOR)
-    for temperature in TEMPERATURES:
+    scales = len(TEMPERATURES)
+    rates, fits = np.empty((scales, annotators)), np.empty((scales, annotators))
+    for row, temperature in enumerate(TEMPERATURES):
         members = 0.5 + 0.5 * np.tanh(differences / (2 * temperature))
         chances = np.clip(members.mean(0, where=unseen), 1e-6, 1 - 1e-6)
-        found = np.full(annotators, PRIOR)
-        for _ in range(ITERATIONS):
-            wrong = found[whose] * (1 - chances)
-            blame = wrong / (wrong + (1 - found[whose]) * chances)
-            found = np.minimum(0.5, (np.bincount(whose, blame, minlength=annotators) + ERRORS) / counts)
-        fit = float(np.log(found[whose] * (1 - chances) + (1 - found[whose]) * chances).sum())
-        if fit > best:
-            best, rates = fit, found
-    return rates
+        rates[row] = _error_rates(chances, whose, annotators) if errors else 0.0
+        found = rates[row][whose]
+        likelihood = np.log(found * (1 - chances) + (1 - found) * chances)
+        fits[row] = np.bincount(whose, likelihood, minlength=annotators)
+    everyone = np.arange(annotators)
+    if not rationality:
+        best = np.full(annotators, np.argmax(fits.sum(1)))
+        return rates[best, everyone], np.ones(annotators)
+    logs = np.log(TEMPERATURES)
+    prior = -((logs[:, None] - logs[None]) ** 2) / (2 * SPREAD**2)  # [own temperature, shared temperature]
+    total = (fits[:, None] + prior[:, :, None]).max(0).sum(1)
+    shared = int(np.argmax(total))
+    best = np.argmax(fits + prior[:, shared, None], 0)
+    return rates[best, everyone], TEMPERATURES[shared] / TEMPERATURES[best]
+
+
+def _error_rates(chances: FloatArray, whose: IntArray, annotators: int) -> FloatArray:
+    """Estimate error rates ``[annotators]`` from the probability ``[n]`` of each answer without errors."""
+    counts = np.bincount(whose, minlength=annotators) + ANSWERS
+    found = np.full(annotators, PRIOR)
+    for _ in range(ITERATIONS):
+        wrong = found[whose] * (1 - chances)
+        blame = wrong / (wrong + (1 - found[whose]) * chances)
+        found = np.minimum(0.5, (np.bincount(whose, blame, minlength=annotators) + ERRORS) / counts)
+    return found

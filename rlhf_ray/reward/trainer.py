@@ -6,8 +6,8 @@ import logging
 import math
 import platform
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -15,13 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_ray.data.arrays import Array, FloatArray
-from rlhf_ray.data.comparisons import Changes, Comparisons, stable_uniform
+from rlhf_ray.data.comparisons import Changes, Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.reward.annotators import PRIOR, error_rates
+from rlhf_ray.reward.annotators import PRIOR, annotator_model
 from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble
 from rlhf_ray.reward.likelihood import discounts, make_loss
+from rlhf_ray.reward.methods import FitLabels, make_methods
 from rlhf_ray.reward.optimizers import AdamW
+from rlhf_ray.reward.regularisation import AdaptiveL2, EarlyStopping, PassLosses
+from rlhf_ray.reward.stacked import StackedComparisons, rows_of
 from rlhf_ray.settings import RewardModelSettings
 
 logger = logging.getLogger(__name__)
@@ -32,8 +34,6 @@ BACKWARD_STEPS = 8192
 RECENT_ANSWERS = 50
 """Number of newest non-tied answers behind `FitReport.left_share`: few enough to reveal an annotator who starts to always give
 the same answer, and enough that chance alone does not look like one."""
-
-_POISSON_CDF = np.cumsum([np.exp(-1.0) / float(np.prod(range(1, k + 1))) for k in range(8)])
 
 
 @dataclass(frozen=True)
@@ -65,22 +65,12 @@ class FitReport:
     seconds: float
     error_rates: dict[str, float]
     """The probability that each annotator answers the opposite; empty without `RewardModelSettings.annotator_errors`."""
-
-
-def bootstrap_weights(ids: Sequence[str], members: int) -> FloatArray:
-    """Draw how often each member's bootstrap sample contains each comparison, from Poisson(1).
-
-    A hash of the pair id decides, so the weights stay the same when comparisons are added or reordered.
-
-    Args:
-        ids: ``n`` pair ids.
-        members: ensemble size.
-
-    Returns:
-        ``[members, n]`` float32 counts.
-    """
-    draws = [stable_uniform(ids, f"bootstrap {member}") for member in range(members)]
-    return np.searchsorted(_POISSON_CDF, np.stack(draws)).astype(np.float32)
+    rationalities: dict[str, float] = field(default_factory=dict)
+    """The factor of the log odds of each annotator's answers; empty without `RewardModelSettings.annotator_rationality`."""
+    l2: float = 0.0
+    """Coefficient of the L2 penalty after the fit; 0 without `RewardModelSettings.adaptive_l2`."""
+    methods: dict[str, float] = field(default_factory=dict)
+    """Metrics of `RewardModelSettings.methods`."""
 
 
 def device_for(settings: RewardModelSettings) -> torch.device:
@@ -149,7 +139,11 @@ class RewardTrainer:
         """See `weigh`."""
         self.error_rates: dict[str, float] = {}
         """Each annotator's error rate from the last fit, with `RewardModelSettings.annotator_errors`."""
-        self._data: _Stacked | None = None
+        self.rationalities: dict[str, float] = {}
+        """Each annotator's rationality from the last fit, with `RewardModelSettings.annotator_rationality`."""
+        self.methods = make_methods(settings)
+        self.l2 = AdaptiveL2() if settings.adaptive_l2 else None
+        self._data: StackedComparisons | None = None
 
     def add(self, comparisons: Comparisons) -> None:
         """Add comparisons.
@@ -165,7 +159,7 @@ class RewardTrainer:
         new = {key: i for key, i in latest.items() if key not in rows}
         if not new:
             return
-        added = _Stacked.of(self.ensemble, comparisons[np.array(list(new.values()))], self.held_out_share)
+        added = StackedComparisons.of(self.ensemble, comparisons[np.array(list(new.values()))], self.held_out_share)
         self._data = added if self._data is None else self._data.join(added)
         self.keys += new
 
@@ -193,11 +187,21 @@ class RewardTrainer:
             self.add(changes.held)
         self.weigh(changes.weights)
 
-    def fit(self, updates: int) -> FitReport:
+    def fit(
+        self,
+        updates: int,
+        *,
+        unlabelled: Pairs | None = None,
+        progress: float = 0.0,
+        after_pass: Callable[[PassLosses], None] | None = None,
+    ) -> FitReport:
         """Fit to the training window, renew the normalisers and increment the version.
 
         Args:
-            updates: gradient steps.
+            updates: gradient steps; fewer are taken with `RewardModelSettings.early_stopping`.
+            unlabelled: pairs without answers, for methods that learn from them.
+            progress: the training's progress, 0 to 1.
+            after_pass: called before the first gradient step and after each pass over the training comparisons.
 
         Returns:
             The report of the fit.
@@ -215,46 +219,133 @@ class RewardTrainer:
                 if self.keys
                 else "There are no comparisons to fit the reward model to; add some first."
             )
-        noise: float | Tensor = self.settings.label_noise or 0.0
-        if self.settings.annotator_errors:
-            noise = torch.tensor([2 * self.error_rates.get(annotator, PRIOR) for _, annotator in self.keys])
-        data = self._data.counting(weights, noise)
+        data = self._data.counting(weights, *self._of_annotators())
         window = counted if self.settings.window is None else counted[-self.settings.window :]
         train = window[~data.held_out[window]]
         if len(train) == 0:  # so few that all of them are held out by chance
             train = window
-        for batch in self._batches(train, updates):
-            self.optimizer.zero_grad(set_to_none=True)
-            self._backward(data, batch)
-            self.optimizer.step()
+        steps = self._descend(data, train, counted, updates, unlabelled, after_pass)
         rewards = self._all_rewards(data)
         if not bool(torch.isfinite(rewards).all()):
             raise SettingError(
-                f"reward_model.learning_rate is {self.settings.learning_rate:g}, and after {updates} gradient steps the rewards "
+                f"reward_model.learning_rate is {self.settings.learning_rate:g}, and after {steps} gradient steps the rewards "
                 f"are NaN or infinite: lower it, or fix reward_model.network ({self.settings.network}) or reward_model.loss "
                 f"({self.settings.loss})."
             )
         self._normalise(rewards)
-        if self.settings.annotator_errors:
-            self._estimate_errors(data, rewards, counted, train)
+        if self.settings.models_annotators:
+            self._estimate_annotators(data, rewards, counted, train)
         self.ensemble.version += 1
-        return self._report(data, rewards, counted, train, updates, time.perf_counter() - started)
+        return self._report(data, rewards, counted, train, steps, time.perf_counter() - started)
 
-    def _estimate_errors(self, data: _Stacked, rewards: Tensor, counted: Tensor, train: Tensor) -> None:
-        """Update `error_rates` from non-tied answers; a member judges only comparisons outside its bootstrap sample."""
+    def _of_annotators(self) -> tuple[float | Tensor, float | Tensor]:
+        """Return the label noise and the rationality of each comparison; one number if it is the same for all."""
+        noise: float | Tensor = self.settings.label_noise or 0.0
+        rationality: float | Tensor = 1.0
+        if self.settings.annotator_errors:
+            noise = torch.tensor([2 * self.error_rates.get(annotator, PRIOR) for _, annotator in self.keys])
+        if self.settings.annotator_rationality:
+            rationality = torch.tensor([self.rationalities.get(annotator, 1.0) for _, annotator in self.keys])
+        return noise, rationality
+
+    def _descend(
+        self,
+        data: StackedComparisons,
+        train: Tensor,
+        counted: Tensor,
+        updates: int,
+        unlabelled: Pairs | None,
+        after_pass: Callable[[PassLosses], None] | None,
+    ) -> int:
+        """Take the gradient steps, in passes over the comparisons ``train``, and return their number."""
+        networks, patience = self.ensemble.networks, self.settings.early_stopping
+        stopping = None if patience is None else EarlyStopping(networks, patience)
+        judged = self.l2 is not None or stopping is not None or after_pass is not None
+        held_out = counted[data.held_out[counted]]
+        pool = self._unlabelled(unlabelled)
+        taken = 0
+        while True:
+            if judged:
+                losses = self._judge(data, train, held_out, taken)
+                if after_pass is not None:
+                    after_pass(losses)
+                if self.l2 is not None and taken:
+                    self.l2.adapt(losses, len(held_out))
+                if stopping is not None and stopping.stop(losses, len(held_out)):
+                    break
+            if taken >= updates:
+                break
+            revised = self._revised(data, train)
+            networks.train()
+            for batch in self._batches(train, updates - taken):
+                self.optimizer.zero_grad(set_to_none=True)
+                self._backward(revised, batch, pool)
+                if self.l2 is not None:
+                    self.l2.add_gradient(networks.parameters())
+                self.optimizer.step()
+                taken += 1
+            networks.eval()
+        if stopping is not None:
+            stopping.restore_best()
+        return taken
+
+    def _unlabelled(self, pairs: Pairs | None) -> dict[str, Tensor] | None:
+        """Return the networks' inputs ``[m, 2, …]`` of pairs without answers, if a method wants them."""
+        if pairs is None or not any(method.unlabelled_ratio for method in self.methods):
+            return None
+        left, right = self.ensemble.encode(pairs.left), self.ensemble.encode(pairs.right)
+        return {name: torch.stack([left[name], right[name]], 1) for name in left}
+
+    def _judge(self, data: StackedComparisons, train: Tensor, held_out: Tensor, steps: int) -> PassLosses:
+        """Compute losses and accuracies of the ensemble's mean, in its present state."""
+        both = torch.cat([train, held_out])
+        differences = self._scaled(data, both, self._return_differences(self._all_rewards(data, both)).mean(0))
+        losses = self.loss(differences, data.preferences[both], rows_of(data.noise, both, torch.device("cpu")))
+        preferences = data.preferences[both]
+        right = ((differences > 0) == (preferences > 0.5)).float()
+        right[preferences == 0.5] = math.nan
+        n = len(train)
+        return PassLosses(
+            steps,
+            train_loss=float(losses[:n].mean()),
+            held_out_loss=float(losses[n:].mean()),
+            train_accuracy=float(right[:n].nanmean()),
+            held_out_accuracy=float(right[n:].nanmean()),
+            l2=0.0 if self.l2 is None else self.l2.coefficient,
+        )
+
+    def _revised(self, data: StackedComparisons, train: Tensor) -> StackedComparisons:
+        """Return the comparisons with the labels and weights that the methods make of them."""
+        if not any(method.revises for method in self.methods):
+            return data
+        differences = self._scaled(data, train, self._return_differences(self._all_rewards(data, train)))
+        labels = FitLabels(differences, data.preferences[train], torch.ones(len(train)))
+        for method in self.methods:
+            labels = method.revise(labels)
+        preferences, factors = data.preferences.clone(), torch.ones(len(data))
+        preferences[train], factors[train] = labels.preferences, labels.weights
+        return replace(data, preferences=preferences, weights=data.weights * factors)
+
+    def _estimate_annotators(self, data: StackedComparisons, rewards: Tensor, counted: Tensor, train: Tensor) -> None:
+        """Update the annotators' model from non-tied answers; a member judges only comparisons outside its bootstrap sample."""
         decided = counted[data.preferences[counted] != 0.5]
         of = [self.keys[row][1] for row in decided]
         names = {name: number for number, name in enumerate(dict.fromkeys(of))}
         preferred = torch.where(data.preferences > 0.5, 1.0, -1.0) * self._return_differences(rewards)
         seen = (data.weights > 0) & ~data.held_out
         seen[:, train] = data.weights[:, train] > 0  # held out or not
-        rates = error_rates(
+        errors, rationalities = annotator_model(
             preferred[:, decided].numpy(),
             ~seen[:, decided].numpy(),
             np.array([names[name] for name in of], np.int64),
             len(names),
+            errors=self.settings.annotator_errors,
+            rationality=self.settings.annotator_rationality,
         )
-        self.error_rates = dict(zip(names, rates.tolist(), strict=True))
+        if self.settings.annotator_errors:
+            self.error_rates = dict(zip(names, errors.tolist(), strict=True))
+        if self.settings.annotator_rationality:
+            self.rationalities = dict(zip(names, rationalities.tolist(), strict=True))
 
     def report_nothing(self) -> FitReport:
         """Return a report of the current version when there is nothing to fit: no gradient steps, metrics NaN."""
@@ -262,23 +353,40 @@ class RewardTrainer:
         unknown = {field.name: math.nan for field in fields(FitReport)}
         return FitReport(**unknown | whole | {"version": int(self.ensemble.version), "seconds": 0.0})  # type: ignore[arg-type]
 
-    def _backward(self, data: _Stacked, batch: Tensor) -> None:
+    def _backward(self, data: StackedComparisons, batch: Tensor, pool: dict[str, Tensor] | None) -> None:
         """Accumulate the gradient of the weighted mean loss over ``batch``, chunk by chunk."""
         steps = self.settings.ensemble_size * len(batch) * 2 * data.length
         for part in batch.chunk(math.ceil(steps / BACKWARD_STEPS)):
             losses = self._losses(data, part)
             # Passing the weights as the losses' gradient avoids building a graph for the weighted mean.
             losses.backward((data.weights.index_select(1, part) / len(batch)).to(self.device))  # type: ignore[no-untyped-call]
+        if pool is not None:
+            self._backward_unlabelled(data, len(batch), pool)
+
+    def _backward_unlabelled(self, data: StackedComparisons, batch: int, pool: dict[str, Tensor]) -> None:
+        """Accumulate the gradient of the methods' losses of pairs without labels, chunk by chunk."""
+        ratio = max(method.unlabelled_ratio for method in self.methods)
+        drawn = torch.randint(0, len(next(iter(pool.values()))), (ratio * batch,), generator=self.generator)
+        steps = self.settings.ensemble_size * len(drawn) * 2 * data.length
+        for part in drawn.chunk(math.ceil(steps / BACKWARD_STEPS)):
+            differences = self._return_differences(self._rewards(pool, part), crop=self._crop(len(part), data.length))
+            losses = [loss for method in self.methods if (loss := method.unlabelled_loss(differences)) is not None]
+            total = torch.stack(losses).sum() * (len(part) / len(drawn))
+            total.backward()  # type: ignore[no-untyped-call]
+
+    def _crop(self, pairs: int, length: int) -> Tensor | None:
+        """Return factors ``[pairs, 2, length]`` of the steps of a batch; None if every step counts."""
+        crop: Tensor | None = None
+        for method in self.methods:
+            if (steps := method.steps(pairs, length, self.generator)) is not None:
+                crop = steps if crop is None else crop * steps
+        return crop
 
     def _batches(self, train: Tensor, updates: int) -> Iterator[Tensor]:
-        """Yield ``updates`` batches of positions from passes over ``train``, reshuffled for each pass."""
-        taken = 0
-        while taken < updates:
-            order = train[torch.randperm(len(train), generator=self.generator)]
-            batches: tuple[Tensor, ...] = torch.split(order, self.settings.batch_size)
-            for batch in batches[: updates - taken]:
-                taken += 1
-                yield batch
+        """Yield at most ``updates`` batches of positions: one pass over ``train`` in a new order."""
+        order = train[torch.randperm(len(train), generator=self.generator)]
+        batches: tuple[Tensor, ...] = torch.split(order, self.settings.batch_size)
+        yield from batches[:updates]
 
     def state(self) -> dict[str, Any]:
         """Return the trainer's state as numpy arrays and plain values. Comparisons are stored by key only."""
@@ -292,6 +400,9 @@ class RewardTrainer:
             "generator": self.generator.get_state().numpy(),
             "keys": [list(key) for key in self.keys],
             "error_rates": dict(self.error_rates),
+            "rationalities": dict(self.rationalities),
+            "l2": 0.0 if self.l2 is None else self.l2.coefficient,
+            "methods": [method.state() for method in self.methods],
         }
 
     def load_state(self, state: dict[str, Any], changes: Changes) -> None:
@@ -316,6 +427,11 @@ class RewardTrainer:
         self.keys, self._data = [], None
         self.weigh(changes.weights)
         self.error_rates = dict(state["error_rates"])
+        self.rationalities = dict(state.get("rationalities", {}))
+        if self.l2 is not None and state.get("l2"):
+            self.l2.coefficient = float(state["l2"])
+        for method, kept in zip(self.methods, state.get("methods", ()), strict=False):
+            method.load_state(kept)
         withdrawn, held = set(changes.withdrawn), changes.held
         wanted = [key for pair, annotator in state["keys"] if (key := (pair, annotator)) not in withdrawn]
         if not wanted:
@@ -330,35 +446,44 @@ class RewardTrainer:
             logger.warning("%s; continuing with the rest.", missing)
         self.add(held[np.array(left)])
 
-    def _losses(self, data: _Stacked, batch: Tensor) -> Tensor:
+    def _losses(self, data: StackedComparisons, batch: Tensor) -> Tensor:
         """Compute the loss of each comparison of ``batch`` for each member, ``[members, batch]``."""
-        differences = self._return_differences(self._rewards(data, batch))
-        noise = data.noise
-        if isinstance(noise, Tensor):
-            noise = noise.index_select(0, batch).to(self.device)
-        return self.loss(differences, data.preferences.index_select(0, batch).to(self.device), noise)
+        rewards = self._rewards(data.inputs, batch)
+        differences = self._return_differences(rewards, crop=self._crop(len(batch), data.length))
+        preferences = data.preferences.index_select(0, batch).to(self.device)
+        return self.loss(self._scaled(data, batch, differences), preferences, rows_of(data.noise, batch, self.device))
 
-    def _rewards(self, data: _Stacked, batch: Tensor) -> Tensor:
+    def _rewards(self, inputs: dict[str, Tensor], batch: Tensor) -> Tensor:
         """Compute the raw reward of each step of ``batch`` for each member: ``[members, batch, 2, length]``, on the device."""
-        inputs = {name: of.index_select(0, batch).to(self.device).flatten(0, 1) for name, of in data.inputs.items()}
-        rewards: Tensor = self.ensemble.networks(inputs)
-        return rewards.view(-1, len(batch), 2, data.length)
+        of_batch = {name: of.index_select(0, batch).to(self.device).flatten(0, 1) for name, of in inputs.items()}
+        rewards: Tensor = self.ensemble.networks(of_batch)
+        return rewards.view(-1, len(batch), 2, rewards.shape[-1])
 
-    def _return_differences(self, rewards: Tensor) -> Tensor:
+    def _return_differences(self, rewards: Tensor, crop: Tensor | None = None) -> Tensor:
         """Map rewards ``[members, n, 2, length]`` to ``[members, n]``: left return minus right return."""
         discount = self.settings.discount
+        if crop is not None:
+            rewards = rewards * crop.to(rewards.device)
         returns = (
             rewards.sum(-1) if discount == 1.0 else rewards @ discounts(rewards.shape[-1], discount).to(rewards.device)
         )
         left, right = returns.unbind(-1)
         return left - right
 
-    def _all_rewards(self, data: _Stacked) -> Tensor:
-        """Compute `_rewards` of all comparisons without gradients, in chunks that bound memory, and move them to the CPU."""
+    def _scaled(self, data: StackedComparisons, rows: Tensor, differences: Tensor) -> Tensor:
+        """Return the log odds that the likelihood sees: scaled by the annotators' rationality, then clipped."""
+        if isinstance(data.rationality, Tensor):
+            differences = differences * data.rationality.index_select(0, rows).to(differences.device)
+        limit = self.settings.largest_log_odds
+        return differences if limit is None else differences.clamp(-limit, limit)
+
+    def _all_rewards(self, data: StackedComparisons, rows: Tensor | None = None) -> Tensor:
+        """Compute `_rewards` of ``rows``, or all, without gradients, in chunks that bound memory; move them to the CPU."""
         pairs_per_chunk = max(1, CHUNK // (2 * data.length))
+        rows = torch.arange(len(data)) if rows is None else rows
         with torch.no_grad():
-            parts: tuple[Tensor, ...] = torch.split(torch.arange(len(data)), pairs_per_chunk)
-            return torch.cat([self._rewards(data, part).cpu() for part in parts], 1)
+            parts: tuple[Tensor, ...] = torch.split(rows, pairs_per_chunk)
+            return torch.cat([self._rewards(data.inputs, part).cpu() for part in parts], 1)
 
     def _normalise(self, rewards: Tensor) -> None:
         """Set the normalisers so that each member has mean 0 and standard deviation 1 over all steps of all comparisons."""
@@ -367,9 +492,9 @@ class RewardTrainer:
         self.ensemble.reward_std.copy_(rewards.std(1).clamp_min(1e-6))
 
     def _report(
-        self, data: _Stacked, rewards: Tensor, counted: Tensor, train: Tensor, steps: int, seconds: float
+        self, data: StackedComparisons, rewards: Tensor, counted: Tensor, train: Tensor, steps: int, seconds: float
     ) -> FitReport:
-        of_members = self._return_differences(rewards)
+        of_members = self._scaled(data, torch.arange(len(data)), self._return_differences(rewards))
         differences = of_members.mean(0)
         losses = self.loss(differences, data.preferences, data.noise)
         decided = data.preferences != 0.5
@@ -399,70 +524,7 @@ class RewardTrainer:
             gradient_steps=steps,
             seconds=seconds,
             error_rates=dict(self.error_rates),
-        )
-
-
-@dataclass(frozen=True)
-class _Stacked:
-    """``n`` comparisons as tensors, left and right stacked on the second axis.
-
-    ``inputs``: the networks' inputs (`RewardNetwork.encode`), each [n, 2, …]; ``length`` of a fragment in steps;
-    ``preferences`` [n] float32; ``weights`` [members, n] float32; ``held_out`` [n] bool;
-    ``noise``: label noise (see `Loss`), one number or [n] float32, set by `counting`.
-    """
-
-    inputs: dict[str, Tensor]
-    length: int
-    preferences: Tensor
-    weights: Tensor
-    held_out: Tensor
-    noise: float | Tensor = 0.0
-
-    def __len__(self) -> int:
-        return len(self.preferences)
-
-    @staticmethod
-    def of(ensemble: RewardEnsemble, comparisons: Comparisons, held_out_share: float) -> _Stacked:
-        settings, ids = ensemble.settings, comparisons.pairs.ids
-        left, right = (ensemble.encode(side) for side in (comparisons.pairs.left, comparisons.pairs.right))
-        weights: Array = np.ones((settings.ensemble_size, len(ids)), dtype=np.float32)
-        if settings.bootstrap and settings.ensemble_size > 1:
-            weights = bootstrap_weights(ids, settings.ensemble_size)
-        return _Stacked(
-            inputs={name: torch.stack([left[name], right[name]], 1) for name in left},
-            length=comparisons.pairs.left.length,
-            preferences=torch.as_tensor(np.array(comparisons.preferences, dtype=np.float32)),
-            weights=torch.as_tensor(weights),
-            held_out=torch.as_tensor(stable_uniform(ids, "held out") < held_out_share),
-        )
-
-    def join(self, other: _Stacked) -> _Stacked:
-        return _Stacked(
-            {name: torch.cat([of, other.inputs[name]]) for name, of in self.inputs.items()},
-            self.length,
-            torch.cat([self.preferences, other.preferences]),
-            torch.cat([self.weights, other.weights], 1),
-            torch.cat([self.held_out, other.held_out]),
-        )
-
-    def counting(self, weights: Tensor, noise: float | Tensor) -> _Stacked:
-        """Return a copy with weights multiplied by ``weights`` ``[n]`` and this label noise. It shares all other tensors."""
-        return replace(self, weights=self.weights * weights, noise=noise)
-
-    def keep(self, rows: Sequence[int]) -> _Stacked:
-        """Keep only these rows, in ascending order. Invalidates this object.
-
-        Rows move up in place: images are large, and most withdrawn comparisons are among the newest.
-        """
-        for to, row in enumerate(rows):
-            if to != row:
-                for tensor in self.inputs.values():
-                    tensor[to] = tensor[row]
-        index = torch.tensor(rows)
-        return _Stacked(
-            {name: of[: len(rows)] for name, of in self.inputs.items()},
-            self.length,
-            self.preferences[index],
-            self.weights[:, index],
-            self.held_out[index],
+            rationalities=dict(self.rationalities),
+            l2=0.0 if self.l2 is None else self.l2.coefficient,
+            methods={name: value for method in self.methods for name, value in method.metrics().items()},
         )

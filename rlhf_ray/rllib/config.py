@@ -26,7 +26,7 @@ from ray.rllib.utils import force_list
 from rlhf_ray import envs
 from rlhf_ray.actors.labelling_page import PageSettings
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.registry import name_of
+from rlhf_ray.data.registry import names_of
 from rlhf_ray.envs.checked import try_out
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.labelling.films import Camera, camera_options, without_a_screen
@@ -122,7 +122,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         seed = getattr(self, "seed", None) or 0
         values = {**self.experiment, self.agent: agent, "seed": seed, "environment": str(getattr(self, "env", None))}
         for group, names in PARTS.items():
-            values[group] = {**values[group], **{name: name_of(values[group][name]) for name in names}}
+            values[group] = {**values[group], **{name: names_of(values[group][name]) for name in names}}
         return _parsed(json.dumps(values))
 
     def environment(self, env: Any = None, **arguments: Any) -> Self:

@@ -18,7 +18,7 @@ from rlhf_ray.settings.reward_model import RewardModelSettings
 
 _S = TypeVar("_S")
 
-PARTS = {"preferences": ("teacher", "gatherer", "selection"), "reward_model": ("network", "loss")}
+PARTS = {"preferences": ("teacher", "gatherer", "selection"), "reward_model": ("network", "loss", "methods")}
 """Settings that name a part: a built-in one, or your own as ``module:Name``."""
 
 COMPARISONS_PER_CLIP = 10
@@ -74,7 +74,8 @@ class Experiment:
 
     def own_names(self) -> list[str]:
         """The names ``module:Name`` of the user's own parts and environment."""
-        parts = [getattr(getattr(self, group), name) for group, names in PARTS.items() for name in names]
+        values = [getattr(getattr(self, group), name) for group, names in PARTS.items() for name in names]
+        parts = [part for value in values for part in ((value,) if isinstance(value, str) else value)]
         return [name for name in (self.environment, *parts) if ":" in name]
 
     def resolved_fragments(self, horizon: int | None = None) -> ResolvedFragments:

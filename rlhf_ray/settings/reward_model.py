@@ -61,6 +61,22 @@ class RewardModelSettings:
     annotator_errors: bool = False
     """Whether to estimate each annotator's error rate after each fit and use it instead of label_noise. For several annotators of
     differing care; needs some hundred answers."""
+    annotator_rationality: bool = False
+    """Whether to estimate each annotator's rationality after each fit: how much a difference between two fragments decides their
+    answers, relative to the others. For several annotators; needs some hundred answers."""
+    largest_log_odds: float | None = None
+    """Largest log odds of an answer in the likelihood (`imitation`'s threshold, there 50): beyond them, a comparison has no
+    gradient. None: no limit, which is numerically safe too."""
+    adaptive_l2: bool = False
+    """Whether to add an L2 penalty whose coefficient adapts after each pass, so that the held-out loss stays between 1.1 and 1.5
+    times the training loss (Christiano et al. 2017, section 2.2.3). Needs 10 held-out comparisons (preferences.held_out_share)."""
+    early_stopping: int | None = None
+    """Passes over the comparisons without a lower held-out loss after which a fit stops and goes back to its best weights. Needs 10
+    held-out comparisons. None: fits always take all their gradient steps."""
+    methods: tuple[str, ...] = ()
+    """Additions to the fits: surf (pseudo-labels of confident pairs that nobody was asked about, and temporal crops), rime
+    (leaves out or turns round suspected wrong labels), rune (adds the ensemble's spread to the reward, fading over training); or
+    module:Name for your own (`rlhf_ray.reward.methods.FitMethod`)."""
     discount: float = 1.0
     """Discount factor per step within a fragment, in the likelihood. 1: no discount."""
     gpus: float = 0.0
@@ -69,7 +85,7 @@ class RewardModelSettings:
 
     def __post_init__(self) -> None:
         require_choices(self, "reward_model")
-        name_parts(self, "network", "loss")
+        name_parts(self, "network", "loss", "methods")
         require_layers(self.hidden, "reward_model.hidden")
         require_layers(self.convolutions, "reward_model.convolutions")
         require(
@@ -98,10 +114,29 @@ class RewardModelSettings:
             self.label_noise,
             "reward_model.annotator_errors replaces it: set only one of them",
         )
+        limit = self.largest_log_odds
+        require(
+            limit is None or limit > 0,
+            "reward_model.largest_log_odds",
+            limit,
+            "it must be above 0, or None for no limit",
+        )
+        patience = self.early_stopping
+        require(
+            patience is None or patience >= 1,
+            "reward_model.early_stopping",
+            patience,
+            "it must be 1 pass or more, or None to take all gradient steps",
+        )
         require(0 < self.discount <= 1, "reward_model.discount", self.discount, "it must be above 0 and at most 1")
         require(
             0 <= self.gpus <= 1, "reward_model.gpus", self.gpus, "it must be between 0 and 1: the trainer uses one GPU"
         )
+
+    @property
+    def models_annotators(self) -> bool:
+        """Whether anything is estimated about annotators."""
+        return self.annotator_errors or self.annotator_rationality
 
     def for_people(self) -> RewardModelSettings:
         """These settings with people's label noise, unless label_noise or annotator_errors is set."""

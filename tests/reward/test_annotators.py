@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.reward.annotators import PRIOR, error_rates
+from rlhf_ray.reward.annotators import PRIOR, annotator_model
 from rlhf_ray.settings import RewardModelSettings, SettingError
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
@@ -43,7 +44,9 @@ def test_the_estimate_is_near_however_sure_the_model_is_of_itself(sureness: floa
     given = truth ^ (rng.random(n) < rates[whose])
     preferred = np.where(given, logits, -logits) * sureness
     unseen = rng.random((3, n)) < 0.4
-    found = error_rates(np.where(unseen, preferred, 50.0), unseen, whose, 3)  # those that saw it find everything right
+    found, _ = annotator_model(
+        np.where(unseen, preferred, 50.0), unseen, whose, 3
+    )  # those that saw it find everything right
     assert np.abs(found - rates).max() < 0.03
     assert found.max() <= 0.5
 
@@ -51,11 +54,13 @@ def test_the_estimate_is_near_however_sure_the_model_is_of_itself(sureness: floa
 def test_of_whom_nothing_is_known_the_prior_is_said() -> None:
     differences = np.zeros((2, 4))
     unseen = np.array([[True] * 4, [False] * 4])
-    assert error_rates(differences, unseen, np.zeros(4, np.int64), 1) == pytest.approx(PRIOR)  # the model knows nothing
-    found = error_rates(np.full((1, 300), 9.0), np.ones((1, 300), bool), np.zeros(300, np.int64), 2)
+    assert annotator_model(differences, unseen, np.zeros(4, np.int64), 1)[0] == pytest.approx(
+        PRIOR
+    )  # the model knows nothing
+    found, _ = annotator_model(np.full((1, 300), 9.0), np.ones((1, 300), bool), np.zeros(300, np.int64), 2)
     assert found[0] < 0.01
     assert found[1] == PRIOR
-    opposite = error_rates(
+    opposite, _ = annotator_model(
         np.concatenate([np.full((1, 300), 9.0), np.full((1, 100), -9.0)], 1),
         np.ones((1, 400), bool),
         np.repeat([0, 1], [300, 100]),
@@ -132,3 +137,34 @@ def test_a_restored_trainer_has_the_rates() -> None:
 def test_the_estimate_and_label_noise_exclude_each_other() -> None:
     with pytest.raises(SettingError, match=r"reward_model\.label_noise.*annotator_errors replaces it"):
         RewardModelSettings(annotator_errors=True, label_noise=0.1)
+
+
+def test_rationality_is_found_next_to_errors() -> None:
+    rng = np.random.default_rng(0)
+    n, rates, betas = 9000, np.array([0.0, 0.1, 0.2]), np.array([0.5, 1.0, 2.0])
+    whose = rng.integers(3, size=n)
+    differences = rng.normal(0, 3, n)
+    truth = rng.random(n) < 1 / (1 + np.exp(-betas[whose] * differences))
+    given = truth ^ (rng.random(n) < rates[whose])
+    preferred = np.where(given, differences, -differences)[None] * 3.0  # the model is too sure of itself
+    errors, rationalities = annotator_model(preferred, np.ones((1, n), bool), whose, 4, rationality=True)
+    assert np.abs(errors[:3] - rates).max() < 0.04
+    assert rationalities[:3] / rationalities[1] == pytest.approx(betas, rel=0.4)
+    assert errors[3] == PRIOR
+    assert rationalities[3] == pytest.approx(1.0)  # nothing is known of the fourth
+
+
+def test_a_fit_scales_the_log_odds_by_each_annotators_rationality() -> None:
+    settings = dataclasses.replace(SMALL, annotator_errors=False, annotator_rationality=True, label_noise=0.0)
+    trainer = trainer_of(settings)
+    trainer.add(answers(60, 0))
+    report = trainer.fit(20)
+    assert set(report.rationalities) == set(NAMES)
+    assert report.error_rates == {}
+    trainer.rationalities = {"anna": 2.0, "bert": 0.5, "cora": 1.0}
+    of_annotators = trainer._of_annotators()[1]
+    assert isinstance(of_annotators, torch.Tensor)
+    assert of_annotators[:4].tolist() == [2.0, 0.5, 1.0, 2.0]
+    restored = trainer_of(settings)
+    restored.load_state(trainer.state(), Changes(60, answers(60, 0)))
+    assert restored.rationalities == trainer.rationalities

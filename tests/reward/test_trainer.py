@@ -8,9 +8,10 @@ import torch
 
 from rlhf_ray.data.comparisons import Changes, Comparisons, stable_uniform
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.reward import RewardTrainer, stacked
 from rlhf_ray.reward import trainer as trainer_module
-from rlhf_ray.reward.trainer import FitReport, bootstrap_weights
+from rlhf_ray.reward.stacked import bootstrap_weights
+from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, joined, some_comparisons
 
@@ -199,7 +200,7 @@ def test_members_do_not_touch_each_other(
             drawn[1] *= np.arange(len(ids)) ** factor
             return drawn
 
-        monkeypatch.setattr(trainer_module, "bootstrap_weights", weights)
+        monkeypatch.setattr(stacked, "bootstrap_weights", weights)
         trainer = _trainer(SMALL, comparisons, observations=observations, actions=actions)
         trainer.fit(5)
         states.append(trainer.ensemble.state())
@@ -228,9 +229,7 @@ def test_without_bootstrap_every_comparison_counts_once(
     comparisons = some_comparisons(10)
     plain = _trainer(settings, comparisons)
     plain.fit(5)
-    monkeypatch.setattr(
-        trainer_module, "bootstrap_weights", lambda ids, members: np.ones((members, len(ids)), np.float32)
-    )
+    monkeypatch.setattr(stacked, "bootstrap_weights", lambda ids, members: np.ones((members, len(ids)), np.float32))
     ones = _trainer(dataclasses.replace(settings, bootstrap=True, ensemble_size=settings.ensemble_size), comparisons)
     ones.fit(5)
     assert _same(plain, ones)

@@ -1,0 +1,105 @@
+"""Regularisation by held-out comparisons: an L2 penalty that adapts to them, and early stopping.
+
+Both compare losses per comparison on fixed sets: a hash of the pair decides what is held out, so no comparison that a fit has seen
+is ever used to validate a later one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+LOWEST_RATIO, HIGHEST_RATIO = 1.1, 1.5
+"""Held-out loss over training loss that `AdaptiveL2` aims at (Christiano et al. 2017, section 2.2.3)."""
+
+FACTOR = 1.5
+"""Factor by which `AdaptiveL2` changes its coefficient after a pass."""
+
+SMALLEST, LARGEST = 1e-6, 1.0
+"""Bounds of the coefficient: within them, a few passes lead back from either end."""
+
+FEWEST_HELD_OUT = 10
+"""Held-out comparisons from which on their loss is taken for more than noise."""
+
+
+@dataclass(frozen=True)
+class PassLosses:
+    """Losses and accuracies after one pass over the training comparisons.
+
+    Losses are means per comparison, in nats; accuracies exclude ties. NaN without comparisons.
+
+    Attributes:
+        gradient_steps: gradient steps of the fit so far.
+        train_loss, held_out_loss: mean loss.
+        train_accuracy, held_out_accuracy: share of the answers that the ensemble agrees with.
+        l2: coefficient of the L2 penalty.
+    """
+
+    gradient_steps: int
+    train_loss: float
+    held_out_loss: float
+    train_accuracy: float
+    held_out_accuracy: float
+    l2: float = 0.0
+
+
+class AdaptiveL2:
+    """An L2 penalty, ``coefficient * sum(w ** 2)``, that keeps the held-out loss at 1.1 to 1.5 times the training loss.
+
+    Above, the coefficient grows by `FACTOR` after each pass; below, it shrinks (Christiano et al. 2017, section 2.2.3).
+
+    Args:
+        coefficient: where to start.
+    """
+
+    def __init__(self, coefficient: float = 1e-4):
+        self.coefficient = coefficient
+
+    def add_gradient(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Add the penalty's gradient to the gradients of ``parameters``."""
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach(), alpha=2 * self.coefficient)
+
+    def adapt(self, losses: PassLosses, held_out: int) -> None:
+        """Change the coefficient after a pass; leave it with fewer than `FEWEST_HELD_OUT` comparisons ``held_out``."""
+        if held_out < FEWEST_HELD_OUT or not math.isfinite(losses.train_loss + losses.held_out_loss):
+            return
+        if losses.held_out_loss > HIGHEST_RATIO * losses.train_loss:
+            self.coefficient = min(LARGEST, self.coefficient * FACTOR)
+        elif losses.held_out_loss < LOWEST_RATIO * losses.train_loss:
+            self.coefficient = max(SMALLEST, self.coefficient / FACTOR)
+
+
+class EarlyStopping:
+    """Ends a fit when the held-out loss has not improved for some passes, and goes back to the best weights.
+
+    Args:
+        networks: the networks that are fitted.
+        patience: number of passes without improvement to wait for.
+    """
+
+    def __init__(self, networks: nn.Module, patience: int):
+        self.networks, self.patience = networks, patience
+        self._best, self._passes = math.inf, 0
+        self._weights: dict[str, Tensor] | None = None
+
+    def stop(self, losses: PassLosses, held_out: int) -> bool:
+        """Return whether to stop after this pass; never with fewer than `FEWEST_HELD_OUT` comparisons ``held_out``."""
+        if held_out < FEWEST_HELD_OUT or not math.isfinite(losses.held_out_loss):
+            return False
+        if losses.held_out_loss < self._best:
+            self._best, self._passes = losses.held_out_loss, 0
+            self._weights = copy.deepcopy(self.networks.state_dict())
+            return False
+        self._passes += 1
+        return self._passes >= self.patience
+
+    def restore_best(self) -> None:
+        """Load the weights with the lowest held-out loss, if there was any."""
+        if self._weights is not None:
+            self.networks.load_state_dict(self._weights)

@@ -1,0 +1,114 @@
+"""Comparisons as stacked tensors: what a fit of the reward ensemble reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.comparisons import Comparisons, stable_uniform
+from rlhf_ray.reward.ensemble import RewardEnsemble
+
+_POISSON_CDF = np.cumsum([np.exp(-1.0) / float(np.prod(range(1, k + 1))) for k in range(8)])
+
+
+def bootstrap_weights(ids: Sequence[str], members: int) -> FloatArray:
+    """Draw how often each member's bootstrap sample contains each comparison, from Poisson(1).
+
+    A hash of the pair id decides, so the weights stay the same when comparisons are added or reordered.
+
+    Args:
+        ids: ``n`` pair ids.
+        members: ensemble size.
+
+    Returns:
+        ``[members, n]`` float32 counts.
+    """
+    draws = [stable_uniform(ids, f"bootstrap {member}") for member in range(members)]
+    return np.searchsorted(_POISSON_CDF, np.stack(draws)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class StackedComparisons:
+    """``n`` comparisons as tensors, left and right stacked on the second axis.
+
+    Attributes:
+        inputs: the networks' inputs (`RewardNetwork.encode`), each ``[n, 2, …]``.
+        length: steps per fragment.
+        preferences: ``[n]`` float32.
+        weights: ``[members, n]`` float32.
+        held_out: ``[n]`` bool.
+        noise: label noise (see `Loss`), one number or ``[n]`` float32, set by `counting`.
+        rationality: factor of each comparison's log odds: one number or ``[n]`` float32, set by `counting`.
+    """
+
+    inputs: dict[str, Tensor]
+    length: int
+    preferences: Tensor
+    weights: Tensor
+    held_out: Tensor
+    noise: float | Tensor = 0.0
+    rationality: float | Tensor = 1.0
+
+    def __len__(self) -> int:
+        return len(self.preferences)
+
+    @staticmethod
+    def of(ensemble: RewardEnsemble, comparisons: Comparisons, held_out_share: float) -> StackedComparisons:
+        """Stack ``comparisons``. Hashes of their ids decide which are held out, and the bootstrap weights."""
+        settings, ids = ensemble.settings, comparisons.pairs.ids
+        left, right = (ensemble.encode(side) for side in (comparisons.pairs.left, comparisons.pairs.right))
+        weights: Array = np.ones((settings.ensemble_size, len(ids)), dtype=np.float32)
+        if settings.bootstrap and settings.ensemble_size > 1:
+            weights = bootstrap_weights(ids, settings.ensemble_size)
+        return StackedComparisons(
+            inputs={name: torch.stack([left[name], right[name]], 1) for name in left},
+            length=comparisons.pairs.left.length,
+            preferences=torch.as_tensor(np.array(comparisons.preferences, dtype=np.float32)),
+            weights=torch.as_tensor(weights),
+            held_out=torch.as_tensor(stable_uniform(ids, "held out") < held_out_share),
+        )
+
+    def join(self, other: StackedComparisons) -> StackedComparisons:
+        """Return these comparisons followed by the other ones."""
+        return StackedComparisons(
+            {name: torch.cat([of, other.inputs[name]]) for name, of in self.inputs.items()},
+            self.length,
+            torch.cat([self.preferences, other.preferences]),
+            torch.cat([self.weights, other.weights], 1),
+            torch.cat([self.held_out, other.held_out]),
+        )
+
+    def counting(self, weights: Tensor, noise: float | Tensor, rationality: float | Tensor) -> StackedComparisons:
+        """Return a copy with weights multiplied by ``weights`` ``[n]``, this label noise and this rationality.
+
+        It shares all other tensors.
+        """
+        return replace(self, weights=self.weights * weights, noise=noise, rationality=rationality)
+
+    def keep(self, rows: Sequence[int]) -> StackedComparisons:
+        """Keep only these rows, in ascending order. Invalidates this object.
+
+        Rows move up in place: images are large, and most withdrawn comparisons are among the newest.
+        """
+        for to, row in enumerate(rows):
+            if to != row:
+                for tensor in self.inputs.values():
+                    tensor[to] = tensor[row]
+        index = torch.tensor(rows)
+        return StackedComparisons(
+            {name: of[: len(rows)] for name, of in self.inputs.items()},
+            self.length,
+            self.preferences[index],
+            self.weights[:, index],
+            self.held_out[index],
+        )
+
+
+def rows_of(values: float | Tensor, rows: Tensor, device: torch.device) -> float | Tensor:
+    """Return ``values`` at these rows, on the device; one number unchanged."""
+    return values.index_select(0, rows).to(device) if isinstance(values, Tensor) else values

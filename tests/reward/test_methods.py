@@ -1,0 +1,183 @@
+"""SURF, RIME, RUNE, and a method of the user's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.data.comparisons import Changes, Comparisons
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.reward.methods import UNLABELLED_PAIRS, FitLabels, FitMethod, make_methods, unlabelled_pairs
+from rlhf_ray.reward.methods.rime import FLIP, Rime
+from rlhf_ray.reward.methods.rune import Rune
+from rlhf_ray.reward.methods.surf import CONFIDENCE, Surf
+from rlhf_ray.settings import Experiment, RewardModelSettings, from_json, to_json
+from tests.made_up import FORCES, VECTORS, some_comparisons
+
+SMALL = RewardModelSettings(hidden=(16,), batch_size=16)
+
+
+def _trainer(settings: RewardModelSettings, comparisons: Comparisons, seed: int = 0) -> RewardTrainer:
+    trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=seed)
+    trainer.add(comparisons)
+    return trainer
+
+
+def _accuracy(trainer: RewardTrainer, right: Comparisons) -> float:
+    left, other = (trainer.ensemble.fragment_returns(side).mean(0) for side in (right.pairs.left, right.pairs.right))
+    return float(((left > other) == (right.preferences > 0.5)).mean())
+
+
+def test_surf_learns_from_confident_pairs_alone() -> None:
+    odds = math.log(CONFIDENCE / (1 - CONFIDENCE))
+    differences = torch.tensor([[odds + 0.1, -odds - 0.1, odds - 0.1, 0.0]], requires_grad=True)
+    loss = Surf().unlabelled_loss(differences)
+    assert loss is not None
+    loss.sum().backward()
+    gradient = differences.grad
+    assert gradient is not None
+    chance = 1 / (1 + math.exp(-odds - 0.1))
+    assert gradient[0].tolist() == pytest.approx([(chance - 1) / 4, (1 - chance) / 4, 0, 0], rel=1e-4)
+
+
+def test_surf_crops_windows_of_one_length_at_places_of_their_own() -> None:
+    generator = torch.Generator().manual_seed(0)
+    lengths = set()
+    for _ in range(50):
+        crop = Surf().steps(30, 50, generator)
+        assert crop is not None
+        assert crop.shape == (30, 2, 50)
+        kept = crop.sum(-1)
+        assert (kept == kept[0, 0]).all()
+        lengths.add(int(kept[0, 0]))
+        edges = (crop[..., 1:] != crop[..., :-1]).sum(-1) + (crop[..., 0] > 0).float() + (crop[..., -1] > 0).float()
+        assert (edges == 2).all()  # one window, without holes
+    assert min(lengths) == 45
+    assert max(lengths) == 50
+
+
+def test_a_crop_is_the_likelihood_of_the_cropped_fragments() -> None:
+    comparisons = some_comparisons(8, 6)
+    trainer = _trainer(SMALL, comparisons)
+    crop = torch.zeros(8, 2, 6)
+    crop[:, 0, 1:4] = 1
+    crop[:, 1, 3:6] = 1
+    rewards = trainer._all_rewards(trainer._data)  # type: ignore[arg-type]
+    found = trainer._return_differences(rewards, crop=crop)
+    expected = rewards[:, :, 0, 1:4].sum(-1) - rewards[:, :, 1, 3:6].sum(-1)
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_surf_is_part_of_a_fit_and_works_without_unlabelled_pairs() -> None:
+    settings = dataclasses.replace(SMALL, methods=("surf",))
+    plain, alone, both = (_trainer(of, some_comparisons(40, 10)) for of in (SMALL, settings, settings))
+    plain.fit(60)
+    alone.fit(60)
+    both.fit(60, unlabelled=some_comparisons(300, 10, seed=7).pairs)
+    unseen = some_comparisons(500, 10, seed=1)
+    assert min(_accuracy(of, unseen) for of in (alone, both)) > _accuracy(plain, unseen) - 0.05
+    weights = [of.ensemble.state()["reward_std"].tolist() for of in (plain, alone, both)]
+    assert weights[0] != weights[1] != weights[2]
+
+
+def test_rime_trusts_turns_round_and_leaves_out_by_its_thresholds() -> None:
+    rime = Rime()
+    rime.largest, rime.spread, rime.passes = 0.3, 0.1, 1000
+    threshold = -math.log(0.3 + 1e-8) + 0.5 * 0.3 + 0.1
+    assert rime.threshold == pytest.approx(threshold)
+    losses = [0.1, threshold - 0.01, threshold + 0.01, FLIP - 0.1, FLIP + 0.1]
+    odds = torch.tensor([[math.log(math.exp(-loss) / (1 - math.exp(-loss))) for loss in losses]])  # of the label 1
+    revised = rime.revise(FitLabels(odds, torch.ones(5), torch.ones(5)))
+    assert revised.weights.tolist() == [1, 1, 0, 0, 1]
+    assert revised.preferences.tolist() == [1, 1, 1, 1, 0]
+    assert rime.largest == pytest.approx(threshold - 0.01, rel=1e-4)
+    assert rime.metrics() == {"trusted_share": pytest.approx(0.6), "flipped_share": pytest.approx(0.2)}
+    again = Rime()
+    again.load_state(rime.state())
+    assert again.threshold == rime.threshold
+
+
+def test_rime_begins_by_trusting_all() -> None:
+    revised = Rime().revise(FitLabels(torch.randn(3, 50), torch.ones(50), torch.ones(50)))
+    assert revised.weights.all()
+
+
+def _with_errors(n: int, share: float, seed: int) -> Comparisons:
+    right = some_comparisons(n, 10, seed=seed)
+    wrong = np.random.default_rng(seed).random(n) < share
+    return Comparisons(right.pairs, np.where(wrong, 1 - right.preferences, right.preferences).astype(np.float32))
+
+
+def test_rime_finds_most_of_the_wrong_labels() -> None:
+    given = _with_errors(300, 0.3, 0)
+    unseen = some_comparisons(1000, 10, seed=1)
+    plain, rime = (_trainer(dataclasses.replace(SMALL, methods=of), given) for of in ((), ("rime",)))
+    plain.fit(900)
+    report = rime.fit(900)
+    assert _accuracy(rime, unseen) > _accuracy(plain, unseen)
+    assert 0.02 < report.methods["flipped_share"] < 0.5
+    state = rime.state()
+    restored = RewardTrainer(rime.settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
+    restored.load_state(state, Changes(1, given))
+    rime.fit(20)
+    restored.fit(20)
+    assert all(np.array_equal(of, restored.ensemble.state()[name]) for name, of in rime.ensemble.state().items())
+
+
+def test_the_store_keeps_the_answers_that_rime_turned_round() -> None:
+    given = _with_errors(60, 0.3, 0)
+    trainer = _trainer(dataclasses.replace(SMALL, methods=("rime",)), given)
+    trainer.fit(200)
+    assert trainer._data.preferences.tolist() == given.preferences.tolist()  # type: ignore[union-attr]
+
+
+def test_rune_fades_over_the_training() -> None:
+    assert [Rune().deviation_weight(progress) for progress in (0.0, 0.5, 1.0, 2.0)] == [0.05, 0.025, 0.0, 0.0]
+
+
+class Half(FitMethod):
+    """Counts every second comparison only."""
+
+    revises = True
+
+    def __init__(self, settings: RewardModelSettings):
+        self.seen: list[int] = []
+        self.settings = settings
+
+    def revise(self, labels: FitLabels) -> FitLabels:
+        self.seen.append(len(labels.preferences))
+        weights = labels.weights.clone()
+        weights[::2] = 0
+        return dataclasses.replace(labels, weights=weights)
+
+
+def test_a_method_of_ones_own_by_name_and_as_an_object() -> None:
+    given = some_comparisons(40, 5)
+    settings = dataclasses.replace(SMALL, methods=("tests.reward.test_methods:Half", "rune"))
+    trainer = _trainer(settings, given)
+    trainer.fit(6)  # two passes of three batches
+    assert trainer.methods[0].seen == [40, 40]  # type: ignore[attr-defined]
+    assert dataclasses.replace(SMALL, methods=(Half,)).methods[0].endswith(":Half")  # type: ignore[arg-type]
+    experiment = Experiment(reward_model=settings)
+    assert experiment.own_names() == ["tests.reward.test_methods:Half"]
+    assert from_json(Experiment, to_json(experiment)).reward_model.methods == settings.methods
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"),
+    [(("surv",), "methods is 'surv'; it must be one of surf, rime, rune"), ((dict,), "lacks unlabelled_ratio")],
+)
+def test_unknown_methods_are_refused(methods: Any, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        make_methods(dataclasses.replace(SMALL, methods=methods))
+
+
+def test_pairs_without_labels_are_wanted_by_surf_alone() -> None:
+    assert unlabelled_pairs(SMALL) == unlabelled_pairs(dataclasses.replace(SMALL, methods=("rime", "rune"))) == 0
+    assert unlabelled_pairs(dataclasses.replace(SMALL, methods=("rime", "surf"))) == UNLABELLED_PAIRS
