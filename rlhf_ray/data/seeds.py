@@ -9,9 +9,17 @@ from typing import Literal
 
 import numpy as np
 
-Stream = Literal["pairs", "answers", "rollouts", "fragments", "films", "recordings"]
+Stream = Literal["pairs", "answers", "rollouts", "fragments", "films", "recordings", "unlabelled"]
 
-_NUMBERS: dict[Stream, int] = {"pairs": 1, "answers": 2, "rollouts": 3, "fragments": 4, "films": 5, "recordings": 6}
+_NUMBERS: dict[Stream, int] = {
+    "pairs": 1,
+    "answers": 2,
+    "rollouts": 3,
+    "fragments": 4,
+    "films": 5,
+    "recordings": 6,
+    "unlabelled": 7,
+}
 """Number of each stream. Existing numbers must not change: runs of earlier versions resume with them."""
 
 

@@ -289,7 +289,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         if report.fit is not None:
             values |= vars(report.fit)
             values["fit_seconds"] = values.pop("seconds")
-            values |= {f"error_rate/{name}": rate for name, rate in values.pop("error_rates").items()}
+            for field, metric in (("error_rates", "error_rate"), ("rationalities", "rationality"), ("methods", "method")):
+                values |= {f"{metric}/{name}": value for name, value in values.pop(field).items()}
         self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)
 
     def _publish(self) -> None:

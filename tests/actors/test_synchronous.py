@@ -17,7 +17,7 @@ from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import LostClipsError, SettingError
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings
 from rlhf_ray.store import PreferenceStore
-from tests.actors.rings import FRAGMENTS, moment, ring_in
+from tests.actors.rings import FRAGMENTS, REWARD_MODEL, moment, ring_in
 from tests.made_up import Walk, same_comparisons
 
 PREFERENCES = PreferenceSettings(
@@ -255,3 +255,23 @@ def test_clips_that_are_lost_fail_the_run_where_it_would_be_another_one_without_
         else:
             ring.advance(moment(1.0))
             assert ring.settle()[0] == 0
+
+
+def test_methods_get_pairs_that_nobody_was_asked_about_and_a_run_with_them_repeats(tmp_path: Path) -> None:
+    methods = dataclasses.replace(REWARD_MODEL, methods=("surf", "rime", "rune"), adaptive_l2=True, early_stopping=2)
+    rewards = []
+    for turn in ("once", "again"):
+        executor = DirectExecutor()
+        with ring_in(tmp_path / turn, PREFERENCES, reward_model=methods, executor=executor) as ring:
+            for number in range(3):
+                report = _round(ring, number)
+            pool = executor.actors["pool"]
+            asked = {frozenset(pair) for pairs in pool._asked.values() for pair in pairs}
+            unlabelled = pool.unlabelled(40, 1)
+            names = list(zip(unlabelled.left.ids(), unlabelled.right.ids(), strict=True))
+            assert len(names) == 40
+            assert not asked & {frozenset(pair) for pair in names}
+            assert report.fit is not None
+            assert set(report.fit.methods) == {"trusted_share", "flipped_share"}
+            rewards.append(ring.newest_reward())
+    assert all(np.array_equal(of, rewards[1][name]) for name, of in rewards[0].items())
