@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.feedback import read_demonstrations, read_feedback
 from rlhf_ray.store import exchange
 from rlhf_ray.store.files import open_files, store_of
 from rlhf_ray.store.merges import check_one_kind
@@ -27,8 +29,9 @@ USAGE = """usage: rlhf-ray store ACTION PATH …
   rlhf-ray store merge PATH OTHER …       add the contents of other stores
   rlhf-ray store undo PATH                undo the latest merge
   rlhf-ray store import PATH FILE         add an exported .parquet, or preferences saved by imitation or drlhp
+  rlhf-ray store add PATH FILE            add ratings, ranked lists or demonstrations as comparisons
 
-PATH is a store's folder or URL (s3://bucket/folder), or a run folder. merge and import create the store if it does not exist."""
+PATH is a store's folder or URL (s3://bucket/folder), or a run folder. merge, import and add create the store if there is none."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,38 @@ class Import(_Action):
         print(f"{self.path}: {count} new comparisons from {self.file}")
 
 
-ACTIONS = {kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Weigh, Merge, Undo, Import)}
+@dataclass(frozen=True)
+class Add(_Action):
+    """Add other feedback as comparisons: rated or ranked fragments, or demonstrations against other behaviour."""
+
+    path: tyro.conf.Positional[str]
+    """The store's folder or URL; created if it does not exist."""
+    file: tyro.conf.Positional[Path]
+    """An .npz with observations, actions, and ratings or ranks of fragments; with --against, recorded demonstrations."""
+    against: Path | None = None
+    """Recorded behaviour that is worse than the demonstrations in FILE."""
+    length: int = 25
+    """With --against: steps per fragment."""
+    count: int = 50
+    """With --against: number of comparisons."""
+    annotator: str | None = None
+    """Name of the annotator. None: ratings, rankings or demonstrations."""
+    seed: int = 0
+    """Random seed for the choice of pairs."""
+
+    def _run(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        if self.against is None:
+            kind, all_comparisons = read_feedback(self.file, rng)
+        else:
+            kind = "demonstrations"
+            all_comparisons = [read_demonstrations(self.file, self.against, self.length, self.count, rng)]
+        store, annotator = PreferenceStore(store_of(self.path)), self.annotator or kind
+        counts = [store.commit(of, annotator=annotator, annotator_type=kind) for of in all_comparisons]
+        print(f"{self.path}: {sum(counts)} new comparisons from {self.file}, as answers of {annotator}")
+
+
+ACTIONS = {kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Weigh, Merge, Undo, Import, Add)}
 
 
 def run(words: list[str]) -> None:

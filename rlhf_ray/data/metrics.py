@@ -121,7 +121,12 @@ METRICS: dict[str, Metric] = {
         Metric(
             "error_rate", "Estimated share of wrong answers of an annotator.", "share", tag="annotator", gauge=False
         ),
-        Metric("rationality", "Estimated rationality of an annotator, relative to the others.", tag="annotator", gauge=False),
+        Metric(
+            "rationality",
+            "Estimated rationality of an annotator, relative to the others.",
+            tag="annotator",
+            gauge=False,
+        ),
         Metric("l2", "Coefficient of the adaptive L2 penalty."),
         Metric("method", "What a method of the fits says of the last one.", tag="name", gauge=False),
         # Stages of the asynchronous ring.

@@ -289,7 +289,11 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         if report.fit is not None:
             values |= vars(report.fit)
             values["fit_seconds"] = values.pop("seconds")
-            for field, metric in (("error_rates", "error_rate"), ("rationalities", "rationality"), ("methods", "method")):
+            for field, metric in (
+                ("error_rates", "error_rate"),
+                ("rationalities", "rationality"),
+                ("methods", "method"),
+            ):
                 values |= {f"{metric}/{name}": value for name, value in values.pop(field).items()}
         self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)
 

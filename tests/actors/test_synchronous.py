@@ -263,8 +263,7 @@ def test_methods_get_pairs_that_nobody_was_asked_about_and_a_run_with_them_repea
     for turn in ("once", "again"):
         executor = DirectExecutor()
         with ring_in(tmp_path / turn, PREFERENCES, reward_model=methods, executor=executor) as ring:
-            for number in range(3):
-                report = _round(ring, number)
+            report = [_round(ring, number) for number in range(4)][-1]
             pool = executor.actors["pool"]
             asked = {frozenset(pair) for pairs in pool._asked.values() for pair in pairs}
             unlabelled = pool.unlabelled(40, 1)

@@ -1,0 +1,192 @@
+"""Other feedback as comparisons: ratings, ranked lists and demonstrations, learned from in the same likelihood.
+
+Each function returns `Comparisons`. Commit them to a store under a name of their own (`PreferenceStore.commit`), and they are
+fitted, weighed, withdrawn and exported like answers to questions. `rlhf-ray store add` does it from files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
+
+PAIRS_PER_RATING = 2
+"""Comparisons per rating: each rated fragment is compared with about four others."""
+
+
+def from_ratings(fragments: Fragments, ratings: FloatArray, rng: np.random.Generator) -> Comparisons:
+    """Turn ratings by one annotator into comparisons: the higher rated fragment is better, equal ratings are ties.
+
+    Only the order of ratings counts, so any scale will do. Random pairs are compared, not all: otherwise ``n`` ratings would weigh
+    as much as ``n²`` answers.
+
+    Args:
+        fragments: ``n`` rated fragments, at least 2.
+        ratings: ``[n]`` float.
+        rng: source of randomness.
+
+    Returns:
+        At most ``2 n`` different comparisons.
+
+    Raises:
+        SettingError: there are fewer than two ratings, or some are NaN.
+    """
+    ratings = np.asarray(ratings, np.float64)
+    if ratings.shape != (len(fragments),) or len(fragments) < 2 or np.isnan(ratings).any():
+        raise SettingError(
+            f"{len(fragments)} rated fragments need {len(fragments)} ratings, at least 2 and none NaN; got an array of shape "
+            f"{ratings.shape}."
+        )
+    n = len(fragments)
+    index = np.array(list(itertools.combinations(range(n), 2)) if n <= 64 else _some_pairs(n, rng), np.int64)
+    index = rng.permutation(index)[: PAIRS_PER_RATING * n]
+    return _by_score(fragments, index, ratings)
+
+
+def from_ranking(fragments: Fragments, ranks: IntArray) -> Comparisons:
+    """Turn one ranked list into comparisons: of each two fragments, the one of the smaller rank is better.
+
+    Args:
+        fragments: the ``n`` fragments of the list, at least 2.
+        ranks: ``[n]`` int: 0 or 1 for the best. Equal ranks are ties.
+
+    Returns:
+        All ``n (n - 1) / 2`` comparisons.
+
+    Raises:
+        SettingError: there are fewer than two fragments, or not one rank for each.
+    """
+    ranks = np.asarray(ranks)
+    if ranks.shape != (len(fragments),) or len(fragments) < 2:
+        raise SettingError(
+            f"A list of {len(fragments)} fragments needs {len(fragments)} ranks, at least 2; got an array of shape {ranks.shape}."
+        )
+    index = np.array(list(itertools.combinations(range(len(fragments)), 2)), np.int64)
+    return _by_score(fragments, index, -ranks.astype(np.float64))
+
+
+def from_demonstrations(
+    demonstrations: Fragments, others: Fragments, count: int, rng: np.random.Generator
+) -> Comparisons:
+    """Compare demonstrated fragments with other behaviour: the demonstration is always better (Ibarz et al. 2018).
+
+    Args:
+        demonstrations: fragments of demonstrations.
+        others: fragments of behaviour that is worse, such as a random policy's.
+        count: number of comparisons wanted.
+        rng: source of randomness, which also decides the sides.
+
+    Returns:
+        ``min(count, len(demonstrations) * len(others))`` different comparisons.
+    """
+    places = rng.choice(
+        len(demonstrations) * len(others), size=min(count, len(demonstrations) * len(others)), replace=False
+    )
+    shown, other = np.divmod(places, len(others))
+    swapped = rng.random(len(places)) < 0.5
+    other = other + len(demonstrations)
+    index = np.stack([np.where(swapped, other, shown), np.where(swapped, shown, other)], 1)
+    pairs = Pairs.of(Fragments.concatenate([demonstrations, others]), index)
+    return Comparisons(pairs, (~swapped).astype(np.float32))
+
+
+def read_feedback(file: Path | str, rng: np.random.Generator) -> tuple[str, list[Comparisons]]:
+    """Read rated or ranked fragments from an ``.npz``.
+
+    The arrays are ``observations`` ``[n, length + 1, …]`` and ``actions`` ``[n, length, …]``; optionally ``rewards``
+    ``[n, length]`` and ``terminated`` ``[n]``; and ``ratings`` ``[n]``, or ``ranks`` ``[n]`` with ``lists`` ``[n]``, the number of
+    the list that a fragment is in (one list, if it is missing).
+
+    Args:
+        file: the file. No code in it is run.
+        rng: source of randomness.
+
+    Returns:
+        ``"ratings"`` or ``"rankings"``, and the comparisons, one item for each list.
+
+    Raises:
+        SettingError: the file can't be read, or lacks an array; the message says which.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as given:
+            arrays: dict[str, Array] = {name: given[name] for name in given}
+        fragments = _fragments(arrays)
+    except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
+        raise SettingError(
+            f"{file} holds no rated or ranked fragments ({getattr(error, 'strerror', None) or error}): it must be an .npz with the "
+            "arrays observations [n, length + 1, …], actions [n, length, …], and ratings [n] or ranks [n]."
+        ) from error
+    if "ratings" in arrays:
+        return "ratings", [from_ratings(fragments, arrays["ratings"], rng)]
+    if "ranks" not in arrays:
+        raise SettingError(f"{file} has neither ratings nor ranks, only {', '.join(arrays)}: add one of them.")
+    lists = arrays.get("lists", np.zeros(len(fragments), np.int64))
+    if lists.shape != (len(fragments),):
+        raise SettingError(
+            f"{file} has lists of shape {lists.shape} for {len(fragments)} fragments: give one number each."
+        )
+    return "rankings", [
+        from_ranking(fragments[of], arrays["ranks"][of]) for of in (lists == k for k in np.unique(lists))
+    ]
+
+
+def read_demonstrations(
+    file: Path | str, against: Path | str, length: int, count: int, rng: np.random.Generator
+) -> Comparisons:
+    """Compare fragments of recorded demonstrations with fragments of other recorded behaviour (`from_demonstrations`).
+
+    Args:
+        file: the demonstrations (`Demonstrations.load`).
+        against: the other behaviour, in the same format.
+        length: steps per fragment.
+        count: number of comparisons wanted.
+        rng: source of randomness.
+
+    Raises:
+        SettingError: a file holds no episode of ``length`` steps.
+    """
+    cut = []
+    for path in (file, against):
+        fragments = cut_fragments(
+            Demonstrations.load(path).trajectories(),
+            length=length,
+            count=count,
+            start_share=0.0,
+            policy_version=RANDOM_POLICY,
+            rng=rng,
+        )
+        if fragments is None:
+            raise SettingError(f"{path} has no episode of {length} steps; choose shorter fragments (--length).")
+        cut.append(fragments)
+    return from_demonstrations(cut[0], cut[1], count, rng)
+
+
+def _some_pairs(n: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    drawn = {tuple(sorted(rng.choice(n, size=2, replace=False).tolist())) for _ in range(PAIRS_PER_RATING * n)}
+    return sorted(drawn)
+
+
+def _by_score(fragments: Fragments, index: IntArray, scores: FloatArray) -> Comparisons:
+    left, right = scores[index[:, 0]], scores[index[:, 1]]
+    return Comparisons(Pairs.of(fragments, index), ((np.sign(left - right) + 1) / 2).astype(np.float32))
+
+
+def _fragments(arrays: dict[str, Any]) -> Fragments:
+    n, length = arrays["actions"].shape[:2]
+    return Fragments(
+        observations=arrays["observations"],
+        actions=arrays["actions"],
+        rewards=np.asarray(arrays.get("rewards", np.full((n, length), np.nan)), np.float64),
+        terminated=np.asarray(arrays.get("terminated", np.zeros(n, bool)), bool),
+        starts=np.zeros(n, np.int64),
+        policy_versions=np.full(n, RANDOM_POLICY, np.int64),
+    )

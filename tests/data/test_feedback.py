@@ -1,0 +1,137 @@
+"""Ratings, ranked lists and demonstrations as comparisons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlhf_ray.cli import store as store_commands
+from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.feedback import from_demonstrations, from_ranking, from_ratings, read_feedback
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.settings import RewardModelSettings
+from rlhf_ray.store import PreferenceStore
+from tests.made_up import FORCES, VECTORS, some_comparisons
+
+RNG = np.random.default_rng
+
+
+def _fragments(n: int, seed: int = 0) -> Fragments:
+    return some_comparisons(n, 5, seed=seed).pairs.left
+
+
+def _order(fragments: Fragments, comparisons: Comparisons) -> list[tuple[int, int, float]]:
+    """Positions of left and right, and the preference, of each comparison."""
+    names = fragments.ids()
+    return [
+        (names.index(left), names.index(right), float(preference))
+        for left, right, preference in zip(
+            comparisons.pairs.left.ids(), comparisons.pairs.right.ids(), comparisons.preferences, strict=True
+        )
+    ]
+
+
+@pytest.mark.parametrize("n", [5, 100])
+def test_the_higher_rating_is_better_and_equal_ones_are_ties(n: int) -> None:
+    fragments, ratings = _fragments(n), RNG(0).integers(1, 6, size=n).astype(float)
+    comparisons = from_ratings(fragments, ratings, RNG(0))
+    found = _order(fragments, comparisons)
+    assert 0.9 * min(2 * n, n * (n - 1) // 2) <= len(found) == len({frozenset(pair[:2]) for pair in found}) <= 2 * n
+    for left, right, preference in found:
+        assert preference == (1.0 if ratings[left] > ratings[right] else 0.0 if ratings[left] < ratings[right] else 0.5)
+    assert 0.5 in comparisons.preferences
+
+
+def test_a_ranked_list_is_all_its_pairs() -> None:
+    fragments = _fragments(4)
+    found = _order(fragments, from_ranking(fragments, np.array([2, 0, 1, 1])))
+    assert len(found) == 6
+    assert {pair for pair in found if pair[2] == 0.5} == {(2, 3, 0.5)}
+    assert all(preference == 1.0 for left, right, preference in found if left == 1)
+    assert all(preference == 0.0 for left, right, preference in found if left == 0)
+
+
+def test_demonstrations_are_better_on_either_side() -> None:
+    shown, others = _fragments(3), _fragments(4, seed=1)
+    comparisons = from_demonstrations(shown, others, 100, RNG(0))
+    assert len(comparisons) == len(set(comparisons.pairs.ids)) == 12
+    of_shown = set(shown.ids())
+    assert [left in of_shown for left in comparisons.pairs.left.ids()] == (comparisons.preferences == 1.0).tolist()
+    assert 0 < comparisons.preferences.sum() < 12
+
+
+def test_a_reward_is_learned_from_ratings_alone() -> None:
+    fragments = _fragments(150)
+    comparisons = from_ratings(fragments, np.round(fragments.returns()), RNG(0))
+    trainer = RewardTrainer(RewardModelSettings(hidden=(16,)), VECTORS, FORCES, held_out_share=0.0, seed=0)
+    trainer.add(comparisons)
+    trainer.fit(300)
+    unseen = some_comparisons(300, 5, seed=9)
+    left, right = (trainer.ensemble.fragment_returns(of).mean(0) for of in (unseen.pairs.left, unseen.pairs.right))
+    assert ((left > right) == (unseen.preferences > 0.5)).mean() > 0.9
+
+
+def test_files_are_added_to_a_store_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fragments, store = _fragments(6), str(tmp_path / "store")
+    arrays = {"observations": fragments.observations, "actions": fragments.actions}
+    np.savez(tmp_path / "rated.npz", **arrays, ratings=np.arange(6))
+    np.savez(tmp_path / "ranked.npz", **arrays, ranks=np.array([0, 1, 2, 0, 1, 2]), lists=np.array([0, 0, 0, 1, 1, 1]))
+    for name, said in (("rated", "12 new"), ("rated", "0 new"), ("ranked", "6 new")):
+        store_commands.run(["add", store, str(tmp_path / f"{name}.npz")])
+        assert said in capsys.readouterr().out
+    held = PreferenceStore(store, create=False).load()
+    assert held is not None
+    assert {name: held.annotators.count(name) for name in ("ratings", "rankings")} == {"ratings": 12, "rankings": 6}
+
+
+def test_demonstrations_are_added_against_other_behaviour(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = []
+    for name, seed in (("shown", 0), ("other", 1)):
+        rng = RNG(seed)
+        ends = np.arange(60) % 20 == 19
+        steps = {
+            "observations": rng.normal(size=(60, 3)).astype(np.float32),
+            "actions": rng.random((60, 1), np.float32),
+        }
+        files.append(tmp_path / f"{name}.npz")
+        Demonstrations(**steps, terminals=ends).save(files[-1])
+    words = [
+        "add",
+        str(tmp_path / "store"),
+        str(files[0]),
+        "--against",
+        str(files[1]),
+        "--length",
+        "5",
+        "--count",
+        "20",
+    ]
+    store_commands.run(words)
+    assert "20 new comparisons" in capsys.readouterr().out
+    with pytest.raises(SettingError, match=r"shown\.npz has no episode of 50 steps"):
+        store_commands.run([*words[:-3], "50"])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({}, "holds no rated or ranked fragments .*actions"),
+        ({"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 5, 2))}, r"need observations \[3, 6"),
+        ({"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2))}, "has neither ratings nor ranks"),
+        (
+            {"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2)), "ratings": np.zeros(2)},
+            "3 rated fragments need 3 ratings",
+        ),
+    ],
+)
+def test_files_that_hold_something_else_are_refused(
+    tmp_path: Path, arrays: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]], said: str
+) -> None:
+    np.savez(tmp_path / "given.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=said):
+        read_feedback(tmp_path / "given.npz", RNG(0))
