@@ -27,7 +27,7 @@ option."""
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit a reward model to all labels in a preference store, and report its held-out accuracy."""
+    """Fit a reward model to all labels in a preference store, report its held-out accuracy, and write the fit's curve."""
 
     out: Path = Path("reward_model")
     """Folder for the reward model; use it with `rlhf-ray train … --reward-from`."""
@@ -69,7 +69,10 @@ def run(words: list[str]) -> None:
         from rlhf_ray import envs
         from rlhf_ray.envs.spaces import check_spaces
         from rlhf_ray.reward import fit
+        from rlhf_ray.reward.curves import write_curve
+        from rlhf_ray.reward.regularisation import PassLosses
         from rlhf_ray.store.files import store_of
+    passes: list[PassLosses] = []
     try:
         env = envs.make_env(command.environment)
         check_spaces(env.observation_space, env.action_space, command.environment)
@@ -81,11 +84,13 @@ def run(words: list[str]) -> None:
             held_out_share=command.held_out_share,
             updates=command.updates,
             seed=command.seed,
+            after_pass=passes.append,
         )
         env.close()  # type: ignore[no-untyped-call]
     except (ValueError, ImportError) as error:
         raise SettingError(str(error)) from error
     reward.save(command.out)
+    write_curve(passes, command.out)
     _say(command, reward, report)
 
 

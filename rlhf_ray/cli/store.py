@@ -187,7 +187,7 @@ class Import(_Action):
 
 
 @dataclass(frozen=True)
-class Add(_Action):
+class AddFeedback(_Action):
     """Add other feedback as comparisons: rated or ranked fragments, or demonstrations against other behaviour."""
 
     path: tyro.conf.Positional[str]
@@ -217,7 +217,8 @@ class Add(_Action):
         print(f"{self.path}: {sum(counts)} new comparisons from {self.file}, as answers of {annotator}")
 
 
-ACTIONS = {kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Weigh, Merge, Undo, Import, Add)}
+ACTIONS = {kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Weigh, Merge, Undo, Import)}
+ACTIONS["add"] = AddFeedback
 
 
 def run(words: list[str]) -> None:

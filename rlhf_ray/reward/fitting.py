@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import gymnasium as gym
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.reward.regularisation import PassLosses
 from rlhf_ray.reward.trainer import FitReport, RewardTrainer
 from rlhf_ray.settings import RewardModelSettings
 from rlhf_ray.store import PreferenceStore
@@ -30,6 +32,7 @@ def fit(
     held_out_share: float = 0.1,
     updates: int | None = None,
     seed: int = 0,
+    after_pass: Callable[[PassLosses], None] | None = None,
 ) -> tuple[RewardEnsemble, FitReport]:
     """Fit a new reward model to the active labels in ``store``. The same labels and seed give the same model.
 
@@ -41,6 +44,7 @@ def fit(
         held_out_share: share of the labels, in [0, 1), excluded from the fit to measure accuracy.
         updates: gradient steps; defaults to `default_updates`.
         seed: seeds the initial weights and the batch order.
+        after_pass: called with the losses before the first gradient step and after each pass over the labels.
 
     Returns:
         The reward model (version 1, on the CPU) and the report of the fit.
@@ -57,7 +61,8 @@ def fit(
     check_clips(comparisons, observation_space, action_space, str(store.path))
     trainer = RewardTrainer(settings, observation_space, action_space, held_out_share=held_out_share, seed=seed)
     trainer.add(comparisons)
-    report = trainer.fit(default_updates(len(comparisons), settings) if updates is None else updates)
+    updates = default_updates(len(comparisons), settings) if updates is None else updates
+    report = trainer.fit(updates, after_pass=after_pass)
     return trainer.ensemble.cpu(), report
 
 

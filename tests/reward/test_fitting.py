@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,12 @@ def test_the_command_fits_to_a_run_and_writes_a_reward_model(
     for name, value in first.state().items():
         np.testing.assert_array_equal(value, second.state()[name])
     assert json.loads((tmp_path / "first" / "reward.json").read_text())["version"] == 1
+    with (tmp_path / "first" / "curve.csv").open() as file:
+        curve = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    assert curve[0]["gradient_steps"] == 0
+    assert curve[-1]["gradient_steps"] == 60
+    assert curve[-1]["train_loss"] < curve[0]["train_loss"] == pytest.approx(0.69, abs=0.6)
+    assert (tmp_path / "first" / "curve.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_store_by_itself_needs_the_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
