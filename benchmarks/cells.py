@@ -1,0 +1,173 @@
+"""Cells of a table of experiments: one run each, in a process of its own, kept in one file, so that a table resumes.
+
+A cell is an experiment, a task, a variant and a seed. Its command is `rlhf-ray train …`, or one that writes such a `result.json`.
+A cell that the file holds already is not run again. Tables give the interquartile mean over seeds of the deterministic policy's
+normalised true return, (return - random) / (true reward - random), with a 95 % bootstrap interval (Agarwal et al. 2021).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.record import RESULTS, ROOT, about
+
+_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run.
+
+    Attributes:
+        experiment, task, variant, seed: what it is, in the table.
+        words: the command after `python`, without the seed and the folder.
+    """
+
+    experiment: str
+    task: str
+    variant: str
+    seed: int
+    words: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Its name in the file."""
+        return f"{self.experiment}/{self.task}/{self.variant}/{self.seed}"
+
+
+def train(*words: str) -> tuple[str, ...]:
+    """The words of `rlhf-ray train`."""
+    return ("-m", "rlhf_ray", "train", *words, "--evaluation-episodes", "100")
+
+
+def file_of(name: str) -> Path:
+    return RESULTS / f"{name}.json"
+
+
+def kept(name: str) -> dict[str, Any]:
+    """The finished cells of the table ``name``, by key."""
+    path = file_of(name)
+    return dict(json.loads(path.read_text())["cells"]) if path.exists() else {}
+
+
+def run(name: str, cells: Sequence[Cell], parallel: int, runs: Path) -> None:
+    """Run the cells that are missing, ``parallel`` at a time. Report failures at the end."""
+    missing = [cell for cell in cells if cell.key not in kept(name)]
+    print(f"{name}: {len(cells) - len(missing)} of {len(cells)} cells are there", flush=True)
+    failed: list[str] = []
+
+    def one(cell: Cell) -> None:
+        started = time.perf_counter()
+        try:
+            found = _run(cell, runs)
+        except RuntimeError as error:
+            failed.append(str(error))
+            print(f"FAILED {cell.key}: {error}", flush=True)
+            return
+        with _LOCK:
+            all_cells = kept(name) | {cell.key: found}
+            text = json.dumps({**about(), "cells": dict(sorted(all_cells.items()))}, indent=1)
+            file_of(name).write_text(text + "\n")
+        print(f"{cell.key}: {found['return']:.1f} ({time.perf_counter() - started:.0f} s)", flush=True)
+
+    with ThreadPoolExecutor(parallel) as pool:
+        list(pool.map(one, missing))
+    if failed:
+        raise SystemExit(f"{len(failed)} cells failed: {failed}")
+
+
+def _run(cell: Cell, runs: Path) -> dict[str, Any]:
+    runs.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=cell.key.replace("/", "-") + "-", dir=runs)) / "run"
+    command = [sys.executable, *cell.words, "--seed", str(cell.seed), "--run-dir", str(folder)]
+    log = folder.parent / "log"
+    with log.open("w") as sink:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        status = subprocess.run(command, stdout=sink, stderr=sink, cwd=ROOT, env=environment).returncode
+    if status:
+        raise RuntimeError(f"{' '.join(command)} failed: {log.read_text()[-500:]}")
+    result = json.loads((folder / "result.json").read_text())
+    agent = result["trained"] or result["reference"]
+    return {
+        "return": agent["true_return_mean"],
+        "random": (result["random"] or {}).get("true_return_mean"),
+        "env_steps": result["env_steps"],
+        "comparisons": result["comparisons"],
+        "held_out_accuracy": result.get("held_out_accuracy"),
+        "verdicts": [verdict["name"] for verdict in result.get("verdicts", [])],
+        "commit": about()["commit"],
+        "command": " ".join(["python", *cell.words, "--seed", str(cell.seed)]),
+    }
+
+
+def interquartile_mean(values: Any, axis: int = -1) -> Any:
+    """The mean of the middle half, along ``axis``."""
+    return stats.trim_mean(values, 0.25, axis=axis)
+
+
+@dataclass(frozen=True)
+class Score:
+    """An interquartile mean with its 95 % interval and the values."""
+
+    value: float
+    low: float
+    high: float
+    each: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def score(values: Sequence[float], draws: int = 20_000) -> Score:
+    """The interquartile mean of ``values`` with a percentile bootstrap over seeds."""
+    array = np.asarray(values, np.float64)
+    picks = np.random.default_rng(0).integers(len(array), size=(draws, len(array)))
+    low, high = np.quantile(interquartile_mean(array[picks]), [0.025, 0.975])
+    return Score(float(interquartile_mean(array)), float(low), float(high), tuple(values))
+
+
+def difference(ours: Sequence[float], theirs: Sequence[float], draws: int = 20_000) -> Score:
+    """The difference of two interquartile means, with a bootstrap over the seeds of each."""
+    rng = np.random.default_rng(0)
+    both = []
+    for values in (ours, theirs):
+        array = np.asarray(values, np.float64)
+        both.append(interquartile_mean(array[rng.integers(len(array), size=(draws, len(array)))]))
+    low, high = np.quantile(both[0] - both[1], [0.025, 0.975])
+    value = float(interquartile_mean(np.asarray(ours)) - interquartile_mean(np.asarray(theirs)))
+    return Score(value, float(low), float(high), ())
+
+
+def returns(cells: Mapping[str, Any], experiment: str, task: str, variant: str) -> list[float]:
+    """The returns of all seeds that are there, in order of their numbers."""
+    prefix = f"{experiment}/{task}/{variant}/"
+    found = [key for key in cells if key.startswith(prefix)]
+    return [cells[key]["return"] for key in sorted(found, key=lambda key: int(key.rsplit("/", 1)[1]))]
+
+
+def normalised(
+    cells: Mapping[str, Any], experiment: str, task: str, variant: str, best: float | None = None
+) -> list[float]:
+    """`returns`, normalised by random actions (0) and the mean agent trained on the true reward, or ``best`` (1)."""
+    prefix = f"{experiment}/{task}/"
+    random = [cell["random"] for key, cell in cells.items() if key.startswith(prefix) and cell["random"] is not None]
+    if best is None:
+        best = statistics.mean(returns(cells, "reference", task, "true reward"))
+    low = statistics.mean(random)
+    return [(value - low) / (best - low) for value in returns(cells, experiment, task, variant)]
