@@ -1,0 +1,289 @@
+"""What each part of the method is worth: tables of runs over five seeds (three for MuJoCo), resumable, one command each.
+
+    python benchmarks/method.py imitation     # beside imitation 1.0.1 at the same training steps and labels
+    python benchmarks/method.py labels        # how many labels a task needs
+    python benchmarks/method.py defaults      # ten environments from the defaults alone
+    python benchmarks/method.py parts         # selection, ensemble, likelihood, regularisation, SURF, RIME, RUNE
+    python benchmarks/method.py teachers      # six teachers, PPO and SAC
+    python benchmarks/method.py sac           # PreferenceSAC beside PreferencePPO
+    python benchmarks/method.py coinrun       # a procgen game from pixels
+    python benchmarks/method.py --show        # all tables from what is there, as Markdown
+
+Each run is `rlhf-ray train …` in a process of its own; benchmarks/results/method_TABLE.json has its command. Settings were chosen on
+seeds from 100 to 199 and committed before the seeds below were run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.cells import Cell, difference, kept, normalised, returns, run, score, train
+
+SEEDS, FEW_SEEDS = tuple(range(200, 205)), tuple(range(200, 203))
+
+PENDULUM, CARTPOLE, ACROBOT, HOPPER = "pendulum", "cartpole", "acrobot", "hopper"
+MUJOCO = (HOPPER,)
+
+
+def seeds_of(task: str) -> tuple[int, ...]:
+    """Five seeds, three for MuJoCo."""
+    return FEW_SEEDS if task in MUJOCO else SEEDS
+
+
+def cells_of(experiment: str, task: str, variant: str, words: Sequence[str]) -> list[Cell]:
+    """The cells of all seeds of a variant."""
+    return [Cell(experiment, task, variant, seed, tuple(words)) for seed in seeds_of(task)]
+
+
+# Beside imitation.
+
+BUDGETS = {PENDULUM: (100_000, 200), CARTPOLE: (200_000, 200), ACROBOT: (200_000, 200), HOPPER: (200_000, 350)}
+"""Environment steps and comparisons of each task."""
+
+IMITATION_ENVIRONMENTS = {
+    PENDULUM: "Pendulum-v1",
+    CARTPOLE: "rlhf_ray/CartPoleFixed-v0",
+    ACROBOT: "rlhf_ray/AcrobotFixed-v0",
+    HOPPER: "rlhf_ray/HopperFixed-v0",
+}
+
+
+def budget_words(task: str) -> tuple[str, ...]:
+    """The options that set a task's budgets."""
+    steps, comparisons = BUDGETS[task]
+    return ("--total-env-steps", str(steps), "--preferences.comparisons", str(comparisons))
+
+
+def references(tasks: Sequence[str]) -> list[Cell]:
+    """PPO on the true reward, in the same number of steps."""
+    return [
+        cell
+        for task in tasks
+        for cell in cells_of("reference", task, "true reward", train(task, *budget_words(task), "--true-reward"))
+    ]
+
+
+def imitation() -> list[Cell]:
+    """The cells of the table."""
+    cells = references(list(BUDGETS))
+    for task, (steps, comparisons) in BUDGETS.items():
+        cells += cells_of("imitation", task, "rlhf_ray", train(task, *budget_words(task)))
+        words = ("benchmarks/imitation_agent.py", IMITATION_ENVIRONMENTS[task], "--steps", str(steps))
+        words += ("--comparisons", str(comparisons))
+        cells += cells_of("imitation", task, "imitation", words)
+        cells += cells_of("imitation", task, "imitation, normalised reward", (*words, "--normalise"))
+    return cells
+
+
+# Labels.
+
+LABELS = (25, 50, 100, 200)
+
+
+def labels() -> list[Cell]:
+    """The cells of the table."""
+    cells = references([PENDULUM, CARTPOLE])
+    for task in (PENDULUM, CARTPOLE):
+        for count in LABELS:
+            words = train(task, "--total-env-steps", str(BUDGETS[task][0]), "--preferences.comparisons", str(count))
+            cells += cells_of("labels", task, str(count), words)
+    return cells
+
+
+# From the defaults alone.
+
+TEN = (
+    "Pendulum-v1",
+    "rlhf_ray/CartPoleFixed-v0",
+    "rlhf_ray/AcrobotFixed-v0",
+    "fixed/MountainCarContinuous-v0",
+    "InvertedPendulum-v5",
+    "Reacher-v5",
+    "Swimmer-v5",
+    "HalfCheetah-v5",
+    "rlhf_ray/HopperFixed-v0",
+    "Pusher-v5",
+)
+
+
+def defaults() -> list[Cell]:
+    """The cells of the table: both agents with no setting changed."""
+    cells: list[Cell] = []
+    for name in TEN:
+        seeds = SEEDS if "v5" not in name and "Hopper" not in name else FEW_SEEDS
+        for seed in seeds:
+            cells.append(Cell("reference", name, "true reward", seed, train(name, "--true-reward")))
+            cells.append(Cell("defaults", name, "comparisons", seed, train(name)))
+    return cells
+
+
+# Parts of the method.
+
+SMALL = {
+    PENDULUM: ("--total-env-steps", "60000", "--preferences.comparisons", "60"),
+    CARTPOLE: ("--total-env-steps", "100000", "--preferences.comparisons", "100"),
+}
+"""Fewer labels and steps than the presets: with plenty, all variants are equally good."""
+
+WRONG = ("--preferences.teacher", "mistake")
+
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "random pairs": (),
+    "disagreement of probabilities": ("--preferences.selection", "disagreement"),
+    "disagreement of logits": ("--preferences.selection", "disagreement_logits"),
+    "disagreement of labels": ("--preferences.selection", "disagreement_labels"),
+    "entropy": ("--preferences.selection", "entropy"),
+    "k-center": ("--preferences.selection", "k_center"),
+    "k-center in disagreement": ("--preferences.selection", "disagreement+k_center"),
+    "information gain": ("--preferences.selection", "information_gain"),
+    "near on-policy": ("--preferences.selection", "near_on_policy"),
+    "one network": ("--reward-model.ensemble-size", "1"),
+    "no bootstrap": ("--reward-model.no-bootstrap",),
+    "adaptive L2": ("--reward-model.adaptive-l2", "--preferences.held-out-share", "0.2"),
+    "early stopping": ("--reward-model.early-stopping", "3", "--preferences.held-out-share", "0.2"),
+    "SURF": ("--reward-model.methods", "surf"),
+    "RUNE": ("--reward-model.methods", "rune"),
+    "10 % wrong": (*WRONG, "--preferences.mistake", "0.1"),
+    "10 % wrong, noise model": (*WRONG, "--preferences.mistake", "0.1", "--reward-model.label-noise", "0.2"),
+    "30 % wrong": (*WRONG, "--preferences.mistake", "0.3"),
+    "30 % wrong, noise model": (*WRONG, "--preferences.mistake", "0.3", "--reward-model.label-noise", "0.6"),
+    "30 % wrong, RIME": (*WRONG, "--preferences.mistake", "0.3", "--reward-model.methods", "rime"),
+}
+"""Options of each variant; the first is what the others are compared with."""
+
+
+def small_references() -> list[Cell]:
+    """PPO on the true reward, in the steps of `SMALL`."""
+    return [
+        cell
+        for task, words in SMALL.items()
+        for cell in cells_of("reference", task, "true reward", train(task, *words, "--true-reward"))
+    ]
+
+
+def parts() -> list[Cell]:
+    """The cells of the table."""
+    cells = small_references()
+    for variant, more in PARTS.items():
+        for task, words in SMALL.items():
+            cells += cells_of("parts", task, variant, train(task, *words, *more))
+    return cells
+
+
+# Teachers.
+
+TEACHERS = ("oracle", "stochastic", "mistake", "skip", "equal", "myopic")
+AGENTS = {"PPO": (), "SAC": ("--agent", "sac")}
+
+
+def teachers() -> list[Cell]:
+    """The cells of the table."""
+    cells: list[Cell] = []
+    for task in (PENDULUM, "reacher"):
+        for agent in AGENTS:
+            preset = task if agent == "PPO" else f"{task}_sac"
+            words = ("--true-reward",)
+            cells += cells_of("reference", f"{task} {agent}", "true reward", train(preset, *words))
+            for teacher in TEACHERS:
+                words = ("--preferences.teacher", teacher)
+                cells += cells_of("teachers", f"{task} {agent}", teacher, train(preset, *words))
+    return cells
+
+
+# SAC beside PPO.
+
+
+def sac() -> list[Cell]:
+    """The cells of the table: SAC at half of PPO's labels, and at as many."""
+    cells: list[Cell] = []
+    for task in (PENDULUM, HOPPER):
+        steps, comparisons = BUDGETS[task]
+        for share in (1, 2):
+            count = str(comparisons // share)
+            words = ("--total-env-steps", str(steps), "--preferences.comparisons", count)
+            cells += cells_of("sac", task, f"PPO, {count} labels", train(task, *words))
+            words = ("--preferences.comparisons", count)
+            cells += cells_of("sac", task, f"SAC, {count} labels", train(f"{task}_sac", *words))
+    return cells
+
+
+def coinrun() -> list[Cell]:
+    """The cells of the table."""
+    return [
+        Cell(experiment, "coinrun", variant, seed, train("coinrun", *words))
+        for seed in FEW_SEEDS
+        for experiment, variant, words in (
+            ("coinrun", "comparisons", ()),
+            ("reference", "true reward", ("--true-reward",)),
+        )
+    ]
+
+
+TABLES: Mapping[str, Callable[[], list[Cell]]] = {
+    "imitation": imitation,
+    "labels": labels,
+    "defaults": defaults,
+    "parts": parts,
+    "teachers": teachers,
+    "sac": sac,
+    "coinrun": coinrun,
+}
+
+
+def show(table: str) -> str:
+    """The table as Markdown: each variant's normalised return, and its difference from the first variant."""
+    cells = kept(f"method_{table}")
+    lines: list[str] = []
+    experiments = [key for key in cells if not key.startswith("reference/")]
+    order = [cell for cell in TABLES[table]() if cell.experiment != "reference"]
+    for task in dict.fromkeys(cell.task for cell in order):
+        lines += [
+            "",
+            f"**{task}**",
+            "",
+            "| | seeds | return | normalised | against the first |",
+            "|---|---|---|---|---|",
+        ]
+        variants = list(dict.fromkeys(cell.variant for cell in order if cell.task == task))
+        for variant in variants:
+            experiment = order[0].experiment
+            found = returns(cells, experiment, task, variant)
+            if not found:
+                lines.append(f"| {variant} | 0 | not yet run | | |")
+                continue
+            raw = score(found)
+            try:
+                values = normalised(cells, experiment, task, variant)
+                first = normalised(cells, experiment, task, variants[0])
+                scored, against = str(score(values)), str(difference(values, first)) if variant != variants[0] else ""
+            except (ZeroDivisionError, ValueError):
+                scored = against = "no reference"
+            lines.append(
+                f"| {variant} | {len(found)} | {raw.value:.1f} [{raw.low:.1f}, {raw.high:.1f}] | {scored} | {against} |"
+            )
+    return "\n".join([f"{len(experiments)} runs", *lines])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="which tables to fill")
+    parser.add_argument("--only", default="", help="only cells whose name contains this")
+    parser.add_argument("--parallel", type=int, default=2, help="runs at a time")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the run folders go")
+    parser.add_argument("--show", action="store_true", help="print the tables from what is there")
+    options = parser.parse_args()
+    for table in options.tables:
+        cells: Any = [cell for cell in TABLES[table]() if options.only in cell.key]
+        run(f"method_{table}", cells, options.parallel, options.runs / f"method-{table}")
+    for table in options.tables or TABLES:
+        if options.show or options.tables:
+            print(f"\n## {table}: {show(table)}")
+
+
+if __name__ == "__main__":
+    main()
