@@ -1,6 +1,6 @@
 """Cells of a table of experiments: one run each, in a process of its own, kept in one file, so that a table resumes.
 
-A cell is an experiment, a task, a variant and a seed. Its command is `rlhf-ray train …`, or one that writes such a `result.json`.
+A cell is an experiment, a task, a variant and a seed. Its command is a training, or one that writes such a `result.json`.
 A cell that the file holds already is not run again. Tables give the interquartile mean over seeds of the deterministic policy's
 normalised true return, (return - random) / (true reward - random), with a 95 % bootstrap interval (Agarwal et al. 2021).
 """
@@ -52,7 +52,7 @@ class Cell:
 
 
 def train(*words: str) -> tuple[str, ...]:
-    """The words of `rlhf-ray train`."""
+    """The words of a training."""
     return ("-m", "rlhf_ray", "train", *words, "--evaluation-episodes", "100")
 
 

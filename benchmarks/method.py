@@ -9,8 +9,8 @@
     python benchmarks/method.py coinrun       # a procgen game from pixels
     python benchmarks/method.py --show        # all tables from what is there, as Markdown
 
-Each run is `rlhf-ray train …` in a process of its own; benchmarks/results/method_TABLE.json has its command. Settings were chosen on
-seeds from 100 to 199 and committed before the seeds below were run.
+Each run is a training in a process of its own; benchmarks/results/method_TABLE.json has its command. Settings were chosen
+on seeds from 100 to 199 and committed before the seeds below were run.
 """
 
 from __future__ import annotations
