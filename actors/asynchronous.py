@@ -225,7 +225,7 @@ class AsynchronousRing:
         }
         gatherers = self.members.gatherers
         stages |= self.source.metrics() | {
-            "labels_due": float(self._due),
+            "labels_due": float(self._due - self._used + self.answered),
             "reward_age": float(self.reward_age),
             "label_seconds": max((askings.seconds for askings in gatherers), default=0.0),
             "questions_lost": float(sum(askings.lost_questions for askings in gatherers)),
@@ -307,7 +307,7 @@ class AsynchronousRing:
         fit, self._news = self._news, None
         if fit is None:
             return None
-        due, answered = self._due, self.answered
+        due, answered = self._due - self._used + self.answered, self.answered
         report = RoundReport(
             fit.version - 1, due - self._reported[0], answered - self._reported[1], answered, fit, True
         )

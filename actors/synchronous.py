@@ -128,7 +128,8 @@ class SynchronousRing:
                 self.say(FIRST_FIT)
             fit = await self.members.fit(updates, tally.last)
         self.answered, self.skipped, self.round_number = tally.held, tally.skipped, number
-        wanted = max(0, due - used) - self.schedule.held_back
+        spent = self._skips.used(tally) - tally.held - (used - before)  # on skips in this round
+        wanted = max(0, due - used - spent) - self.schedule.held_back
         return RoundReport(number, wanted, self.answered - before, self.answered, fit, fit is not None)
 
     async def _ask(self, number: int, stop: Stop) -> Tally:

@@ -8,7 +8,7 @@ from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.queries.selection.candidates import Candidates
 
-MOST_NUMBERS = 100_000
+MOST_NUMBERS = 50_000
 """Maximum number of observed numbers per fragment that distances use: of larger fragments, evenly spaced steps."""
 
 
@@ -48,7 +48,7 @@ def _from_pair(apart: FloatArray, index: IntArray, center: IntArray) -> FloatArr
 
 
 def squared_distances(fragments: Fragments) -> FloatArray:
-    """Compute the squared distance of every two fragments, ``[n, n]`` float64, step by step.
+    """Compute the squared distance of every two fragments, ``[n, n]`` float64, to about six digits.
 
     Each number of an observation or action counts in units of its standard deviation over all fragments and steps; integer actions
     are 0 or 1 for each value.
@@ -63,10 +63,10 @@ def squared_distances(fragments: Fragments) -> FloatArray:
     for of, most in ((observations, steps), (actions, length)):
         at = np.unique(np.linspace(0, of.shape[1] - 1, most).round().astype(np.int64))
         mean = np.mean([of[:, step].mean(axis=0, dtype=np.float64) for step in at], axis=0)
-        unit = np.sqrt(np.mean([((of[:, step] - mean) ** 2).mean(axis=0) for step in at], axis=0))
-        unit[unit == 0] = 1.0
-        for step in at:
-            rows = (of[:, step] - mean) / unit
-            squares = (rows**2).sum(axis=1)
-            total += squares[:, None] + squares[None, :] - 2 * rows @ rows.T
+        rows = of[:, at].astype(np.float32) - mean.astype(np.float32)
+        unit = np.sqrt(np.einsum("nsd,nsd->d", rows, rows) / (n * len(at)))
+        rows = (rows / np.where(unit == 0, 1.0, unit).astype(np.float32)).reshape(n, -1)
+        squares = np.einsum("nd,nd->n", rows, rows)
+        total += squares[:, None] + squares[None, :] - 2 * rows @ rows.T
+    np.fill_diagonal(total, 0.0)
     return np.maximum(total, 0.0)
