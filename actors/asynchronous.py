@@ -15,13 +15,13 @@ from rlhf_ray.actors.first_clips import questions
 from rlhf_ray.actors.meter import Meter
 from rlhf_ray.actors.people import People
 from rlhf_ray.actors.ring import STATE, Members, Moment, RoundReport, Stop
-from rlhf_ray.actors.skips import Skips
 from rlhf_ray.actors.synchronous import FIRST_FIT
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.pool import PoolReport
 from rlhf_ray.queries.schedule import LabelSchedule
+from rlhf_ray.queries.skips import Skips
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.store import Tally
 

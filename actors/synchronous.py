@@ -11,10 +11,10 @@ from rlhf_ray.actors.clip_source import ClipSource
 from rlhf_ray.actors.first_clips import questions
 from rlhf_ray.actors.people import People
 from rlhf_ray.actors.ring import STATE, Members, Moment, RoundReport, Stop
-from rlhf_ray.actors.skips import Skips
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.schedule import LabelSchedule
+from rlhf_ray.queries.skips import Skips
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.store import Tally
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,10 @@ from rlhf_ray.store.clips import Pack, Rows
 
 if TYPE_CHECKING:
     from rlhf_ray.reward import RewardEnsemble
+
+
+BEFORE = -1
+"""Number of the batch that `ClipPool.exclude` adds to."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,10 @@ class ClipPool:
         self._episode_lengths.update(clips.episode_lengths)
         if clips.fragments is not None:
             self._clips[key], self._ids[key] = clips.fragments, clips.fragments.ids()
-        newest, oldest = max((version for version, _ in self._clips), default=RANDOM_POLICY), self.settings.max_policy_age
+        newest, oldest = (
+            max((version for version, _ in self._clips), default=RANDOM_POLICY),
+            self.settings.max_policy_age,
+        )
         for old in sorted(self._clips):
             left = self._size() - len(self._clips[old])
             stale = oldest is not None and newest - old[0] > oldest and left >= 2
@@ -116,6 +124,10 @@ class ClipPool:
                 break
             del self._clips[old], self._ids[old]
         return self.report()
+
+    def exclude(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Never propose these pairs of fragment ids, in either order: they were asked before this pool."""
+        self._asked[BEFORE] = [*self._asked.get(BEFORE, []), *pairs]
 
     def propose(self, count: int, number: int, reward: dict[str, Array] | None) -> tuple[int, Pairs | None]:
         """Select ``count`` pairs to ask about, excluding those of earlier batches.
@@ -148,7 +160,9 @@ class ClipPool:
         self._asked[number] = [(names[left], names[right]) for left, right in index]
         ids = tuple(pair_id(*pair) for pair in self._asked[number])
         recent = float(pool.returns().mean())
-        return len(index), Pairs(pool[index[:, 0]], pool[index[:, 1]], ids, version, None if np.isnan(recent) else recent)
+        return len(index), Pairs(
+            pool[index[:, 0]], pool[index[:, 1]], ids, version, None if np.isnan(recent) else recent
+        )
 
     def _returns(self, reward: dict[str, Array], pool: Fragments) -> Array:
         if self._ensemble is None:
@@ -162,7 +176,7 @@ class ClipPool:
         return self._ensemble.fragment_returns(pool)
 
     def _asked_before(self, names: list[str], number: int) -> IntArray:
-        """Return the pairs of batches before ``number`` whose fragments are both among ``names``, ``[k, 2]``, as positions there."""
+        """Return the pairs of batches before ``number`` with both fragments among ``names``, ``[k, 2]``, as positions there."""
         position = {name: i for i, name in enumerate(names)}
         asked = [
             (position[left], position[right])
@@ -170,7 +184,8 @@ class ClipPool:
             for left, right in pairs
             if earlier < number and left in position and right in position
         ]
-        return np.array(asked, dtype=np.int64).reshape(-1, 2)
+        once = {frozenset(pair): pair for pair in asked}  # two annotators may have answered a pair, or its mirror image
+        return np.array(list(once.values()), dtype=np.int64).reshape(-1, 2)
 
     def _new_pairs(self, pool: Fragments, asked: IntArray, count: int, rng: np.random.Generator) -> IntArray:
         """Draw ``count`` random pairs of the fragments in ``pool``, excluding those ``asked`` before."""

@@ -31,10 +31,11 @@ class PreferenceSettings:
     steepness: float = 1.0
     """For hyperbolic and inverse_quadratic: s in 1/(1+st) and 1/(1+(st)²), with t from 0 to 1. Larger values ask earlier."""
     selection: str = "random"
-    """How to choose the pairs to compare: random; disagreement, disagreement_logits or disagreement_labels (pairs on which the
-    ensemble disagrees most, in probabilities, logits or answers); entropy (answers hardest to predict); information_gain; k_center
-    (pairs unlike each other and those asked before); near_on_policy (mostly recent behaviour); or module:Name for your own selection
-    (`rlhf_ray.queries.selection.Selection`). Joined by +, as in disagreement+k_center: each but the last keeps the better half."""
+    """How to choose the pairs to compare: random; disagreement, disagreement_logits or disagreement_labels (the ensemble disagrees
+    most, in probabilities, logits or answers); entropy (the answer is hardest to predict); information_gain (the answer tells most
+    about the ensemble); k_center (unlike each other and earlier pairs); near_on_policy (mostly recent behaviour); or module:Name
+    for your own selection (`rlhf_ray.queries.selection.Selection`). Joined by +, as in disagreement+k_center, each but the last
+    keeps the better half of the candidates."""
     oversampling: int = 10
     """Candidate pairs drawn per selected pair. Not used with selection=random."""
     teacher: str = "oracle"

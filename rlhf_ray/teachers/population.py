@@ -116,9 +116,9 @@ class Population:
 def six_annotators(rationality: float) -> Population:
     """The built-in population: six annotators in equal shares, who err in six ways.
 
-    ``careful`` is the oracle; ``hasty`` errs in a fifth of the answers; ``unsure`` is stochastic in the true return; ``left_handed``
-    answers left without looking in three of ten; ``tiring`` errs in one more percent per policy version; ``short_sighted`` errs in
-    up to half of the answers where the fragments look alike.
+    ``careful`` is the oracle; ``hasty`` errs in a fifth of the answers; ``unsure`` is stochastic in the true return;
+    ``left_handed`` answers left without looking in three of ten; ``tiring`` errs in one more percent per policy version;
+    ``short_sighted`` errs in up to half of the answers where the fragments look alike.
 
     Args:
         rationality: of ``unsure``, per unit of true return (`PreferenceSettings.rationality`).

@@ -96,7 +96,10 @@ def test_a_teacher_that_skips_everything_ends_the_run_with_a_line_that_says_so(t
         for counts in (False, True):
             preferences = _preferences(1.0, mode=mode, skips_count=counts)
             folder = tmp_path / f"{mode}{counts}"
-            with ring_in(folder, preferences) as ring, pytest.raises(SettingError, match=r"which skipped all of the first"):
+            with (
+                ring_in(folder, preferences) as ring,
+                pytest.raises(SettingError, match=r"which skipped all of the first"),
+            ):
                 ring.begin(200)
             assert len(_events(folder)) < 250
 
@@ -105,7 +108,10 @@ def test_few_fragments_and_a_teacher_that_skips_all_their_pairs_end_the_run_too(
     few = FragmentSettings(length=5, pool=4, initial_env_steps=40)
     for mode in ("synchronous", "asynchronous"):
         preferences = _preferences(1.0, mode=mode, comparisons=3, initial_comparisons=2)
-        with ring_in(tmp_path / mode, preferences, fragments=few) as ring, pytest.raises(SettingError, match="skipped all"):
+        with (
+            ring_in(tmp_path / mode, preferences, fragments=few) as ring,
+            pytest.raises(SettingError, match="skipped all"),
+        ):
             ring.begin(40)
 
 

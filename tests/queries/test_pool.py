@@ -257,7 +257,9 @@ def test_disagreement_is_on_the_scale_of_the_likelihood_with_its_discount() -> N
     np.testing.assert_allclose(ensemble.fragment_returns(fragments), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("selection", ["k_center", "entropy+k_center", "near_on_policy+disagreement", "information_gain"])
+@pytest.mark.parametrize(
+    "selection", ["k_center", "entropy+k_center", "near_on_policy+disagreement", "information_gain"]
+)
 def test_no_selection_asks_a_pair_twice_or_mirrored(selection: str) -> None:
     pool, asked = _pool(selection=selection, oversampling=4), set[frozenset[str]]()
     for number in range(6):

@@ -182,7 +182,11 @@ def test_the_shares_are_applied_once() -> None:
 def test_thresholds_follow_the_agents_return_and_without_it_that_of_the_pairs() -> None:
     teacher = SimulatedTeacher(equal=0.1)
     pair = [[12.0]], [[8.0]]
-    assert [float(teacher.answer(_rewards(*pair, recent), _rng())[0]) for recent in (39.0, 41.0, None)] == [1.0, 0.5, 1.0]
+    assert [float(teacher.answer(_rewards(*pair, recent), _rng())[0]) for recent in (39.0, 41.0, None)] == [
+        1.0,
+        0.5,
+        1.0,
+    ]
     near = _rewards([[10.5]], [[10.0]])
     assert teacher.answer(near, _rng())[0] == 0.5
     # Where nothing is ever reached, nothing is skipped: the threshold would have no meaning.

@@ -9,7 +9,7 @@ from rlhf_ray.queries.selection.candidates import Candidates
 
 
 class NearOnPolicy:
-    """Draws pairs at random, weighted by how recent the policies of their fragments are (query-policy alignment: QPA, Hu et al. 2024).
+    """Draws pairs at random, weighted by how recent the policies of their fragments are (QPA, Hu et al. 2024).
 
     A fragment has weight ``1 / (1 + age)``, where the newest policy version among the fragments has age 0, the next newest age 1,
     and so on; random actions are the oldest version. A pair's weight is the product. Scores are log weights plus Gumbel noise, so

@@ -48,6 +48,6 @@ class Skips:
         """
         if tally.skipped and not tally.held:
             raise SettingError(
-                f"preferences.teacher is {self.preferences.teacher!r}, which skipped all of the first {tally.skipped} pairs, so there "
-                "is no answer to fit a reward model to. Use a teacher that skips less (lower preferences.skip for the built-in one)."
+                f"preferences.teacher is {self.preferences.teacher!r}, which skipped all of the first {tally.skipped} pairs, so "
+                "there is no answer to fit a reward model to. Use a teacher that skips less (teacher=skip: lower preferences.skip)."
             )
