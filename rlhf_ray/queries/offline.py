@@ -192,8 +192,8 @@ class _Labelling:
 def spaces_of(fragments: Fragments) -> tuple[gym.spaces.Box, gym.Space[Any]]:
     """Return spaces that contain the fragments' observations and actions: enough to build a reward model for them."""
     observations, actions = fragments.observations, fragments.actions
-    bounds = (0, 255) if observations.dtype == np.uint8 else (-np.inf, np.inf)
-    seen = gym.spaces.Box(*bounds, observations.shape[2:], observations.dtype.type)  # type: ignore[arg-type]
+    low, high = (0, 255) if observations.dtype == np.uint8 else (-np.inf, np.inf)
+    seen = gym.spaces.Box(low, high, observations.shape[2:], observations.dtype.type)  # type: ignore[arg-type]
     if actions.dtype.kind in "iu" and actions.ndim == 2:
         return seen, gym.spaces.Discrete(int(np.max(actions)) + 1)
     most = float(np.abs(actions).max())
