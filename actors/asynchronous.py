@@ -21,6 +21,7 @@ from rlhf_ray.data.failures import cause
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.pool import PoolReport
 from rlhf_ray.queries.schedule import LabelSchedule
+from rlhf_ray.queries.skips import Skips
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.store import Tally
 
@@ -73,6 +74,7 @@ class AsynchronousRing:
         self.meters = {name: Meter() for name in ("asking", "fitting", "exploring", "checking")}
         self.meters |= {askings.name: Meter() for askings in members.gatherers}
         self._tally = Tally()
+        self._skips = Skips(members.settings.preferences)
         self._moment = Moment(0.0, 0, 0, 0, _no_policy)
         self._advances = self._looked_at = 0
         """Number of iterations started by the agent, and that number at the last check of the pool."""
@@ -166,6 +168,7 @@ class AsynchronousRing:
         if self.people is not None:
             self.people.advanced(moment.progress)
         self._moment, self._advances = moment, self._advances + 1
+        self._skips.forget()
         self.notify()
         limit = self.members.settings.preferences.max_reward_age
         if limit is not None:
@@ -186,7 +189,7 @@ class AsynchronousRing:
                 self._published.wait(LOOK_EVERY)
         self._raise_failure()
         due = self._due if self.source.share else 0
-        return max(0, due - self.answered), due
+        return max(0, due - self._used), due
 
     async def _unsettled(self) -> bool:
         scripted = [askings for askings in self.members.gatherers if not askings.annotators]
@@ -211,7 +214,7 @@ class AsynchronousRing:
     def metrics(self) -> dict[str, Any]:
         """See `Ring.metrics`: each stage's rate, idle share and queue; losses; and the reward's age (env steps)."""
         waiting = {
-            "asking": max(0, self._due - self.answered - self.members.open),
+            "asking": max(0, self._due - self._used - self.members.open),
             "fitting": int(self._unfitted),
             "exploring": int(self.source.waiting()),
         } | {askings.name: askings.open for askings in self.members.gatherers}
@@ -222,7 +225,7 @@ class AsynchronousRing:
         }
         gatherers = self.members.gatherers
         stages |= self.source.metrics() | {
-            "labels_due": float(self._due),
+            "labels_due": float(self._due - self._used + self.answered),
             "reward_age": float(self.reward_age),
             "label_seconds": max((askings.seconds for askings in gatherers), default=0.0),
             "questions_lost": float(sum(askings.lost_questions for askings in gatherers)),
@@ -232,6 +235,7 @@ class AsynchronousRing:
             "too_short": self._report.too_short,
             "distinct_clips": self._report.distinct,
             "clips_policy_version": self._report.newest_policy,
+            "skipped": self._tally.skipped,
             "stages": stages,
         }
 
@@ -303,7 +307,7 @@ class AsynchronousRing:
         fit, self._news = self._news, None
         if fit is None:
             return None
-        due, answered = self._due, self.answered
+        due, answered = self._due - self._used + self.answered, self.answered
         report = RoundReport(
             fit.version - 1, due - self._reported[0], answered - self._reported[1], answered, fit, True
         )
@@ -329,6 +333,8 @@ class AsynchronousRing:
                     continue
             if not found:
                 self._starved_at = self._advances  # no pair possible until there are new fragments
+                if not (self._gathering or self.members.open or self.source.to_come()):
+                    self._check_first()
             self._notify()
 
     async def _listen(self, askings: Askings) -> None:
@@ -346,7 +352,15 @@ class AsynchronousRing:
         tally = await self.members.tally()
         if tally.last >= self._tally.last:  # of two concurrent reads, the later one counts
             self._tally = tally
+            self._skips.note(tally)
+            if self._skips.hopeless or self._used >= self.schedule.due(0.0):
+                self._check_first()
         self._notify()
+
+    def _check_first(self) -> None:
+        """Fail if there is no answer for the first fit because a scripted teacher skipped everything."""
+        if self.version == 0 and self.people is None and self.fits:
+            self._skips.check_first(self._tally)
 
     async def _fit(self) -> None:
         """Fit a new version when gradient steps are due and there are new labels."""
@@ -387,7 +401,7 @@ class AsynchronousRing:
                 report = self.members.check(await self.members.pool.report.remote())
                 self._report = self.source.check(report, taken)
                 done(1)
-            if self.version and not self._unfitted and self._allowed() <= self.answered:
+            if self.version and not self._unfitted and self._allowed() <= self._used:
                 # Rounds without labels make no version; the newest round waits for the next label.
                 self._fits_held += max(0, self._rounds_to_fit() - 1)
 
@@ -418,21 +432,26 @@ class AsynchronousRing:
 
     # Conditions for work.
 
+    @property
+    def _used(self) -> int:
+        """How much of the label budget is used up."""
+        return self._skips.used(self._tally)
+
     def _allowed(self) -> int:
         """Return the total number of labels to request by now."""
         self._due = self.schedule.allowed(
-            self._moment.progress, self._tally.held, self._tally.ties, open=self.members.open, training=self.version > 0
+            self._moment.progress, self._used, self._tally.ties, open=self.members.open, training=self.version > 0
         )
         return self._due
 
     def _to_ask(self, askings: Askings) -> int:
         """Return the number of pairs to send to a gatherer now."""
-        if not self.asks or self._starved_at == self._advances:
+        if not self.asks or self._starved_at == self._advances or self._skips.hopeless:
             return 0
         before = self._labels_before
         due = before + questions(self._allowed() - before, self.source.share, self.source.share > 0)
         if askings.share == 1.0:
-            missing = due - self._tally.held
+            missing = due - self._used
         else:
             for_people = round(self.members.settings.preferences.people_share * due)
             mine = for_people if askings.annotators else due - for_people
@@ -443,7 +462,7 @@ class AsynchronousRing:
     def _held_by(self, askings: Askings) -> int:
         """Return the number of labels from this gatherer."""
         people = sum(self._tally.by_annotator.get(name, 0) for one in self.members.gatherers for name in one.annotators)
-        return people if askings.annotators else self._tally.held - people
+        return people if askings.annotators else self._used - people
 
     def _rounds_to_fit(self) -> int:
         """Return the rounds of gradient steps due but not taken; before the first fit, those covered by existing labels."""
@@ -455,10 +474,10 @@ class AsynchronousRing:
         if not self.fits or not self._unfitted:
             return False
         if self.version == 0:
-            enough = self._tally.held >= self.schedule.first_fit
+            enough = self._used >= self.schedule.first_fit
             return self._tally.held > 0 and (enough or not self._answers_to_come())
         # The last labels may arrive after the last round's fit.
-        late = self._moment.progress == 1.0 and self.answered >= self._allowed()
+        late = self._moment.progress == 1.0 and self._used >= self._allowed()
         return self._rounds_to_fit() > 0 or late
 
     def _answers_to_come(self) -> bool:
@@ -503,9 +522,9 @@ class AsynchronousRing:
     async def _start(self, env_steps: int) -> None:
         await self._read()
         self._unfitted = self._tally.last > self.members.read
-        self._labels_before = self._tally.held if self.version == 0 else 0
+        self._labels_before = self._used if self.version == 0 else 0
         if self.version == 0:
-            self.schedule.begin(self._tally.held, self._tally.ties)
+            self.schedule.begin(self._used, self._tally.ties)
         work: list[Awaitable[None]] = [self._fit(), self._explore(), self._check(), self._hold_back()]
         for askings in self.members.gatherers:
             work += [self._ask(askings), self._listen(askings)]

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import cause
-from rlhf_ray.queries.gatherers import Commit, Gatherer, make_gatherer
+from rlhf_ray.queries.gatherers import Commit, Gatherer, Skip, make_gatherer
 from rlhf_ray.settings import PreferenceSettings
 
 logger = logging.getLogger(__name__)
@@ -56,22 +57,22 @@ class MakeGatherer:
     settings: PreferenceSettings
     seed: int
 
-    def __call__(self, commit: Commit) -> Gatherer:
-        """Make the gatherer; it stores answers with ``commit``."""
-        return make_gatherer(commit, self.settings, self.seed)
+    def __call__(self, commit: Commit, skip: Skip) -> Gatherer:
+        """Make the gatherer; it stores answers with ``commit`` and skips with ``skip``."""
+        return make_gatherer(commit, skip, self.settings, self.seed)
 
 
 class GathererActor:
     """Runs a gatherer in a thread and commits its answers to the store. Batches are answered one after the other.
 
     Args:
-        make: makes the gatherer from a commit function.
+        make: makes the gatherer from functions that store answers and skips.
         store: finds the preference store's actor.
         get: waits for the result of an actor call.
     """
 
-    def __init__(self, make: Callable[[Commit], Gatherer], store: Callable[[], Any], get: Callable[[Any], Any]):
-        self._gatherer = make(self._commit)
+    def __init__(self, make: Callable[[Commit, Skip], Gatherer], store: Callable[[], Any], get: Callable[[Any], Any]):
+        self._gatherer = make(self._commit, self._skip)
         self._find_store, self._get = store, get
         self._store: Any = None
         self._thread = ThreadPoolExecutor(1, "gatherer")
@@ -132,16 +133,24 @@ class GathererActor:
         self._wake()
 
     def _commit(self, answers: Comparisons) -> None:
+        names = answers.annotators or (type(self._gatherer).__name__,) * len(answers)
+        self._keep(answers.pairs, names, lambda rows, name: self._store.commit.remote(answers[rows], annotator=name))
+
+    def _skip(self, pairs: Pairs, annotators: Sequence[str]) -> None:
+        self._keep(pairs, annotators, lambda rows, name: self._store.skip.remote(pairs[rows], annotator=name))
+
+    def _keep(self, pairs: Pairs, annotators: Sequence[str], store: Callable[[BoolArray, str], Any]) -> None:
+        """Store what was said about ``pairs``, by annotator; repeat until it is stored."""
         if self._store is None:
             self._store = self._find_store()
-        names = np.array(answers.annotators or (type(self._gatherer).__name__,) * len(answers))
+        names = np.array(annotators)
         last = 0
         while True:
             try:
                 for name in dict.fromkeys(names.tolist()):
-                    of = answers[names == name]
-                    self._get(self._store.commit.remote(of, annotator=name))
-                    last = max(last, self._get(self._store.last_answer.remote(of.pairs.ids, name)))
+                    self._get(store(rows := names == name, name))
+                    ids = pairs[rows].ids
+                    last = max(last, self._get(self._store.last_answer.remote(ids, name)))
                 break
             except OSError as error:  # for example a full disk: keep the answers and retry
                 self._failed += 1
@@ -150,7 +159,7 @@ class GathererActor:
                 time.sleep(COMMIT_AGAIN_AFTER)
         self._last = max(last, self._last or 0)
         for left in self._left.values():
-            left.difference_update(answers.pairs.ids)
+            left.difference_update(pairs.ids)
         self._changes += 1
         self._wake()
 

@@ -14,6 +14,7 @@ from rlhf_ray.actors.ring import STATE, Members, Moment, RoundReport, Stop
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.schedule import LabelSchedule
+from rlhf_ray.queries.skips import Skips
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.store import Tally
 
@@ -35,6 +36,9 @@ class SynchronousRing:
     def __init__(self, members: Members, schedule: LabelSchedule, source: ClipSource, people: People | None = None):
         self.members, self.schedule, self.source, self.people = members, schedule, source, people
         self.answered = 0
+        self.skipped = 0
+        """Number of pairs that were skipped so far."""
+        self._skips = Skips(members.settings.preferences)
         self.round_number = -1
         """The last round held; -1 before the first."""
         self.say: Callable[[str], None] = lambda what: None
@@ -72,8 +76,8 @@ class SynchronousRing:
 
     async def _begin(self, env_steps: int, stop: Stop) -> RoundReport:
         tally = await self.members.tally(self.begun_after if self.people is None else None)
-        self._adopted = tally.held
-        self.schedule.begin(tally.held, tally.ties)
+        self._adopted = self._skips.used(tally)
+        self.schedule.begin(self._adopted, tally.ties)
         if self.people is None:
             await self.source.first(env_steps, lambda: None)
         else:
@@ -109,30 +113,40 @@ class SynchronousRing:
     async def _hold_round(self, number: int, stop: Stop) -> RoundReport:
         """Request the labels due by round ``number``, and fit the reward model to all answers."""
         before, due = self.answered, self.schedule.due_in_round(number)
+        used = self._skips.used(Tally(held=self.answered, skipped=self.skipped))
         updates = self.members.settings.reward_model.updates
         if self.version == 0:
             # Include the gradient steps of rounds that existing labels make unnecessary.
             covered = self.schedule.rounds_covered(self._adopted)
             updates = self.members.settings.reward_model.initial_updates + covered * updates
         tally = await self._ask(number, stop)
+        if self.version == 0 and self.people is None:
+            self._skips.check_first(tally)
         fit: FitReport | None = None
         if tally.last > self.members.read:
             if self.version == 0:
                 self.say(FIRST_FIT)
             fit = await self.members.fit(updates, tally.last, number / max(1, self.schedule.rounds))
-        self.answered, self.round_number = tally.held, number
-        wanted = max(0, due - before) - self.schedule.held_back
+        self.answered, self.skipped, self.round_number = tally.held, tally.skipped, number
+        spent = self._skips.used(tally) - tally.held - (used - before)  # on skips in this round
+        wanted = max(0, due - used - spent) - self.schedule.held_back
         return RoundReport(number, wanted, self.answered - before, self.answered, fit, fit is not None)
 
     async def _ask(self, number: int, stop: Stop) -> Tally:
-        """Request what is due, or less while answers are ties (`LabelSchedule`). Return the store's counts afterwards."""
+        """Request what is due, or less while answers are ties (`LabelSchedule`). Return the store's counts afterwards.
+
+        Asks other pairs in place of skipped ones, unless skips use up the budget.
+        """
         progress = number / self.schedule.rounds if self.schedule.rounds else 1.0
         tally = await self._tally()
+        self._skips.note(tally)
+        self._skips.forget()
         while True:
-            allowed = self.schedule.allowed(progress, tally.held, tally.ties, training=number > 0)
+            used, skipped = self._skips.used(tally), tally.skipped
+            allowed = self.schedule.allowed(progress, used, tally.ties, training=number > 0)
             asked = 0
             for askings in self.members.gatherers:
-                missing = allowed - tally.held
+                missing = allowed - used
                 asked += await self.members.ask(askings, missing - askings.open) if missing > askings.open else 0
             if not asked and not self.members.open:
                 if number > 0 or not self.schedule.wants_clips or not self.source.room_for_more() or stop():
@@ -142,7 +156,10 @@ class SynchronousRing:
                 continue
             await self._answers(stop)
             tally = await self._tally()
-            if stop() or not self.schedule.watches or number > 0:
+            self._skips.note(tally)
+            replaces = tally.skipped > skipped and self._skips.used(tally) < allowed
+            more = replaces or (self.schedule.watches and number == 0)
+            if stop() or self._skips.hopeless or not more:
                 return tally
 
     async def _answers(self, stop: Stop) -> None:
@@ -185,6 +202,7 @@ class SynchronousRing:
             "too_short": report.too_short,
             "distinct_clips": report.distinct,
             "clips_policy_version": report.newest_policy,
+            "skipped": self.skipped,
         }
 
     def adopt(self, store: Path | str) -> None:
@@ -199,6 +217,7 @@ class SynchronousRing:
         state = await self.members.save(folder) | {
             "env_steps": self.source.env_steps,
             "answered": self.answered,
+            "skipped": self.skipped,
             "round_number": self.round_number,
             "adopted": self._adopted,
             "schedule": self.schedule.state(),
@@ -210,6 +229,7 @@ class SynchronousRing:
         state = read_nested(folder / STATE)
         self._run(self.members.load(folder, state, replace=replace))
         self.source.env_steps, self.answered = state["env_steps"], state["answered"]
+        self.skipped = state.get("skipped", 0)
         self.round_number, self._adopted = state["round_number"], state["adopted"]
         self.source.share = 1.0
         self.schedule.load_state(state["schedule"])

@@ -203,10 +203,10 @@ broken = 1 / 1
 @pytest.mark.parametrize(
     ("group", "name", "value", "message"),
     [
-        ("preferences", "teacher", "psychic", r"one of oracle, stochastic, human, or module:Name"),
+        ("preferences", "teacher", "psychic", r"one of oracle, stochastic, .*population, human, or module:Name"),
         ("preferences", "teacher", "no_such_module:It", r"there is no module 'no_such_module'.*PYTHONPATH"),
         ("preferences", "teacher", "wrong_parts:It", r"has no attribute 'It'"),
-        ("preferences", "teacher", "wrong_parts:Mute", r"lacks answer: see rlhf_ray.teachers.Teacher"),
+        ("preferences", "teacher", "wrong_parts:Mute", r"lacks answer: see rlhf_ray.teachers.teacher.Teacher"),
         ("preferences", "teacher", "wrong_parts:Needy", r"missing 1 required.*'budget'.*It may take settings"),
         (
             "preferences",

@@ -1,7 +1,8 @@
-"""`rlhf-ray label`: collect comparisons from people, without training."""
+"""`rlhf-ray label`: collect comparisons from people or a scripted teacher, without training."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,13 @@ from rlhf_ray.cli.presets import preset
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.settings import Experiment, LabellingSettings
+from rlhf_ray.settings import (
+    Experiment,
+    FragmentSettings,
+    LabellingSettings,
+    PreferenceSettings,
+    RewardModelSettings,
+)
 
 USAGE = """usage: rlhf-ray label SOURCE --store STORE [--comparisons N] [--OPTION VALUE …]
 
@@ -21,24 +28,35 @@ SOURCE is where the clips come from:
   an .npz file               recorded steps, as written by `rlhf-ray record` (images only; needs --environment)
   a preference store         its clips in new pairs (images only; needs --environment)
 
+With --teacher oracle (or another scripted one): recorded steps with true rewards of any kind, without an environment; an .npz file,
+a folder that `rlhf-ray record` or imitation wrote, or a preference store.
+
 `rlhf-ray label SOURCE --help` describes every option."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """Collect comparisons from people at the labelling page. The page acknowledges only durable answers. Ctrl-C stops."""
+    """Collect comparisons from people, at a page that acknowledges only durable answers, or from a scripted teacher."""
 
     store: str
     """Folder or URL of the preference store, new or existing."""
     comparisons: int = 100
     """Number of comparisons in the store at which to stop."""
+    teacher: str = "human"
+    """Who answers: human, or a scripted teacher (see --preferences.teacher), for recorded steps only."""
     environment: str | None = None
-    """Environment of the clips. Needed for .npz files and preference stores only."""
+    """Environment of the clips. Needed for .npz files and preference stores only, and not with a scripted teacher."""
     length: int | None = None
     """Environment steps per clip. None: as in the run or preset."""
     seed: int = 0
     """Random seed for clips and pairs."""
     labelling: LabellingSettings = field(default_factory=LabellingSettings)
+    fragments: FragmentSettings = field(default_factory=FragmentSettings)
+    """With a scripted teacher: the clips to cut from recorded steps."""
+    preferences: PreferenceSettings = field(default_factory=PreferenceSettings)
+    """With a scripted teacher: its parameters, the selection and the rounds. --comparisons and --teacher replace those here."""
+    reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
+    """With a scripted teacher: the reward model that selections use."""
 
 
 def run(words: list[str]) -> None:
@@ -47,6 +65,9 @@ def run(words: list[str]) -> None:
         print(USAGE)
         sys.exit(0 if words and words[0] in ("-h", "--help") else 2)
     command = parse_arguments(Label, f"rlhf-ray label {words[0]}", words[1:])
+    if command.teacher != "human":
+        _scripted(words[0], command)
+        return
     from rlhf_ray.runs.label import label
     from rlhf_ray.runs.train import quiet
 
@@ -63,6 +84,30 @@ def run(words: list[str]) -> None:
         invite=lambda links: print(*invitation(links, command.store), sep="\n", flush=True),
     )
     print(f"{command.store}: {held} comparisons")
+
+
+def _scripted(source: str, command: Label) -> None:
+    path = Path(source)
+    if not path.exists() or (path / "config.json").exists():
+        raise SettingError(
+            f"--teacher is {command.teacher!r}, which labels recorded steps, but {source} is none: record some first (rlhf-ray "
+            "record), or train with this teacher (rlhf-ray train)."
+        )
+    preferences = dataclasses.replace(command.preferences, teacher=command.teacher, comparisons=command.comparisons)
+    fragments = command.fragments
+    if command.length is not None:
+        fragments = dataclasses.replace(fragments, length=command.length)
+    from rlhf_ray.queries.offline import label_recorded, load_recorded
+    from rlhf_ray.store.files import store_of
+
+    found = load_recorded(path, fragments, command.seed)
+    tally = label_recorded(found, store_of(command.store), preferences, command.reward_model, seed=command.seed)
+    skipped = f", {tally.skipped} pairs skipped" if tally.skipped else ""
+    print(f"{command.store}: {tally.held} comparisons of {len(found)} clips of {found.length} steps{skipped}")
+    if tally.held + (tally.skipped if preferences.skips_count else 0) < command.comparisons:
+        print(
+            f"No more pairs to ask, or the teacher skipped nearly all: {command.comparisons} comparisons were asked for."
+        )
 
 
 def _experiment(source: str, environment: str | None) -> Experiment:

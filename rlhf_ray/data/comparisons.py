@@ -20,12 +20,14 @@ class Pairs:
         left, right: ``n`` fragments each; pair ``i`` is ``left[i]`` against ``right[i]``.
         ids: ``n`` ids computed from the fragments' content: the same pair has the same id everywhere.
         reward_version: version of the reward model that selected the pairs; 0 if none did.
+        recent_return: mean true return of the fragments that the pairs were drawn from; None if unknown. Only teachers see it.
     """
 
     left: Fragments
     right: Fragments
     ids: tuple[str, ...]
     reward_version: int = 0
+    recent_return: float | None = None
 
     def __len__(self) -> int:
         return len(self.left)

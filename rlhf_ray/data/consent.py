@@ -78,8 +78,9 @@ def take_flags(words: list[str]) -> list[str]:
             allow(value)
             continue
         rest.append(word)
-        if OWN.fullmatch(typed := value if equals else word):
-            allow(module_of(typed))
+        for typed in (value if equals else word).split("+"):  # parts may be joined, as in my_parts:Mine+k_center
+            if OWN.fullmatch(typed):
+                allow(module_of(typed))
     return rest
 
 

@@ -88,6 +88,7 @@ METRICS: dict[str, Metric] = {
         Metric("rounds", "Labelling rounds so far.", kind=int),
         Metric("wanted", "Comparisons requested in the round.", "comparisons", int),
         Metric("answered", "Comparisons answered in the round.", "comparisons", int),
+        Metric("skipped", "Pairs that an annotator skipped, because they couldn't decide.", kind=int),
         Metric("labels_held_back", "Comparisons due but not requested, because answers are ties.", kind=int),
         Metric("newest_answers", "Newest answers, checked for ties.", "comparisons", int),
         Metric("newest_ties", "Ties among the newest answers.", "comparisons", int),

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import reprlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.arrays import IntArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.settings import PreferenceSettings
-from rlhf_ray.teachers import TEACHERS, Teacher
+from rlhf_ray.teachers import TEACHERS, Answers, Teacher
 
 Commit = Callable[[Comparisons], None]
 """Stores answers durably before it returns. Idempotent: storing the same answers again changes nothing."""
+
+Skip = Callable[[Pairs, Sequence[str]], None]
+"""Stores durably that annotators (one name per pair) skipped these pairs: nobody is asked about them again. Idempotent."""
 
 
 class Gatherer(Protocol):
     """Gets pairs answered. Runs in its own actor; `ask` may block its thread for as long as answers take.
 
-    The constructor of a custom gatherer may take ``commit``, which stores `Comparisons` durably; ``settings``, the
-    `PreferenceSettings`; and ``seed``, the run's seed; or any subset.
+    The constructor of a custom gatherer may take ``commit``, which stores `Comparisons` durably; ``skip``, which stores that pairs
+    were skipped; ``settings``, the `PreferenceSettings`; and ``seed``, the run's seed; or any subset.
     """
 
     def ask(self, number: int, pairs: Pairs) -> None:
@@ -47,34 +50,52 @@ class ScriptedGatherer:
         commit: stores answers.
         settings: names the teacher; ``answer_seconds`` is the time per answer.
         seed: the run's seed.
+        skip: stores skips; by default, skipped pairs are only left out of the answers.
 
     Raises:
         SettingError: ``settings.teacher`` names no valid teacher.
     """
 
-    def __init__(self, commit: Commit, settings: PreferenceSettings, seed: int):
-        self.commit, self.seconds, self.seed = commit, settings.answer_seconds, seed
+    def __init__(
+        self,
+        commit: Commit,
+        settings: PreferenceSettings,
+        seed: int,
+        skip: Skip = lambda pairs, annotators: None,
+    ):
+        self.commit, self.skip, self.seconds, self.seed = commit, skip, settings.answer_seconds, seed
         self.teacher: Teacher = TEACHERS.make(settings.teacher, settings=settings)
 
     def ask(self, number: int, pairs: Pairs) -> None:
         """See `Gatherer.ask`. Commits one answer every ``answer_seconds``, or all at once if that is 0."""
-        preferences = self._checked(self.teacher.answer(pairs, generator(self.seed, "answers", number)), len(pairs))
-        answers = Comparisons(pairs, preferences, (self.teacher.name,) * len(pairs))
+        said = self._checked(self.teacher.answer(pairs, generator(self.seed, "answers", number)), len(pairs))
         if not self.seconds:
-            self.commit(answers)
+            self._store(pairs, said, np.arange(len(pairs)))
             return
-        for i in range(len(answers)):
+        for i in range(len(pairs)):
             time.sleep(self.seconds)
-            self.commit(answers[i : i + 1])
+            self._store(pairs, said, np.array([i]))
 
-    def _checked(self, answers: FloatArray, count: int) -> FloatArray:
-        preferences: FloatArray = np.asarray(answers, dtype=np.float32)
-        if preferences.shape != (count,) or not ((preferences >= 0) & (preferences <= 1)).all():
+    def _store(self, pairs: Pairs, said: Answers, index: IntArray) -> None:
+        skipped = np.isnan(said.preferences[index])
+        for rows, left_out in ((index[~skipped], False), (index[skipped], True)):
+            names = tuple(said.annotators[i] for i in rows)
+            if len(rows) and left_out:
+                self.skip(pairs[rows], names)
+            elif len(rows):
+                self.commit(Comparisons(pairs[rows], said.preferences[rows], names))
+
+    def _checked(self, answers: object, count: int) -> Answers:
+        said = answers.preferences if isinstance(answers, Answers) else answers
+        names = answers.annotators if isinstance(answers, Answers) else (self.teacher.name,) * count
+        preferences = np.asarray(said, dtype=np.float32)
+        valid = np.isnan(preferences) | ((preferences >= 0) & (preferences <= 1))
+        if preferences.shape != (count,) or len(names) != count or not valid.all():
             raise SettingError(
                 f"preferences.teacher is {self.teacher.name!r}, and for {count} pairs it answered {_shown(answers)}: it must "
-                "return a number from 0 (right) to 1 (left) for each pair, an array of shape (pairs,)."
+                "return a number from 0 (right) to 1 (left), or NaN to skip it, for each pair: an array of shape (pairs,)."
             )
-        return preferences
+        return Answers(preferences, tuple(names))
 
 
 def _shown(value: object) -> str:
@@ -87,10 +108,10 @@ GATHERERS: Registry[Gatherer] = Registry("preferences.gatherer", Gatherer, {"scr
 """Built-in gatherers by name."""
 
 
-def make_gatherer(commit: Commit, settings: PreferenceSettings, seed: int) -> Gatherer:
+def make_gatherer(commit: Commit, skip: Skip, settings: PreferenceSettings, seed: int) -> Gatherer:
     """Make the gatherer that ``settings.gatherer`` names.
 
     Raises:
         SettingError: no gatherer has this name, or it doesn't satisfy `Gatherer`.
     """
-    return GATHERERS.make(settings.gatherer, commit=commit, settings=settings, seed=seed)
+    return GATHERERS.make(settings.gatherer, commit=commit, skip=skip, settings=settings, seed=seed)

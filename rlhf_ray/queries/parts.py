@@ -14,7 +14,7 @@ def check_parts(preferences: PreferenceSettings, reward_model: RewardModelSettin
     Raises:
         SettingError: a part is missing or invalid. The message names the setting, the value and what such a part needs.
     """
-    SELECTIONS.make(preferences.selection)
+    SELECTIONS.make(preferences.selection, reward_model=reward_model)
     GATHERERS.check(preferences.gatherer)  # made later in its own actor, with the store's commit
     if preferences.teacher != "human":
         TEACHERS.make(preferences.teacher, settings=preferences)

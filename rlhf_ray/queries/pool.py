@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,10 @@ from rlhf_ray.store.clips import Pack, Rows
 
 if TYPE_CHECKING:
     from rlhf_ray.reward import RewardEnsemble
+
+
+BEFORE = -1
+"""Number of the batch that `ClipPool.exclude` adds to."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ class ClipPool:
         seed: int,
     ):
         self.settings, self.preferences, self.seed = fragments, preferences, seed
-        self.selection = SELECTIONS.make(preferences.selection)
+        self.selection = SELECTIONS.make(preferences.selection, reward_model=reward_model)
         self._make_ensemble = (observation_space, action_space, reward_model)
         self._ensemble: RewardEnsemble | None = None
         self._clips: dict[tuple[int, int], Fragments] = {}
@@ -108,11 +113,21 @@ class ClipPool:
         self._episode_lengths.update(clips.episode_lengths)
         if clips.fragments is not None:
             self._clips[key], self._ids[key] = clips.fragments, clips.fragments.ids()
+        newest, oldest = (
+            max((version for version, _ in self._clips), default=RANDOM_POLICY),
+            self.settings.max_policy_age,
+        )
         for old in sorted(self._clips):
-            if self._size() - len(self._clips[old]) < self.settings.pool:
+            left = self._size() - len(self._clips[old])
+            stale = oldest is not None and newest - old[0] > oldest and left >= 2
+            if left < self.settings.pool and not stale:
                 break
             del self._clips[old], self._ids[old]
         return self.report()
+
+    def exclude(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Never propose these pairs of fragment ids, in either order: they were asked before this pool."""
+        self._asked[BEFORE] = [*self._asked.get(BEFORE, []), *pairs]
 
     def propose(self, count: int, number: int, reward: dict[str, Array] | None) -> tuple[int, Pairs | None]:
         """Select ``count`` pairs to ask about, excluding those of earlier batches.
@@ -128,19 +143,23 @@ class ClipPool:
         if self._size() < 2:
             return 0, None
         pool, names = self._different()
+        asked = self._asked_before(names, number)
         rng = generator(self.seed, "pairs", number)
         version = 0 if reward is None else int(reward["version"])
         if self.selection is None or (reward is None and self.selection.needs_reward):
-            index = self._new_pairs(pool, names, count, number, rng)
+            index = self._new_pairs(pool, asked, count, rng)
         else:
-            drawn = self._new_pairs(pool, names, count * self.preferences.oversampling, number, rng)
+            drawn = self._new_pairs(pool, asked, count * self.preferences.oversampling, rng)
             returns = None if reward is None else self._returns(reward, pool)
-            index = choose(self.selection, Candidates(drawn, pool, returns), count, rng)
+            index = choose(self.selection, Candidates(drawn, pool, returns, count, asked), count, rng)
         if len(index) == 0:
             return 0, None
         self._asked[number] = [(names[left], names[right]) for left, right in index]
         ids = tuple(pair_id(*pair) for pair in self._asked[number])
-        return len(index), Pairs(pool[index[:, 0]], pool[index[:, 1]], ids, version)
+        recent = float(pool.returns().mean())
+        return len(index), Pairs(
+            pool[index[:, 0]], pool[index[:, 1]], ids, version, None if np.isnan(recent) else recent
+        )
 
     def unlabelled(self, count: int, number: int) -> Pairs | None:
         """Draw ``count`` random pairs that were not asked about, for methods that learn from pairs without answers.
@@ -155,8 +174,8 @@ class ClipPool:
         if self._size() < 2:
             return None
         pool, names = self._different()
-        asked = 1 + max(self._asked, default=-1)
-        index = self._new_pairs(pool, names, count, asked, generator(self.seed, "unlabelled", number))
+        asked = self._asked_before(names, 1 + max(self._asked, default=-1))
+        index = self._new_pairs(pool, asked, count, generator(self.seed, "unlabelled", number))
         if len(index) == 0:
             return None
         ids = tuple(pair_id(names[left], names[right]) for left, right in index)
@@ -180,19 +199,23 @@ class ClipPool:
         self._ensemble.load_state(reward)
         return self._ensemble.fragment_returns(pool)
 
-    def _new_pairs(
-        self, pool: Fragments, names: list[str], count: int, number: int, rng: np.random.Generator
-    ) -> IntArray:
-        """Draw ``count`` random pairs of the fragments in ``pool`` with ids ``names``, excluding those of earlier batches."""
+    def _asked_before(self, names: list[str], number: int) -> IntArray:
+        """Return the pairs of batches before ``number`` with both fragments among ``names``, ``[k, 2]``, as positions there."""
         position = {name: i for i, name in enumerate(names)}
-        asked = {
-            frozenset((position[left], position[right]))
+        asked = [
+            (position[left], position[right])
             for earlier, pairs in self._asked.items()
             for left, right in pairs
             if earlier < number and left in position and right in position
-        }
-        drawn = random_pairs(len(pool), count + len(asked), rng, pool.starts == 0, self.settings.start_share)
-        return drawn[[frozenset(pair) not in asked for pair in drawn.tolist()]][:count]
+        ]
+        once = {frozenset(pair): pair for pair in asked}  # two annotators may have answered a pair, or its mirror image
+        return np.array(list(once.values()), dtype=np.int64).reshape(-1, 2)
+
+    def _new_pairs(self, pool: Fragments, asked: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+        """Draw ``count`` random pairs of the fragments in ``pool``, excluding those ``asked`` before."""
+        old = {frozenset(pair) for pair in asked.tolist()}
+        drawn = random_pairs(len(pool), count + len(old), rng, pool.starts == 0, self.settings.start_share)
+        return drawn[[frozenset(pair) not in old for pair in drawn.tolist()]][:count]
 
     def report(self) -> PoolReport:
         """Return a summary of the pool."""

@@ -29,3 +29,5 @@ class Outcome:
     """The last mean true return in training, with the stochastic policy."""
     verdicts: list[Verdict] = field(default_factory=list)
     """Caveats about the numbers."""
+    skipped: int = 0
+    """Pairs that annotators skipped."""

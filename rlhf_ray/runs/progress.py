@@ -208,7 +208,7 @@ class Progress(Callback):
         if unspent > 0 and not outcome.interrupted:
             self._say(f"{unspent} of {budget} labels were not used, because nearly all answers were ties.")
         parts = [
-            f"{outcome.comparisons} labels",
+            f"{outcome.comparisons} labels" + (f" ({outcome.skipped} pairs skipped)" if outcome.skipped else ""),
             f"{outcome.env_steps} environment steps",
             f"{outcome.train_seconds:.0f} s",
         ]

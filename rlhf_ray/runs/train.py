@@ -229,6 +229,7 @@ def _outcome(
         train_seconds=seconds,
         interrupted=interrupted,
         training_return=latest.values.get("true_return_mean"),
+        skipped=latest.values.get("skipped", 0),
     )
     numbers = asdict(outcome)
     return replace(outcome, normalised=share_of_the_way(numbers), verdicts=verdicts(numbers))

@@ -76,7 +76,8 @@ class Experiment:
         """The names ``module:Name`` of the user's own parts and environment."""
         values = [getattr(getattr(self, group), name) for group, names in PARTS.items() for name in names]
         parts = [part for value in values for part in ((value,) if isinstance(value, str) else value)]
-        return [name for name in (self.environment, *parts) if ":" in name]
+        joined = (name for part in parts for name in part.split("+"))  # as in my_parts:Mine+k_center
+        return [name for name in (self.environment, *joined) if ":" in name]
 
     def resolved_fragments(self, horizon: int | None = None) -> ResolvedFragments:
         """`FragmentSettings.resolved` for this experiment; an estimate while the environment's ``horizon`` is unknown."""

@@ -24,6 +24,9 @@ class FragmentSettings:
     fragments are a tie), otherwise 0."""
     pool: int = 400
     """Number of fragments from which pairs are drawn; new fragments replace the oldest."""
+    max_policy_age: int | None = None
+    """Maximum age of a fragment from which pairs are drawn: how many versions (training iterations) its policy may be behind the
+    newest in the pool. Random actions count as one version before the first policy. None: no limit but the size of the pool."""
     initial_env_steps: int | Auto = "auto"
     """Environment steps with random actions for the first fragments; count towards total_env_steps. Steps of the budget that do not
     fill a PPO iteration are added. auto: ten episodes, at least 2,000 steps and at most a tenth of total_env_steps; repeats each
@@ -53,6 +56,12 @@ class FragmentSettings:
             "fragments.pool",
             self.pool,
             "it must be 2 or more, because a comparison needs two fragments",
+        )
+        require(
+            self.max_policy_age is None or self.max_policy_age >= 0,
+            "fragments.max_policy_age",
+            self.max_policy_age,
+            "it must be 0 or more, or None for no limit",
         )
         require(
             self.initial_env_steps == "auto" or self.initial_env_steps >= 2 * length,

@@ -31,20 +31,37 @@ class PreferenceSettings:
     steepness: float = 1.0
     """For hyperbolic and inverse_quadratic: s in 1/(1+st) and 1/(1+(st)²), with t from 0 to 1. Larger values ask earlier."""
     selection: str = "random"
-    """How to choose the pairs to compare: random; disagreement (pairs on which the ensemble disagrees most); or module:Name for
-    your own selection (`rlhf_ray.queries.selection.Selection`)."""
+    """How to choose the pairs to compare: random; disagreement, disagreement_logits or disagreement_labels (the ensemble disagrees
+    most, in probabilities, logits or answers); entropy (the answer is hardest to predict); information_gain (the answer tells most
+    about the ensemble); k_center (unlike each other and earlier pairs); near_on_policy (mostly recent behaviour); or module:Name
+    for your own selection (`rlhf_ray.queries.selection.Selection`). Joined by +, as in disagreement+k_center, each but the last
+    keeps the better half of the candidates."""
     oversampling: int = 10
     """Candidate pairs drawn per selected pair. Not used with selection=random."""
     teacher: str = "oracle"
-    """Who answers: oracle (always prefers the higher true return); stochastic (Boltzmann-rational in the true return); human
-    (people at the labelling page); or module:Name for your own teacher (`rlhf_ray.teachers.Teacher`)."""
+    """Who answers: oracle (always prefers the higher true return); stochastic (Boltzmann-rational in the true return); mistake,
+    skip, equal or myopic (B-Pref's); soft (answers stochastic's probability); several of these joined by +, as in
+    stochastic+mistake; population (six annotators who err differently); human (people at the labelling page); or module:Name for
+    your own teacher (`rlhf_ray.teachers.Teacher`)."""
     gatherer: str = "scripted"
     """How answers are gathered, except people's: scripted (asks the teacher), or module:Name for your own gatherer
     (`rlhf_ray.queries.gatherers.Gatherer`), such as a labelling service."""
     human_share: float = 0.0
     """Fraction (0 to 1) of questions put to people instead of the scripted teacher. Asynchronous mode only."""
     rationality: float = 1.0
-    """With teacher=stochastic: inverse temperature β, per unit of true return. 0 answers at random."""
+    """With teacher=stochastic, soft or population: inverse temperature β, per unit of true return. 0 answers at random."""
+    mistake: float = 0.1
+    """With teacher=mistake: probability (0 to 1) of the opposite answer."""
+    skip: float = 0.1
+    """With teacher=skip: share (0 to 1) of the recent mean return that one of the two fragments must exceed; other pairs are
+    skipped."""
+    equal: float = 0.1
+    """With teacher=equal: fragments are equally good if their returns differ by less than this share (0 or more) of the recent mean
+    return."""
+    myopia: float = 0.9
+    """With teacher=myopic: weight (0 < x ≤ 1) of each step relative to the next one, so that late steps count most."""
+    skips_count: bool = False
+    """Whether a skipped pair ("can't tell") uses up one comparison of the budget. If not, another pair is asked in its place."""
     answer_seconds: float = 0.0
     """Seconds the scripted teacher takes per answer, to simulate a slow teacher."""
     held_out_share: float = 0.1
@@ -96,6 +113,10 @@ class PreferenceSettings:
         require(self.steepness > 0, "preferences.steepness", self.steepness, "it must be above 0")
         require(self.oversampling >= 1, "preferences.oversampling", self.oversampling, "it must be 1 or more")
         require(self.rationality >= 0, "preferences.rationality", self.rationality, "it must be 0 or more")
+        require(0 <= self.mistake <= 1, "preferences.mistake", self.mistake, "it must be between 0 and 1")
+        require(0 <= self.skip <= 1, "preferences.skip", self.skip, "it must be between 0 and 1")
+        require(self.equal >= 0, "preferences.equal", self.equal, "it must be 0 or more")
+        require(0 < self.myopia <= 1, "preferences.myopia", self.myopia, "it must be above 0 and at most 1")
         require(self.answer_seconds >= 0, "preferences.answer_seconds", self.answer_seconds, "it must be 0 or more")
         require(
             least <= self.first_fit_comparisons <= self.comparisons,

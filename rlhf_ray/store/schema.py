@@ -47,6 +47,9 @@ LABELS = pa.schema(
 """One row per event; `Event` describes the columns. ``sequence`` defines the order; timestamps don't. ``merge`` is the id of the
 merge that brought the event from another store; null for the store's own events."""
 
+UNDECIDED = "incomparable"
+"""``extra.answer`` of a skip by someone who can't decide; other skips only postpone the pair."""
+
 MERGE, UNDO = "merge", "undo"
 """Kinds of rows that are not events: the record of a merge (``extra``: its source), and the undoing of one (``target``: its id; for
 a merge without an id, ``extra`` lists the events)."""
@@ -198,6 +201,19 @@ def holding(events: pa.Table) -> dict[tuple[str, str], int]:
         for row, (event, kind, _, pair, annotator) in enumerate(zip(*columns, strict=True))
         if kind in ("label", "supersede") and event not in cancelled
     }
+
+
+def undecided(events: pa.Table) -> int:
+    """Count the skips among ``events`` that were not retracted and mean that the annotator can't decide."""
+    skips = events.filter(pyarrow.compute.equal(events["kind"], "skip"))
+    if not len(skips):
+        return 0
+    cancelled = set(events["target"].drop_null().to_pylist())
+    names, extra = skips["event_id"].to_pylist(), skips["extra"].to_pylist()
+    return sum(
+        name not in cancelled and json.loads(more or "{}").get("answer") == UNDECIDED
+        for name, more in zip(names, extra, strict=True)
+    )
 
 
 def rows_holding(events: pa.Table) -> IntArray:

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.atomic import whole_folder
-from rlhf_ray.data.comparisons import Changes, Comparisons
+from rlhf_ray.data.comparisons import Changes, Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.store import merges, upkeep, weights
 from rlhf_ray.store.clips import DamagedClipError, Rows, gather
@@ -30,12 +30,14 @@ from rlhf_ray.store.schema import (
     LABELS,
     MAJOR,
     MINOR,
+    UNDECIDED,
     Event,
     holding,
     rows_holding,
     scripted_event_id,
     take,
     touched,
+    undecided,
 )
 from rlhf_ray.store.snapshot import Snapshot
 
@@ -52,12 +54,15 @@ class Tally:
         held: number of active comparisons.
         ties: number of those with the answer "equally good".
         by_annotator: number of those per annotator.
+        skipped: number of times that an annotator could not decide a pair. A pair that someone postponed at the labelling page,
+            and gets again, doesn't count.
     """
 
     last: int = 0
     held: int = 0
     ties: int = 0
     by_annotator: Mapping[str, int] = field(default_factory=dict)
+    skipped: int = 0
 
 
 class PreferenceStore:
@@ -113,8 +118,18 @@ class PreferenceStore:
             SettingError: the fragments differ in length, shape or dtype from those of the active comparisons.
             OSError: the write failed. Earlier commits are safe; the commit may be repeated.
         """
+        return self._commit(comparisons.pairs, comparisons.preferences, annotator, annotator_type)
+
+    def skip(self, pairs: Pairs, *, annotator: str, annotator_type: str = "scripted") -> int:
+        """Store that ``annotator`` could not decide these pairs. They are never trained on.
+
+        Idempotent as `commit`. Returns the number of new skips, and raises the same errors.
+        """
+        return self._commit(pairs, None, annotator, annotator_type)
+
+    def _commit(self, pairs: Pairs, preferences: FloatArray | None, annotator: str, annotator_type: str) -> int:
+        """Store answers, or skips if ``preferences`` is None."""
         self._begin()
-        pairs = comparisons.pairs
         self._check_kind(pairs.left)
         left, right = pairs.left.ids(), pairs.right.ids()
         # All of them: committing a comparison again restores a fragment that was lost to damage.
@@ -123,11 +138,10 @@ class PreferenceStore:
         new = self._new(events)
         columns: dict[str, Any] = {
             "event_id": [events[i] for i in new],
-            "kind": ["label"] * len(new),
+            "kind": ["label" if preferences is not None else "skip"] * len(new),
             "pair_id": [pairs.ids[i] for i in new],
             "left_id": [left[i] for i in new],
             "right_id": [right[i] for i in new],
-            "preference": comparisons.preferences[new].astype(np.float32),
             "annotator": [annotator] * len(new),
             "annotator_type": [annotator_type] * len(new),
             "presented_swapped": [False] * len(new),
@@ -135,6 +149,10 @@ class PreferenceStore:
             "policy_version": np.maximum(pairs.left.policy_versions, pairs.right.policy_versions)[new],
             "reward_version": [pairs.reward_version] * len(new),
         }
+        if preferences is not None:
+            columns["preference"] = preferences[new].astype(np.float32)
+        else:
+            columns["extra"] = [json.dumps({"answer": UNDECIDED})] * len(new)
         table = pa.table([columns.get(field.name, pa.nulls(len(new), field.type)) for field in LABELS], schema=LABELS)
         self._append(table)
         return len(new)
@@ -213,6 +231,7 @@ class PreferenceStore:
             held=len(snapshot),
             ties=int((snapshot.preferences == 0.5).sum()),
             by_annotator=dict(Counter(snapshot.annotators)),
+            skipped=undecided(events),
         )
 
     def last_answer(self, pairs: Sequence[str], annotator: str) -> int:

@@ -1,10 +1,15 @@
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pytest
 
-from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.queries.gatherers import ScriptedGatherer
 from rlhf_ray.settings import PreferenceSettings
+from rlhf_ray.teachers import Answers
 from tests.made_up import joined, same_fragments, some_comparisons
 
 PAIRS = some_comparisons(200).pairs
@@ -58,3 +63,48 @@ def test_a_slow_teacher_commits_each_answer_when_it_is_there_and_answers_as_a_qu
     assert np.array_equal(
         slow.preferences, _answers(PreferenceSettings(teacher="stochastic", rationality=0.1), 3).preferences
     )
+
+
+class _Panel:
+    """Two annotators, in turn; every third pair is skipped."""
+
+    name = "panel"
+
+    def answer(self, pairs: Pairs, rng: np.random.Generator) -> Answers:
+        number = np.arange(len(pairs))
+        said = np.where(number % 3 == 0, np.nan, number % 2).astype(np.float32)
+        return Answers(said, tuple("ab"[i % 2] for i in number))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-6])
+def test_skips_and_several_annotators_are_stored_as_such(seconds: float) -> None:
+    committed: list[Comparisons] = []
+    skipped: list[tuple[str, str]] = []
+
+    def skip(pairs: Pairs, annotators: Sequence[str]) -> None:
+        skipped.extend(zip(pairs.ids, annotators, strict=True))
+
+    panel: Any = _Panel()
+    settings = PreferenceSettings(teacher=panel, answer_seconds=seconds)
+    ScriptedGatherer(committed.append, settings, 0, skip).ask(0, PAIRS[:12])
+    answers = joined(committed)
+    kept = [i for i in range(12) if i % 3]
+    assert answers.pairs.ids == tuple(PAIRS.ids[i] for i in kept)
+    assert answers.annotators == tuple("ab"[i % 2] for i in kept)
+    assert answers.preferences.tolist() == [i % 2 for i in kept]
+    assert skipped == [(PAIRS.ids[i], "ab"[i % 2]) for i in range(0, 12, 3)]
+
+
+@pytest.mark.parametrize(
+    "said", [np.array([0.5, 2.0]), np.array([[0.5, 0.5]]), Answers(np.zeros(2, np.float32), ("a",)), None]
+)
+def test_answers_that_are_none_are_one_line(said: Any) -> None:
+    class Rude:
+        name = "rude"
+
+        def answer(self, pairs: Pairs, rng: np.random.Generator) -> Any:
+            return said
+
+    rude: Any = Rude()
+    with pytest.raises(SettingError, match=r"teacher is 'rude', and for 2 pairs it answered .*NaN to skip it"):
+        ScriptedGatherer(lambda answers: None, PreferenceSettings(teacher=rude), 0).ask(0, PAIRS[:2])

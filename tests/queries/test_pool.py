@@ -255,3 +255,68 @@ def test_disagreement_is_on_the_scale_of_the_likelihood_with_its_discount() -> N
     np.testing.assert_allclose(ensemble.fragment_returns(fragments), expected, rtol=1e-5)
     ensemble.reward_std.fill_(10.0)  # what normalises rewards for the agent changes no logit
     np.testing.assert_allclose(ensemble.fragment_returns(fragments), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "selection", ["k_center", "entropy+k_center", "near_on_policy+disagreement", "information_gain"]
+)
+def test_no_selection_asks_a_pair_twice_or_mirrored(selection: str) -> None:
+    pool, asked = _pool(selection=selection, oversampling=4), set[frozenset[str]]()
+    for number in range(6):
+        pool.add(_clips(number, n=4))
+        pairs = _pairs(pool.propose(3, number, _reward(number + 1)))
+        assert pairs.reward_version == number + 1
+        assert not _questions(pairs) & asked
+        asked |= _questions(pairs)
+    assert len(asked) == 18
+
+
+def test_selections_know_how_many_are_wanted_and_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Candidates] = []
+
+    class Looks:
+        needs_reward = False
+
+        def score(self, candidates: Candidates, rng: np.random.Generator) -> Any:
+            seen.append(candidates)
+            return np.zeros(len(candidates.index))
+
+    looks: Any = Looks()
+    pool = _pool(selection=looks)
+    pool.add(_clips(0, n=6))
+    first = _pairs(pool.propose(4, 0, None))
+    pool.propose(2, 1, None)
+    assert [(of.count, len(of.asked)) for of in seen] == [(4, 0), (2, 4)]
+    names = seen[1].fragments.ids()
+    assert {frozenset((names[left], names[right])) for left, right in seen[1].asked} == _questions(first)
+
+
+def test_fragments_of_outdated_policies_are_dropped() -> None:
+    fragments = FragmentSettings(length=5, pool=1000, max_policy_age=2).resolved(horizon=None, total_env_steps=0)
+    pool = ClipPool(fragments, PreferenceSettings(), REWARD_MODEL, VECTORS, FORCES, 0)
+
+    def versions() -> set[int]:
+        pairs = _pairs(pool.propose(1000, 0, None))
+        return {*pairs.left.policy_versions.tolist(), *pairs.right.policy_versions.tolist()}
+
+    found = []
+    for version in (RANDOM_POLICY, 0, 1, 2, 3):
+        pool.add(_clips(version))
+        found.append(versions())
+    assert found == [{-1}, {-1, 0}, {-1, 0, 1}, {0, 1, 2}, {1, 2, 3}]
+    pool.add(_clips(0, source=1))  # late
+    assert versions() == {1, 2, 3}
+    pool.add(_clips(9, n=1))  # alone it would make no pair
+    assert versions() == {3, 9}
+
+
+def test_pairs_tell_the_mean_return_of_the_pool() -> None:
+    pool = _pool(pool=8)
+    for version in range(3):
+        pool.add(_clips(version))
+    kept = [_clips(version).fragments for version in (1, 2)]
+    mean = np.mean([of.returns() for of in kept if of is not None])
+    assert _pairs(pool.propose(3, 0, None)).recent_return == pytest.approx(mean)
+    blind = dataclasses.replace(some_fragments(4), rewards=np.full((4, 5), np.nan))
+    pool.add(_clips(4, fragments=blind))
+    assert _pairs(pool.propose(3, 1, None)).recent_return is None

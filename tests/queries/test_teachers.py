@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings import PreferenceSettings
-from rlhf_ray.teachers import TEACHERS, Oracle, Stochastic
+from rlhf_ray.teachers import PRESETS, TEACHERS, Oracle, SimulatedTeacher, Stochastic
 from tests.made_up import some_fragments
 
 
@@ -70,11 +71,32 @@ def test_a_clip_without_true_rewards_is_an_error(teacher: Any) -> None:
         teacher.answer(_pairs([1.0, float("nan")]), _rng())
 
 
-def test_teachers_are_made_by_name() -> None:
-    assert isinstance(TEACHERS.make("oracle", settings=PreferenceSettings()), Oracle)
-    stochastic = TEACHERS.make("stochastic", settings=PreferenceSettings(rationality=2.5))
-    assert isinstance(stochastic, Stochastic)
-    assert stochastic.rationality == 2.5
+def test_the_presets_are_b_prefs() -> None:
+    made = {name: TEACHERS.make(name, settings=PreferenceSettings()) for name in PRESETS}
+    found = {
+        name: (of.rationality, of.myopia, of.mistake, of.skip, of.equal, of.soft)
+        for name, of in made.items()
+        if isinstance(of, SimulatedTeacher)
+    }
+    assert found == {
+        "oracle": (None, 1.0, 0.0, 0.0, 0.0, False),
+        "stochastic": (1.0, 1.0, 0.0, 0.0, 0.0, False),
+        "mistake": (None, 1.0, 0.1, 0.0, 0.0, False),
+        "skip": (None, 1.0, 0.0, 0.1, 0.0, False),
+        "equal": (None, 1.0, 0.0, 0.0, 0.1, False),
+        "myopic": (None, 0.9, 0.0, 0.0, 0.0, False),
+        "soft": (1.0, 1.0, 0.0, 0.0, 0.0, True),
+    }
+    assert all(of.name == name for name, of in made.items())
+
+
+def test_joined_presets_are_one_teacher() -> None:
+    settings = PreferenceSettings(teacher="stochastic+mistake+skip", rationality=2.5, mistake=0.3, skip=0.4)
+    joined = TEACHERS.make(settings.teacher, settings=settings)
+    assert isinstance(joined, SimulatedTeacher)
+    assert (joined.name, joined.rationality, joined.mistake, joined.skip) == (settings.teacher, 2.5, 0.3, 0.4)
+    with pytest.raises(SettingError, match=r"teacher is 'stochastic\+psychic'"):
+        TEACHERS.make("stochastic+psychic", settings=settings)
 
 
 def test_an_unknown_teacher_is_named_with_those_there_are() -> None:
@@ -82,6 +104,90 @@ def test_an_unknown_teacher_is_named_with_those_there_are() -> None:
         TEACHERS.make("psychic", settings=PreferenceSettings())
 
 
-def test_negative_rationality_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"preferences\.rationality is -1"):
-        Stochastic(-1.0)
+@pytest.mark.parametrize(
+    ("name", "value"), [("rationality", -1.0), ("mistake", 1.1), ("skip", -0.1), ("equal", -0.1), ("myopia", 0.0)]
+)
+def test_parameters_out_of_range_are_refused(name: str, value: float) -> None:
+    parameter: dict[str, Any] = {name: value}
+    for make in (SimulatedTeacher, PreferenceSettings):
+        with pytest.raises(SettingError, match=rf"preferences\.{name} is {value}"):
+            make(**parameter)
+
+
+def _rewards(left: list[list[float]], right: list[list[float]], recent: float | None = None) -> Pairs:
+    """Pairs with these true rewards per step."""
+    n = len(left)
+    clips = some_fragments(2 * n, len(left[0]))
+    clips = dataclasses.replace(clips, rewards=np.array([*left, *right]))
+    return Pairs(clips[:n], clips[n:], tuple(str(i) for i in range(n)), recent_return=recent)
+
+
+def test_mistakes_reverse_their_share_of_the_answers_but_no_ties() -> None:
+    n = 20_000
+    answers = SimulatedTeacher(mistake=0.2).answer(_pairs([1.0] * n + [0.0] * 100), _rng())
+    assert set(answers[:n].tolist()) == {0.0, 1.0}
+    assert abs((answers[:n] == 0).mean() - 0.2) < 4 * np.sqrt(0.2 * 0.8 / n)
+    assert (answers[n:] == 0.5).all()
+
+
+def test_the_mistakes_of_a_stochastic_teacher_come_on_top() -> None:
+    n, p = 20_000, 1 / (1 + np.exp(-0.5))
+    answers = SimulatedTeacher(rationality=0.5, mistake=0.3).answer(_pairs([1.0] * n), _rng())
+    chance = 0.7 * p + 0.3 * (1 - p)
+    assert abs(answers.mean() - chance) < 4 * np.sqrt(chance * (1 - chance) / n)
+    soft = SimulatedTeacher(rationality=0.5, mistake=0.3, soft=True).answer(_pairs([1.0, -1.0, 0.0]), _rng())
+    assert np.allclose(soft, [chance, 1 - chance, 0.5])
+
+
+def test_a_soft_teacher_answers_the_probability_of_the_stochastic_one() -> None:
+    differences = [-3.0, -0.1, 0.0, 2.0, 1e9]
+    answers = TEACHERS.make("soft", settings=PreferenceSettings(rationality=0.7)).answer(_pairs(differences), _rng())
+    assert np.allclose(answers, 1 / (1 + np.exp(-0.7 * np.clip(differences, -100, 100))))
+
+
+def test_a_myopic_teacher_weighs_the_last_step_most() -> None:
+    teacher = SimulatedTeacher(myopia=0.5)
+    # 1 two steps before the end is worth 0.25, so 0.3 at the end beats it and 0.2 does not.
+    pairs = _rewards([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]], [[0.0, 0.0, 0.3], [0.0, 0.0, 0.2]])
+    assert teacher.answer(pairs, _rng()).tolist() == [0.0, 1.0]
+    stochastic = SimulatedTeacher(myopia=0.5, rationality=2.0, soft=True)
+    assert np.allclose(stochastic.answer(pairs, _rng()), 1 / (1 + np.exp(-2.0 * np.array([-0.05, 0.05]))))
+
+
+@pytest.mark.parametrize(("recent", "skip", "threshold"), [(10.0, 0.3, 3.0), (-10.0, 0.3, -17.0), (-10.0, 1.0, -10.0)])
+def test_pairs_without_a_fragment_above_the_threshold_are_skipped(recent: float, skip: float, threshold: float) -> None:
+    above, below = threshold + 0.01, threshold - 0.01
+    pairs = _rewards([[above], [below], [below], [threshold]], [[below], [above], [below], [below]], recent)
+    answers = SimulatedTeacher(skip=skip).answer(pairs, _rng())
+    assert np.isnan(answers).tolist() == [False, False, True, True]
+    assert answers[:2].tolist() == [1.0, 0.0]
+
+
+def test_close_returns_are_equal_whatever_the_teacher_drew() -> None:
+    teacher = SimulatedTeacher(equal=0.1, rationality=0.0, mistake=0.5)
+    for recent in (20.0, -20.0):
+        pairs = _rewards([[1.9]] * 50 + [[2.1]] * 50, [[0.0]] * 100, recent)
+        answers = teacher.answer(pairs, _rng())
+        assert (answers[:50] == 0.5).all()
+        assert set(answers[50:].tolist()) == {0.0, 1.0}
+
+
+def test_the_shares_are_applied_once() -> None:
+    # B-Pref's PEBBLE multiplies the mean return by its share twice: the thresholds would be 1 instead of 10.
+    pairs = _rewards([[109.0], [9.0]], [[100.0], [5.0]], 100.0)
+    assert SimulatedTeacher(equal=0.1).answer(pairs, _rng())[0] == 0.5
+    assert np.isnan(SimulatedTeacher(skip=0.1).answer(pairs, _rng())[1])
+
+
+def test_thresholds_follow_the_agents_return_and_without_it_that_of_the_pairs() -> None:
+    teacher = SimulatedTeacher(equal=0.1)
+    pair = [[12.0]], [[8.0]]
+    assert [float(teacher.answer(_rewards(*pair, recent), _rng())[0]) for recent in (39.0, 41.0, None)] == [
+        1.0,
+        0.5,
+        1.0,
+    ]
+    near = _rewards([[10.5]], [[10.0]])
+    assert teacher.answer(near, _rng())[0] == 0.5
+    # Where nothing is ever reached, nothing is skipped: the threshold would have no meaning.
+    assert not np.isnan(SimulatedTeacher(skip=0.5).answer(_rewards([[0.0]], [[0.0]], 0.0), _rng())).any()

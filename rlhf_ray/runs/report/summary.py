@@ -226,6 +226,18 @@ def notes(run: Run) -> list[Note]:
                 latest["labels_held_back"] > 0,
             ),
         ]
+    skipped = next((row["skipped"] for row in reversed(run.rows) if is_number(row.get("skipped"))), 0)
+    if skipped:
+        counted = run.settings.get("preferences", {}).get("skips_count", False)
+        found.append(
+            Note(
+                "Skipped pairs",
+                number(skipped),
+                "An annotator could not decide them. They are not trained on"
+                + (" and used up the label budget." if counted else "; others were asked in their place."),
+                skipped > (run.outcome("comparisons") or 0),
+            )
+        )
     if run.comparisons is not None:
         ties, answers = run.comparisons.ties, len(run.comparisons)
         found.append(

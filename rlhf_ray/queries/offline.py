@@ -1,0 +1,200 @@
+"""Scripted labels of recorded behaviour, without an environment or Ray: from trajectories and a teacher to a preference store."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
+from rlhf_ray.data.recordings import MANIFEST, Recording
+from rlhf_ray.queries.gatherers import ScriptedGatherer
+from rlhf_ray.queries.parts import check_parts
+from rlhf_ray.queries.pool import ClipPool, Clips
+from rlhf_ray.queries.schedule import LabelSchedule
+from rlhf_ray.queries.skips import Skips
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.store import PreferenceStore, Tally
+
+
+def load_recorded(path: Path | str, fragments: FragmentSettings | None = None, seed: int = 0) -> Fragments:
+    """Load recorded behaviour as fragments.
+
+    Args:
+        path: an ``.npz`` of recorded steps, a folder of trajectories saved by imitation, a recording (`rlhf_ray.data.recordings`),
+            or a preference store, whose fragments are taken as they are.
+        fragments: length, number (``pool``) and share of episode starts of the fragments to cut.
+        seed: seeds the choice of fragments.
+
+    Returns:
+        At least two fragments; floats are float32, integer actions int64, true rewards NaN where unknown.
+
+    Raises:
+        SettingError: nothing can be read from ``path``, or it has fewer than two fragments.
+    """
+    path = Path(path)
+    found: Fragments | None
+    if (path / "store.json").exists():
+        store = PreferenceStore(path, create=False)
+        names = {name for side in ("left_id", "right_id") for name in store.events()[side].to_pylist() if name}
+        found = store.clips(sorted(names))[1]
+    else:
+        if (path / MANIFEST).exists():
+            trajectories = [episode.trajectory for episode in Recording(path)]
+        else:
+            trajectories = Demonstrations.load(path).trajectories()
+        found = cut(trajectories, fragments or FragmentSettings(), seed)
+    if found is None or len(found) < 2:
+        raise SettingError(f"{path} has fewer than two fragments of the length asked for; set a smaller length.")
+    return found
+
+
+def cut(trajectories: Sequence[Trajectory], fragments: FragmentSettings, seed: int) -> Fragments | None:
+    """Cut ``fragments.pool`` fragments; None if no trajectory is long enough."""
+    lengths = [len(trajectory) for trajectory in trajectories]
+    of = fragments.resolved(horizon=max(lengths, default=None), total_env_steps=sum(lengths))
+    made = cut_fragments(
+        trajectories,
+        length=of.length,
+        count=of.pool,
+        start_share=of.start_share,
+        policy_version=RANDOM_POLICY,
+        rng=np.random.default_rng(seed),
+    )
+    if made is None:
+        return None
+    return dataclasses.replace(made, observations=_common(made.observations), actions=_common(made.actions))
+
+
+def _common(values: Array) -> Array:
+    """Floats as float32 and integers as int64, as environments have them; images as they are."""
+    if values.dtype == np.uint8:
+        return values
+    return values.astype(np.float32 if values.dtype.kind == "f" else np.int64)
+
+
+def label_recorded(
+    fragments: Fragments,
+    store: PreferenceStore | Path | str,
+    preferences: PreferenceSettings | None = None,
+    reward_model: RewardModelSettings | None = None,
+    *,
+    seed: int = 0,
+) -> Tally:
+    """Let the teacher compare ``fragments`` until ``store`` holds ``preferences.comparisons`` labels.
+
+    Pairs are selected in rounds, as in training: a selection that needs a reward model gets one, fitted after each round. Pairs
+    that the store already has an event about are not asked. The same arguments give the same labels.
+
+    Args:
+        fragments: at least two, with their true rewards.
+        store: the preference store, or its folder or URL, new or existing.
+        preferences: the teacher, the selection, the number of labels and their schedule; by default 200 labels of the oracle.
+        reward_model: settings of the reward model that a selection uses.
+        seed: seeds pairs, answers and fits.
+
+    Returns:
+        The store's counts: fewer labels than asked for if no further pair is possible, or if the teacher skips nearly all.
+
+    Raises:
+        SettingError: a part is invalid, true rewards are missing, or people are the teachers.
+    """
+    of, model = preferences or PreferenceSettings(), reward_model or RewardModelSettings()
+    if of.asks_people:
+        raise SettingError(f"preferences.teacher is {of.teacher!r}; name a scripted teacher, such as oracle.")
+    check_parts(of, model)
+    if np.isnan(fragments.rewards).any():
+        raise SettingError(
+            f"preferences.teacher is {of.teacher!r}, which needs the true rewards; some steps have none."
+        )
+    labelling = _Labelling(fragments, store, of, model, seed)
+    schedule = LabelSchedule(of)
+    for number in range(schedule.rounds + 1):
+        labelling.ask(schedule.due_in_round(number))
+        if labelling.tally.held and number < schedule.rounds:
+            labelling.fit()
+    return labelling.tally
+
+
+class _Labelling:
+    """The pool, the teacher and, for a selection that needs it, the reward model."""
+
+    def __init__(
+        self,
+        fragments: Fragments,
+        store: PreferenceStore | Path | str,
+        preferences: PreferenceSettings,
+        reward_model: RewardModelSettings,
+        seed: int,
+    ):
+        self.store = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
+        self.spaces = spaces_of(fragments)
+        self.preferences, self.reward_model, self.seed = preferences, reward_model, seed
+        settings = FragmentSettings(length=fragments.length, pool=len(fragments), start_share=0.0)
+        resolved = settings.resolved(horizon=None, total_env_steps=0)
+        self.pool = ClipPool(resolved, preferences, reward_model, *self.spaces, seed)
+        self.pool.add(Clips(-1, RANDOM_POLICY, fragments, 0, ()))
+        sides = (self.store.events()[side].to_pylist() for side in ("left_id", "right_id"))
+        self.pool.exclude([(left, right) for left, right in zip(*sides, strict=True) if left and right])
+        self.gatherer = ScriptedGatherer(self._commit, preferences, seed, self._skip)
+        self.skips = Skips(preferences)
+        self.tally = self.store.tally()
+        self.reward: dict[str, Array] | None = None
+        self._trainer: Any = None
+
+    def ask(self, due: int) -> None:
+        """Ask until ``due`` labels are there, as far as that is possible."""
+        self.skips.note(self.tally)
+        self.skips.forget()
+        while (missing := due - self.skips.used(self.tally)) > 0 and not self.skips.hopeless:
+            # The store's last event numbers the batch: another one when labelling continues in the same store.
+            pairs = self.pool.propose(missing, self.tally.last, self.reward)[1]
+            if pairs is None:
+                return
+            self.gatherer.ask(self.tally.last, pairs)
+            self.tally = self.store.tally()
+            self.skips.note(self.tally)
+
+    def fit(self) -> None:
+        """Fit a new version of the reward model, if the selection needs one."""
+        if self.pool.selection is None or not self.pool.selection.needs_reward:
+            return
+        from rlhf_ray.reward.trainer import RewardTrainer  # imports torch, which is slow
+
+        labels = self.store.load()
+        assert labels is not None
+        updates = self.reward_model.updates
+        if self._trainer is None:
+            share = self.preferences.held_out_share
+            self._trainer = RewardTrainer(self.reward_model, *self.spaces, held_out_share=share, seed=self.seed)
+            updates = self.reward_model.initial_updates
+        self._trainer.add(labels)
+        self._trainer.fit(updates)
+        self.reward = self._trainer.ensemble.state()
+
+    def _commit(self, answers: Comparisons) -> None:
+        for name in dict.fromkeys(answers.annotators):
+            self.store.commit(answers[np.array(answers.annotators) == name], annotator=name)
+
+    def _skip(self, pairs: Pairs, annotators: Sequence[str]) -> None:
+        for name in dict.fromkeys(annotators):
+            self.store.skip(pairs[np.array(annotators) == name], annotator=name)
+
+
+def spaces_of(fragments: Fragments) -> tuple[gym.spaces.Box, gym.Space[Any]]:
+    """Return spaces that contain the fragments' observations and actions: enough to build a reward model for them."""
+    observations, actions = fragments.observations, fragments.actions
+    low, high = (0, 255) if observations.dtype == np.uint8 else (-np.inf, np.inf)
+    seen = gym.spaces.Box(low, high, observations.shape[2:], observations.dtype.type)  # type: ignore[arg-type]
+    if actions.dtype.kind in "iu" and actions.ndim == 2:
+        return seen, gym.spaces.Discrete(int(np.max(actions)) + 1)
+    most = float(np.abs(actions).max())
+    return seen, gym.spaces.Box(-most, most, actions.shape[2:], np.float32)

@@ -1,0 +1,67 @@
+"""Teachers answer comparisons in place of a person."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from rlhf_ray.data.registry import Registry
+from rlhf_ray.settings import PreferenceSettings
+from rlhf_ray.teachers.population import Annotator, Feature, Population, six_annotators
+from rlhf_ray.teachers.simulated import Oracle, SimulatedTeacher, Stochastic
+from rlhf_ray.teachers.teacher import Answers, Teacher, true_returns
+
+PRESETS: dict[str, tuple[str, ...]] = {
+    "oracle": (),
+    "stochastic": ("rationality",),
+    "mistake": ("mistake",),
+    "skip": ("skip",),
+    "equal": ("equal",),
+    "myopic": ("myopia",),
+    "soft": ("rationality", "soft"),
+}
+"""Which parameters of `SimulatedTeacher` each preset takes from the settings of the same name. The first six are B-Pref's."""
+
+
+def simulated(name: str, settings: PreferenceSettings) -> SimulatedTeacher:
+    """Make the teacher that ``name`` describes: one preset, or several joined by ``+``, such as ``stochastic+mistake``."""
+    parameters = {parameter for preset in name.split("+") for parameter in PRESETS[preset]}
+    values = {parameter: True if parameter == "soft" else getattr(settings, parameter) for parameter in parameters}
+    return SimulatedTeacher(name, **values)
+
+
+class _Teachers(Registry[Teacher]):
+    """Knows joined presets too."""
+
+    def make(self, name: str, **offered: Any) -> Teacher:
+        """See `Registry.make`."""
+        joined = name.split("+")
+        if len(joined) > 1 and all(preset in PRESETS for preset in joined):
+            return simulated(name, offered["settings"])
+        return super().make(name, **offered)
+
+
+TEACHERS = _Teachers(
+    "preferences.teacher",
+    Teacher,
+    {name: partial(simulated, name) for name in PRESETS}
+    | {"population": lambda settings: six_annotators(settings.rationality)},
+    others=("human",),
+)
+"""Built-in teachers by name."""
+
+__all__ = [
+    "PRESETS",
+    "TEACHERS",
+    "Annotator",
+    "Answers",
+    "Feature",
+    "Oracle",
+    "Population",
+    "SimulatedTeacher",
+    "Stochastic",
+    "Teacher",
+    "simulated",
+    "six_annotators",
+    "true_returns",
+]

@@ -1,0 +1,145 @@
+"""A population of annotators who err differently, each under their own name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.teachers.simulated import SimulatedTeacher
+from rlhf_ray.teachers.teacher import Answers, Teacher
+
+Feature = Callable[[Fragments], FloatArray]
+"""What an annotator looks at: ``[n, k]`` floats of ``n`` fragments."""
+
+
+class Annotator:
+    """A teacher whose answers pass through an annotator's own errors. Skips and ties stay as they are.
+
+    The answer of ``teacher`` is reversed with probability ``drift * version + alike * exp(-distance / scale)``, at most 1, where
+    ``version`` is the newer policy version of the pair (0 for random actions) and ``distance`` the root mean square difference of
+    what the annotator looks at. Then, with probability ``abs(side_bias)``, the annotator answers the preferred side without
+    looking. Errors depend on the pair alone, so a resumed run repeats them.
+
+    Args:
+        teacher: what the annotator means to answer, under this teacher's name. Its own ``mistake`` is a constant error rate.
+        side_bias: from -1 (always right) over 0 (none) to 1 (always left).
+        drift: error rate added per policy version: the annotator tires. 0 or more.
+        alike: error rate added for fragments that look the same, in [0, 1].
+        scale: distance at which ``alike`` has fallen to 1/e, above 0; in the units of the feature.
+        feature: what the annotator looks at, in place of the observations (images in [0, 1]).
+
+    Raises:
+        SettingError: a parameter is out of range.
+    """
+
+    def __init__(
+        self,
+        teacher: Teacher,
+        *,
+        side_bias: float = 0.0,
+        drift: float = 0.0,
+        alike: float = 0.0,
+        scale: float = 1.0,
+        feature: Feature | None = None,
+    ):
+        for parameter, value, valid, rule in (
+            ("side_bias", side_bias, -1 <= side_bias <= 1, "between -1 (right) and 1 (left)"),
+            ("drift", drift, drift >= 0, "0 or more"),
+            ("alike", alike, 0 <= alike <= 1, "between 0 and 1"),
+            ("scale", scale, scale > 0, "above 0"),
+        ):
+            if not valid:
+                raise SettingError(f"{parameter} of the annotator {teacher.name} is {value}; it must be {rule}.")
+        self.name, self.teacher, self.side_bias = teacher.name, teacher, side_bias
+        self.drift, self.alike, self.scale, self.feature = drift, alike, scale, feature or _seen
+
+    def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
+        """See `Teacher.answer`."""
+        answers = _plain(self.teacher.answer(pairs, rng))
+        if self.drift or self.alike:
+            answers = np.where(rng.random(len(pairs)) < self.error_rates(pairs), 1 - answers, answers)
+        if self.side_bias:
+            blind = (rng.random(len(pairs)) < abs(self.side_bias)) & (answers != 0.5) & ~np.isnan(answers)
+            answers = np.where(blind, float(self.side_bias > 0), answers)
+        return answers.astype(np.float32)
+
+    def error_rates(self, pairs: Pairs) -> FloatArray:
+        """Compute the probability that each answer is reversed, ``[n]`` float64, beyond the mistakes of `teacher`."""
+        versions = np.maximum(pairs.left.policy_versions, pairs.right.policy_versions)
+        rates: FloatArray = self.drift * np.maximum(versions, 0).astype(np.float64)
+        if self.alike:
+            apart = np.sqrt(np.mean((self.feature(pairs.left) - self.feature(pairs.right)) ** 2, axis=1))
+            rates = rates + self.alike * np.exp(-apart / self.scale)
+        return np.clip(rates, 0.0, 1.0)
+
+
+class Population:
+    """Annotators who share the pairs: each pair goes to one of them, drawn at random.
+
+    Answers are stored under each annotator's name, so `RewardModelSettings.annotator_errors` can estimate their error rates. As a
+    part of your own, write a function that returns a `Population`.
+
+    Args:
+        annotators: at least one teacher, such as an `Annotator`, each with its own name.
+        shares: relative share of the pairs of each annotator, above 0; equal by default.
+
+    Raises:
+        SettingError: there is no annotator, two have the same name, or the shares don't fit.
+    """
+
+    name = "population"
+
+    def __init__(self, annotators: Sequence[Teacher], shares: Sequence[float] | None = None):
+        names = [annotator.name for annotator in annotators]
+        if not names or len(set(names)) < len(names):
+            raise SettingError(f"A population needs annotators with different names; got {names}.")
+        given = np.ones(len(names)) if shares is None else np.array(shares, dtype=np.float64)
+        if given.shape != (len(names),) or not (given > 0).all() or not np.isfinite(given).all():
+            raise SettingError(f"A population of {len(names)} annotators needs as many shares above 0; got {shares}.")
+        self.annotators, self.shares = tuple(annotators), given / given.sum()
+
+    def answer(self, pairs: Pairs, rng: np.random.Generator) -> Answers:
+        """See `Teacher.answer`."""
+        who = rng.choice(len(self.annotators), size=len(pairs), p=self.shares)
+        preferences = np.full(len(pairs), np.nan, dtype=np.float32)
+        for number, annotator in enumerate(self.annotators):
+            if (mine := who == number).any():
+                preferences[mine] = _plain(annotator.answer(pairs[mine], rng))
+        return Answers(preferences, tuple(self.annotators[number].name for number in who.tolist()))
+
+
+def six_annotators(rationality: float) -> Population:
+    """The built-in population: six annotators in equal shares, who err in six ways.
+
+    ``careful`` is the oracle; ``hasty`` errs in a fifth of the answers; ``unsure`` is stochastic in the true return;
+    ``left_handed`` answers left without looking in three of ten; ``tiring`` errs in one more percent per policy version;
+    ``short_sighted`` errs in up to half of the answers where the fragments look alike.
+
+    Args:
+        rationality: of ``unsure``, per unit of true return (`PreferenceSettings.rationality`).
+    """
+    return Population(
+        [
+            SimulatedTeacher("careful"),
+            SimulatedTeacher("hasty", mistake=0.2),
+            SimulatedTeacher("unsure", rationality=rationality),
+            Annotator(SimulatedTeacher("left_handed"), side_bias=0.3),
+            Annotator(SimulatedTeacher("tiring"), drift=0.01),
+            Annotator(SimulatedTeacher("short_sighted"), alike=0.5),
+        ]
+    )
+
+
+def _seen(fragments: Fragments) -> FloatArray:
+    """The observations as one row per fragment, images scaled to [0, 1]."""
+    seen: FloatArray = fragments.observations.reshape(len(fragments), -1).astype(np.float64)
+    return seen / 255.0 if fragments.observations.dtype == np.uint8 else seen
+
+
+def _plain(answers: FloatArray | Answers) -> FloatArray:
+    return answers.preferences if isinstance(answers, Answers) else answers

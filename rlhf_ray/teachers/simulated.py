@@ -1,0 +1,125 @@
+"""B-Pref's simulated teacher (Lee et al. 2021), with all of its parameters."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rlhf_ray.data.arrays import BoolArray, FloatArray
+from rlhf_ray.data.comparisons import Pairs
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.teachers.teacher import true_returns
+
+
+class SimulatedTeacher:
+    """A teacher that knows the true returns, and errs in the five ways of B-Pref.
+
+    In B-Pref's order: it *skips* a pair in which neither fragment is good enough; it compares *myopically* weighted returns,
+    ``Σ γ^(H-1-t) r_t``; it prefers left with probability ``sigmoid(β * difference)``; it makes a *mistake* (answers the opposite)
+    with probability ε; and it calls a pair *equal* if the unweighted returns are close, whatever it said before.
+
+    The thresholds of skip and equal adapt to the agent: they are shares of ``m``, the mean true return of the fragments that the
+    pairs were drawn from (`Pairs.recent_return`; else of the pairs' own). A pair is equal if its returns differ by less than
+    ``equal * |m|``. It is skipped if the better return is at most ``m - (1 - skip) * |m|``, which is B-Pref's ``skip * m`` for
+    ``m > 0`` and lies as far below the mean for ``m < 0``. With ``m = 0`` nothing is skipped. (B-Pref's PEBBLE multiplies both
+    shares in twice.) The teacher has no state: the same pairs and generator give the same answers.
+
+    Args:
+        name: the annotator's name in the store.
+        rationality: β, per unit of true return: 0 answers at random. None: always the larger return, and exact ties are equal.
+        myopia: γ, in (0, 1]: weight of a step relative to the one after it.
+        mistake: probability of the opposite answer, in [0, 1].
+        skip: share of the mean return that a fragment must reach, in [0, 1]. 0: skips nothing.
+        equal: share of the mean return by which the returns must differ, 0 or more.
+        soft: answers the probability that it would prefer left, instead of drawing the answer.
+
+    Raises:
+        SettingError: a parameter is out of range.
+    """
+
+    def __init__(
+        self,
+        name: str = "simulated",
+        *,
+        rationality: float | None = None,
+        myopia: float = 1.0,
+        mistake: float = 0.0,
+        skip: float = 0.0,
+        equal: float = 0.0,
+        soft: bool = False,
+    ):
+        for parameter, value, valid, rule in (
+            ("rationality", rationality, rationality is None or rationality >= 0, "0 (random answers) or more"),
+            ("myopia", myopia, 0 < myopia <= 1, "above 0 and at most 1"),
+            ("mistake", mistake, 0 <= mistake <= 1, "between 0 and 1"),
+            ("skip", skip, 0 <= skip <= 1, "between 0 and 1"),
+            ("equal", equal, equal >= 0, "0 or more"),
+        ):
+            if not valid:
+                raise SettingError(f"preferences.{parameter} is {value}; it must be {rule}.")
+        self.name, self.rationality, self.myopia = name, rationality, myopia
+        self.mistake, self.skip, self.equal, self.soft = mistake, skip, equal, soft
+
+    def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
+        """See `Teacher.answer`."""
+        left, right = true_returns(pairs)
+        difference = left - right
+        if self.myopia < 1:
+            length = pairs.left.length
+            weights = self.myopia ** np.arange(length - 1, -1, -1)
+            difference = (pairs.left.rewards - pairs.right.rewards) @ weights
+        answers = self._preferred(difference, rng)
+        if self.mistake:
+            answers = self._mistaken(answers, rng)
+        if self.equal:
+            answers[np.abs(left - right) < self.equal * abs(_recent(pairs))] = 0.5
+        answers[self._skipped(np.maximum(left, right), pairs)] = np.nan
+        return answers.astype(np.float32)
+
+    def _preferred(self, difference: FloatArray, rng: np.random.Generator) -> FloatArray:
+        if self.rationality is None:
+            larger: FloatArray = (np.sign(difference) + 1.0) / 2.0
+            return larger
+        # Handle ties separately: ∞ * 0 is NaN.
+        logits = np.clip(self.rationality * np.where(difference == 0, 1.0, difference), -50.0, 50.0)
+        logits[difference == 0] = 0.0
+        chances: FloatArray = 1.0 / (1.0 + np.exp(-logits))
+        return chances if self.soft else (rng.random(len(difference)) < chances).astype(np.float64)
+
+    def _mistaken(self, answers: FloatArray, rng: np.random.Generator) -> FloatArray:
+        if self.soft:
+            return (1 - self.mistake) * answers + self.mistake * (1 - answers)
+        return np.where(rng.random(len(answers)) < self.mistake, 1 - answers, answers)
+
+    def _skipped(self, better: FloatArray, pairs: Pairs) -> BoolArray:
+        mean = _recent(pairs)
+        if not self.skip or mean == 0:
+            return np.zeros(len(better), dtype=bool)
+        skipped: BoolArray = better <= mean - (1 - self.skip) * abs(mean)
+        return skipped
+
+
+def _recent(pairs: Pairs) -> float:
+    """The mean true return of the fragments that the pairs were drawn from; of the pairs' own if that is unknown."""
+    if pairs.recent_return is not None and math.isfinite(pairs.recent_return):
+        return pairs.recent_return
+    return float(np.mean(np.concatenate(true_returns(pairs)))) if len(pairs) else 0.0
+
+
+class Oracle(SimulatedTeacher):
+    """Prefers the fragment with the larger true return; exact ties are "equally good"."""
+
+    def __init__(self) -> None:
+        super().__init__("oracle")
+
+
+class Stochastic(SimulatedTeacher):
+    """Prefers left with probability ``sigmoid(rationality * (return_left - return_right))`` (Bradley-Terry).
+
+    Args:
+        rationality: β, per unit of true return: 0 answers at random. Choose it relative to the task's rewards.
+    """
+
+    def __init__(self, rationality: float):
+        super().__init__("stochastic", rationality=rationality)

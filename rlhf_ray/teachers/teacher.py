@@ -1,0 +1,56 @@
+"""The interface of a teacher: a scripted annotator that sees the true reward. Nothing else in training does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.data.comparisons import Pairs
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers of several annotators, one for each of ``n`` pairs.
+
+    Attributes:
+        preferences: ``[n]`` float32: as `Teacher.answer` returns them.
+        annotators: ``n`` names: who answered each pair.
+    """
+
+    preferences: FloatArray
+    annotators: tuple[str, ...]
+
+
+class Teacher(Protocol):
+    """Answers pairs. The constructor of a custom teacher may take ``settings``, the `PreferenceSettings`."""
+
+    name: str
+    """The annotator's name in the store."""
+
+    def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray | Answers:
+        """Answer each pair.
+
+        Args:
+            pairs: ``n`` pairs with true rewards.
+            rng: source of randomness.
+
+        Returns:
+            ``[n]`` float32: the preference for the left fragment: 1 left, 0 right, 0.5 equally good, NaN to skip the pair ("can't
+            tell"). Or `Answers`, for a teacher that speaks for several annotators.
+        """
+        ...
+
+
+def true_returns(pairs: Pairs) -> tuple[FloatArray, FloatArray]:
+    """Return the true, undiscounted returns of left and right, ``[n]`` float64 each.
+
+    Raises:
+        ValueError: a step has no true reward.
+    """
+    left, right = pairs.left.returns(), pairs.right.returns()
+    if np.isnan(left - right).any():
+        raise ValueError("A scripted teacher needs the true reward of every step; these fragments lack some.")
+    return left, right
