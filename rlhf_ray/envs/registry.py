@@ -24,6 +24,7 @@ _GRID, _MAZE = "rlhf_ray.envs.gridworld:GridWorld", "rlhf_ray.envs.mazes:Maze"
 
 _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "rlhf_ray/CartPoleFixed-v0": ("rlhf_ray.envs.cartpole_fixed:CartPoleFixed", 500, {}),
+    "rlhf_ray/AcrobotFixed-v0": ("rlhf_ray.envs.acrobot_fixed:AcrobotFixed", 500, {}),
     "rlhf_ray/MovingDot-v0": ("rlhf_ray.envs.moving_dot:MovingDot", 100, {}),
     # Hopper-v5 that continues after a fall, without the reward for standing: what CartPoleFixed is to CartPole.
     "rlhf_ray/HopperFixed-v0": (
