@@ -109,12 +109,12 @@ class SynchronousRing:
     async def _hold_round(self, number: int, stop: Stop) -> RoundReport:
         """Request the labels due by round ``number``, and fit the reward model to all answers."""
         before, due = self.answered, self.schedule.due_in_round(number)
-        updates = self.members.settings.reward_model.updates
+        of = self.members.settings.reward_model
+        tally = await self._ask(number, stop)
+        updates = of.updates
         if self.version == 0:
             # Include the gradient steps of rounds that existing labels make unnecessary.
-            covered = self.schedule.rounds_covered(self._adopted)
-            updates = self.members.settings.reward_model.initial_updates + covered * updates
-        tally = await self._ask(number, stop)
+            updates = of.first_updates(tally.held) + self.schedule.rounds_covered(self._adopted) * of.updates
         fit: FitReport | None = None
         if tally.last > self.members.read:
             if self.version == 0:

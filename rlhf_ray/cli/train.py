@@ -176,10 +176,11 @@ def with_first_comparisons(experiment: Experiment, words: Sequence[str]) -> Expe
         name, equals, text = word.partition("=")
         given[name.replace("_", "-")] = text if equals else value
     budget = given.get("--preferences.comparisons", "")
-    if not budget.isdecimal() or "--preferences.initial-comparisons" in given or of.initial_comparisons == "auto":
+    initial = of.initial_comparisons
+    if not budget.isdecimal() or "--preferences.initial-comparisons" in given or not isinstance(initial, int):
         return experiment
     comparisons = int(budget)
-    first = min(comparisons, max(1, round(of.initial_comparisons * comparisons / max(1, of.comparisons))))
+    first = min(comparisons, max(1, round(initial * comparisons / max(1, of.comparisons))))
     changed = dataclasses.replace(of, comparisons=comparisons, initial_comparisons=first if comparisons else 0)
     return dataclasses.replace(experiment, preferences=changed)
 
