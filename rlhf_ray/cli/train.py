@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from rlhf_ray import tune_configs
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.presets import new_folder, preset
 from rlhf_ray.data import consent
@@ -33,6 +34,9 @@ class Train(Experiment):
 
     run_dir: Path | None = None
     """The run folder, for everything the run writes. None: a new folder under runs/."""
+    fast: bool = False
+    """Try the preset out in seconds, with tiny budgets and a scripted teacher: everything runs, and nothing is learned. Settings
+    given besides count."""
     reference: bool = False
     """Also train PPO on the true reward, with the same settings and steps, as a reference."""
     true_reward: bool = False
@@ -68,7 +72,11 @@ def run(words: list[str]) -> None:
         options["callback"] = tuple(options.get("callback", ()))
         defaults = Train(**vars(resumed.experiment()), run_dir=resumed.path, **options)
     else:
-        defaults = Train(**vars(with_first_comparisons(preset(words[0]), words)))
+        chosen = preset(words[0])
+        if "--fast" in words:
+            defaults = Train(**vars(tune_configs.fast(chosen)), evaluation_episodes=2)
+        else:
+            defaults = Train(**vars(with_first_comparisons(chosen, words)))
     command = parse_arguments(
         Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
     )
@@ -86,6 +94,8 @@ def run(words: list[str]) -> None:
         raise SettingError("--resume keeps the reward of a run; start a new run with or without --true-reward.")
     callbacks = _callbacks(command.callback, resumed)
     if resumed is not None:
+        if command.fast:
+            raise SettingError("--resume keeps the budgets of a run; --fast is for a new run.")
         _check_resumed(resumed.experiment(), experiment)
         if command.start != defaults.start:
             raise SettingError("--resume keeps what the run started from; start a new run to change that.")

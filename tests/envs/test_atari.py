@@ -163,7 +163,7 @@ def test_other_fallen_robots_go_on(robot: str) -> None:
     env = make_env(f"rlhf_ray/{robot}Fixed-v0")
     env.reset(seed=0)
     healthy = True
-    for _ in range(150):
+    for _ in range(300):
         _, _, terminated, _, _ = env.step(env.action_space.high)  # type: ignore[attr-defined]
         assert not terminated
         healthy = bool(env.unwrapped.is_healthy)  # type: ignore[attr-defined]
