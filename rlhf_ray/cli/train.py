@@ -72,11 +72,7 @@ def run(words: list[str]) -> None:
         options["callback"] = tuple(options.get("callback", ()))
         defaults = Train(**vars(resumed.experiment()), run_dir=resumed.path, **options)
     else:
-        chosen = preset(words[0])
-        if "--fast" in words:
-            defaults = Train(**vars(tune_configs.fast(chosen)), evaluation_episodes=2)
-        else:
-            defaults = Train(**vars(with_first_comparisons(chosen, words)))
+        defaults = _defaults(words)
     command = parse_arguments(
         Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
     )
@@ -94,8 +90,6 @@ def run(words: list[str]) -> None:
         raise SettingError("--resume keeps the reward of a run; start a new run with or without --true-reward.")
     callbacks = _callbacks(command.callback, resumed)
     if resumed is not None:
-        if command.fast:
-            raise SettingError("--resume keeps the budgets of a run; --fast is for a new run.")
         _check_resumed(resumed.experiment(), experiment)
         if command.start != defaults.start:
             raise SettingError("--resume keeps what the run started from; start a new run to change that.")
@@ -158,6 +152,14 @@ def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episo
         f"true reward (random actions: {outcome.random.true_return_mean:.1f}); record it with "
         f"`rlhf-ray record {folder.path} --out FOLDER`"
     )
+
+
+def _defaults(words: Sequence[str]) -> Train:
+    """The command's settings before those in ``words`` that follow the preset."""
+    experiment = preset(words[0])
+    if "--fast" in words:
+        return Train(**vars(tune_configs.fast(experiment)), evaluation_episodes=2)
+    return Train(**vars(with_first_comparisons(experiment, words)))
 
 
 def _callbacks(names: Sequence[str], resumed: RunFolder | None) -> list[Callback]:
