@@ -370,7 +370,7 @@ class AsynchronousRing:
             updates = max(rounds, 1) * of.updates
             if self.version == 0:
                 self.say(FIRST_FIT)
-                updates = of.initial_updates + rounds * of.updates
+                updates = of.first_updates(self._tally.held) + rounds * of.updates
             self._unfitted = False
             with self.meters["fitting"].busy() as done:
                 fit = await self.members.fit(updates, progress=self._moment.progress)

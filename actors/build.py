@@ -58,7 +58,8 @@ def build_ring(
     """
     of, fragments = settings.preferences, settings.fragments
     synchronous = of.mode == "synchronous"
-    schedule = LabelSchedule(of, max(0, iterations - 1) if synchronous else None, watches=fragments.varied)
+    rounds = max(0, iterations - 1) if synchronous else None
+    schedule = LabelSchedule(of, rounds, watches=fragments.varied, env_steps=settings.total_env_steps)
     settings = for_people(settings) if page is not None else settings
     members = Members(settings, executor, fits_apart=not synchronous or page is not None)
     members.start_scripted()

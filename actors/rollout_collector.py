@@ -221,14 +221,18 @@ class RolloutCollector:
     def _act(self, policy: Policy | None, rng: np.random.Generator, random_share: float, hold: int) -> Act:
         """Return a function that follows the policy, or repeats random actions for ``hold`` steps on average."""
         held, action = 0, None
+        switch = self.settings.switch_probability
+        explores: bool | None = None
 
         def act(observation: Array) -> Any:
-            nonlocal held, action
+            nonlocal held, action, explores
             if held > 0:
                 held -= 1
-            elif policy is not None and rng.random() >= random_share:
-                return policy.act(observation, rng)
             else:
+                if policy is not None and (explores is None or switch == 1 or rng.random() < switch):
+                    explores = rng.random() < random_share
+                if policy is not None and not explores:
+                    return policy.act(observation, rng)
                 action = self.env.action_space.sample()
                 held = 0 if hold == 1 else int(rng.geometric(1 / hold)) - 1
             if policy is not None:

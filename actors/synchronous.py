@@ -114,14 +114,14 @@ class SynchronousRing:
         """Request the labels due by round ``number``, and fit the reward model to all answers."""
         before, due = self.answered, self.schedule.due_in_round(number)
         used = self._skips.used(Tally(held=self.answered, skipped=self.skipped))
-        updates = self.members.settings.reward_model.updates
-        if self.version == 0:
-            # Include the gradient steps of rounds that existing labels make unnecessary.
-            covered = self.schedule.rounds_covered(self._adopted)
-            updates = self.members.settings.reward_model.initial_updates + covered * updates
+        of = self.members.settings.reward_model
         tally = await self._ask(number, stop)
         if self.version == 0 and self.people is None:
             self._skips.check_first(tally)
+        updates = of.updates
+        if self.version == 0:
+            # Include the gradient steps of rounds that existing labels make unnecessary.
+            updates = of.first_updates(tally.held) + self.schedule.rounds_covered(self._adopted) * of.updates
         fit: FitReport | None = None
         if tally.last > self.members.read:
             if self.version == 0:

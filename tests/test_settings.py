@@ -47,6 +47,23 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ),
     ("preferences", {"initial_comparisons": 0}, "preferences.initial_comparisons", "0", "between 1 and"),
     ("preferences", {"initial_comparisons": 201}, "preferences.initial_comparisons", "201", "comparisons=200"),
+    (
+        "preferences",
+        {"initial_comparisons": 1.5},
+        "preferences.initial_comparisons",
+        "1.5",
+        "a share of them between 0",
+    ),
+    (
+        "preferences",
+        {"initial_comparisons": 0.0},
+        "preferences.initial_comparisons",
+        "0.0",
+        "a share of them between 0",
+    ),
+    ("preferences", {"halving_env_steps": 0}, "preferences.halving_env_steps", "0", "1 or more, or None"),
+    ("fragments", {"switch_probability": 0.0}, "fragments.switch_probability", "0.0", "above 0 and at most 1"),
+    ("reward_model", {"initial_epochs": 0.0}, "reward_model.initial_epochs", "0.0", "above 0, or None"),
     ("preferences", {"rounds": -1}, "preferences.rounds", "-1", "0 or more"),
     ("preferences", {"rounds": 0, "initial_comparisons": 50}, "preferences.rounds", "0", "initial_comparisons to 200"),
     ("preferences", {"steepness": 0.0}, "preferences.steepness", "0.0", "above 0"),
@@ -81,7 +98,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("ppo", {"minibatch_size": 2049}, "ppo.minibatch_size", "2049", "at most 2048"),
 ]
 MISSPELT: list[tuple[str, str]] = [
-    ("preferences", "schedule"),
+    ("preferences", "mode"),
     ("reward_model", "activation"),
     ("ppo", "network"),
 ]
@@ -103,12 +120,25 @@ def test_a_value_that_cannot_work_is_named_with_the_setting_and_the_remedy(
 
 @pytest.mark.parametrize(
     ("given", "first"),
-    [({}, 50), ({"comparisons": 20}, 5), ({"comparisons": 1}, 1), ({"comparisons": 20, "rounds": 0}, 20)],
+    [
+        ({}, 50),
+        ({"comparisons": 20}, 5),
+        ({"comparisons": 1}, 1),
+        ({"comparisons": 20, "rounds": 0}, 20),
+        ({"initial_comparisons": 0.1}, 20),
+        ({"comparisons": 3, "initial_comparisons": 0.1}, 1),
+    ],
 )
-def test_the_first_comparisons_follow_as_a_share(given: dict[str, int], first: int) -> None:
-    settings = PreferenceSettings(**given)  # type: ignore[arg-type]
+def test_the_first_comparisons_follow_as_a_share(given: dict[str, Any], first: int) -> None:
+    settings = PreferenceSettings(**given)
     assert settings.first_comparisons == settings.resolved().initial_comparisons == first
     assert dataclasses.replace(PreferenceSettings(initial_comparisons=50), comparisons=60).first_comparisons == 50
+
+
+def test_the_first_fit_lasts_a_number_of_updates_or_of_passes_over_the_answers() -> None:
+    assert RewardModelSettings(initial_updates=70).first_updates(50) == 70
+    in_passes = RewardModelSettings(batch_size=32, initial_epochs=200)  # `imitation`'s initial_epoch_multiplier
+    assert (in_passes.first_updates(64), in_passes.first_updates(50)) == (400, 313)
 
 
 def test_more_comparisons_than_anybody_means_are_refused_and_many_are_not() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from rlhf_ray import tune_configs
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.presets import new_folder, preset
 from rlhf_ray.data import consent
@@ -33,6 +34,9 @@ class Train(Experiment):
 
     run_dir: Path | None = None
     """The run folder, for everything the run writes. None: a new folder under runs/."""
+    fast: bool = False
+    """Try the preset out in seconds, with tiny budgets and a scripted teacher: everything runs, and nothing is learned. Settings
+    given besides count."""
     reference: bool = False
     """Also train PPO on the true reward, with the same settings and steps, as a reference."""
     true_reward: bool = False
@@ -68,7 +72,7 @@ def run(words: list[str]) -> None:
         options["callback"] = tuple(options.get("callback", ()))
         defaults = Train(**vars(resumed.experiment()), run_dir=resumed.path, **options)
     else:
-        defaults = Train(**vars(with_first_comparisons(preset(words[0]), words)))
+        defaults = _defaults(words)
     command = parse_arguments(
         Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
     )
@@ -150,6 +154,14 @@ def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episo
     )
 
 
+def _defaults(words: Sequence[str]) -> Train:
+    """The command's settings before those in ``words`` that follow the preset."""
+    experiment = preset(words[0])
+    if "--fast" in words:
+        return Train(**vars(tune_configs.fast(experiment)), evaluation_episodes=2)
+    return Train(**vars(with_first_comparisons(experiment, words)))
+
+
 def _callbacks(names: Sequence[str], resumed: RunFolder | None) -> list[Callback]:
     """The user's callbacks. Naming one on the command line is consent to import it; names from a run folder need consent."""
     if resumed is not None:
@@ -176,10 +188,11 @@ def with_first_comparisons(experiment: Experiment, words: Sequence[str]) -> Expe
         name, equals, text = word.partition("=")
         given[name.replace("_", "-")] = text if equals else value
     budget = given.get("--preferences.comparisons", "")
-    if not budget.isdecimal() or "--preferences.initial-comparisons" in given or of.initial_comparisons == "auto":
+    initial = of.initial_comparisons
+    if not budget.isdecimal() or "--preferences.initial-comparisons" in given or not isinstance(initial, int):
         return experiment
     comparisons = int(budget)
-    first = min(comparisons, max(1, round(of.initial_comparisons * comparisons / max(1, of.comparisons))))
+    first = min(comparisons, max(1, round(initial * comparisons / max(1, of.comparisons))))
     changed = dataclasses.replace(of, comparisons=comparisons, initial_comparisons=first if comparisons else 0)
     return dataclasses.replace(experiment, preferences=changed)
 

@@ -1,8 +1,8 @@
 """Environments by name, including a few of our own.
 
-Importing this package registers ``rlhf_ray/CartPoleFixed-v0``, ``HopperFixed-v0``, ``MovingDot-v0``, ``Pong-v0`` and the worlds
-whose reward is known (``CoinFlip-v0``, ``EmptyMaze10-v0``, …) with gymnasium. Procgen's games need the ``procgen`` extra, Hopper
-``mujoco``, Pong and ``ALE/…`` ``atari``; each is imported only when an environment is made.
+Importing this package registers ``rlhf_ray/CartPoleFixed-v0``, ``AcrobotFixed-v0``, ``HopperFixed-v0``, ``MovingDot-v0``,
+``Pong-v0`` and the worlds whose reward is known (``CoinFlip-v0``, ``EmptyMaze10-v0``, …) with gymnasium. Procgen's games need the
+``procgen`` extra, Hopper ``mujoco``, Pong and ``ALE/…`` ``atari``; each is imported only when an environment is made.
 """
 
 from rlhf_ray.envs.batches import make_batch

@@ -1,4 +1,8 @@
-"""Gives any environment a fixed episode length, so that the end of an episode reveals nothing about performance."""
+"""Gives any environment a fixed episode length, so that the end of an episode reveals nothing about performance.
+
+Two ways to fill the steps after the end: ``fixed/ID`` repeats the last observation (`FixedHorizon`), ``absorbing/ID`` shows an
+absorbing state that no other observation looks like (`AbsorbingState`).
+"""
 
 from __future__ import annotations
 
@@ -37,15 +41,88 @@ class FixedHorizon(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, float(reward), False, truncated, info
 
 
-def fixed(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
-    """Make the gymnasium environment ``name`` with episodes of a fixed length: its time limit.
+class AbsorbingState(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Sends an environment's episodes to an absorbing state at their end; ``absorbing/ID`` wraps the gymnasium environment ``ID``.
+
+    Observations get one feature more, a flag that is last: 0 during the episode, 1 in the absorbing state, where all other
+    features are 0 and each reward is ``reward``, until the time limit truncates the episode (Kostrikov et al. 2019, "Discriminator-
+    Actor-Critic"; with ``reward``, `seals`' ``AbsorbAfterDoneWrapper``). A reward model can so learn what the end is worth, and
+    doesn't mistake it for the last observation. Nothing ever terminates.
+
+    Args:
+        env: the environment without its time limit; its observations are a `Box` of one dimension.
+        reward: the true reward of each step in the absorbing state.
 
     Raises:
-        ValueError: it has no time limit.
+        ValueError: the observations are something else.
     """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], reward: float = 0.0):
+        super().__init__(env)
+        of = env.observation_space
+        if not isinstance(of, gymnasium.spaces.Box) or len(of.shape) != 1:
+            raise ValueError(
+                f"{ABSORBING_PREFIX} needs observations that are a Box of one dimension, not {of}; use fixed/."
+            )
+        low, high = np.append(np.minimum(of.low, 0), 0), np.append(np.maximum(of.high, 0), 1)
+        self.observation_space = gymnasium.spaces.Box(low.astype(of.dtype), high.astype(of.dtype), dtype=of.dtype.type)
+        self._reward = float(reward)
+        self._info: dict[str, Any] | None = None
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        """See `gymnasium.Env.reset`."""
+        self._info = None
+        observation, info = super().reset(**arguments)
+        return self._flagged(observation), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`. Never terminates. The step that ends the episode leads to the absorbing state."""
+        if self._info is not None:
+            return self._absorbing(), self._reward, False, False, dict(self._info)
+        observation, reward, terminated, truncated, info = super().step(action)
+        if terminated:
+            self._info = info
+        return self._absorbing() if terminated else self._flagged(observation), float(reward), False, truncated, info
+
+    def _flagged(self, observation: Any) -> Any:
+        return np.append(observation, 0).astype(self.observation_space.dtype)
+
+    def _absorbing(self) -> Any:
+        absorbing = np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
+        absorbing[-1] = 1
+        return absorbing
+
+
+FIXED_PREFIX = "fixed/"
+"""Prefix of a gymnasium id for the same environment with a fixed episode length (`FixedHorizon`)."""
+
+ABSORBING_PREFIX = "absorbing/"
+"""Prefix of a gymnasium id for the same environment with an absorbing state at the end of episodes (`AbsorbingState`)."""
+
+WRAPPERS = {FIXED_PREFIX: FixedHorizon, ABSORBING_PREFIX: AbsorbingState}
+"""How the steps after the end are filled, by the prefix of the id."""
+
+
+def prefix_of(name: str) -> str | None:
+    """Return the prefix of ``name`` that asks for a fixed episode length; None without."""
+    return next((prefix for prefix in WRAPPERS if name.startswith(prefix)), None)
+
+
+def fixed(name: str, prefix: str = FIXED_PREFIX, **options: Any) -> gymnasium.Env[Any, Any]:
+    """Make the gymnasium environment ``name`` with episodes of a fixed length: its time limit.
+
+    Args:
+        name: a registered id.
+        prefix: how to fill the steps after the end.
+        **options: of the environment; ``absorbing_reward`` is for `AbsorbingState`.
+
+    Raises:
+        ValueError: it has no time limit, or no observations that fit.
+    """
+    ours = {"reward": options.pop("absorbing_reward", 0.0)} if prefix == ABSORBING_PREFIX else {}
     limit = gymnasium.spec(name).max_episode_steps
     if limit is None:
         raise ValueError(f"{name} has no time limit (max_episode_steps) to use as the fixed episode length.")
-    # The time limit must wrap FixedHorizon, which never ends an episode.
-    made = FixedHorizon(gymnasium.make(name, max_episode_steps=-1, **options))
+    # The time limit must be outside: inside, nothing ever ends.
+    made = WRAPPERS[prefix](gymnasium.make(name, max_episode_steps=-1, **options), **ours)
     return gymnasium.wrappers.TimeLimit(made, max_episode_steps=limit)

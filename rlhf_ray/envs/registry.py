@@ -1,6 +1,7 @@
 """Makes environments, single or vectorised, from their names."""
 
 import difflib
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -8,30 +9,35 @@ from gymnasium.envs.registration import find_highest_version, parse_env_id
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlhf_ray.data import modules
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import atari, procgen, procgen_settings
 from rlhf_ray.envs.checked import RAISED, CheckedEnv, fault
 from rlhf_ray.envs.cuerun import CueRunVectorEnv
-from rlhf_ray.envs.fixed_horizon import fixed
+from rlhf_ray.envs.external import CONTROL_PREFIX, control, register_external
+from rlhf_ray.envs.fixed_horizon import fixed, prefix_of
 from rlhf_ray.envs.level_envs import LevelVectorEnv
 from rlhf_ray.envs.minirun import MiniRunVectorEnv
 from rlhf_ray.envs.static_bounce import StaticBounceVectorEnv
 
 PROCGEN_PREFIX = "procgen/"
-FIXED_PREFIX = "fixed/"
-"""Prefix of a gymnasium id for the same environment with a fixed episode length (`FixedHorizon`)."""
 
 _GRID, _MAZE = "rlhf_ray.envs.gridworld:GridWorld", "rlhf_ray.envs.mazes:Maze"
 
 _OWN_ENVS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "rlhf_ray/CartPoleFixed-v0": ("rlhf_ray.envs.cartpole_fixed:CartPoleFixed", 500, {}),
+    "rlhf_ray/AcrobotFixed-v0": ("rlhf_ray.envs.acrobot_fixed:AcrobotFixed", 500, {}),
     "rlhf_ray/MovingDot-v0": ("rlhf_ray.envs.moving_dot:MovingDot", 100, {}),
-    # Hopper-v5 that continues after a fall, without the reward for standing: what CartPoleFixed is to CartPole.
-    "rlhf_ray/HopperFixed-v0": (
-        "gymnasium.envs.mujoco.hopper_v5:HopperEnv",
-        1000,
-        {"terminate_when_unhealthy": False},
-    ),
+    # MuJoCo's v5 that continue after a fall, without the reward for standing: what CartPoleFixed is to CartPole.
+    **{
+        f"rlhf_ray/{robot}Fixed-v0": (
+            f"gymnasium.envs.mujoco.{robot.lower()}_v5:{robot}Env",
+            1000,
+            {"terminate_when_unhealthy": False},
+        )
+        for robot in ("Ant", "Hopper", "Humanoid", "Walker2d")
+    },
     "rlhf_ray/Pong-v0": ("rlhf_ray.envs.atari:pong", atari.STEPS, {}),
+    "rlhf_ray/Enduro-v0": ("rlhf_ray.envs.atari:enduro", atari.STEPS, {}),
     "rlhf_ray/FixedGoal-v0": (_GRID, 200, {"goals": "fixed"}),
     "rlhf_ray/CoinFlip-v0": (_GRID, 200, {"goals": "coin"}),
     "rlhf_ray/TwoGoals-v0": (_GRID, 200, {"goals": "two"}),
@@ -61,10 +67,14 @@ _NATIVE: dict[str, type[LevelVectorEnv]] = {
 }
 """Those of our ids that step many copies natively, with their vector environments."""
 
+_MAKERS: dict[str, Callable[..., gymnasium.Env[Any, Any]]] = {atari.PREFIX: atari.atari, CONTROL_PREFIX: control}
+"""What makes registered environments that need more than gymnasium's `make`, by the prefix of their ids."""
+
 _ACCEPTED_FORMS = (
     "Valid names are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
-    "registers the id; 'fixed/ID', a gymnasium id with all episodes as long as its time limit; "
+    "registers the id; 'fixed/ID' or 'absorbing/ID', a gymnasium id with all episodes as long as its time limit; "
     "one of our own, such as 'rlhf_ray/MovingDot-v0' or 'rlhf_ray/CoinFlip-v0'; 'ALE/<Game>-v5', such as 'ALE/Breakout-v5'; "
+    "'seals/<Name>', such as 'seals/CartPole-v0'; 'dm_control/<domain>-<task>-v0', such as 'dm_control/cartpole-balance-v0'; "
     "and 'procgen/<game>-<mode>' with mode easy, hard, extreme, memory or exploration, such as 'procgen/coinrun-easy'."
 )
 
@@ -85,32 +95,34 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """Make one environment.
 
     Args:
-        name: a registered gymnasium id, ``module:EnvId-v0``, ``fixed/`` followed by an id, ``ALE/<Game>-v5``, or
-            ``procgen/<game>-<mode>``.
+        name: a registered gymnasium id, ``module:EnvId-v0``, ``fixed/`` or ``absorbing/`` followed by an id, ``ALE/<Game>-v5``,
+            ``seals/<Name>``, ``dm_control/<domain>-<task>-v0``, or ``procgen/<game>-<mode>``.
         **options: arguments of the environment's constructor, for example ``render_mode="rgb_array"``. For procgen, see
             ``rlhf_ray.envs.procgen.ProcgenVectorEnv``.
 
     Returns:
         The environment. Its methods raise `FaultyEnvironmentError` if it raises or returns invalid data, except for
-        ``fixed/`` and ``procgen/`` environments.
+        ``fixed/``, ``absorbing/`` and ``procgen/`` environments.
 
     Raises:
         ValueError: no environment has this name; the message lists the closest ones.
-        ImportError: procgen is missing for a procgen game, or ale-py for an Atari game.
+        ImportError: the package that has the environment is not installed.
         FaultyEnvironmentError: the environment, or its module, raises while it is made.
     """
     if name.startswith(PROCGEN_PREFIX):
         return procgen.ProcgenEnv(*procgen_game_and_mode(name), **options)
-    if name.startswith(FIXED_PREFIX):
-        inner = name.removeprefix(FIXED_PREFIX)
+    if prefix := prefix_of(name):
+        inner = name.removeprefix(prefix)
         if ":" in inner:
-            raise ValueError(f"{name!r}: {FIXED_PREFIX} needs an id that is already registered, without a module.")
-        if inner.startswith(atari.PREFIX):
+            raise ValueError(f"{name!r}: {prefix} needs an id that is already registered, without a module.")
+        if inner.startswith((atari.PREFIX, CONTROL_PREFIX)):
             raise ValueError(
-                f"{name!r}: episodes of {inner} already have a fixed length; use the name without {FIXED_PREFIX}."
+                f"{name!r}: episodes of {inner} already have a fixed length; use the name without {prefix}."
             )
+        register_external(inner)
         _check_gymnasium_id(inner)
-        return fixed(inner, **options)
+        return fixed(inner, prefix, **options)
+    register_external(name)
     if name.startswith(atari.PREFIX):
         atari.check(name)
     _check_gymnasium_id(name)
@@ -174,8 +186,9 @@ class EnvCreator:
 
 def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     try:
-        env = (atari.atari if name.startswith(atari.PREFIX) else gymnasium.make)(name, **options)
-    except (gymnasium.error.Error, ImportError):
+        make = next((own for prefix, own in _MAKERS.items() if name.startswith(prefix)), gymnasium.make)
+        env = make(name, **options)
+    except (gymnasium.error.Error, ImportError, SettingError):
         raise
     except RAISED as error:
         raise fault(f"Making environment {name}", error) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlhf_ray.queries.gatherers import GATHERERS
+from rlhf_ray.queries.label_rates import make_rate
 from rlhf_ray.queries.selection import SELECTIONS
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.teachers import TEACHERS
@@ -14,6 +15,7 @@ def check_parts(preferences: PreferenceSettings, reward_model: RewardModelSettin
     Raises:
         SettingError: a part is missing or invalid. The message names the setting, the value and what such a part needs.
     """
+    make_rate(preferences.schedule, preferences.steepness)
     SELECTIONS.make(preferences.selection, reward_model=reward_model)
     GATHERERS.check(preferences.gatherer)  # made later in its own actor, with the store's commit
     if preferences.teacher != "human":

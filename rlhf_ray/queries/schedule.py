@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rlhf_ray.settings import PreferenceSettings, ScheduleName
+from rlhf_ray.queries.label_rates import make_rate
+from rlhf_ray.settings import PreferenceSettings
 
 TIES = 0.8
 """Share of ties above which nearly all answers count as ties. Runs that learned had up to 0.67."""
@@ -22,29 +23,6 @@ TRICKLE = 2
 """Labels requested per round while nearly all answers are ties, to detect when that changes."""
 
 
-def share_due(schedule: ScheduleName, progress: float, steepness: float = 1.0) -> float:
-    """Compute the share of the labels that is due at ``progress``.
-
-    The label rate is constant, ∝ 1/(1 + st) or ∝ 1/(1 + (st)²), with t the progress and s the steepness; this is its integral from
-    0 to ``progress``, normalised to 1. With s = 1 these are the three schedules of `imitation`. Christiano et al. (2017) use
-    1/(1 + st) with s = 10 on Atari (5e6 of 50e6 steps).
-
-    Args:
-        schedule: "constant", "hyperbolic" or "inverse_quadratic".
-        progress: share of the training that is done, 0 to 1.
-        steepness: s above.
-
-    Returns:
-        The share, 0 to 1.
-    """
-    t = min(max(progress, 0.0), 1.0)
-    if schedule == "constant":
-        return t
-    if schedule == "hyperbolic":
-        return math.log1p(steepness * t) / math.log1p(steepness)
-    return math.atan(steepness * t) / math.atan(steepness)
-
-
 class LabelSchedule:
     """Decides how many labels are due, and how many may be requested.
 
@@ -55,10 +33,22 @@ class LabelSchedule:
         preferences: the label budget and its schedule.
         rounds: number of labelling rounds after the first, at most ``preferences.rounds``.
         watches: whether to hold back labels while answers are ties.
+        env_steps: environment steps of the training, for a schedule in steps (``preferences.halving_env_steps``).
+
+    Raises:
+        SettingError: the schedule is invalid; see `make_rate`.
     """
 
-    def __init__(self, preferences: PreferenceSettings, rounds: int | None = None, *, watches: bool = False):
+    def __init__(
+        self,
+        preferences: PreferenceSettings,
+        rounds: int | None = None,
+        *,
+        watches: bool = False,
+        env_steps: int | None = None,
+    ):
         self.preferences = preferences
+        self._rate = make_rate(preferences.schedule, preferences.steepness_over(env_steps))
         self.rounds = preferences.rounds if rounds is None else min(preferences.rounds, rounds)
         self.watches = watches
         first = preferences.first_comparisons
@@ -88,7 +78,8 @@ class LabelSchedule:
         of, initial = self.preferences, self.preferences.first_comparisons
         if self.rounds == 0:
             return of.comparisons
-        later = round((of.comparisons - initial) * share_due(of.schedule, progress, of.steepness))
+        share = self._rate.share(min(max(progress, 0.0), 1.0))
+        later = round((of.comparisons - initial) * share)
         return max(initial + later, self.first_fit)
 
     def due_in_round(self, number: int) -> int:
@@ -101,11 +92,7 @@ class LabelSchedule:
         if label <= initial:
             return 0.0
         share = min(1.0, (label - initial - 0.5) / (of.comparisons - initial))  # `due` rounds to the nearest
-        if of.schedule == "hyperbolic":
-            return math.expm1(share * math.log1p(of.steepness)) / of.steepness
-        if of.schedule == "inverse_quadratic":
-            return math.tan(share * math.atan(of.steepness)) / of.steepness
-        return share
+        return self._rate.progress(share)
 
     def rounds_covered(self, labels: int) -> int:
         """Return the number of later rounds that can be skipped because ``labels`` labels exist before the first round.

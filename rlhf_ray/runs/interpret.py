@@ -170,6 +170,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     ),
 }
 """What the features of gymnasium's environments mean, by the id without namespace and version."""
+FEATURES["AcrobotFixed"] = FEATURES["Acrobot"]
 
 
 def over_ray(subject: Subject, names: Sequence[str]) -> Iterator[Section]:

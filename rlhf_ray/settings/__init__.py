@@ -16,7 +16,7 @@ from rlhf_ray.settings.experiment import (
 from rlhf_ray.settings.fragments import STARTS, FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PolicyMemory, PolicyNetwork, PPOSettings
-from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings, ScheduleName
+from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings
 from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, Output, RewardModelSettings
 from rlhf_ray.settings.supervised import SUPERVISED_MODEL, Balance, SupervisedSettings
 
@@ -38,7 +38,6 @@ __all__ = [
     "PreferenceSettings",
     "ResolvedFragments",
     "RewardModelSettings",
-    "ScheduleName",
     "SettingError",
     "SupervisedSettings",
     "env_steps_needed",

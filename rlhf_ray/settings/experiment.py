@@ -18,7 +18,10 @@ from rlhf_ray.settings.reward_model import RewardModelSettings
 
 _S = TypeVar("_S")
 
-PARTS = {"preferences": ("teacher", "gatherer", "selection"), "reward_model": ("network", "loss", "methods")}
+PARTS = {
+    "preferences": ("teacher", "gatherer", "selection", "schedule"),
+    "reward_model": ("network", "loss", "methods"),
+}
 """Settings that name a part: a built-in one, or your own as ``module:Name``."""
 
 COMPARISONS_PER_CLIP = 10

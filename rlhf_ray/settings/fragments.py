@@ -37,6 +37,10 @@ class FragmentSettings:
     the policy alone does not show. Count towards total_env_steps."""
     random_action_share: float = 0.3
     """Probability (0 to 1) of a random action in the exploration steps."""
+    switch_probability: float = 1.0
+    """Probability (above 0, up to 1) with which each exploration step draws anew, with random_action_share, whether its action is
+    random. 1: each action independently. Less: stretches of random actions and of the policy, such as 0.5, two steps on average
+    between draws, in `imitation`."""
     film_env_steps: int = 200
     """With people as teachers: environment steps of the newest policy that are rendered before each later round; in asynchronous
     mode, only before rounds for which annotators need new clips. Environments without image observations are rendered only in
@@ -82,6 +86,8 @@ class FragmentSettings:
             self.random_action_share,
             "it must be between 0 and 1",
         )
+        switch = self.switch_probability
+        require(0 < switch <= 1, "fragments.switch_probability", switch, "it must be above 0 and at most 1")
 
     def resolved(self, *, horizon: int | None, total_env_steps: int, rollout: int | None = None) -> ResolvedFragments:
         """These settings with numbers in place of auto.

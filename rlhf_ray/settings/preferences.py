@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 from rlhf_ray.settings.checks import name_parts, require, require_choices
 
-ScheduleName = Literal["constant", "hyperbolic", "inverse_quadratic"]
-
 
 @dataclass(frozen=True)
 class PreferenceSettings:
@@ -21,15 +19,20 @@ class PreferenceSettings:
     comparisons: int = 200
     """Total number of comparisons: the label budget. Used up exactly, except that in asynchronous mode a slow teacher may leave
     some unanswered. 0: train on a given reward model without asking (`rlhf-ray train --reward-from`)."""
-    initial_comparisons: int | Literal["auto"] = "auto"
-    """How many of the comparisons are asked before training, about fragments of the random policy. auto: a quarter, as in
-    Christiano et al. 2017."""
+    initial_comparisons: int | float | Literal["auto"] = "auto"
+    """How many of the comparisons are asked before training, about fragments of the random policy: a number, or a share of them
+    such as 0.1. auto: a quarter, as in Christiano et al. 2017."""
     rounds: int = 24
     """Number of labelling rounds after the first, spread evenly over training. Each ends with a reward model fit."""
-    schedule: ScheduleName = "constant"
-    """Distribution of the comparisons over the rounds: constant, hyperbolic (∝ 1/(1+t)) or inverse_quadratic (∝ 1/(1+t²))."""
+    schedule: str = "constant"
+    """Distribution of the comparisons over the rounds: constant; hyperbolic (∝ 1/(1+st), with s the steepness and t from 0 to 1);
+    inverse_quadratic (∝ 1/(1+(st)²)); increasing (∝ 1/(1+s(1-t)), asks later); or module:Name for your own function, which takes t
+    and returns the relative rate (`rlhf_ray.queries.label_rates`)."""
     steepness: float = 1.0
-    """For hyperbolic and inverse_quadratic: s in 1/(1+st) and 1/(1+(st)²), with t from 0 to 1. Larger values ask earlier."""
+    """s in the schedules. Larger values ask earlier, or with increasing later."""
+    halving_env_steps: int | None = None
+    """In place of steepness: environment steps after which the rate of hyperbolic and inverse_quadratic has halved, such as 2000000
+    for the rate ∝ 2e6/(T+2e6) of Christiano et al. 2017 after T steps. With increasing: steps before the end. None: steepness."""
     selection: str = "random"
     """How to choose the pairs to compare: random; disagreement, disagreement_logits or disagreement_labels (the ensemble disagrees
     most, in probabilities, logits or answers); entropy (the answer is hardest to predict); information_gain (the answer tells most
@@ -80,7 +83,7 @@ class PreferenceSettings:
 
     def __post_init__(self) -> None:
         require_choices(self, "preferences")
-        name_parts(self, "teacher", "gatherer", "selection")
+        name_parts(self, "teacher", "gatherer", "selection", "schedule")
         require(
             self.comparisons >= 0,
             "preferences.comparisons",
@@ -88,12 +91,14 @@ class PreferenceSettings:
             "it must be 1 or more, or 0 with a given reward model",
         )
         least = min(1, self.comparisons)
-        first = self.first_comparisons
+        share = isinstance(self.initial_comparisons, float)
+        first = 0 if share and not 0 < self.initial_comparisons < 1 else self.first_comparisons  # type: ignore[operator]
         require(
             isinstance(first, int) and least <= first <= self.comparisons,
             "preferences.initial_comparisons",
             self.initial_comparisons,
-            f"it must be between {least} and preferences.comparisons={self.comparisons}, or auto for a quarter",
+            f"it must be between {least} and preferences.comparisons={self.comparisons}, or auto for a quarter, or a share of them "
+            "between 0 and 1",
         )
         require(self.rounds >= 0, "preferences.rounds", self.rounds, "it must be 0 or more")
         if self.rounds == 0:
@@ -111,6 +116,12 @@ class PreferenceSettings:
             "mixing people and a scripted teacher needs preferences.mode=asynchronous",
         )
         require(self.steepness > 0, "preferences.steepness", self.steepness, "it must be above 0")
+        require(
+            self.halving_env_steps is None or self.halving_env_steps >= 1,
+            "preferences.halving_env_steps",
+            self.halving_env_steps,
+            "it must be 1 or more, or None for preferences.steepness",
+        )
         require(self.oversampling >= 1, "preferences.oversampling", self.oversampling, "it must be 1 or more")
         require(self.rationality >= 0, "preferences.rationality", self.rationality, "it must be 0 or more")
         require(0 <= self.mistake <= 1, "preferences.mistake", self.mistake, "it must be between 0 and 1")
@@ -146,9 +157,23 @@ class PreferenceSettings:
     @property
     def first_comparisons(self) -> int:
         """`initial_comparisons` as a number."""
-        if self.initial_comparisons != "auto":
-            return self.initial_comparisons
+        given = self.initial_comparisons
+        if isinstance(given, float):
+            return min(self.comparisons, max(1, round(given * self.comparisons)))
+        if given != "auto":
+            return given
         return self.comparisons if self.rounds == 0 else min(self.comparisons, max(1, round(self.comparisons / 4)))
+
+    def steepness_over(self, env_steps: int | None) -> float:
+        """The steepness of the schedule in a training of ``env_steps`` environment steps (None: unknown).
+
+        Raises:
+            SettingError: the schedule is in steps, and the training's are unknown.
+        """
+        if self.halving_env_steps is None:
+            return self.steepness
+        require(env_steps is not None, "preferences.halving_env_steps", self.halving_env_steps, "set total_env_steps")
+        return (env_steps or 0) / self.halving_env_steps
 
     def resolved(self) -> PreferenceSettings:
         """These settings with numbers in place of auto."""

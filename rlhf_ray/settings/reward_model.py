@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -51,6 +52,8 @@ class RewardModelSettings:
     """Comparisons per gradient step."""
     initial_updates: int = 200
     """Gradient steps of the first fit."""
+    initial_epochs: float | None = None
+    """In place of initial_updates: passes of the first fit over the answers so far. None: initial_updates."""
     updates: int = 30
     """Gradient steps of each later fit, which starts from the previous weights and uses all comparisons so far."""
     window: int | None = None
@@ -97,6 +100,9 @@ class RewardModelSettings:
         for name in ("ensemble_size", "batch_size", "initial_updates", "updates"):
             value = getattr(self, name)
             require(value >= 1, f"reward_model.{name}", value, "it must be 1 or more")
+        epochs = self.initial_epochs
+        valid = epochs is None or epochs > 0
+        require(valid, "reward_model.initial_epochs", epochs, "it must be above 0, or None for initial_updates")
         require(
             self.window is None or self.window >= 1,
             "reward_model.window",
@@ -137,6 +143,12 @@ class RewardModelSettings:
     def models_annotators(self) -> bool:
         """Whether anything is estimated about annotators."""
         return self.annotator_errors or self.annotator_rationality
+
+    def first_updates(self, answers: int) -> int:
+        """Gradient steps of the first fit, to ``answers`` answers."""
+        if self.initial_epochs is None:
+            return self.initial_updates
+        return math.ceil(self.initial_epochs * max(1, answers) / self.batch_size)
 
     def for_people(self) -> RewardModelSettings:
         """These settings with people's label noise, unless label_noise or annotator_errors is set."""

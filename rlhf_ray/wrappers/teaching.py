@@ -134,7 +134,7 @@ class Teaching:
         members = Members(
             for_people(settings) if asks_people else settings, RayExecutor(f"ring-{uuid.uuid4().hex[:12]}")
         )
-        schedule = LabelSchedule(preferences)
+        schedule = LabelSchedule(preferences, env_steps=self.total_env_steps)
         people: People | None = None
         if self.asks:
             members.start_scripted()

@@ -271,3 +271,20 @@ def test_varied_clips_are_of_held_actions_too_and_others_as_ever() -> None:
     assert (np.diff(plain) != 0).all()
     assert held[0] == 0
     assert (held[1:] > [0.4, 0.6, 0.8, 0.85]).all()
+
+
+def _changes_of_mind(switch_probability: float) -> tuple[float, float]:
+    """The share of random actions, and how often a random action follows one of the policy or the other way round."""
+    env = Counting(Walk((10_000,)))
+    settings = {"random_action_share": 0.4, "switch_probability": switch_probability}
+    _collector(env, **settings).collect(8000, 1, 1, 5, lambda: AlwaysUp(0.5))
+    random = np.array(env.actions) != 0.5
+    return float(random.mean()), float((random[1:] != random[:-1]).mean())
+
+
+@pytest.mark.parametrize("switch_probability", [1.0, 0.5, 0.05])
+def test_exploration_comes_in_stretches(switch_probability: float) -> None:
+    share, changes = _changes_of_mind(switch_probability)
+    # A change needs a draw, and the draw to differ from the one before.
+    assert changes == pytest.approx(switch_probability * 2 * 0.4 * 0.6, rel=0.2)
+    assert share == pytest.approx(0.4, abs=0.1)

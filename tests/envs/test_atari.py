@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.envs import make_env
 
@@ -118,6 +119,28 @@ def test_another_game_is_refused_with_the_nearest_and_fixed_with_a_reason() -> N
         make_env("fixed/ALE/Breakout-v5")
 
 
+def test_enduros_dashboard_cannot_be_read() -> None:
+    pytest.importorskip("ale_py")
+    env = make_env("rlhf_ray/Enduro-v0", render_mode="rgb_array")
+    plain = make_env("ALE/Enduro-v5", render_mode="rgb_array", repeat_action_probability=0.0)
+    ours, theirs = (play(each, np.full(60, 1), seed=0)[0][-1] for each in (env, plain))
+    assert theirs[64:].max() > 0
+    assert ours[64:].max() == 0
+    assert np.array_equal(ours[:64], theirs[:64])  # the road is all there
+    assert env.render()[160:].max() == 0  # type: ignore[index]
+
+
+def test_any_part_of_any_game_can_be_blacked_out() -> None:
+    pytest.importorskip("ale_py")
+    blanked, plain = (make_env("ALE/Breakout-v5", **options) for options in ({"blanked": [(0, 17, 40, 160)]}, {}))
+    hidden, seen = (env.reset(seed=0)[0] for env in (blanked, plain))
+    changed = np.argwhere((hidden != seen).any(-1))
+    assert (changed[:, 0].max() < 7, changed[:, 1].min() >= 21) == (True, True)  # 84 of 210 rows, 84 of 160 columns
+    assert hidden[:7, 21:].max() == 0
+    with pytest.raises(SettingError, match=r"blanked is \(0, 0, 0, 160\); it must be \(top, bottom, left, right\)"):
+        make_env("ALE/Breakout-v5", blanked=[(0, 0, 0, 160)])
+
+
 def test_a_fallen_hopper_goes_on_and_earns_nothing_for_standing() -> None:
     pytest.importorskip("mujoco")
     env = make_env("rlhf_ray/HopperFixed-v0")
@@ -132,3 +155,16 @@ def test_a_fallen_hopper_goes_on_and_earns_nothing_for_standing() -> None:
         steps += 1
     assert steps == 1000
     assert (rewards[0], rewards[-1]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("robot", ["Walker2d", pytest.param("Humanoid", marks=pytest.mark.soak)])
+def test_other_fallen_robots_go_on(robot: str) -> None:
+    pytest.importorskip("mujoco")
+    env = make_env(f"rlhf_ray/{robot}Fixed-v0")
+    env.reset(seed=0)
+    healthy = True
+    for _ in range(300):
+        _, _, terminated, _, _ = env.step(env.action_space.high)  # type: ignore[attr-defined]
+        assert not terminated
+        healthy = bool(env.unwrapped.is_healthy)  # type: ignore[attr-defined]
+    assert not healthy

@@ -43,3 +43,40 @@ def test_what_has_no_time_limit_and_what_is_of_a_module_is_refused() -> None:
         make_env("fixed/some_module:CartPole-v1")
     with pytest.raises(ValueError, match="no environment 'CartPol-v1'"):
         make_env("fixed/CartPol-v1")
+
+
+def test_the_absorbing_state_is_flagged_and_like_no_other() -> None:
+    env, plain = make_env("absorbing/CartPole-v1", absorbing_reward=-0.5), make_env("CartPole-v1")
+    for seed in (0, 1):
+        seen, _ = env.reset(seed=seed)
+        observation, _ = plain.reset(seed=seed)
+        over, steps, truncated = False, 0, False
+        while not truncated:
+            assert env.observation_space.contains(seen)
+            if over:
+                assert seen.tolist() == [0, 0, 0, 0, 1]
+            else:
+                assert seen.tolist() == [*observation.tolist(), 0]
+            before = over
+            seen, reward, terminated, truncated, _ = env.step(1)
+            if not over:
+                observation, same, over, _, _ = plain.step(1)
+            assert (reward, terminated) == (-0.5 if before else same, False)
+            steps += 1
+        assert (steps, over) == (500, True)
+
+
+def test_imitations_absorbing_wrapper_does_the_same_with_the_last_observation() -> None:
+    util = pytest.importorskip("seals.util")
+    theirs, ours = util.AbsorbAfterDoneWrapper(make_env("CartPole-v1")), make_env("fixed/CartPole-v1")
+    same, seen = theirs.reset(seed=3)[0], ours.reset(seed=3)[0]
+    for _ in range(100):
+        assert np.array_equal(seen, same)
+        same, their_reward, *_ = theirs.step(1)
+        seen, reward, *_ = ours.step(1)
+        assert reward == their_reward
+
+
+def test_an_absorbing_state_needs_a_vector() -> None:
+    with pytest.raises(ValueError, match=r"absorbing/ needs observations that are a Box of one dimension.*use fixed/"):
+        make_env("absorbing/rlhf_ray/PlantedImage-v0")

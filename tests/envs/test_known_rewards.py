@@ -131,7 +131,9 @@ def test_other_environments_say_that_they_have_no_model() -> None:
         ground_truth("Acrobot-v1")
 
 
-@pytest.mark.parametrize("name", ["Pendulum-v1", "rlhf_ray/CartPoleFixed-v0", "rlhf_ray/MovingDot-v0"])
+@pytest.mark.parametrize(
+    "name", ["Pendulum-v1", "rlhf_ray/CartPoleFixed-v0", "rlhf_ray/AcrobotFixed-v0", "rlhf_ray/MovingDot-v0"]
+)
 def test_the_rewards_of_our_presets_are_known_exactly(name):
     env = make_env(name)
     env.action_space.seed(0)

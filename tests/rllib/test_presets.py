@@ -1,43 +1,63 @@
-"""Presets whose budgets are too large for a test: their first iterations, with everything else as it is."""
+"""Presets: each fits its environment, and its fast variant runs."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPOConfig
-from rlhf_ray.sweeps import apply
+from rlhf_ray.settings import Experiment
 
-LESS: dict[str, Any] = {
-    "preferences.comparisons": 8,
-    "preferences.initial_comparisons": 4,
-    "preferences.rounds": 1,
-    "reward_model.initial_updates": 2,
-    "reward_model.updates": 2,
-    "fragments.initial_env_steps": 400,
-    "ppo.num_envs": 2,
-    "ppo.rollout_length": 128,
-    "ppo.minibatch_size": 64,
-    "ppo.epochs": 1,
+NEEDS = {
+    "ant": "mujoco",
+    "half_cheetah": "mujoco",
+    "hopper": "mujoco",
+    "humanoid": "mujoco",
+    "reacher": "mujoco",
+    "swimmer": "mujoco",
+    "walker2d": "mujoco",
+    "enduro": "ale_py",
+    "pong": "ale_py",
+    "coinrun": "procgen",
 }
+"""What a preset needs besides the core; those of procgen begin with its name."""
 
 
-@pytest.mark.soak
+def _fast(name: str) -> Experiment:
+    if need := "procgen" if name.startswith("procgen") else NEEDS.get(name):
+        pytest.importorskip(need)
+    return tune_configs.fast(tune_configs.load(name).experiment)
+
+
+@pytest.mark.parametrize("name", tune_configs.names())
+def test_each_preset_fits_its_environment_and_has_a_fast_variant(name: str) -> None:
+    experiment = _fast(name)
+    checked = PreferencePPOConfig.from_experiment(experiment).check_environment()
+    assert checked.fragments.length <= experiment.ppo.rollout_length
+    assert experiment.total_env_steps <= 1_100
+    whole = tune_configs.load(name).experiment
+    assert (experiment.environment, experiment.ppo.network) == (whole.environment, whole.ppo.network)
+    whole.resolved_fragments(checked.horizon)
+
+
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(
-    ("name", "needs"), [("hopper", "mujoco"), ("half_cheetah", "mujoco"), ("pong", "ale_py"), ("coinrun", "procgen")]
+    "name",
+    [
+        "acrobot",
+        *(pytest.param(n, marks=pytest.mark.soak) for n in ("mountain_car", "pendulum_people", *NEEDS)),
+    ],
 )
-def test_a_big_preset_takes_its_first_iterations(name: str, needs: str, tmp_path: Path) -> None:
-    pytest.importorskip(needs)
-    experiment = apply(tune_configs.load(name).experiment, {**LESS, "total_env_steps": 400 + 2 * (256 + 2)})
+def test_a_fast_variant_runs_to_its_end(name: str, tmp_path: Path) -> None:
+    experiment = _fast(name)
     algorithm = PreferencePPOConfig.from_experiment(experiment).preferences(store=tmp_path / "store").build_algo()
     try:
         while not algorithm.finished:
             result = algorithm.train()
+        assert algorithm.env_steps == experiment.total_env_steps
         assert result["preferences"]["comparisons"] == 8
         assert result["preferences"]["reward_version"] == 2
         assert math.isfinite(result["learners"]["default_policy"]["learned_reward_mean"])

@@ -1,0 +1,70 @@
+"""Environments of other packages: seals, and the DeepMind Control Suite through shimmy."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from rlhf_ray.envs import check_spaces, make_env
+
+ROBOTS = [
+    "Hopper",
+    "Swimmer",
+    *(pytest.param(name, marks=pytest.mark.soak) for name in ("Ant", "HalfCheetah", "Humanoid", "Walker2d")),
+]
+
+
+@pytest.mark.parametrize(("name", "steps"), [("seals/CartPole-v0", 500), ("seals/MountainCar-v0", 200)])
+def test_seals_classic_control_has_episodes_of_one_length(name: str, steps: int) -> None:
+    pytest.importorskip("seals")
+    env = make_env(name)
+    check_spaces(env.observation_space, env.action_space, name)
+    env.reset(seed=0)
+    ends = [env.step(0)[2:4] for _ in range(steps)]
+    assert ends == [(False, False)] * (steps - 1) + [(False, True)]
+
+
+@pytest.mark.parametrize("robot", ROBOTS)
+def test_seals_robots_are_made_by_their_ids(robot: str) -> None:
+    pytest.importorskip("seals")
+    pytest.importorskip("mujoco")
+    env = make_env(f"seals/{robot}-v1")
+    check_spaces(env.observation_space, env.action_space, robot)
+    assert env.spec is not None
+    assert env.spec.max_episode_steps == 1000
+    seen, _ = env.reset(seed=0)
+    assert np.array_equal(seen[: env.unwrapped.model.nq], env.unwrapped.data.qpos)  # type: ignore[attr-defined]
+    ends = [env.step(env.action_space.high)[2] for _ in range(100)]  # type: ignore[attr-defined]
+    assert not any(ends)  # not even after a fall
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "why"),
+    [
+        ("seals/CartPole-v0", "seals", "needs seals: pip install seals"),
+        (
+            "dm_control/cartpole-balance-v0",
+            "shimmy",
+            r"needs shimmy and dm_control: pip install 'shimmy\[dm-control\]>=2' 'mujoco<4'",
+        ),
+    ],
+)
+def test_what_is_missing_is_named_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, name: str, module: str, why: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"^{name} {why}"):
+        make_env(name)
+
+
+def test_the_control_suite_has_flat_observations_and_episodes_of_one_length() -> None:
+    pytest.importorskip("shimmy")
+    pytest.importorskip("dm_control")
+    env = make_env("dm_control/cartpole-balance-v0")
+    check_spaces(env.observation_space, env.action_space, "cartpole-balance")
+    assert (env.observation_space.shape, env.observation_space.dtype) == ((5,), np.float32)
+    env.reset(seed=0)
+    ends = [env.step(env.action_space.sample())[2:4] for _ in range(1000)]
+    assert ends == [(False, False)] * 999 + [(False, True)]
+    with pytest.raises(ValueError, match="already have a fixed length"):
+        make_env("fixed/dm_control/cartpole-balance-v0")

@@ -1,0 +1,29 @@
+"""MountainCar with episodes of 200 steps: swing up to the flag; 200 comparisons, 200,000 environment steps.
+
+The true reward is -1 until the flag and 0 from then on, so a scripted teacher has nothing to say about fragments that miss it, and
+answers are ties until one reaches it; people see which car gets higher. All other settings are those of
+`rlhf_ray.tune_configs.cartpole`; none is tuned here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rlhf_ray.settings import FragmentSettings, LabellingSettings
+from rlhf_ray.tune_configs import cartpole
+
+experiment = dataclasses.replace(
+    cartpole.experiment,
+    environment="fixed/MountainCar-v0",
+    fragments=FragmentSettings(),  # auto: repeats random actions, and saves labels while nearly all answers are ties
+    ppo=dataclasses.replace(cartpole.experiment.ppo, num_envs=8, rollout_length=200, gamma=0.99),
+    labelling=LabellingSettings(
+        instructions="Prefer the car that gets higher on either side; then the one nearer to the flag. Goal: reach the flag."
+    ),
+)
+
+
+def search_space() -> dict[str, Any]:
+    """The search space of `rlhf-ray tune mountain_car`: that of cartpole."""
+    return cartpole.search_space()
