@@ -112,6 +112,16 @@ METRICS: dict[str, Metric] = {
             bar="reward fits",
             label="held-out accuracy",
         ),
+        Metric(
+            "held_out_brier",
+            "Mean squared error of predicted probabilities on held-out comparisons: guessing gives 0.25.",
+            "share",
+        ),
+        Metric(
+            "held_out_calibration_error",
+            "Mean distance between predicted and observed shares on held-out comparisons; few make it larger.",
+            "share",
+        ),
         Metric("reward_mean", "Mean raw reward per step, before normalisation.", "raw reward"),
         Metric("reward_std", "Standard deviation of the raw reward: the scale of this version.", "raw reward"),
         Metric("disagreement", "Standard deviation over members of the predicted preference.", "share"),
