@@ -9,6 +9,7 @@
     checkpoints/      RLlib's checkpoints of the algorithm, the newest two
     start/            copies of the parts the run started from: reward_model/, labels/ (a store), policy.safetensors
     labelling.json    the annotators' names and tokens; readable by the folder's owner only
+    distances.json    distances of the learned from the true reward, by `rlhf-ray evaluate RUN --distances`
     labelling.port    the port of the labelling page, reused by a resumed run
 """
 
@@ -53,6 +54,7 @@ class RunFolder:
         self.start = self.path / "start"
         self.result = self.path / "result.json"
         self.report = self.path / "report.html"
+        self.distances = self.path / "distances.json"
         self.labelling = self.path / "labelling.json"
 
     @staticmethod
