@@ -10,6 +10,7 @@
     start/            copies of the parts the run started from: reward_model/, labels/ (a store), policy.safetensors
     labelling.json    the annotators' names and tokens; readable by the folder's owner only
     distances.json    distances of the learned from the true reward, by `rlhf-ray evaluate RUN --distances`
+    probe.json        ids of the fragments on which reward versions are compared
     labelling.port    the port of the labelling page, reused by a resumed run
 """
 
@@ -55,6 +56,7 @@ class RunFolder:
         self.result = self.path / "result.json"
         self.report = self.path / "report.html"
         self.distances = self.path / "distances.json"
+        self.probe = self.path / "probe.json"
         self.labelling = self.path / "labelling.json"
 
     @staticmethod

@@ -135,8 +135,8 @@ def _image(frame: Array, pixelated: bool, lines: Sequence[str]) -> Image.Image:
     if pixelated and longer < RENDERED_SIDE:
         scale = RENDERED_SIDE // longer
         picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
-    elif longer >= 2 * RENDERED_SIDE:
-        picture = picture.reduce(longer // RENDERED_SIDE)
+    elif not pixelated:
+        picture = picture.reduce(max(1, round(longer / RENDERED_SIDE)))
     made = Image.new("RGB", (max(picture.width, RENDERED_SIDE), picture.height + LINE * len(lines) + 4), "white")
     made.paste(picture, ((made.width - picture.width) // 2, 0))
     draw, font = ImageDraw.Draw(made), ImageFont.load_default(FONT)
