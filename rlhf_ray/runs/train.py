@@ -25,7 +25,7 @@ from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.health import Alarms
 from rlhf_ray.runs.interruption import Interrupted, Interruption, interruptible
-from rlhf_ray.runs.metrics_files import MetricsFile, TensorBoard, carry_on
+from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, TensorBoard, carry_on
 from rlhf_ray.runs.new_run import sources
 from rlhf_ray.runs.outcome import Outcome
 from rlhf_ray.runs.probe import Probing
@@ -101,7 +101,7 @@ def train(
         announced(folder.path, environment=experiment.environment, **totals) as announcement,
     ):
         latest = Latest()
-        files = (MetricsFile(), TensorBoard(), Announcing(announcement), Reporting())
+        files = (MetricsFile(), CSVFile(), TensorBoard(), Announcing(announcement), Reporting())
         told = Callbacks([Probing(), Alarms(), *callbacks, latest, *files])
         outcome = None
         try:
