@@ -103,7 +103,9 @@ def run(words: list[str]) -> None:
 def _distances(folder: Any, reward: Any) -> RewardDistances:
     """Measure the distances, and write them and the report into the run's folder."""
     if reward is None:
-        raise SettingError(f"--distances compares a learned reward with the true one, and {folder.path} has none of its own.")
+        raise SettingError(
+            f"--distances compares a learned reward with the true one, and {folder.path} has none of its own."
+        )
     from rlhf_ray.runs.distances import run_distances
     from rlhf_ray.runs.metrics_files import carry_on
     from rlhf_ray.runs.report.run_report import write_report
@@ -151,6 +153,8 @@ LABELS = {"annotator": "annotator", "age": "chosen fits ago:", "policy": "policy
 def _tell_distances(distances: RewardDistances) -> None:
     from rlhf_ray.runs.distances import DISTANCES
 
-    print("distance to the true reward: " + ", ".join(f"{DISTANCES[name]} {of}" for name, of in distances.values.items()))
+    print(
+        "distance to the true reward: " + ", ".join(f"{DISTANCES[name]} {of}" for name, of in distances.values.items())
+    )
     if "epic" not in distances.values:
         print("EPIC and DARD need the true reward as a formula, and this environment has none.")

@@ -51,7 +51,8 @@ class RewardDistances:
     def from_json(values: dict[str, Any]) -> RewardDistances:
         """Read what `to_json` returned."""
         return RewardDistances(
-            int(values["version"]), {name: Estimate(**values["values"][name]) for name in DISTANCES if name in values["values"]}
+            int(values["version"]),
+            {name: Estimate(**values["values"][name]) for name in DISTANCES if name in values["values"]},
         )
 
     def save(self, folder: RunFolder) -> None:

@@ -198,7 +198,12 @@ def reliability_plot(curve: Sequence[ReliabilityBin]) -> Markup:
                 fontsize=9,
                 ha="center",
             )
-        axes.set(xlabel="confidence (%)", ylabel="answers on its side (%)", xlim=(48, 102), ylim=(min([30.0, *lows]) - 8, 103))
+        axes.set(
+            xlabel="confidence (%)",
+            ylabel="answers on its side (%)",
+            xlim=(48, 102),
+            ylim=(min([30.0, *lows]) - 8, 103),
+        )
 
     return render("reliability", "Observed share of answers by the reward model's confidence.", (_WIDTH, 235), draw)
 
@@ -226,7 +231,9 @@ def probe_plot(rows: Rows) -> Markup | None:
             lower.legend(loc="best")
         steps_axis(lower)
 
-    return render("probe", "Two panels over environment steps: learned reward and its correlations.", (_WIDTH, 300), draw)
+    return render(
+        "probe", "Two panels over environment steps: learned reward and its correlations.", (_WIDTH, 300), draw
+    )
 
 
 def comparisons_plot(rows: Rows, budget: float | None) -> Markup | None:
