@@ -1,4 +1,4 @@
-"""`rlhf-ray evaluate`: measure the true return of a run's saved policy."""
+"""`rlhf-ray evaluate`: measure a run's saved policy on the true reward, and its reward model on held-out comparisons."""
 
 from __future__ import annotations
 
@@ -7,21 +7,36 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
 
+if TYPE_CHECKING:
+    from rlhf_ray.runs.distances import RewardDistances
+    from rlhf_ray.runs.reward_scores import RewardScores
+
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure the true return of a run's saved policy, acting deterministically."""
+    """Measure the true return of a run's saved policy, acting deterministically, and score its reward model.
+
+    The reward model's scores are on the comparisons that its fits held out: accuracy, log-likelihood, Brier score and calibration
+    error, by annotator, by age and by policy version, and its correlation with the true reward where that is known.
+    """
 
     run: tyro.conf.Positional[Path]
     """The run folder."""
     episodes: int = 20
     """Number of episodes."""
+    distances: bool = False
+    """Also measure the EPIC, DARD and STARC distances of the learned from the true reward on new steps, for the report too."""
+    video: Path | None = None
+    """File for a video of episodes of the policy: .webp (plays in browsers), .gif or .png (animated)."""
+    video_episodes: int = 1
+    """Number of episodes in the video."""
     json: bool = False
     """Print one JSON object instead of text."""
 
@@ -29,36 +44,117 @@ class Evaluate:
 def run(words: list[str]) -> None:
     """Run the command."""
     command = parse_arguments(Evaluate, "rlhf-ray evaluate", words, None)
-    if command.episodes < 1:
-        raise SettingError(f"--episodes is {command.episodes}; it must be 1 or more.")
+    for name in ("episodes", "video_episodes"):
+        if getattr(command, name) < 1:
+            raise SettingError(f"--{name.replace('_', '-')} is {getattr(command, name)}; it must be 1 or more.")
 
     from rlhf_ray.measure.true_return import evaluate
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.policies import newest_policy
+    from rlhf_ray.runs.reward_scores import scores_of_run
     from rlhf_ray.runs.train import quiet
+    from rlhf_ray.runs.video import check_video, write_video
 
     quiet()
     folder = RunFolder.open(command.run)
     experiment = folder.experiment()
+    if command.video is not None:
+        check_video(command.video, experiment.environment)
     policy, iteration = newest_policy(folder)
     metrics = folder.metrics_at(iteration)
     result = evaluate(experiment.environment, policy.best, episodes=command.episodes, seed=experiment.seed)
+    reward, scored = scores_of_run(folder) or (None, None)
+    distances = _distances(folder, reward) if command.distances else None
     values = dataclasses.asdict(result) | {
         "env_steps": metrics.get("env_steps", 0 if iteration == 0 else None),
         "comparisons": metrics.get("comparisons", 0 if iteration == 0 else None),
         "seed": experiment.seed,
+        "reward_model": None if scored is None else dataclasses.asdict(scored),
     }
+    if distances is not None:
+        values["distances"] = distances.to_json()
     if values["env_steps"] is None:
         print(
             f"rlhf-ray: {folder.metrics} has no entry for the policy's iteration {iteration}, so its environment steps and "
             "comparisons are unknown.",
             file=sys.stderr,
         )
+    if command.video is not None:
+        write_video(command.video, experiment.environment, policy, reward, command.video_episodes, experiment.seed)
+        values["video"] = str(command.video)
     if command.json:
-        print(json.dumps(values))
-    else:
-        taken = "" if values["env_steps"] is None else f", after {values['env_steps']} environment steps"
-        print(
-            f"{experiment.environment}: true return {result.true_return_mean:.1f} ± {result.true_return_std:.1f} over "
-            f"{result.episodes} episodes{taken}" + (f" and {values['comparisons']} comparisons" if taken else "")
+        from rlhf_ray.data.plain import plain
+
+        print(json.dumps(plain(values)))
+        return
+    taken = "" if values["env_steps"] is None else f", after {values['env_steps']} environment steps"
+    print(
+        f"{experiment.environment}: true return {result.true_return_mean:.1f} ± {result.true_return_std:.1f} over "
+        f"{result.episodes} episodes{taken}" + (f" and {values['comparisons']} comparisons" if taken else "")
+    )
+    if scored is not None:
+        _tell_scores(scored)
+    if distances is not None:
+        _tell_distances(distances)
+    if command.video is not None:
+        print(f"video: {command.video}")
+
+
+def _distances(folder: Any, reward: Any) -> RewardDistances:
+    """Measure the distances, and write them and the report into the run's folder."""
+    if reward is None:
+        raise SettingError(
+            f"--distances compares a learned reward with the true one, and {folder.path} has none of its own."
         )
+    from rlhf_ray.runs.distances import run_distances
+    from rlhf_ray.runs.metrics_files import carry_on
+    from rlhf_ray.runs.report.run_report import write_report
+
+    found = run_distances(folder, reward)
+    with carry_on("distances"):  # the folder may be read-only
+        found.save(folder)
+        write_report(folder.path)
+    return found
+
+
+def _tell_scores(scored: RewardScores) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"reward model, version {scored.version}, on held-out comparisons (95 % intervals)")
+    for name in ("", "answers", "accuracy", "log-likelihood", "Brier score", "calibration error (chance)"):
+        table.add_column(name, justify="left" if not name else "right")
+    rows = {"all": scored.overall}
+    for kind, groups in scored.groups.items():
+        if len(groups) > 1:
+            rows |= {f"{LABELS[kind]} {name}": of for name, of in groups.items()}
+    for name, of in rows.items():
+        accuracy = "–" if not of.decided else of.accuracy.text()
+        error = f"{of.calibration_error:.2f} ({of.chance:.2f})"
+        table.add_row(name, str(of.answers), accuracy, of.log_likelihood.text(), of.brier.text(3), error)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    if (of_members := scored.disagreement) is not None:
+        print(
+            f"rank correlation of the members' disagreement with the Brier score: {of_members.correlation.text()}; mean Brier "
+            f"score where they agree most {of_members.agreeing:.3f}, where least {of_members.disagreeing:.3f}"
+        )
+    found = scored.correlations
+    if found.returns_linear.mean == found.returns_linear.mean:
+        print(
+            f"correlation with the true reward: steps {found.steps_linear.text()}, ranks {found.steps_rank.text()}; returns of "
+            f"fragments {found.returns_linear.text()}, ranks {found.returns_rank.text()}"
+        )
+
+
+LABELS = {"annotator": "annotator", "age": "chosen fits ago:", "policy": "policy version"}
+"""How the groups of answers are introduced."""
+
+
+def _tell_distances(distances: RewardDistances) -> None:
+    from rlhf_ray.runs.distances import DISTANCES
+
+    print(
+        "distance to the true reward: " + ", ".join(f"{DISTANCES[name]} {of}" for name, of in distances.values.items())
+    )
+    if "epic" not in distances.values:
+        print("EPIC and DARD need the true reward as a formula, and this environment has none.")

@@ -35,10 +35,13 @@ class Tune(Experiment):
     reward_model.learning_rate=1e-4..1e-2:log (a range, log scale). Takes one or more."""
     trials: int = 4
     """Number of trials, each with settings drawn from the search space."""
+    repeat: int = 1
+    """Number of seeds for each draw of settings: it takes this many trials, and their mean objective ranks it."""
     concurrent: int | None = None
     """Maximum number of concurrent trials. None: as many as the resources allow. On an autoscaling cluster: how many to request."""
     search: Search = "random"
-    """Search algorithm that chooses the settings: random, or optuna (uses earlier results)."""
+    """Search algorithm that chooses the settings: random; optuna (a Parzen estimator) or gp (a Gaussian process), which
+    use earlier results; or qmc (covers ranges evenly)."""
     schedule: Schedule = "none"
     """none: all trials run their full budget. asha: stops poor trials early. pbt and pb2: population-based training; poor trials
     continue from better ones' checkpoints (with labels and reward model) under changed settings."""
@@ -105,6 +108,7 @@ def plan_of(command: Tune, name: str) -> Plan:
         experiment=experiment,
         space=parse(command.vary, experiment) if command.vary else space,
         trials=command.trials,
+        repeat=command.repeat,
         # Annotators answer one trial's questions at a time.
         concurrent=1 if asks_people and command.concurrent is None else command.concurrent,
         search=command.search,

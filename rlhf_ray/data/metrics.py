@@ -113,8 +113,44 @@ METRICS: dict[str, Metric] = {
             bar="reward fits",
             label="held-out accuracy",
         ),
+        Metric(
+            "held_out_brier",
+            "Mean squared error of predicted probabilities on held-out comparisons: guessing gives 0.25.",
+            "share",
+        ),
+        Metric(
+            "held_out_calibration_error",
+            "Mean distance between predicted and observed shares on held-out comparisons; few make it larger.",
+            "share",
+        ),
         Metric("reward_mean", "Mean raw reward per step, before normalisation.", "raw reward"),
         Metric("reward_std", "Standard deviation of the raw reward: the scale of this version.", "raw reward"),
+        Metric(
+            "step_correlation",
+            "Linear correlation of learned and true rewards of steps in the newest comparisons.",
+            "correlation",
+        ),
+        Metric("step_rank_correlation", "Rank correlation of the same.", "correlation"),
+        Metric(
+            "return_correlation",
+            "Linear correlation of learned and true returns of fragments in the newest comparisons.",
+            "correlation",
+        ),
+        Metric("return_rank_correlation", "Rank correlation of the same.", "correlation"),
+        Metric("probe_reward_mean", "Mean learned reward per step on the probe set.", "learned reward"),
+        Metric("probe_reward_std", "Standard deviation of the learned reward on the probe set.", "learned reward"),
+        Metric(
+            "probe_rank_correlation", "Rank correlation of learned and true returns on the probe set.", "correlation"
+        ),
+        Metric(
+            "probe_drift",
+            "One minus the rank correlation of the probe set's returns with those of the version before.",
+        ),
+        Metric(
+            "learned_gain",
+            "Learned reward per step of the batch above that of the probe set: comparable over reward versions.",
+            "probe standard deviations",
+        ),
         Metric("disagreement", "Standard deviation over members of the predicted preference.", "share"),
         Metric("left_share", "Share of the newest non-tied answers that prefer the left fragment.", "share"),
         Metric("gradient_steps", "Gradient steps of the fit.", kind=int),

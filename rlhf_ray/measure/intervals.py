@@ -1,13 +1,13 @@
-"""Confidence intervals for means: of few measurements, and of many that come in groups."""
+"""Confidence intervals: for means of few measurements, of many that come in groups, for shares and for correlations."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from rlhf_ray.data.arrays import Array, FloatArray
 
@@ -16,6 +16,8 @@ def mean_interval(values: Sequence[float]) -> list[float] | None:
     """Compute the 95 % confidence interval of the mean (Student's t); None for fewer than two values."""
     if len(values) < 2:
         return None
+    from scipy import stats  # takes a second to import, which fits of the reward model need not wait for
+
     mean, half = statistics.mean(values), float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
     return [mean - half, mean + half]
 
@@ -41,7 +43,7 @@ class MeanEstimate:
 
 
 def bootstrap(values: FloatArray, groups: Array | None = None, seed: int = 0, draws: int = 1000) -> MeanEstimate:
-    """MeanEstimate the mean of ``values`` ``[n]`` by a percentile bootstrap (Efron 1979) over groups.
+    """Estimate the mean of ``values`` ``[n]`` by a percentile bootstrap (Efron 1979) over groups.
 
     Args:
         values: what was measured; for two conditions on the same levels, the differences.
@@ -62,3 +64,72 @@ def bootstrap(values: FloatArray, groups: Array | None = None, seed: int = 0, dr
         found.append(each[rng.integers(len(each), size=(min(chunk, draws - first), len(each)))].mean(1))
     low, high = np.percentile(np.concatenate(found), [2.5, 97.5])
     return MeanEstimate(mean, float(low), float(high))
+
+
+def share_interval(successes: float, trials: int) -> MeanEstimate:
+    """Estimate a share with its 95 % interval (Wilson 1927), which is never empty at 0 or 1. NaN without trials.
+
+    Args:
+        successes: number of successes; half ones count.
+        trials: number of trials.
+    """
+    if trials < 1:
+        return MeanEstimate(math.nan, None, None)
+    share, z = successes / trials, 1.959964
+    middle = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z / (1 + z**2 / trials) * math.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
+    return MeanEstimate(share, max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)))
+
+
+def linear_correlation(
+    first: Array, second: Array, groups: Array | None = None, seed: int = 0, draws: int = 500
+) -> MeanEstimate:
+    """Estimate Pearson's correlation with a percentile bootstrap over groups.
+
+    Args:
+        first: ``[n]``.
+        second: ``[n]``.
+        groups: the group of each pair of values, ``[n]``, for example its episode; groups are drawn as a whole. None: each is a group.
+        seed: seeds the draws.
+        draws: number of draws; 0 for no interval.
+
+    Returns:
+        The correlation; NaN if it is undefined, because one side is constant or there are fewer than 3 values. No interval for
+        fewer than 3 groups.
+    """
+    a, b = (np.asarray(of, np.float64).ravel() for of in (first, second))
+    if len(a) < 3 or _constant(a) or _constant(b):
+        return MeanEstimate(math.nan, None, None)
+    group = np.arange(len(a)) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
+    a, b = ((of - of.mean()) / of.std() for of in (a, b))
+    found, count = float(np.clip((a * b).mean(), -1, 1)), int(group.max()) + 1
+    if count < 3 or not draws:
+        return MeanEstimate(found, None, None)
+    # The sums of each group are all that a resample needs.
+    sums = np.stack([np.bincount(group, of) for of in (np.ones(len(a)), a, b, a * a, b * b, a * b)], 1)
+    weights = np.random.default_rng([seed, count]).multinomial(count, np.full(count, 1 / count), draws)
+    n, of_a, of_b, of_aa, of_bb, of_ab = (weights @ sums).T
+    with np.errstate(all="ignore"):
+        spread = np.sqrt(np.maximum(of_aa / n - (of_a / n) ** 2, 0) * np.maximum(of_bb / n - (of_b / n) ** 2, 0))
+        each = (of_ab / n - of_a / n * of_b / n) / spread
+    low, high = np.percentile(np.clip(each[np.isfinite(each)], -1, 1), [2.5, 97.5])
+    return MeanEstimate(found, min(found, float(low)), max(found, float(high)))
+
+
+def rank_correlation(
+    first: Array, second: Array, groups: Array | None = None, seed: int = 0, draws: int = 500
+) -> MeanEstimate:
+    """Estimate Spearman's correlation: `linear_correlation` of the ranks, which are those among all values in every draw."""
+    return linear_correlation(_ranks(first), _ranks(second), groups, seed, draws)
+
+
+def _ranks(values: Array) -> FloatArray:
+    """Equal values get their mean rank; NaN stays NaN."""
+    flat = np.asarray(values, np.float64).ravel()
+    _, at, counts = np.unique(flat, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(counts) - (counts - 1) / 2
+    return np.where(np.isfinite(flat), ranks[at.ravel()], math.nan)
+
+
+def _constant(values: FloatArray) -> bool:
+    return bool(not np.isfinite(values).all() or np.ptp(values) <= 1e-9 * np.abs(values).max())

@@ -235,6 +235,39 @@ def all_distances(
     return found
 
 
+class RecordedReward(RewardFunction):
+    """The recorded true rewards of steps as a reward function, known for those steps only.
+
+    Args:
+        like: a reward of the same environment.
+    """
+
+    name = "recorded reward"
+
+    def __init__(self, like: RewardFunction):
+        self.observation_space, self.action_space = like.observation_space, like.action_space
+
+    def of(self, steps: Transitions) -> FloatArray:
+        """Return the recorded rewards, ``[n]`` float64."""
+        return np.asarray(steps.rewards, np.float64)
+
+    def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
+        """Raise: the reward of steps that were not recorded is unknown."""
+        raise NotImplementedError("Recorded rewards are known for recorded steps only.")
+
+
+def recorded_distances(reward: RewardFunction, steps: Transitions, gamma: float, seed: int = 0) -> dict[str, Estimate]:
+    """Compute ``starc``, ``pearson`` and ``spearman`` of a reward and the true rewards of ``steps``.
+
+    These three need no reward of steps that were not recorded; EPIC and DARD do.
+    """
+    truth = RecordedReward(reward)
+    found = {"starc": starc(reward, truth, steps, gamma, np.random.default_rng([seed, 2]))}
+    for at, (name, ranks) in enumerate({"pearson": False, "spearman": True}.items()):
+        found[name] = correlation(reward, truth, steps, np.random.default_rng([seed, 10 + at]), ranks)
+    return found
+
+
 def _estimate(value: float, resampled: Array, steps: int) -> Estimate:
     low, high = resampled if len(resampled) == 2 else np.quantile(resampled, [0.025, 0.975])
     return Estimate(value, min(value, float(low)), max(value, float(high)), steps)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rlhf_ray.data.comparisons import Changes, Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.measure.held_out import brier_scores, calibration_error, probabilities_of
 from rlhf_ray.reward.annotators import PRIOR, annotator_model
 from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble
 from rlhf_ray.reward.likelihood import discounts, make_loss
@@ -52,6 +53,10 @@ class FitReport:
     train_accuracy: float
     held_out_loss: float
     held_out_accuracy: float
+    held_out_brier: float
+    """Mean Brier score on held-out comparisons: see `rlhf_ray.measure.held_out`."""
+    held_out_calibration_error: float
+    """Expected calibration error on held-out comparisons: see `rlhf_ray.measure.held_out.calibration_error`."""
     reward_mean: float
     """The raw reward's mean before normalisation, averaged over members."""
     reward_std: float
@@ -506,6 +511,10 @@ class RewardTrainer:
 
         counts, trained = (torch.zeros(len(data), dtype=torch.bool) for _ in range(2))
         counts[counted], trained[train] = True, True
+        unseen = data.held_out & counts
+        noise = data.noise[unseen].numpy() if isinstance(data.noise, Tensor) else data.noise
+        predicted = probabilities_of(differences[unseen].numpy(), noise)
+        said = data.preferences[unseen].numpy()
         return FitReport(
             version=int(self.ensemble.version),
             comparisons=len(data),
@@ -513,8 +522,10 @@ class RewardTrainer:
             ties=int((~decided).sum()),
             train_loss=mean(losses, trained),
             train_accuracy=mean(right, trained & decided),
-            held_out_loss=mean(losses, data.held_out & counts),
-            held_out_accuracy=mean(right, data.held_out & counts & decided),
+            held_out_loss=mean(losses, unseen),
+            held_out_accuracy=mean(right, unseen & decided),
+            held_out_brier=float(brier_scores(predicted, said).mean()) if len(said) else float("nan"),
+            held_out_calibration_error=calibration_error(predicted, said),
             reward_mean=float(self.ensemble.reward_mean.mean()),
             reward_std=float(self.ensemble.reward_std.mean()),
             disagreement=float(torch.sigmoid(of_members[:, counted]).std(0, correction=0).mean())

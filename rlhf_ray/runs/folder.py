@@ -9,6 +9,9 @@
     checkpoints/      RLlib's checkpoints of the algorithm, the newest two
     start/            copies of the parts the run started from: reward_model/, labels/ (a store), policy.safetensors
     labelling.json    the annotators' names and tokens; readable by the folder's owner only
+    distances.json    distances of the learned from the true reward, by `rlhf-ray evaluate RUN --distances`
+    metrics.csv       the numbers in metrics.jsonl as a table
+    probe.json        ids of the fragments on which reward versions are compared
     labelling.port    the port of the labelling page, reused by a resumed run
 """
 
@@ -46,6 +49,7 @@ class RunFolder:
         self.config = self.path / "config.json"
         self.run = self.path / "run.json"
         self.metrics = self.path / "metrics.jsonl"
+        self.metrics_csv = self.path / "metrics.csv"
         self.tensorboard = self.path / "tensorboard"
         self.preferences = self.path / "preferences"
         self.reward_model = self.path / "reward_model"
@@ -53,6 +57,8 @@ class RunFolder:
         self.start = self.path / "start"
         self.result = self.path / "result.json"
         self.report = self.path / "report.html"
+        self.distances = self.path / "distances.json"
+        self.probe = self.path / "probe.json"
         self.labelling = self.path / "labelling.json"
 
     @staticmethod

@@ -140,12 +140,18 @@ class Health:
 def reward_hacking(rows: Rows) -> Alarm | None:
     """The learned return has risen while the true return has fallen.
 
-    Or the held-out accuracy has fallen and the true return has not risen.
+    Or the held-out accuracy has fallen and the true return has not risen. Each fit changes the learned reward's scale and origin,
+    so its rise is measured against the run's probe set, if there is one (`rlhf_ray.measure.probe`): a rise that comes from the fits
+    alone is none, and one that they hide is.
     """
-    known = [i for i, row in enumerate(rows) if _has(row, "learned_return_mean", "true_return_mean")]
+    name, what = "learned_gain", "learned reward above the probe set's"
+    known = [i for i, row in enumerate(rows) if _has(row, name, "true_return_mean")]
+    if len(known) < 2 * WINDOW:
+        name, what = "learned_return_mean", "learned return"
+        known = [i for i, row in enumerate(rows) if _has(row, name, "true_return_mean")]
     if len(known) < 2 * WINDOW:
         return None
-    learned = _Moves([rows[i]["learned_return_mean"] for i in known])
+    learned = _Moves([rows[i][name] for i in known])
     true = _Moves([rows[i]["true_return_mean"] for i in known])
     for start in reversed(np.flatnonzero((learned.direction > 0) & (true.direction <= 0)).tolist()):
         first = known[start]
@@ -157,7 +163,7 @@ def reward_hacking(rows: Rows) -> Alarm | None:
             continue
         return Alarm(
             "reward_hacking",
-            f"Over the last {len(rows) - first} iterations the learned return rose from {learned.means[start]:.4g} to "
+            f"Over the last {len(rows) - first} iterations the {what} rose from {learned.means[start]:.4g} to "
             f"{learned.means[-1]:.4g} while {fallen}.",
             "The policy may exploit errors of the reward model. Label newer behaviour: raise preferences.comparisons or "
             "preferences.rounds, or choose a flatter preferences.schedule.",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rlhf_ray.data.atomic import append
+from rlhf_ray.data.atomic import append, write_text
+from rlhf_ray.data.metrics import METRICS
 from rlhf_ray.data.plain import plain
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.runs.events import EventFile
@@ -26,6 +29,48 @@ class MetricsFile(Callback):
         """Write one iteration atomically."""
         with carry_on("metrics"):
             append(self._path, (json.dumps(plain(metrics)) + "\n").encode())
+
+
+class CSVFile(Callback):
+    """Writes the numbers of each iteration to ``metrics.csv``, the table twin of ``metrics.jsonl``.
+
+    Its first columns are the declared metrics with a single value, in the order of their declaration. Others (one per annotator,
+    stage, or yours) follow as they first appear: the file is then written anew with the new column last, so that columns keep
+    their places, also when a run is resumed. What an iteration doesn't have is empty.
+    """
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Write the rows of a resumed run anew: some may be of iterations that will be repeated."""
+        self._path = run.folder.metrics_csv
+        self._rows = run.folder.rows
+        self._columns = [name for name, metric in METRICS.items() if not metric.tag]
+        if self._path.exists():
+            with self._path.open(newline="") as file:
+                self._columns = next(csv.reader(file), self._columns)
+        with carry_on("metrics"):
+            self._write_anew()
+
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        """Write one iteration."""
+        values = numbers(metrics)
+        new = [name for name in values if name not in self._columns]
+        with carry_on("metrics"):
+            if new:
+                self._columns += new
+                self._write_anew()  # this iteration's row too: `MetricsFile` comes first
+            else:
+                append(self._path, _csv([[values.get(name, "") for name in self._columns]]).encode())
+
+    def _write_anew(self) -> None:
+        rows = [numbers(row) for row in self._rows()]
+        lines = [self._columns, *([row.get(name, "") for name in self._columns] for row in rows)]
+        write_text(self._path, _csv(lines))
+
+
+def _csv(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 class TensorBoard(Callback):

@@ -25,9 +25,10 @@ from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.health import Alarms
 from rlhf_ray.runs.interruption import Interrupted, Interruption, interruptible
-from rlhf_ray.runs.metrics_files import MetricsFile, TensorBoard, carry_on
+from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, TensorBoard, carry_on
 from rlhf_ray.runs.new_run import sources
 from rlhf_ray.runs.outcome import Outcome
+from rlhf_ray.runs.probe import Probing
 from rlhf_ray.runs.report.reporting import Reporting
 from rlhf_ray.runs.report.verdict import share_of_the_way, verdicts
 from rlhf_ray.settings import Experiment
@@ -100,8 +101,8 @@ def train(
         announced(folder.path, environment=experiment.environment, **totals) as announcement,
     ):
         latest = Latest()
-        files = (MetricsFile(), TensorBoard(), Announcing(announcement), Reporting())
-        told = Callbacks([Alarms(), *callbacks, latest, *files])
+        files = (MetricsFile(), CSVFile(), TensorBoard(), Announcing(announcement), Reporting())
+        told = Callbacks([Probing(), Alarms(), *callbacks, latest, *files])
         outcome = None
         try:
             finished, seconds = _train(experiment, folder, resume, interrupted, told, latest)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-Search = Literal["random", "optuna"]
+Search = Literal["random", "optuna", "gp", "qmc"]
+"""random: independent draws. optuna: Optuna's tree-structured Parzen estimator. gp: its Gaussian process. qmc: its Sobol sequence,
+which covers ranges more evenly than independent draws."""
+
 Schedule = Literal["none", "asha", "pbt", "pb2"]
 
 Metric = Literal["return", "likelihood"]

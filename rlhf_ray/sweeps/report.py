@@ -35,7 +35,8 @@ def write_sweep_report(folder: Path) -> Path:
 
 
 def _page(sweep: dict[str, Any], name: str) -> str:
-    best = next((trial for trial in sweep["trials"] if trial["name"] == sweep["best"]), None)
+    ranked = sweep.get("configurations") or sweep["trials"]
+    best = next((each for each in ranked if each["name"] == sweep["best"]), None)
     plan = sweep["plan"]
     return render(
         "sweep.html",
@@ -43,9 +44,10 @@ def _page(sweep: dict[str, Any], name: str) -> str:
         plan=plan,
         name=name,
         best=best,
+        ranked=ranked,
         reading=_reading(sweep, best),
         settings=[
-            (setting_name, _description(space), setting_plot(sweep["trials"], setting_name, space, sweep))
+            (setting_name, _description(space), setting_plot(ranked, setting_name, space, sweep))
             for setting_name, space in plan["space"].items()
         ],
         curves=curves_plot(sweep["trials"], sweep),
@@ -61,8 +63,11 @@ def _reading(sweep: dict[str, Any], best: dict[str, Any] | None) -> str:
     trials = sweep["trials"]
     counts = {status: sum(trial["status"] == status for trial in trials) for status in ("stopped early", "failed")}
     aside = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    repeated = sweep.get("configurations")
+    of = f"{_count(len(repeated), 'configuration')}" if repeated else f"{_count(len(trials), 'trial')}"
+    mean = f" on average over {_count(len(best['each']), 'seed')}" if repeated else ""
     text = (
-        f"The best of {_count(len(trials), 'trial')} reached a {sweep['objective']} of {summary.number(best['objective'])}"
+        f"The best of {of} reached a {sweep['objective']} of {summary.number(best['objective'])}{mean}"
         f"{f' ({aside})' if aside else ''}, in a total of {sum(trial['env_steps'] for trial in trials):,} env steps."
     )
     over = sweep["over_seeds"]

@@ -8,7 +8,7 @@ import shlex
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,9 @@ class SweepOutcome:
             (finished, stopped early, failed or unfinished), ``objective`` (None if never measured), ``env_steps``,
             ``held_out_accuracy``, ``comparisons``, ``settings`` (final values of those that vary), ``curve`` (environment steps
             and objective) and ``error``.
+        configurations: with repeated trials, one dictionary per draw of settings in the same form, best first: those whose trials all
+            ran to the end come first. ``objective`` is the mean over its trials; ``each`` has those of the single ones,
+            ``interval_95`` the mean's 95 % interval (Student's t), ``seeds`` their seeds. Empty without repeats.
         complete: whether every trial has ended, including those stopped or failed.
         seeds: trials of the best settings with other seeds, in the same form; None without.
     """
@@ -50,11 +53,17 @@ class SweepOutcome:
     trials: list[dict[str, Any]]
     complete: bool
     seeds: list[dict[str, Any]] | None = None
+    configurations: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ranked(self) -> list[dict[str, Any]]:
+        """What the sweep compares, best first: trials, or configurations if trials are repeated."""
+        return self.configurations or self.trials
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The best trial that ran to the end; if none did, the best of all. None if none was measured."""
-        return next((trial for trial in self.trials if trial["objective"] is not None), None)
+        """The best trial (or configuration) that ran to the end; if none did, the best of all. None if none was measured."""
+        return next((each for each in self.ranked if each["objective"] is not None), None)
 
     @property
     def over_seeds(self) -> dict[str, Any] | None:
@@ -74,6 +83,7 @@ class SweepOutcome:
                 "complete": self.complete,
                 "best": None if self.best is None else self.best["name"],
                 "trials": self.trials,
+                "configurations": self.configurations,
                 "seeds": self.seeds,
                 "over_seeds": self.over_seeds,
                 "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -92,7 +102,52 @@ def collect(results: ResultGrid, plan: dict[str, Any], trials: int) -> SweepOutc
     """
     found = sorted((_trial(result, plan["space"]) for result in results), key=_rank)
     done = [trial for trial in found if trial["status"] != "unfinished"]
-    return SweepOutcome(plan, found, complete=len(done) >= trials)
+    repeat = plan.get("repeat", 1)
+    return SweepOutcome(
+        plan, found, complete=len(done) >= trials, configurations=configurations(found, repeat) if repeat > 1 else []
+    )
+
+
+def configurations(trials: list[dict[str, Any]], repeat: int) -> list[dict[str, Any]]:
+    """Average repeated trials: see `SweepOutcome`.
+
+    Args:
+        trials: trials, each with its ``seed``.
+        repeat: number of trials of each configuration.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for trial in trials:
+        groups.setdefault(json.dumps(plain(trial["settings"]), sort_keys=True), []).append(trial)
+    found = []
+    for group in groups.values():
+        group = sorted(group, key=lambda trial: (trial["seed"] is None, trial["seed"]))
+        each = [trial["objective"] for trial in group if trial["objective"] is not None]
+        states = {trial["status"] for trial in group} | ({"unfinished"} if len(group) < repeat else set())
+        accuracies = [trial["held_out_accuracy"] for trial in group if _is_known(trial["held_out_accuracy"])]
+        found.append(
+            group[0]
+            | {
+                "name": group[0]["name"],
+                "status": next(state for state in STATES if state in states),
+                "objective": statistics.mean(each) if each else None,
+                "interval_95": mean_interval(each),
+                "each": each,
+                "seeds": [trial["seed"] for trial in group],
+                "env_steps": sum(trial["env_steps"] for trial in group),
+                "held_out_accuracy": statistics.mean(accuracies) if accuracies else None,
+                "curve": [],
+                "error": next((trial["error"] for trial in group if trial["error"]), None),
+            }
+        )
+    return sorted(found, key=_rank)
+
+
+STATES = ("failed", "unfinished", "stopped early", "finished")
+"""What may have become of a trial. The first of them that applies to a trial of a configuration applies to the whole."""
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def _rank(trial: dict[str, Any]) -> tuple[bool, bool, float]:
@@ -122,6 +177,7 @@ def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
         "held_out_accuracy": ring.get("round", {}).get("held_out_accuracy"),
         "comparisons": ring.get("comparisons"),
         "settings": {name: metrics.get(SETTINGS, {}).get(name) for name in space},
+        "seed": metrics.get(SETTINGS, {}).get("seed"),
         "curve": curve,
         "error": error and error[:500],
     }
@@ -172,15 +228,22 @@ def _print(outcome: SweepOutcome) -> None:
     table.add_column(NAMES[outcome.plan["metric"]], justify="right")
     table.add_column("settings", overflow="fold")
     table.add_column("trial", overflow="fold")
-    for trial in outcome.trials:
+    for trial in outcome.ranked:
         settings = "\n".join(f"{name} {_text(value)}" for name, value in trial["settings"].items())
         told = [trial["name"], f"{trial['status']}, {trial['env_steps']:,} steps"]
+        if outcome.configurations:
+            told.append(f"mean of {len(trial['each'])} seeds: {', '.join(map(_text, trial['each']))}")
         accuracy = trial["held_out_accuracy"]
         if accuracy is not None and math.isfinite(accuracy):
             told.append(f"held-out accuracy {_text(accuracy)}")
         mark = f"\nbest, in {BEST}" if trial is outcome.best else ""
-        table.add_row(f"{_text(trial['objective'])}{mark}", settings, "\n".join(told), style="bold" if mark else None)
+        table.add_row(f"{_text(trial['objective'])}{_interval(trial)}{mark}", settings, "\n".join(told), style="bold" if mark else None)
     Console().print(table)
+
+
+def _interval(trial: dict[str, Any]) -> str:
+    ends = trial.get("interval_95")
+    return "" if ends is None else f"\n95 %: {_text(ends[0])} to {_text(ends[1])}"
 
 
 def _text(value: Any) -> str:

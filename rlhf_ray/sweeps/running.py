@@ -29,6 +29,7 @@ from rlhf_ray.sweeps.space import PLACED, Space, apply, check, describe, extreme
 from rlhf_ray.sweeps.strategies import (
     Schedule,
     Search,
+    check_repeat,
     check_strategies,
     scheduler,
     searcher,
@@ -60,7 +61,8 @@ class Plan:
     Attributes:
         experiment: the settings shared by all trials. Its seed also seeds the search.
         space: the settings that vary; see `rlhf_ray.sweeps.space`.
-        trials: number of trials.
+        trials: number of draws of settings, which are trials if they are not repeated.
+        repeat: number of trials for each draw, with the seeds from the experiment's on; their mean objective ranks it.
         concurrent: maximum number of concurrent trials; None for as many as fit.
         search: the searcher, which chooses settings.
         schedule: the scheduler, which stops trials early or lets them copy others.
@@ -74,6 +76,7 @@ class Plan:
     experiment: Experiment
     space: Space = field(default_factory=dict)
     trials: int = 4
+    repeat: int = 1
     concurrent: int | None = None
     search: Search = "random"
     schedule: Schedule = "none"
@@ -109,6 +112,7 @@ class Plan:
             )
         check_tracker(self.tracker)
         check(self.space, self.experiment)
+        check_repeat(self.repeat, self.schedule, self.space)
         check_strategies(self.search, self.schedule, self.space, self.trials, self.concurrent)
 
     def to_json(self) -> dict[str, Any]:
@@ -142,9 +146,12 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepO
     random.seed(plan.experiment.seed)
     np.random.seed(plan.experiment.seed)
     space = {**plan.space, TRIAL: _common(plan, plan.experiment)}
-    search = searcher(plan.search, plan.experiment.seed, at_once)
+    samples = plan.trials * plan.repeat
+    if plan.repeat > 1 and plan.search == "random":
+        space["seed"], samples = tune.grid_search([plan.experiment.seed + i for i in range(plan.repeat)]), plan.trials
+    search = searcher(plan.search, plan.experiment.seed, at_once, plan.repeat)
     schedule = scheduler(plan.schedule, plan.space, plan.experiment.total_env_steps)
-    return _finish(plan, folder, _tuner(plan, folder, space, search, plan.trials, schedule, say), say)
+    return _finish(plan, folder, _tuner(plan, folder, space, search, samples, schedule, say), say)
 
 
 def go_on(folder: Path, say: Callable[[str], None] = tell) -> SweepOutcome:
@@ -283,7 +290,7 @@ def _name(trial: Any) -> str:
 
 
 def _finish(plan: Plan, folder: Path, tuner: tune.Tuner, say: Callable[[str], None]) -> SweepOutcome:
-    outcome = collect(_fit(tuner), plan.to_json(), plan.trials)
+    outcome = collect(_fit(tuner), plan.to_json(), plan.trials * plan.repeat)
     if outcome.best is not None and outcome.complete and plan.seeds:
         outcome = dataclasses.replace(outcome, seeds=_with_other_seeds(plan, folder / SEEDS, outcome, say))
     conclude(outcome, plan.experiment, folder, say)
@@ -300,13 +307,13 @@ def _with_other_seeds(
     if tune.Tuner.can_restore(str(folder)):
         tuner = tune.Tuner.restore(str(folder), trainable=SweepTrial, resume_errored=True)
     else:
-        seeds = tune.grid_search([plan.experiment.seed + i for i in range(1, plan.seeds + 1)])
-        alone = dataclasses.replace(plan, experiment=best, schedule="none", space={})
+        seeds = tune.grid_search([plan.experiment.seed + i for i in range(plan.repeat, plan.repeat + plan.seeds)])
+        alone = dataclasses.replace(plan, experiment=best, schedule="none", space={}, repeat=1)
         search = searcher("random", 0, concurrency(alone))
         tuner = _tuner(
             plan, folder, {"seed": seeds, TRIAL: _common(plan, best)}, search, 1, scheduler("none", {}, 0), say
         )
-    return collect(_fit(tuner), {**plan.to_json(), "space": {"seed": {}}}, plan.seeds).trials
+    return collect(_fit(tuner), {**plan.to_json(), "space": {"seed": {}}, "repeat": 1}, plan.seeds).trials
 
 
 def _fit(tuner: tune.Tuner) -> tune.ResultGrid:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import math
 import random
+import warnings
 from functools import partial
 from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.schedulers.pb2 import PB2
-from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
 from ray.tune.search.sample import Categorical, Float, Integer
 
 from rlhf_ray.data.errors import SettingError
@@ -20,7 +21,11 @@ from rlhf_ray.settings.sweep import Search as Search
 from rlhf_ray.sweeps.space import CHANGEABLE, PLACED, Space
 from rlhf_ray.sweeps.trial import ENV_STEPS, TRIAL
 
-_NEEDS = {"optuna": "optuna", "pb2": "sklearn"}
+_NEEDS = {"optuna": "optuna", "gp": "optuna", "qmc": "optuna", "pb2": "sklearn"}
+
+_SAMPLERS = {"optuna": "TPESampler", "gp": "GPSampler", "qmc": "QMCSampler"}
+"""Optuna's samplers by our names. Of Tune's other searchers, bayesopt and nevergrad fail with today's libraries; bohb, hebo and zoopt
+rest on libraries that are no longer kept; ax and hyperopt offer the same two methods."""
 
 GRACE = 5
 """ASHA runs every trial for at least this fraction (1/5) of its steps: before, slow learners look like failures."""
@@ -35,6 +40,23 @@ DRAWS = 20
 """Attempts to draw settings that differ from those of the copied trial: a choice may have only one value."""
 
 
+def check_repeat(repeat: int, schedule: Schedule, space: Space) -> None:
+    """Check that trials can be repeated with other seeds.
+
+    Raises:
+        SettingError: they can't.
+    """
+    if repeat < 1:
+        raise SettingError(f"--repeat is {repeat}; it must be 1 or more.")
+    if repeat > 1 and schedule != "none":
+        raise SettingError(
+            f"--repeat is {repeat} and --schedule is {schedule}: a schedule stops or changes single trials, but a mean is over "
+            "complete ones; remove one of the two."
+        )
+    if repeat > 1 and "seed" in space:
+        raise SettingError(f"--repeat is {repeat}, but the search space varies seed: remove one of the two.")
+
+
 def check_strategies(search: Search, schedule: Schedule, space: Space, trials: int, concurrent: int | None) -> None:
     """Check that searcher, scheduler and search space fit together.
 
@@ -46,9 +68,9 @@ def check_strategies(search: Search, schedule: Schedule, space: Space, trials: i
             raise SettingError(f"{chosen} needs {library}, which is not installed: pip install 'rlhf-ray[sweeps]'.")
     if schedule not in ("pbt", "pb2"):
         return
-    if search == "optuna":
+    if search != "random":
         raise SettingError(
-            f"--schedule is {schedule} and --search is optuna: population-based training changes settings itself; remove "
+            f"--schedule is {schedule} and --search is {search}: population-based training changes settings itself; remove "
             "--search."
         )
     if concurrent is not None and concurrent < trials:
@@ -72,21 +94,28 @@ def check_strategies(search: Search, schedule: Schedule, space: Space, trials: i
         )
 
 
-def searcher(search: Search, seed: int, concurrent: int) -> Any:
+def searcher(search: Search, seed: int, concurrent: int, repeat: int = 1) -> Any:
     """Build the searcher.
 
     Args:
         search: its name.
         seed: seeds its draws.
         concurrent: maximum number of concurrent trials; 0 for no limit.
+        repeat: number of trials for each draw of settings, numbered from 0 in their configs. A searcher that uses
+            results sees their mean. For ``random``, a grid of seeds in the search space repeats them.
     """
     if search == "random":
-        return BasicVariantGenerator(max_concurrent=concurrent, random_state=seed)
+        # The same draw for all values of a grid, such as the seeds.
+        return BasicVariantGenerator(max_concurrent=concurrent, random_state=seed, constant_grid_search=repeat > 1)
     import optuna
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    chosen = OptunaSearch(sampler=optuna.samplers.TPESampler(seed=seed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        chosen: Any = OptunaSearch(sampler=getattr(optuna.samplers, _SAMPLERS[search])(seed=seed))
+    if repeat > 1:
+        chosen = Repeater(chosen, repeat=repeat)
     return ConcurrencyLimiter(chosen, max_concurrent=concurrent) if concurrent else chosen
 
 

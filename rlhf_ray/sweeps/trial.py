@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 from ray.tune import PlacementGroupFactory, Trainable
+from ray.tune.search.repeater import TRIAL_INDEX
 
 from rlhf_ray.actors.placement import CPUS, of_ring
 from rlhf_ray.data.atomic import write_text
@@ -63,7 +64,10 @@ def experiment_of(config: dict[str, Any]) -> Experiment:
 
 def settings_of(config: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that vary from a trial's config, to which Tune adds keys of its own."""
-    return {name: config[name] for name in kinds() if name in config}
+    settings = {name: config[name] for name in kinds() if name in config}
+    if TRIAL_INDEX in config:  # a repeated trial
+        settings["seed"] = config[TRIAL]["experiment"]["seed"] + config[TRIAL_INDEX]
+    return settings
 
 
 class SweepTrial(PreferencePPO):

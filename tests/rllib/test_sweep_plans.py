@@ -17,7 +17,7 @@ from rlhf_ray.settings import Experiment, PreferenceSettings, SettingError, to_j
 from rlhf_ray.sweeps.running import PLAN, Announcer, Plan, placements, read_plan, room
 from rlhf_ray.sweeps.space import CHANGEABLE, apply, check, describe, kinds, parse
 from rlhf_ray.sweeps.strategies import check_strategies, mutations, scheduler, searcher, within
-from rlhf_ray.sweeps.trial import MEASUREMENTS, REFUSAL, TRIAL, SweepTrial
+from rlhf_ray.sweeps.trial import MEASUREMENTS, REFUSAL, TRIAL, SweepTrial, settings_of
 
 
 def test_settings_are_set_by_name() -> None:
@@ -218,6 +218,50 @@ def test_the_same_seed_draws_the_same_settings() -> None:
         draws.append([{k: v for k, v in generator.next_trial().config.items() if k != TRIAL} for _ in range(3)])
     assert draws[0] == draws[1]
     assert draws[0][0] != draws[0][1]
+
+
+def test_repeated_draws_differ_in_their_seed_alone() -> None:
+    space = {"ppo.gamma": tune.uniform(0.9, 0.99), "seed": tune.grid_search([5, 6, 7])}
+    generator = searcher("random", 3, 0, repeat=3)
+    generator.add_configurations({"e": {"run": "PPO", "config": {**space, TRIAL: _common()}, "num_samples": 2}})
+    drawn = [settings_of(generator.next_trial().config) for _ in range(6)]
+    assert sorted(each["seed"] for each in drawn) == [5, 5, 6, 6, 7, 7]
+    for gamma in {each["ppo.gamma"] for each in drawn}:
+        assert sorted(each["seed"] for each in drawn if each["ppo.gamma"] == gamma) == [5, 6, 7]
+
+
+@pytest.mark.parametrize("search", ["optuna", "gp", "qmc"])
+def test_searchers_learn_from_the_mean_of_repeated_trials(search: Any) -> None:
+    """The objective is best at gamma 0.95; noise of the seeds is larger than differences, and has mean 0."""
+    pytest.importorskip("optuna")
+    chosen = searcher(search, 0, 0, repeat=2)
+    chosen.set_search_properties("objective", "max", {"ppo.gamma": tune.uniform(0.9, 0.99)})
+    common, gammas = _common(seed=40), []
+    for number in range(30):
+        pair = [chosen.suggest(f"{number}-{seed}") for seed in range(2)]
+        settings = [settings_of({**config, TRIAL: common}) for config in pair]
+        assert [each["seed"] for each in settings] == [40, 41]
+        assert settings[0]["ppo.gamma"] == settings[1]["ppo.gamma"]
+        gammas.append(settings[0]["ppo.gamma"])
+        for seed, noise in enumerate((1.0, -1.0)):
+            objective = -100 * (gammas[-1] - 0.95) ** 2 + noise
+            chosen.on_trial_complete(f"{number}-{seed}", {"objective": objective})
+    late = [abs(gamma - 0.95) for gamma in gammas[20:]]
+    assert sum(late) / len(late) < {"optuna": 0.02, "gp": 0.01, "qmc": 0.03}[search]
+    assert len(set(gammas)) > 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"repeat": 0}, "--repeat is 0"),
+        ({"repeat": 2, "schedule": "asha"}, "--repeat is 2 and --schedule is asha"),
+        ({"repeat": 2, "space": {"seed": tune.choice([1, 2])}}, "varies seed"),
+    ],
+)
+def test_what_cannot_be_repeated_is_said(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        Plan(Experiment(), **changes).check()
 
 
 def _common(**changes: Any) -> dict[str, Any]:

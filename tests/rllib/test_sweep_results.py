@@ -13,7 +13,7 @@ from ray import tune
 from rlhf_ray.cli.cluster import going_on_with
 from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SettingError, load_experiment
 from rlhf_ray.sweeps import Plan
-from rlhf_ray.sweeps.results import SweepOutcome, _rank, conclude
+from rlhf_ray.sweeps.results import SweepOutcome, _rank, conclude, configurations
 from rlhf_ray.sweeps.running import Announcer
 
 
@@ -100,3 +100,32 @@ def test_what_people_need_is_said() -> None:
         SettingError, match=r"filming for people in preferences\.rounds=10 \(fragments\.film_env_steps=300\).*lower"
     ):
         Experiment(preferences=people, fragments=fragments, total_env_steps=3_000)
+
+
+def test_repeated_trials_are_ranked_by_their_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The luckiest trial is of settings that are worse on average; a configuration with a lost trial comes last."""
+    monkeypatch.setenv("COLUMNS", "100")
+    plan = Plan(Experiment(), {"ppo.gamma": tune.uniform(0.9, 0.99)}, trials=3, repeat=3)
+    each = {0.91: [-100.0, -500.0, -600.0], 0.92: [-300.0, -310.0, -320.0], 0.93: [-50.0, None, -60.0]}
+    trials = [
+        trial(f"trial_{gamma}_{seed}", objective, "failed" if objective is None else "finished", gamma) | {"seed": seed}
+        for gamma, objectives in each.items()
+        for seed, objective in enumerate(objectives)
+    ]
+    found = configurations(trials[::-1], 3)
+    assert [of["settings"]["ppo.gamma"] for of in found] == [0.92, 0.91, 0.93]
+    best = found[0]
+    assert (best["objective"], best["each"], best["seeds"]) == (-310.0, each[0.92], [0, 1, 2])
+    low, high = best["interval_95"]
+    assert low == pytest.approx(-310 - 4.303 * 10 / 3**0.5, abs=0.01)  # Student's t with 2 degrees of freedom
+    assert high == pytest.approx(-310 + 4.303 * 10 / 3**0.5, abs=0.01)
+    assert found[2]["status"] == "failed"
+    assert configurations(trials[:2], 3)[0]["status"] == "unfinished"
+    outcome = SweepOutcome(plan.to_json(), sorted(trials, key=_rank), complete=True, configurations=found)
+    conclude(outcome, plan.experiment, tmp_path, lambda what: None)
+    assert load_experiment(tmp_path / "best.json").ppo.gamma == 0.92
+    assert "mean of 3 seeds: -300, -310, -320" in capsys.readouterr().out
+    page = (tmp_path / "report.html").read_text()
+    assert "The best of 3 configurations reached a true return of −310 on average over 3 seeds" in page

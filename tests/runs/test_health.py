@@ -93,6 +93,32 @@ def test_a_learned_return_that_rises_while_the_true_one_falls() -> None:
     assert "true return fell" in alarm.message
 
 
+def test_a_learned_return_that_rises_by_its_scale_alone_is_no_hacking() -> None:
+    """A policy that forgets lowers the true return; fits that stretch the reward raise the learned one all the same."""
+    rows = healthy()
+    for i, row in enumerate(rows):
+        row["learned_gain"] = None if i == 0 else row["learned_return_mean"] / 200
+    for i, row in enumerate(rows[30:]):
+        row["true_return_mean"] = rows[29]["true_return_mean"] - 30 * i
+        row["learned_return_mean"] = rows[29]["learned_return_mean"] + 10 * i
+        row["learned_gain"] = rows[29]["learned_gain"] - 0.02 * i
+    assert watch(rows) == []
+
+
+def test_hacking_that_the_fits_hide_shows_on_the_probe_set() -> None:
+    """Each fit puts the mean of what it has seen at 0, so the learned return of an exploit may stay where it is."""
+    rows = healthy()
+    for row in rows:
+        row["learned_gain"] = 0.1 if row["learned_return_mean"] is None else row["learned_return_mean"] / 200
+    for i, row in enumerate(rows[30:]):
+        row["true_return_mean"] = rows[29]["true_return_mean"] - 30 * i
+        row["learned_return_mean"] = rows[29]["learned_return_mean"]
+        row["learned_gain"] = rows[29]["learned_gain"] + 0.05 * i
+    _, alarm = the_one(watch(rows))
+    assert alarm.name == "reward_hacking"
+    assert "learned reward above the probe set's rose" in alarm.message
+
+
 def test_a_learned_return_that_rises_while_the_held_out_accuracy_falls() -> None:
     rows = healthy()
     for i, row in enumerate(rows[30:]):

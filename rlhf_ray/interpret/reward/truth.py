@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.errors import Fault, SettingError
+from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.envs import make_env
 from rlhf_ray.envs.gridworld import OBJECTS, GridWorld
 from rlhf_ray.envs.ground_truth import ground_truth
@@ -16,12 +17,23 @@ from rlhf_ray.reward.functions import RewardFunction
 
 
 def true_reward(subject: Subject, most: int = 500) -> RewardFunction | None:
-    """Return the environment's reward as a function; None if it has none, or if it disagrees with recorded rewards."""
-    if subject.environment is None or not len(subject.data) or not np.isfinite(subject.data.rewards).all():
+    """Return the true reward of the subject's environment as a function: see `true_reward_of`."""
+    return None if subject.environment is None else true_reward_of(subject.environment, subject.data, most)
+
+
+def true_reward_of(environment: str, data: Transitions, most: int = 500) -> RewardFunction | None:
+    """Return the environment's reward as a function; None if it has none, or if it disagrees with recorded rewards.
+
+    Args:
+        environment: a name that `rlhf_ray.envs.make_env` accepts.
+        data: recorded steps.
+        most: number of steps to compare.
+    """
+    if not len(data) or not np.isfinite(data.rewards).all():
         return None
     try:
-        truth = ground_truth(subject.environment)
-        steps = subject.data.sample(most, np.random.default_rng(0))
+        truth = ground_truth(environment)
+        steps = data.sample(most, np.random.default_rng(0))
         agrees = np.allclose(truth.of(steps), steps.rewards, atol=1e-4)
     except (Fault, ImportError, SettingError, ValueError, IndexError, gym.error.Error):
         return None

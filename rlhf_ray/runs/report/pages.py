@@ -11,5 +11,5 @@ from rlhf_ray.runs.report import summary
 
 def render(template: str, **values: Any) -> str:
     """Render a template of this folder: see `rlhf_ray.pages.render`."""
-    filters = {"number": summary.number, "setting": summary.setting}
+    filters = {"number": summary.number, "setting": summary.setting, "interval": summary.interval}
     return pages.render(Path(__file__).parent / template, filters, **values)

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from rlhf_ray.data.arrays import FloatArray
+from rlhf_ray.measure.held_out import ReliabilityBin
 
 Rows = Sequence[dict[str, Any]]
 """The metrics of a run, one dictionary per iteration."""
@@ -171,6 +172,68 @@ def accuracy_plot(rows: Rows) -> Markup | None:
         steps_axis(axes)
 
     return render("accuracy", "The reward model's accuracy over environment steps.", (_WIDTH, 180), draw)
+
+
+def reliability_plot(curve: Sequence[ReliabilityBin]) -> Markup:
+    """Share of answers for the side that the reward model prefers, by its confidence, with intervals and counts."""
+    there = [of for of in curve if of.answers]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.plot([50, 100], [50, 100], color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
+        x = [100 * of.predicted for of in there]
+        y = [100 * of.observed.mean for of in there]
+        lows = [100 * (of.observed.low or 0.0) for of in there]
+        highs = [100 * (of.observed.high or 0.0) for of in there]
+        axes.vlines(x, lows, highs, color=HELD_OUT, linewidth=1)
+        axes.plot(x, y, color=HELD_OUT, marker="o", markersize=4)
+        for at, of in zip(x, there, strict=True):
+            axes.annotate(
+                f"{of.answers}",
+                (at, 0),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, 3),
+                textcoords="offset points",
+                color=MUTED,
+                fontsize=9,
+                ha="center",
+            )
+        axes.set(
+            xlabel="confidence (%)",
+            ylabel="answers on its side (%)",
+            xlim=(48, 102),
+            ylim=(min([30.0, *lows]) - 8, 103),
+        )
+
+    return render("reliability", "Observed share of answers by the reward model's confidence.", (_WIDTH, 235), draw)
+
+
+def probe_plot(rows: Rows) -> Markup | None:
+    """Learned reward above that of the probe set, and rank correlations with the true reward, over environment steps."""
+    gain = series(rows, "learned_gain")
+    correlations = {
+        "on the probe set": (series(rows, "probe_rank_correlation"), TRUE),
+        "on the newest comparisons": (series(rows, "return_rank_correlation"), HELD_OUT),
+    }
+    if not len(gain[0]):
+        return None
+
+    def draw(figure: Figure) -> None:
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        _curve(upper, *gain, LEARNED)
+        upper.set_title("Learned reward per step above the probe set's", color=LEARNED)
+        upper.set_ylabel("standard deviations")
+        for name, (values, colour) in correlations.items():
+            if len(values[0]):
+                _curve(lower, *values, colour, label=name)
+        lower.set(title="Rank correlation with the true return", ylabel="correlation")
+        if any(len(values[0]) for values, _ in correlations.values()):
+            lower.legend(loc="best")
+        steps_axis(lower)
+
+    return render(
+        "probe", "Two panels over environment steps: learned reward and its correlations.", (_WIDTH, 300), draw
+    )
 
 
 def comparisons_plot(rows: Rows, budget: float | None) -> Markup | None:

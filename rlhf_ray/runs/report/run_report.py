@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.runs.distances import RewardDistances
 from rlhf_ray.runs.folder import RunFolder, read_metrics
 from rlhf_ray.runs.report import plots, summary
 from rlhf_ray.runs.report.clips import show_pairs
 from rlhf_ray.runs.report.pages import render
 from rlhf_ray.runs.report.summary import Run
+from rlhf_ray.runs.reward_scores import newest_error_rates, score_reward
 from rlhf_ray.settings import Experiment, to_json
 from rlhf_ray.store import PreferenceStore
 
@@ -62,14 +64,26 @@ def read_run(folder: RunFolder) -> Run:
 
     # Opening a folder that is not a store would create one.
     comparisons = attempt(folder.preferences / "store.json", lambda path: PreferenceStore(path.parent).load())
+    settings = attempt(folder.config, _read_object) or {}
+    rows = attempt(folder.metrics, _read_rows) or []
+    reward = attempt(folder.reward_model / "reward.json", lambda path: _read_reward(path.parent, comparisons))
+    share = _object(settings, "preferences").get("held_out_share")
+    scores = None
+    if comparisons is not None and reward is not None and isinstance(share, float):
+        scores = attempt(
+            folder.preferences / "store.json",
+            lambda path: score_reward(reward, PreferenceStore(path.parent), share, newest_error_rates(rows)),
+        )
     return Run(
         name=folder.path.name,
-        settings=attempt(folder.config, _read_object) or {},
+        settings=settings,
         about=attempt(folder.run, _read_object) or {},
-        rows=attempt(folder.metrics, _read_rows) or [],
+        rows=rows,
         result=attempt(folder.result, _read_object),
         comparisons=comparisons,
-        reward=attempt(folder.reward_model / "reward.json", lambda path: _read_reward(path.parent, comparisons)),
+        reward=reward,
+        scores=scores,
+        distances=attempt(folder.distances, lambda path: RewardDistances.from_json(_read_object(path))),
         unreadable=tuple(unreadable),
     )
 
@@ -112,6 +126,10 @@ def _page(run: Run) -> str:
         comparisons=plots.comparisons_plot(run.rows, run.label_budget),
         scale=plots.scale_plot(run.rows),
         learner=plots.learner_plot(run.rows),
+        probe=plots.probe_plot(run.rows),
+        reliability=None if run.scores is None else plots.reliability_plot(run.scores.curve),
+        scores=summary.scores(run.scores),
+        truth=summary.truth(run.scores, run.distances),
         pairs=pairs,
         alarms=summary.alarms(run),
         notes=summary.notes(run),

@@ -10,9 +10,12 @@ from typing import Any
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.metrics import METRICS, described, metric_of
 from rlhf_ray.queries.schedule import gathered, held_back
+from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.runs.distances import DISTANCES, RewardDistances
 from rlhf_ray.runs.report.plots import is_number
 from rlhf_ray.runs.report.verdict import compare, share_of_the_way, verdicts
+from rlhf_ray.runs.reward_scores import RewardScores
 
 MANY_TIES = 0.25
 """Fraction of ties above which the report warns."""
@@ -36,6 +39,8 @@ class Run:
     result: dict[str, Any] | None = None
     comparisons: Comparisons | None = None
     reward: RewardEnsemble | None = None
+    scores: RewardScores | None = None
+    distances: RewardDistances | None = None
     unreadable: tuple[str, ...] = ()
     """Unreadable files, each with the reason."""
 
@@ -267,6 +272,56 @@ def metrics(run: Run) -> list[tuple[str, str, str]]:
     names = dict.fromkeys(name for row in run.rows for name in row)
     newest = [(name, run.latest(name)) for name in sorted(names, key=_declared_at)]
     return [(name, number(value), described(name)) for name, value in newest if value is not None]
+
+
+GROUPS = {"annotator": "Annotator", "age": "Chosen fits ago", "policy": "Policy version"}
+"""How a report calls the groups of held-out answers."""
+
+
+def scores(of: RewardScores | None) -> list[tuple[str, str, list[str]]]:
+    """Rows of the table of held-out answers: kind of group, group, and its numbers; empty without scores."""
+    if of is None:
+        return []
+    rows = [("All", "", of.overall)]
+    for kind, groups in of.groups.items():
+        rows += [(GROUPS[kind], name, each) for name, each in groups.items()]
+    return [
+        (
+            kind,
+            name,
+            [
+                number(each.answers),
+                interval(each.accuracy),
+                interval(each.log_likelihood),
+                interval(each.brier),
+                f"{each.calibration_error:.2f} ({each.chance:.2f})",
+            ],
+        )
+        for kind, name, each in rows
+    ]
+
+
+def truth(of: RewardScores | None, distances: RewardDistances | None) -> list[tuple[str, str]]:
+    """Rows of the table that compares the learned with the true reward; empty where the true one is unknown."""
+    rows = []
+    if of is not None and math.isfinite(of.correlations.steps_linear.mean):
+        found = of.correlations
+        rows = [
+            ("Correlation of step rewards, linear", interval(found.steps_linear)),
+            ("Correlation of step rewards, ranks", interval(found.steps_rank)),
+            ("Correlation of fragment returns, linear", interval(found.returns_linear)),
+            ("Correlation of fragment returns, ranks", interval(found.returns_rank)),
+        ]
+    if distances is not None:
+        for name, value in distances.values.items():
+            estimate = MeanEstimate(value.value, value.low, value.high)
+            rows.append((f"{DISTANCES[name]}, new steps, reward version {distances.version}", interval(estimate)))
+    return rows
+
+
+def interval(of: MeanEstimate) -> str:
+    """Format a mean with its interval; – if it is unknown."""
+    return "–" if not math.isfinite(of.mean) else of.text().replace("-", "−")
 
 
 def _declared_at(name: str) -> int:

@@ -1,0 +1,76 @@
+"""Correlation of a learned reward with the true one on fragments, which hold both: of single steps, and of whole fragments.
+
+A learned reward has no scale and no origin of its own, so correlations don't depend on them. The correlation of returns is what
+comparisons teach: shaping lowers that of single steps, but hardly that of returns. `sampled_distances` ignores shaping altogether.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.measure.intervals import MeanEstimate, linear_correlation, rank_correlation
+
+if TYPE_CHECKING:
+    from rlhf_ray.reward import RewardEnsemble
+
+CHUNK = 4096
+"""Steps per forward pass. Bounds memory for images."""
+
+
+@dataclass(frozen=True)
+class RewardCorrelations:
+    """Correlations of a learned with the true reward; NaN where one of them is constant or unknown.
+
+    Attributes:
+        fragments: number of fragments.
+        steps_linear, steps_rank: Pearson's and Spearman's correlation of the rewards of single steps.
+        returns_linear, returns_rank: the same of undiscounted returns of whole fragments.
+    """
+
+    fragments: int
+    steps_linear: MeanEstimate
+    steps_rank: MeanEstimate
+    returns_linear: MeanEstimate
+    returns_rank: MeanEstimate
+
+
+def reward_correlations(learned: Array, true: Array, seed: int = 0, draws: int = 500) -> RewardCorrelations:
+    """Correlate a learned reward with the true one.
+
+    Args:
+        learned: ``[fragments, length]``.
+        true: ``[fragments, length]``.
+        seed: seeds the bootstrap over fragments, which gives the intervals.
+        draws: draws of the bootstrap; 0 for no intervals.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    a, b = np.asarray(learned, np.float64), np.asarray(true, np.float64)
+    if a.ndim != 2 or a.shape != b.shape:
+        raise ValueError(f"learned and true must be [fragments, length] each; got shapes {a.shape} and {b.shape}.")
+    of = np.repeat(np.arange(len(a)), a.shape[1])
+    return RewardCorrelations(
+        len(a),
+        linear_correlation(a, b, of, seed, draws),
+        rank_correlation(a, b, of, seed, draws),
+        linear_correlation(a.sum(1), b.sum(1), None, seed, draws),
+        rank_correlation(a.sum(1), b.sum(1), None, seed, draws),
+    )
+
+
+def learned_rewards(reward: RewardEnsemble, fragments: Fragments) -> FloatArray:
+    """Compute the normalised learned reward of each step, ``[fragments, length]`` float64: the mean over members."""
+    import torch  # slow to import, and correlations need none
+
+    found, at_once = [], max(1, CHUNK // fragments.length)
+    with torch.no_grad():
+        for start in range(0, len(fragments), at_once):
+            raw = reward.networks(reward.encode(fragments[start : start + at_once]))
+            found.append(((raw - reward.reward_mean[:, None, None]) / reward.reward_std[:, None, None]).mean(0))
+        return np.asarray(torch.cat(found).double().numpy())

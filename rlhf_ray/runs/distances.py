@@ -1,0 +1,94 @@
+"""Distances of a run's learned reward from the true one: EPIC, DARD, STARC and correlations, on new steps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.images import is_image
+from rlhf_ray.data.plain import plain
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.truth import true_reward_of
+from rlhf_ray.measure.sampled_distances import Estimate, all_distances, recorded_distances
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.functions.ensemble import EnsembleReward
+from rlhf_ray.runs.folder import RunFolder
+
+DISTANCES = {
+    "epic": "EPIC",
+    "dard": "DARD",
+    "starc": "STARC",
+    "pearson": "linear correlation",
+    "spearman": "rank correlation",
+}
+"""Names for people, in the order in which they are shown."""
+
+PAIRS, IMAGE_PAIRS = 512, 128
+"""Steps on which EPIC and DARD compare canonical rewards: EPIC takes the square of it in made-up steps."""
+
+
+@dataclass(frozen=True)
+class RewardDistances:
+    """Distances of a learned reward from the true one.
+
+    Attributes:
+        version: the reward model's version.
+        values: by name (see `DISTANCES`), with 95 % intervals. Distances: 0 is equal up to shaping and scale, 1 opposite; EPIC and
+            DARD are 0.71 for unrelated rewards. Without ``epic`` and ``dard`` if the true reward is known for recorded steps only.
+    """
+
+    version: int
+    values: dict[str, Estimate]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        values: dict[str, Any] = plain(asdict(self))
+        return values
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> RewardDistances:
+        """Read what `to_json` returned."""
+        return RewardDistances(
+            int(values["version"]),
+            {name: Estimate(**values["values"][name]) for name in DISTANCES if name in values["values"]},
+        )
+
+    def save(self, folder: RunFolder) -> None:
+        """Write ``distances.json``."""
+        write_text(folder.distances, json.dumps(self.to_json(), indent=2) + "\n")
+
+
+def distances_to_truth(
+    reward: RewardEnsemble, environment: str, steps: Transitions, gamma: float, seed: int = 0
+) -> RewardDistances:
+    """Measure the distances between a learned reward and the true one on ``steps``.
+
+    Args:
+        reward: the reward model.
+        environment: name of its environment. EPIC and DARD need the reward of steps that nobody took: the environment's own
+            formula (`rlhf_ray.envs.ground_truth`), if it has one that agrees with the recorded rewards.
+        steps: the steps that the distances rest on; whole episodes.
+        gamma: discount of the canonicalisation.
+        seed: seeds draws and bootstrap.
+    """
+    learned = EnsembleReward(reward)
+    truth = true_reward_of(environment, steps)
+    if truth is None:
+        return RewardDistances(int(reward.version), recorded_distances(learned, steps, gamma, seed))
+    pairs = IMAGE_PAIRS if is_image(reward.observation_space) else PAIRS
+    return RewardDistances(int(reward.version), all_distances(learned, truth, steps, gamma, seed, pairs=pairs))
+
+
+def run_distances(folder: RunFolder, reward: RewardEnsemble) -> RewardDistances:
+    """Measure the distances on new steps of a run: of its newest policy, of random actions and of mixtures of both.
+
+    Raises:
+        SettingError: the run has no policy yet.
+    """
+    from rlhf_ray.runs.interpret import steps_of_run
+
+    experiment = folder.experiment()
+    steps = steps_of_run(folder, experiment.seed)
+    return distances_to_truth(reward, experiment.environment, steps, experiment.ppo.gamma, experiment.seed)

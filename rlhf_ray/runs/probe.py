@@ -1,0 +1,113 @@
+"""The callback that compares reward versions with each other on the run's probe set, and with the true reward.
+
+The probe set consists of fragments of the first round's comparisons. ``probe.json`` in the run folder lists their ids; the
+fragments themselves are in the preference store. Correlations with the true reward are also on the newest comparisons' fragments,
+which follow the policy. `rlhf_ray.data.metrics` declares the metrics.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.data.atomic import write_text
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.data.images import is_image
+from rlhf_ray.measure.correlations import learned_rewards, reward_correlations
+from rlhf_ray.measure.probe import ProbeReading
+from rlhf_ray.runs.callbacks import Callback, TrainingRun
+from rlhf_ray.runs.metrics_files import carry_on
+from rlhf_ray.store import PreferenceStore
+
+STEPS, IMAGE_STEPS = 4000, 500
+"""Most steps of the probe set, and of the newest fragments: each new reward version reads them all."""
+
+
+class Probing(Callback):
+    """Adds metrics of each new reward version, and ``learned_gain`` to every iteration."""
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Load the probe set of a resumed run, and read it with the restored reward version."""
+        self._run = run
+        self._store: PreferenceStore | None = None
+        self._readings: dict[int, ProbeReading] = {}
+        self._probe: Fragments | None = None
+        if run.folder.probe.exists() and (run.folder.preferences / "store.json").exists():
+            names = json.loads(run.folder.probe.read_text())["fragments"]
+            self._probe = self._open().clips(names)[1]
+        if self._probe is not None and run.algorithm.ring.version:
+            self._read(self._probe)
+
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        """Read the probe set if there is a new reward version."""
+        if not self._run.experiment.preferences.comparisons or not metrics.get("reward_version"):
+            return
+        if self._probe is None:
+            self._probe = self._make()
+            if self._probe is None:
+                return
+        if metrics["reward_version"] not in self._readings:
+            metrics |= self._of_version(self._probe)
+        used = self._readings.get(metrics.get("learner_reward_version") or 0)
+        if used is not None and metrics.get("learned_reward_mean") is not None:
+            metrics["learned_gain"] = used.gain(metrics["learned_reward_mean"])
+
+    def _of_version(self, probe: Fragments) -> dict[str, float]:
+        """Read the probe set and the newest comparisons with the newest version."""
+        earlier = max(self._readings.values(), key=lambda reading: reading.version, default=None)
+        reading, reward = self._read(probe)
+        found = {
+            "probe_reward_mean": reading.mean,
+            "probe_reward_std": reading.std,
+            "probe_drift": math.nan if earlier is None else reading.drift(earlier),
+            "probe_rank_correlation": reading.truth(probe),
+        }
+        newest = self._compared(newest=True)
+        if newest is not None and np.isfinite(newest.rewards).all():
+            of = reward_correlations(learned_rewards(reward, newest), newest.rewards, draws=0)
+            found |= {
+                "step_correlation": of.steps_linear.mean,
+                "step_rank_correlation": of.steps_rank.mean,
+                "return_correlation": of.returns_linear.mean,
+                "return_rank_correlation": of.returns_rank.mean,
+            }
+        return found
+
+    def _read(self, probe: Fragments) -> tuple[ProbeReading, Any]:
+        reward = self._run.algorithm.reward_model()
+        reading = ProbeReading.of(reward, probe)
+        # The learner may still use an earlier version.
+        kept = sorted(self._readings)[-1:]
+        self._readings = {version: self._readings[version] for version in kept} | {reading.version: reading}
+        return reading, reward
+
+    def _make(self) -> Fragments | None:
+        """Choose the probe set from the fragments compared so far, spread evenly, and keep it in the run folder."""
+        probe = self._compared(newest=False)
+        if probe is not None:
+            with carry_on("probe set"):
+                write_text(self._run.folder.probe, json.dumps({"fragments": probe.ids()}) + "\n")
+        return probe
+
+    def _open(self) -> PreferenceStore:
+        if self._store is None:
+            self._store = PreferenceStore(self._run.folder.preferences, create=False)
+        return self._store
+
+    def _compared(self, newest: bool) -> Fragments | None:
+        """The distinct fragments of stored comparisons: of the newest, or of an even spread over all. None without any."""
+        snapshot = self._open().snapshot()
+        if not len(snapshot):
+            return None
+        length = snapshot.gather(slice(0, 1)).pairs.left.length
+        budget = IMAGE_STEPS if is_image(self._run.algorithm.config.checked.observation_space) else STEPS
+        count = min(len(snapshot), max(2, budget // (2 * length)))
+        rows = np.arange(len(snapshot))
+        rows = rows[-count:] if newest else rows[np.linspace(0, len(rows) - 1, count).round().astype(np.int64)]
+        pairs = snapshot.gather(rows).pairs
+        both = Fragments.concatenate([pairs.left, pairs.right])
+        distinct = {name: i for i, name in reversed(list(enumerate(both.ids())))}
+        return both[np.array(sorted(distinct.values()))]

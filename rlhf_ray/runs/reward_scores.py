@@ -1,0 +1,162 @@
+"""Scores of a run's reward model on the answers that it was not fitted to, for `rlhf-ray evaluate` and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.checkpoints import last_checkpoint
+from rlhf_ray.data.comparisons import stable_uniform
+from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.measure.correlations import RewardCorrelations, learned_rewards, reward_correlations
+from rlhf_ray.measure.held_out import (
+    DisagreementScores,
+    PredictionScores,
+    ReliabilityBin,
+    bands,
+    disagreement_scores,
+    probabilities_of,
+    reliability,
+    scores,
+    scores_by,
+)
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.store import PreferenceStore
+
+MOST = 2000
+"""Most held-out comparisons that are scored, the newest ones: more don't fit into memory if they are images."""
+
+UNKNOWN, RANDOM = "unknown", "random actions"
+"""Groups of answers whose policy the store doesn't know, and about random actions alone."""
+
+
+ERROR_RATE = "error_rate/"
+
+
+@dataclass(frozen=True)
+class RewardScores:
+    """Scores of a reward model on held-out comparisons.
+
+    Attributes:
+        version: the reward model's version.
+        overall: scores of all answers.
+        curve: reliability curve.
+        groups: scores by ``annotator``, by ``age`` (how many fits ago the comparison was chosen) and by
+            ``policy`` (version of the newer policy of the two fragments), each by name of the group.
+        disagreement: whether members disagree where the model is wrong; None with one member or few answers.
+        correlations: with the true reward, on the compared fragments; NaN where it is unknown.
+    """
+
+    version: int
+    overall: PredictionScores
+    curve: tuple[ReliabilityBin, ...]
+    groups: dict[str, dict[str, PredictionScores]]
+    disagreement: DisagreementScores | None
+    correlations: RewardCorrelations
+
+
+def score_reward(
+    reward: RewardEnsemble,
+    store: PreferenceStore,
+    held_out_share: float,
+    error_rates: Mapping[str, float] | None = None,
+) -> RewardScores | None:
+    """Score ``reward`` on the comparisons in ``store`` that its fits held out.
+
+    Annotators of weight 0 don't count. Answers are predicted as the likelihood does it: with the mean over members of the return
+    differences, and with label noise.
+
+    Args:
+        reward: the reward model.
+        store: the store that it was fitted to.
+        held_out_share: `PreferenceSettings.held_out_share` of the fits: it decides which comparisons were held out.
+        error_rates: each annotator's error rate, with `RewardModelSettings.annotator_errors`.
+
+    Returns:
+        The scores; None if no comparison was held out.
+    """
+    snapshot, weights = store.snapshot(), store.weights()
+    if not len(snapshot):
+        return None
+    held_out = stable_uniform(snapshot.ids, "held out") < held_out_share
+    counted = np.array([weights.get(annotator, 1.0) > 0 for annotator in snapshot.annotators])
+    if held_out[counted].all():  # then the fits had to train on them
+        return None
+    chosen = np.flatnonzero(held_out & counted)[-MOST:]
+    if not len(chosen):
+        return None
+    comparisons = snapshot.gather(chosen)
+    said, who = comparisons.preferences, comparisons.annotators
+    noise: float | Array = reward.settings.label_noise or 0.0
+    if error_rates:
+        noise = np.array([2 * error_rates.get(name, noise / 2) for name in who])
+    sides = (comparisons.pairs.left, comparisons.pairs.right)
+    left, right = (reward.fragment_returns(side) for side in sides)
+    members = probabilities_of(left - right, noise)
+    predicted = probabilities_of((left - right).mean(0), noise)
+    version = int(reward.version)
+    chosen_by, acted = (
+        [column[row] for row in chosen]
+        for column in (snapshot.labels[name].to_pylist() for name in ("reward_version", "policy_version"))
+    )
+    grouped = {
+        "annotator": (who, None),
+        "age": _bands([max(0, version - (by or 0)) for by in chosen_by]),
+        "policy": _bands(acted),
+    }
+    groups = {name: scores_by(of, predicted, said, order) for name, (of, order) in grouped.items()}
+    fragments = Fragments.concatenate(sides)
+    return RewardScores(
+        version,
+        scores(predicted, said),
+        reliability(predicted, said),
+        groups,
+        disagreement_scores(members, said),
+        reward_correlations(learned_rewards(reward, fragments), fragments.rewards),
+    )
+
+
+def _bands(values: Sequence[int | None]) -> tuple[list[str], list[str]]:
+    """Divide the numbers into `bands`, with bands of their own for random actions and for what is unknown."""
+    special = {None: UNKNOWN, RANDOM_POLICY: RANDOM}
+    names, order = bands(np.array([value for value in values if value not in special], np.int64))
+    of = iter(names)
+    found = [special[value] if value in special else next(of) for value in values]
+    return found, [RANDOM, *order, UNKNOWN]
+
+
+def scores_of_run(folder: RunFolder) -> tuple[RewardEnsemble, RewardScores | None] | None:
+    """Load a run's newest reward model and score it on the comparisons that its fits held out.
+
+    Returns:
+        The reward model, and its scores (None if no comparison was held out); None if the run has no reward model yet, or was
+        given one.
+    """
+    experiment = folder.experiment()
+    if experiment.preferences.comparisons == 0 or not (folder.preferences / "store.json").exists():
+        return None
+    places = [folder.reward_model]
+    if (newest := last_checkpoint(folder.checkpoints)) is not None:
+        places.insert(0, newest / folder.reward_model.name)  # the run may be training again
+    place = next((place for place in places if (place / "reward.json").exists()), None)
+    if place is None:
+        return None
+    reward = RewardEnsemble.load(place)
+    store = PreferenceStore(folder.preferences, create=False)
+    share = experiment.preferences.held_out_share
+    return reward, score_reward(reward, store, share, newest_error_rates(folder.rows()))
+
+
+def newest_error_rates(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return each annotator's error rate from the newest row of metrics that has it; empty without `annotator_errors`."""
+    found: dict[str, float] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name.startswith(ERROR_RATE) and value is not None:
+                found[name.removeprefix(ERROR_RATE)] = float(value)
+    return found

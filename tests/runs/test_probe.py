@@ -1,0 +1,136 @@
+"""The probe set of a run: fixed from the first round on, read by every version, and the same after a resume."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from pytest import approx
+
+from rlhf_ray.data.errors import CallbackError
+from rlhf_ray.measure.probe import ProbeReading
+from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.runs.callbacks import Callback, TrainingRun
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.probe import Probing
+from rlhf_ray.runs.train import train
+from rlhf_ray.settings import Experiment, FragmentSettings, PPOSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.store import PreferenceStore
+from tests.made_up import FORCES, VECTORS, some_comparisons
+
+
+class Made:
+    """A run folder whose reward model is fitted by hand."""
+
+    def __init__(self, path: Path):
+        self.folder = RunFolder.create(path, Experiment())
+        self.store = PreferenceStore(self.folder.preferences)
+        settings = RewardModelSettings(hidden=(16,), ensemble_size=2)
+        self.trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.1, seed=0)
+        ring = SimpleNamespace(version=0)
+        checked = SimpleNamespace(observation_space=VECTORS)
+        algorithm = SimpleNamespace(
+            ring=ring, reward_model=lambda: self.trainer.ensemble, config=SimpleNamespace(checked=checked)
+        )
+        self.ring = ring
+        self.run = TrainingRun(self.folder.experiment(), self.folder, cast(Any, algorithm))
+
+    def label_and_fit(self, seed: int) -> None:
+        comparisons = some_comparisons(40, seed=seed)
+        self.store.commit(comparisons, annotator="oracle")
+        self.trainer.add(comparisons)
+        self.trainer.fit(30)
+        self.ring.version += 1
+
+    def iteration(self, probing: Probing, learned: float = 0.3) -> dict[str, Any]:
+        version = self.ring.version
+        metrics = {"reward_version": version, "learner_reward_version": version, "learned_reward_mean": learned}
+        probing.on_metrics(metrics)
+        return metrics
+
+
+def test_the_probe_set_stays_and_versions_differ(tmp_path: Path) -> None:
+    made, probing = Made(tmp_path / "run"), Probing()
+    probing.on_start(made.run)
+    assert probing._probe is None
+    made.label_and_fit(seed=0)
+    first = made.iteration(probing)
+    names = json.loads(made.folder.probe.read_text())["fragments"]
+    assert len(names) == 80
+    assert math.isnan(first["probe_drift"])
+    assert first["learned_gain"] == approx((0.3 - first["probe_reward_mean"]) / first["probe_reward_std"])
+    assert made.iteration(probing).keys() - {"learned_gain"} == {
+        "reward_version",
+        "learner_reward_version",
+        "learned_reward_mean",
+    }
+    made.label_and_fit(seed=1)
+    second = made.iteration(probing)
+    assert json.loads(made.folder.probe.read_text())["fragments"] == names
+    assert 0 < second["probe_drift"] < 1
+    for name in ("step_correlation", "step_rank_correlation", "return_correlation", "return_rank_correlation"):
+        assert -1 <= second[name] <= 1
+    assert probing._probe is not None
+    reading = ProbeReading.of(made.trainer.ensemble, probing._probe)
+    assert second["probe_rank_correlation"] == approx(reading.truth(probing._probe))
+
+
+def test_a_learner_that_is_a_version_behind_is_measured_by_its_own(tmp_path: Path) -> None:
+    made, probing = Made(tmp_path / "run"), Probing()
+    probing.on_start(made.run)
+    made.label_and_fit(seed=0)
+    first = made.iteration(probing)
+    made.label_and_fit(seed=1)
+    metrics: dict[str, Any] = {"reward_version": 2, "learner_reward_version": 1, "learned_reward_mean": 0.3}
+    probing.on_metrics(metrics)
+    assert metrics["learned_gain"] == first["learned_gain"]
+
+
+def test_a_run_without_labels_has_no_probe_set(tmp_path: Path) -> None:
+    made, probing = Made(tmp_path / "run"), Probing()
+    given = Experiment(preferences=PreferenceSettings(comparisons=0))
+    probing.on_start(TrainingRun(given, made.folder, made.run.algorithm))
+    metrics = {"reward_version": 3, "learned_reward_mean": 1.0}
+    probing.on_metrics(metrics)
+    assert metrics.keys() == {"reward_version", "learned_reward_mean"}
+
+
+class StopsAfter(Callback):
+    def __init__(self, iteration: int):
+        self.iteration = iteration
+
+    def on_metrics(self, metrics: dict[str, Any]) -> None:
+        if metrics["iteration"] == self.iteration:
+            raise KeyError("stop")
+
+
+@pytest.mark.usefixtures("ring_in_process")
+def test_a_resumed_run_has_the_same_metrics_and_the_same_columns(tmp_path: Path) -> None:
+    tiny = Experiment(
+        total_env_steps=200 + 4 * 200,
+        checkpoint_every=2,
+        seed=3,
+        fragments=FragmentSettings(length=10, initial_env_steps=200, pool=20),
+        preferences=PreferenceSettings(comparisons=16, initial_comparisons=8, rounds=3, held_out_share=0.2),
+        reward_model=RewardModelSettings(hidden=(8,), initial_updates=2, updates=2),
+        ppo=PPOSettings(num_envs=1, rollout_length=200, minibatch_size=200, epochs=1, hidden=(8,)),
+    )
+    whole, stopped = (RunFolder.create(tmp_path / name, tiny) for name in ("whole", "stopped"))
+    train(tiny, whole, evaluation_episodes=1)
+    with pytest.raises(CallbackError):
+        train(tiny, stopped, evaluation_episodes=1, callbacks=[StopsAfter(2)])
+    train(tiny, stopped, resume=True, evaluation_episodes=1)
+    rows, resumed = whole.rows(), stopped.rows()
+    assert [row["iteration"] for row in resumed] == [1, 2, 3, 4]
+    versions = {row["reward_version"] for row in rows}
+    assert len(versions) > 2
+    for row, again in zip(rows, resumed, strict=True):
+        named = {name for name in row if "probe" in name or "correlation" in name} | {"learned_gain", "held_out_brier"}
+        assert {name: row.get(name) for name in named} == {name: again.get(name) for name in named}
+    tables = [folder.metrics_csv.read_text().splitlines() for folder in (whole, stopped)]
+    assert tables[0][0] == tables[1][0]
+    assert [len(np.array(line.split(","))) for line in tables[1]] == [len(tables[0][0].split(","))] * 5
+    assert stopped.report.exists()

@@ -1,0 +1,194 @@
+"""Scores of a stored reward model are those of its last fit; groups add up; distances and videos of made-up runs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from pytest import approx
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import RANDOM_POLICY
+from rlhf_ray.data.rollout import rollout
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.envs import make_env
+from rlhf_ray.envs.ground_truth import ground_truth
+from rlhf_ray.measure.sampled_distances import recorded_distances
+from rlhf_ray.reward import RewardEnsemble, RewardTrainer
+from rlhf_ray.reward.trainer import FitReport
+from rlhf_ray.runs.distances import RewardDistances, distances_to_truth
+from rlhf_ray.runs.folder import RunFolder
+from rlhf_ray.runs.report.run_report import write_report
+from rlhf_ray.runs.reward_scores import RANDOM, newest_error_rates, score_reward, scores_of_run
+from rlhf_ray.runs.video import check_video, write_video
+from rlhf_ray.settings import Experiment, RewardModelSettings
+from rlhf_ray.store import PreferenceStore
+from tests.made_up import FORCES, VECTORS, some_comparisons
+
+SHARE = 0.3
+
+
+def fitted(store: PreferenceStore, settings: RewardModelSettings, rounds: int = 3) -> tuple[RewardTrainer, FitReport]:
+    """A reward model fitted after each of several rounds of answers by two annotators, with ties."""
+    trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=SHARE, seed=0)
+    for number in range(rounds):
+        for who in ("ada", "ben"):
+            comparisons = some_comparisons(30, seed=2 * number + (who == "ben"), reward_version=number)
+            comparisons.preferences[:3] = 0.5
+            comparisons.pairs.left.policy_versions[:] = comparisons.pairs.right.policy_versions[:] = number - 1
+            store.commit(comparisons, annotator=who)
+        trainer.apply(store.since(0))
+        report = trainer.fit(40)
+    return trainer, report
+
+
+@pytest.mark.parametrize("settings", [{}, {"label_noise": 0.2}, {"annotator_errors": True}, {"discount": 0.5}])
+def test_scores_are_those_of_the_fits_report(tmp_path: Path, settings: dict[str, float]) -> None:
+    store = PreferenceStore(tmp_path / "store")
+    trainer, _ = fitted(store, RewardModelSettings(hidden=(16,), ensemble_size=2, **settings))  # type: ignore[arg-type]
+    report = trainer.fit(0)  # with the error rates that it has, instead of those from the fit before
+    found = score_reward(trainer.ensemble, store, SHARE, trainer.error_rates)
+    assert found is not None
+    assert found.version == report.version == 4
+    assert found.overall.answers == report.held_out
+    assert found.overall.accuracy.mean == approx(report.held_out_accuracy)
+    assert found.overall.log_likelihood.mean == approx(-report.held_out_loss, abs=1e-5)
+    assert found.overall.brier.mean == approx(report.held_out_brier, abs=1e-6)
+    assert found.overall.calibration_error == approx(report.held_out_calibration_error, abs=1e-6)
+    assert found.disagreement is not None
+
+
+def test_groups_hold_every_answer_once_and_are_named(tmp_path: Path) -> None:
+    store = PreferenceStore(tmp_path / "store")
+    trainer, _ = fitted(store, RewardModelSettings(hidden=(16,)))
+    found = score_reward(trainer.ensemble, store, SHARE)
+    assert found is not None
+    assert set(found.groups["annotator"]) == {"ada", "ben"}
+    assert list(found.groups["age"]) == ["1", "2", "3"]  # chosen by version 2, 1 and 0 of 3
+    assert list(found.groups["policy"]) == [RANDOM, "0", "1"]
+    assert RANDOM_POLICY == -1
+    for groups in found.groups.values():
+        assert sum(of.answers for of in groups.values()) == found.overall.answers
+        assert sum(of.answers * of.brier.mean for of in groups.values()) == approx(
+            found.overall.answers * found.overall.brier.mean
+        )
+    assert sum(of.answers for of in found.curve) == found.overall.answers
+    assert found.correlations.fragments == 2 * found.overall.answers
+    assert found.correlations.returns_linear.mean > 0.3
+    store.weigh("ben", 0.0)
+    without = score_reward(trainer.ensemble, store, SHARE)
+    assert without is not None and set(without.groups["annotator"]) == {"ada"}
+
+
+def test_nothing_held_out_has_no_scores(tmp_path: Path) -> None:
+    store = PreferenceStore(tmp_path / "store")
+    reward = RewardEnsemble(VECTORS, FORCES, RewardModelSettings(hidden=(8,)))
+    assert score_reward(reward, store, SHARE) is None
+    store.commit(some_comparisons(10), annotator="ada")
+    assert score_reward(reward, store, 0.0) is None
+    assert score_reward(reward, store, 1.0) is None  # fits train on all if all are held out
+
+
+def test_error_rates_are_the_newest() -> None:
+    rows = [
+        {"error_rate/ada": 0.1, "loss": 1.0},
+        {"error_rate/ada": 0.2, "error_rate/b/c": 0.3},
+        {"error_rate/ada": None},
+    ]
+    assert newest_error_rates(rows) == {"ada": 0.2, "b/c": 0.3}
+
+
+def test_a_runs_folder_is_scored_and_its_report_says_so(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    assert scores_of_run(folder) is None
+    store = PreferenceStore(folder.preferences)
+    trainer, _ = fitted(store, RewardModelSettings(hidden=(16,)))
+    trainer.ensemble.save(folder.reward_model)
+    found = scores_of_run(folder)
+    assert found is not None and found[1] is not None
+    row = {"iteration": 1, "env_steps": 100, "learned_gain": 0.5, "probe_rank_correlation": 0.9}
+    folder.metrics.write_text(json.dumps(row) + "\n")
+    page = write_report(folder.path).read_text()
+    for said in (
+        "Held-out answers",
+        "Annotator",
+        "ada",
+        "Chosen fits ago",
+        "Reward model calibration",
+        "fragment returns",
+        "standard deviations",
+    ):
+        assert said in page
+    assert "No held-out comparisons and reward model" not in page
+
+
+def pendulum_steps() -> Transitions:
+    env = make_env("Pendulum-v1")
+    env.action_space.seed(0)
+    trajectories = []
+    for episode in range(12):
+        trajectories.append(rollout(env, lambda seen: env.action_space.sample(), steps=60, seed=episode).trajectory)
+    return Transitions.of_trajectories(trajectories)
+
+
+def test_distances_to_the_truth_are_kept_and_shown(tmp_path: Path) -> None:
+    steps, env = pendulum_steps(), make_env("Pendulum-v1")
+    reward = RewardEnsemble(env.observation_space, env.action_space, RewardModelSettings(hidden=(8,)))  # type: ignore[arg-type]
+    found = distances_to_truth(reward, "Pendulum-v1", steps, 0.9)
+    assert set(found.values) == {"epic", "dard", "starc", "pearson", "spearman"}
+    assert found.values["epic"].value > 0.2  # it is untrained
+    folder = RunFolder.create(tmp_path / "run", Experiment())
+    found.save(folder)
+    assert RewardDistances.from_json(json.loads(folder.distances.read_text())) == found
+    page = write_report(folder.path).read_text()
+    assert "EPIC, new steps" in page
+    unknown = distances_to_truth(reward, "CartPole-v1", steps, 0.9)  # its reward is no formula of ours
+    assert set(unknown.values) == {"starc", "pearson", "spearman"}
+
+
+def test_recorded_rewards_do_for_distances_that_need_no_others() -> None:
+    steps, truth = pendulum_steps(), ground_truth("Pendulum-v1")
+    found = recorded_distances(truth, steps, 0.9)
+    assert found["starc"].value == approx(0.0, abs=1e-6)
+    assert found["pearson"].value == approx(1.0)
+    assert set(found) == {"starc", "pearson", "spearman"}
+
+
+class Still:
+    """A policy that does nothing."""
+
+    def __init__(self, action: object):
+        self.action = np.asarray(action)
+        self.first: list[bool] = []
+
+    def best(self, observations: np.ndarray, first: np.ndarray) -> np.ndarray:
+        self.first += first.tolist()
+        return self.action[None].repeat(len(observations), 0)
+
+
+@pytest.mark.parametrize("ending", [".webp", ".gif", ".png"])
+def test_a_video_has_every_step_of_its_episodes(tmp_path: Path, ending: str) -> None:
+    env = make_env("CartPole-v1")
+    reward = RewardEnsemble(env.observation_space, env.action_space, RewardModelSettings(hidden=(8,)))  # type: ignore[arg-type]
+    file, policy = tmp_path / "new" / f"video{ending}", Still(0)
+    write_video(file, "CartPole-v1", policy, reward, episodes=2, seed=0)
+    assert policy.first.count(True) == 2
+    with Image.open(file) as video:
+        assert video.n_frames == len(policy.first) + 2  # the first frame of an episode is before its first step
+        video.seek(5)
+        shown = np.asarray(video.convert("RGB"))
+        assert video.info.get("loop") == 0
+    text = shown[-60:]
+    assert (text < 128).any() and (text > 250).mean() > 0.5  # black on white
+
+
+def test_small_images_are_enlarged(tmp_path: Path) -> None:
+    write_video(tmp_path / "dot.webp", "rlhf_ray/MovingDot-v0", Still(0), None, episodes=1, seed=0)
+    with Image.open(tmp_path / "dot.webp") as video:
+        assert video.width >= 200
+
+
+def test_what_cannot_be_filmed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"video\.mp4; give a file that ends in \.webp"):
+        check_video(tmp_path / "video.mp4", "Pendulum-v1")
