@@ -99,9 +99,7 @@ def test_the_network_gives_what_imitation_predicts(kind: str) -> None:
 def test_it_learns_from_comparisons_is_saved_and_loaded(kind: str, tmp_path: Path) -> None:
     name, observations, actions = KINDS[kind]
     batch = some_comparisons(60, observations=observations, actions=actions)
-    trainer = RewardTrainer(
-        settings_for(name, learning_rate=3e-3), observations, actions, held_out_share=0.0, seed=0
-    )
+    trainer = RewardTrainer(settings_for(name, learning_rate=3e-3), observations, actions, held_out_share=0.0, seed=0)
     trainer.add(batch)
     report = trainer.fit(150)
     assert report.train_accuracy > 0.9
@@ -165,7 +163,10 @@ def test_imitation_trains_our_reward_and_its_environments_take_it() -> None:
     batch = some_comparisons(40, observations=env.observation_space, actions=env.action_space)
     dataset = pc.PreferenceDataset()
     sides = [
-        [TrajectoryWithRew(o, a, None, False, r) for o, a, r in zip(of.observations, of.actions, of.rewards, strict=True)]
+        [
+            TrajectoryWithRew(o, a, None, False, r)
+            for o, a, r in zip(of.observations, of.actions, of.rewards, strict=True)
+        ]
         for of in (batch.pairs.left, batch.pairs.right)
     ]
     pairs = list(zip(*sides, strict=True))
@@ -174,7 +175,9 @@ def test_imitation_trains_our_reward_and_its_environments_take_it() -> None:
     loss = pc.CrossEntropyRewardLoss()
     before = float(loss.forward(pairs, batch.preferences, preferences).loss)
     chances = preferences(pairs)[0].detach().numpy()
-    returns = [net.predict(*steps_of(of)).reshape(of.rewards.shape).sum(1) for of in (batch.pairs.left, batch.pairs.right)]
+    returns = [
+        net.predict(*steps_of(of)).reshape(of.rewards.shape).sum(1) for of in (batch.pairs.left, batch.pairs.right)
+    ]
     np.testing.assert_allclose(chances, 1 / (1 + np.exp(returns[1] - returns[0])), rtol=1e-3)
     pc.BasicRewardTrainer(preferences, loss, rng=np.random.default_rng(0), epochs=10, lr=1e-2).train(dataset)
     assert float(loss.forward(pairs, batch.preferences, preferences).loss) < 0.8 * before
