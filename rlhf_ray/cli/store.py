@@ -15,6 +15,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.store import exchange
 from rlhf_ray.store.files import open_files, store_of
 from rlhf_ray.store.merges import check_one_kind
+from rlhf_ray.store.sharing import WRITERS
 from rlhf_ray.store.store import PreferenceStore
 
 USAGE = """usage: rlhf-ray store ACTION PATH …
@@ -22,7 +23,9 @@ USAGE = """usage: rlhf-ray store ACTION PATH …
   rlhf-ray store info PATH [--json]       summarize the store
   rlhf-ray store verify PATH [--json]     read and check everything; exits with code 1 if there is a problem
   rlhf-ray store compact PATH             join small files into larger ones
-  rlhf-ray store export PATH OUT          write everything to one file: .parquet (with fragments), .csv or .jsonl
+  rlhf-ray store export PATH OUT          write everything to one file: .parquet (with fragments), .csv or .jsonl; or the
+                                          comparisons to a data set's folder, or to imitation's .pkl
+  rlhf-ray store show PATH OUT.html       write the latest answered pairs and their answers to a page
   rlhf-ray store weigh PATH WHO WEIGHT    set the weight of an annotator's labels: 1 is the default, 0 excludes them
   rlhf-ray store merge PATH OTHER …       add the contents of other stores
   rlhf-ray store undo PATH                undo the latest merge
@@ -109,17 +112,20 @@ class Compact(_Action):
 
 @dataclass(frozen=True)
 class Export(_Action):
-    """Write everything in a preference store to one file."""
+    """Write everything in a preference store to one file, or its comparisons to a data set."""
 
     out: tyro.conf.Positional[Path]
-    """The output file: .parquet (with the fragments), .csv or .jsonl."""
+    """The output. .parquet (with the fragments), .csv, .jsonl: all events. Without a suffix: a folder with the active comparisons and
+    a data set card, which Hugging Face's datasets.load_dataset opens; annotators' names are left out. .pkl: the active comparisons,
+    as imitation's PreferenceDataset.load opens them."""
     overwrite: bool = False
     """Replace an existing file."""
 
     def _run(self) -> None:
         if self.out.exists() and not self.overwrite:
             raise SettingError(f"{self.out} already exists; give another file, or add --overwrite to replace it.")
-        print(f"{self.out}: {exchange.export(self._open(), self.out)} events")
+        count = exchange.export(self._open(), self.out)
+        print(f"{self.out}: {count} {'comparisons' if self.out.suffix in WRITERS else 'events'}")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ import pyarrow.ipc
 from rlhf_ray.data import pickles
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_file, whole_folder
+from rlhf_ray.data.columns import to_lists
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 
@@ -154,11 +155,11 @@ def write_folder(trajectories: Sequence[Trajectory], folder: Path | str) -> None
         with pa.OSFile(str(new / name), "wb") as sink:
             for each in trajectories:  # an episode at a time: the lists need no second copy of all of them
                 columns = {
-                    "obs": _to_lists(each.observations),
-                    "acts": _to_lists(each.actions),
+                    "obs": to_lists(each.observations[None]),
+                    "acts": to_lists(each.actions[None]),
                     "infos": pa.array([["{}"] * len(each)]),
                     "terminal": pa.array([each.terminated]),
-                    "rews": _to_lists(np.asarray(each.rewards)),
+                    "rews": to_lists(np.asarray(each.rewards)[None]),
                 }
                 batch = pa.record_batch(columns)
                 writer = writer or pa.ipc.new_stream(sink, batch.schema)
@@ -178,16 +179,6 @@ def write_folder(trajectories: Sequence[Trajectory], folder: Path | str) -> None
         (new / "dataset_info.json").write_text(
             json.dumps({"citation": "", "description": "", "homepage": "", "license": ""})
         )
-
-
-def _to_lists(values: Array) -> pa.Array:
-    """Convert an array to one row of nested lists of the same dtype."""
-    nested = pa.array(np.ascontiguousarray(values).reshape(-1))
-    shape = (1, *values.shape)
-    for i in range(len(shape) - 1, 0, -1):
-        count = int(np.prod(shape[:i]))
-        nested = pa.ListArray.from_arrays(np.arange(count + 1, dtype=np.int32) * shape[i], nested)
-    return nested
 
 
 def _of_lists(row: pa.Scalar) -> Array:
