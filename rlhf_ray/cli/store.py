@@ -115,9 +115,9 @@ class Export(_Action):
     """Write everything in a preference store to one file, or its comparisons to a data set."""
 
     out: tyro.conf.Positional[Path]
-    """The output. .parquet (with the fragments), .csv, .jsonl: all events. Without a suffix: a folder with the active comparisons and
-    a data set card, which Hugging Face's datasets.load_dataset opens; annotators' names are left out. .pkl: the active comparisons,
-    as imitation's PreferenceDataset.load opens them."""
+    """The output. .parquet (with the fragments), .csv, .jsonl: all events. Without a suffix: a folder with the active comparisons
+    and a data set card, which Hugging Face's datasets.load_dataset opens; annotators' names are left out. .pkl: the active
+    comparisons, as imitation's PreferenceDataset.load opens them."""
     overwrite: bool = False
     """Replace an existing file."""
 
@@ -126,6 +126,29 @@ class Export(_Action):
             raise SettingError(f"{self.out} already exists; give another file, or add --overwrite to replace it.")
         count = exchange.export(self._open(), self.out)
         print(f"{self.out}: {count} {'comparisons' if self.out.suffix in WRITERS else 'events'}")
+
+
+@dataclass(frozen=True)
+class Show(_Action):
+    """Write a page that replays the latest answered pairs of a preference store, with their answers."""
+
+    out: tyro.conf.Positional[Path]
+    """The page: an .html file that needs no server and no network."""
+    comparisons: int = 20
+    """Number of comparisons, the latest ones."""
+    overwrite: bool = False
+    """Replace an existing file."""
+
+    def _run(self) -> None:
+        if self.comparisons < 1:
+            raise SettingError(f"--comparisons is {self.comparisons}; it must be 1 or more.")
+        if self.out.suffix != ".html":
+            raise SettingError(f"{self.out} must end in .html.")
+        if self.out.exists() and not self.overwrite:
+            raise SettingError(f"{self.out} already exists; give another file, or add --overwrite to replace it.")
+        from rlhf_ray.runs.report.store_page import write_store_page
+
+        print(f"{self.out}: {write_store_page(self._open(), self.out, self.comparisons)} comparisons")
 
 
 @dataclass(frozen=True)
@@ -189,7 +212,7 @@ class Import(_Action):
         print(f"{self.path}: {count} new comparisons from {self.file}")
 
 
-ACTIONS = {kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Weigh, Merge, Undo, Import)}
+ACTIONS = {kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Show, Weigh, Merge, Undo, Import)}
 
 
 def run(words: list[str]) -> None:

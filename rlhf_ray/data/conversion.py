@@ -57,7 +57,8 @@ def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
     Args:
         source: the episodes. A recording and a Minari data set need their spaces.
         out: the new folder; or a new ``.npz`` file, for demonstrations and imitation's legacy layout.
-        to: recording; demonstrations, ours, an ``.npz``; imitation, a folder or, if ``out`` ends in ``.npz``, a legacy file; minari.
+        to: recording; demonstrations, ours, an ``.npz``; imitation, a folder or, if ``out`` ends in ``.npz``, a legacy file; or
+            minari.
 
     Raises:
         SettingError: ``out`` exists or has a suffix of another format, or the spaces are unknown.

@@ -77,8 +77,8 @@ def sb3_weights(path: Path | str, observation_space: gym.Space[Any], action_spac
         new = _name(name, image, last + 2)
         if new is None:
             raise SettingError(
-                f"The policy in {path} has the weight {name}, which ours has not: give an MlpPolicy, or for images a CnnPolicy, of SB3's PPO or "
-                "A2C."
+                f"The policy in {path} has the weight {name}, which ours has not: give an MlpPolicy, or for images a CnnPolicy, "
+                "of SB3's PPO or A2C."
             )
         named[new] = value.double()
     if not image and named.keys() >= {"actor.0.weight", "critic.0.weight"}:

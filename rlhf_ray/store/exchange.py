@@ -30,9 +30,9 @@ META = FORMAT.encode()
 def export(store: PreferenceStore, out: Path) -> int:
     """Write a store to ``out``.
 
-    ``.parquet``, ``.csv`` and ``.jsonl`` get all events, in order; the column ``holds`` marks active labels. A ``.parquet`` file also
-    gets the fragments: arrays as bytes, with dtype and shape (without the first dimension) as JSON in the file's metadata under
-    ``rlhf_ray.preferences``.
+    ``.parquet``, ``.csv`` and ``.jsonl`` get all events, in order; the column ``holds`` marks active labels. A ``.parquet`` file
+    also gets the fragments: arrays as bytes, with dtype and shape (without the first dimension) as JSON in the file's metadata
+    under ``rlhf_ray.preferences``.
 
     ``.pkl`` and a folder get the active comparisons alone: see `rlhf_ray.store.sharing`.
 

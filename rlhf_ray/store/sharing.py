@@ -172,8 +172,8 @@ configs:
 
 # Comparisons of clips of behaviour
 
-{n} comparisons of two clips of {length} environment steps each, by {annotators}: the left clip is better in {left}, the right one in
-{right}; {other} are ties or soft labels. Written by `rlhf-ray store export`.
+{n} comparisons of two clips of {length} environment steps each, by {annotators}: the left clip is better in {left}, the right one
+in {right}; {other} are ties or soft labels. Written by `rlhf-ray store export`.
 
 ```python
 import datasets

@@ -20,7 +20,9 @@ from rlhf_ray.reward.functions.ensemble import EnsembleReward
 
 
 class LearnedRewardNet(RewardNetWithVariance):  # type: ignore[misc]  # imitation has no types
-    """A `RewardEnsemble` as imitation's ``RewardNet``::
+    """A `RewardEnsemble` as imitation's ``RewardNet``.
+
+    For example::
 
         net = LearnedRewardNet(RewardEnsemble.load("runs/pendulum/reward_model"))
         venv = RewardVecEnvWrapper(venv, net.predict_processed)

@@ -15,8 +15,8 @@ from rlhf_ray.settings import RewardModelSettings
 class RewardNetStep(nn.Module):
     """A `rlhf_ray.reward.networks.StepNetwork` around a ``RewardNet``: any class of imitation's, or a subclass of a user's.
 
-    Observations and actions go through the network's own ``preprocess``: images are scaled to [0, 1], discrete actions become one-hot.
-    As in imitation's ``PreferenceModel``, the reward is ``forward``; wrappers that change ``predict_processed`` alone
+    Observations and actions go through the network's own ``preprocess``: images are scaled to [0, 1], discrete actions become
+    one-hot. As in imitation's ``PreferenceModel``, the reward is ``forward``; wrappers that change ``predict_processed`` alone
     (``NormalizedRewardNet``) have no effect, because `rlhf_ray.reward.RewardEnsemble` normalises each member itself. Layers that
     keep running statistics (``RunningNorm``, ``EMANorm``) learn them during fits and not during predictions.
 
