@@ -245,7 +245,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         plain = creator(env_config)
         env_config.update(camera_options(plain))
         plain.close()
-        return functools.partial(without_a_screen, creator, env_config)
+        channels = self.settings().labelling.channels
+        return functools.partial(without_a_screen, creator, env_config, channels=channels)
 
     def check_settings(self) -> None:
         """Check the settings against the starting point of the training. `validate` must call this.
