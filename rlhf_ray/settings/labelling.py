@@ -32,8 +32,8 @@ class LabellingSettings:
     """Fraction (0 to 0.5) of shown pairs that are catch pairs, which check the annotator and are not used for training: a clip
     beside itself, or a pair they have already answered with its sides swapped."""
     channels: Channels = "auto"
-    """Channels of an image observation that people see, the last ones: 1 (grey) or 3 (colour). auto: 3 if their number is a multiple
-    of 3, else 1. Set 1 if observations are stacks of 3 or 6 grey frames. The page itself enlarges clips to the window."""
+    """Channels of an image observation that people see, the last ones: 1 (grey) or 3 (colour). auto: 3 if their number is a
+    multiple of 3, else 1. Set 1 if observations are stacks of 3 or 6 grey frames. The page itself enlarges clips to the window."""
     catch_by_reward: bool = False
     """Also use catch pairs with very different true returns, where the clip with the higher return is correct. Only if annotators
     teach the environment's own reward; otherwise correct answers count as wrong."""
