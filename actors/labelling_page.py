@@ -110,6 +110,7 @@ class LabellingPage:
             fps=page.fps,
             run_id=page.run_id,
             films=page.sessions.with_suffix(".films"),
+            channels=of.channels,
         )
         self._server: Server | None = None
         self._starting = asyncio.Lock()

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train:run",
     "evaluate": "evaluate:run",
     "record": "record:run",
+    "convert": "convert:run",
     "fit": "fit:run",
     "label": "label:run",
     "links": "links:run",
@@ -39,6 +40,7 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray train --resume RUN                 resume a stopped or killed run
   rlhf-ray evaluate RUN [--episodes N]        measure the true return of a run's saved policy
   rlhf-ray record RUN --out FILE              record episodes of a run's saved policy
+  rlhf-ray convert SOURCE OUT [--to FORMAT]   convert recorded episodes: ours, imitation's, Minari's
   rlhf-ray label SOURCE --store STORE         collect comparisons from people, without training
   rlhf-ray links RUN [--revoke NAME]          show, renew or revoke the annotators' links to a labelling page
   rlhf-ray fit STORE [--out FOLDER]           fit a reward model to stored labels

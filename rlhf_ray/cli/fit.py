@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 USAGE = """usage: rlhf-ray fit STORE [--out FOLDER] [--SETTING VALUE …]
        rlhf-ray fit --from-rewards DATA [--out FOLDER] [--SETTING VALUE …]
 
-STORE is a preference store's folder or URL, or a run folder. DATA is a recording, or an .npz or folder of imitation, whose true
-rewards the reward model is fitted to. `rlhf-ray fit STORE --help` and `rlhf-ray fit --from-rewards DATA --help` describe every
-option."""
+STORE is a preference store's folder or URL, or a run folder. DATA is a recording, trajectories of imitation, or a Minari data set,
+whose true rewards the reward model is fitted to. `rlhf-ray fit STORE --help` and `rlhf-ray fit --from-rewards DATA --help` describe
+every option."""
 
 
 @dataclass(frozen=True)

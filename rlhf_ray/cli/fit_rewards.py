@@ -144,7 +144,9 @@ def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
         SettingError: neither is known, or the reward model doesn't support them.
     """
     from rlhf_ray import envs
-    from rlhf_ray.data.recordings import MANIFEST, Recording
+    from rlhf_ray.data.conversion import open_episodes
+    from rlhf_ray.data.minari_files import is_minari
+    from rlhf_ray.data.recordings import MANIFEST
     from rlhf_ray.envs.spaces import check_spaces
 
     try:
@@ -152,13 +154,14 @@ def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
             env = envs.make_env(environment)
             spaces = env.observation_space, env.action_space
             env.close()  # type: ignore[no-untyped-call]
-        elif (Path(data) / MANIFEST).exists():
-            of = Recording(data)
+        elif (Path(data) / MANIFEST).exists() or is_minari(Path(data)):
+            of = open_episodes(data)
             spaces = of.observation_space, of.action_space
             environment = str(of.about.get("environment") or data)
         else:
             raise SettingError(
-                f"{data} is not a recording of `rlhf-ray record`, so its environment is unknown; give it with --environment."
+                f"{data} is neither a recording of `rlhf-ray record` nor a Minari data set, so its environment is unknown; give it "
+                "with --environment."
             )
         check_spaces(*spaces, environment)
     except SettingError:

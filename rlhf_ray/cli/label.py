@@ -26,6 +26,7 @@ SOURCE is where the clips come from:
   a run folder               clips of its saved policy
   a preset, an environment   clips of random actions
   an .npz file               recorded steps, as written by `rlhf-ray record` (images only; needs --environment)
+  a Minari data set          its recorded steps (images only; needs --environment)
   a preference store         its clips in new pairs (images only; needs --environment)
 
 With --teacher oracle (or another scripted one): recorded steps with true rewards of any kind, without an environment; an .npz file,

@@ -17,6 +17,7 @@ from rlhf_ray.data.feedback import read_demonstrations, read_feedback
 from rlhf_ray.store import exchange
 from rlhf_ray.store.files import open_files, store_of
 from rlhf_ray.store.merges import check_one_kind
+from rlhf_ray.store.sharing import WRITERS
 from rlhf_ray.store.store import PreferenceStore
 
 USAGE = """usage: rlhf-ray store ACTION PATH …
@@ -24,7 +25,9 @@ USAGE = """usage: rlhf-ray store ACTION PATH …
   rlhf-ray store info PATH [--json]       summarize the store
   rlhf-ray store verify PATH [--json]     read and check everything; exits with code 1 if there is a problem
   rlhf-ray store compact PATH             join small files into larger ones
-  rlhf-ray store export PATH OUT          write everything to one file: .parquet (with fragments), .csv or .jsonl
+  rlhf-ray store export PATH OUT          write everything to one file: .parquet (with fragments), .csv or .jsonl; or the
+                                          comparisons to a data set's folder, or to imitation's .pkl
+  rlhf-ray store show PATH OUT.html       write the latest answered pairs and their answers to a page
   rlhf-ray store weigh PATH WHO WEIGHT    set the weight of an annotator's labels: 1 is the default, 0 excludes them
   rlhf-ray store merge PATH OTHER …       add the contents of other stores
   rlhf-ray store undo PATH                undo the latest merge
@@ -112,17 +115,43 @@ class Compact(_Action):
 
 @dataclass(frozen=True)
 class Export(_Action):
-    """Write everything in a preference store to one file."""
+    """Write everything in a preference store to one file, or its comparisons to a data set."""
 
     out: tyro.conf.Positional[Path]
-    """The output file: .parquet (with the fragments), .csv or .jsonl."""
+    """The output. .parquet (with the fragments), .csv, .jsonl: all events. Without a suffix: a folder with the active comparisons
+    and a data set card, which Hugging Face's datasets.load_dataset opens; annotators' names are left out. .pkl: the active
+    comparisons, as imitation's PreferenceDataset.load opens them."""
     overwrite: bool = False
     """Replace an existing file."""
 
     def _run(self) -> None:
         if self.out.exists() and not self.overwrite:
             raise SettingError(f"{self.out} already exists; give another file, or add --overwrite to replace it.")
-        print(f"{self.out}: {exchange.export(self._open(), self.out)} events")
+        count = exchange.export(self._open(), self.out)
+        print(f"{self.out}: {count} {'comparisons' if self.out.suffix in WRITERS else 'events'}")
+
+
+@dataclass(frozen=True)
+class Show(_Action):
+    """Write a page that replays the latest answered pairs of a preference store, with their answers."""
+
+    out: tyro.conf.Positional[Path]
+    """The page: an .html file that needs no server and no network."""
+    comparisons: int = 20
+    """Number of comparisons, the latest ones."""
+    overwrite: bool = False
+    """Replace an existing file."""
+
+    def _run(self) -> None:
+        if self.comparisons < 1:
+            raise SettingError(f"--comparisons is {self.comparisons}; it must be 1 or more.")
+        if self.out.suffix != ".html":
+            raise SettingError(f"{self.out} must end in .html.")
+        if self.out.exists() and not self.overwrite:
+            raise SettingError(f"{self.out} already exists; give another file, or add --overwrite to replace it.")
+        from rlhf_ray.runs.report.store_page import write_store_page
+
+        print(f"{self.out}: {write_store_page(self._open(), self.out, self.comparisons)} comparisons")
 
 
 @dataclass(frozen=True)
@@ -217,7 +246,7 @@ class AddFeedback(_Action):
         print(f"{self.path}: {sum(counts)} new comparisons from {self.file}, as answers of {annotator}")
 
 
-ACTIONS = {kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Weigh, Merge, Undo, Import)}
+ACTIONS = {kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Show, Weigh, Merge, Undo, Import)}
 ACTIONS["add"] = AddFeedback
 
 

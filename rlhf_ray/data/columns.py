@@ -13,6 +13,15 @@ def to_column(values: Array) -> pa.Array | Array:
     return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values)) if values.ndim > 1 else values
 
 
+def to_lists(values: Array) -> pa.Array:
+    """Convert ``[n, …]`` to ``n`` nested lists of the same dtype, which every reader of Arrow and Parquet knows."""
+    nested = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for i in range(values.ndim - 1, 0, -1):
+        count = int(np.prod(values.shape[:i]))
+        nested = pa.ListArray.from_arrays(np.arange(count + 1, dtype=np.int32) * values.shape[i], nested)
+    return nested
+
+
 def to_array(table: pa.Table, name: str) -> Array:
     """Return the column ``name`` as an array: a view of the table's memory, except for booleans.
 

@@ -4,7 +4,7 @@ The file is numpy's ``.npz`` with one flat array per name, over the steps of all
 
     observations  actions  next_observations  rewards  terminals  timeouts
 
-Behaviour cloning needs only the first two. A folder of trajectories saved by imitation works too.
+Behaviour cloning needs only the first two. Trajectories saved by imitation and Minari data sets work too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 import pyarrow as pa
 
-from rlhf_ray.data import imitation_files
+from rlhf_ray.data import imitation_files, minari_files
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
@@ -66,7 +66,7 @@ class Demonstrations:
 
     @staticmethod
     def load(path: Path | str) -> Demonstrations:
-        """Load demonstrations from an ``.npz`` file or a folder that imitation saved. Runs no code from it.
+        """Load demonstrations from an ``.npz`` file, trajectories of imitation or a Minari data set. Runs no code from it.
 
         Args:
             path: the file or folder.
@@ -76,15 +76,23 @@ class Demonstrations:
         """
         path = Path(path)
         try:
+            if minari_files.is_minari(path):
+                return Demonstrations.of([each.trajectory for each in minari_files.MinariFolder(path)])
             if path.is_dir():
                 return Demonstrations.of(imitation_files.read_folder(path))
+            if imitation_files.is_pickle(path):
+                return Demonstrations.of(imitation_files.read_pickle(path))
+            if imitation_files.is_legacy(path):
+                return Demonstrations.of(imitation_files.read_npz(path))
             with np.load(path, allow_pickle=False) as arrays:
                 return Demonstrations(**{name: arrays[name] for name in _NAMES if name in arrays})
+        except SettingError:
+            raise
         except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
             reason = getattr(error, "strerror", None) or error
             raise SettingError(
                 f"{path} holds no demonstrations ({reason}): it must be an .npz with the arrays observations and actions, as "
-                "`rlhf-ray record` writes it, or a folder of trajectories saved by imitation."
+                "`rlhf-ray record` writes it, trajectories saved by imitation, or a Minari data set."
             ) from error
 
     @staticmethod

@@ -1,10 +1,12 @@
-"""Files of imitation: its trajectories in and out, in both of its layouts. Runs no code from them.
+"""Files of imitation: its trajectories in and out, in all of its layouts. Runs no code from them.
 
 * A folder of Hugging Face datasets, as ``imitation.data.serialize.save`` writes it: one row per episode, with the nested lists
   ``obs`` (one more than ``acts``), ``acts``, ``rews``, ``terminal`` and ``infos`` (strings of jsonpickle).
 * The legacy ``.npz``: ``obs`` ``[n + episodes, …]`` of all episodes joined, each with its final one; ``acts`` and ``rews``
   ``[n, …]``; ``terminal`` ``[episodes]``; ``indices`` ``[episodes - 1]``, the number of steps before each episode but the first;
   and ``infos``.
+* The oldest: a pickled list of ``Trajectory`` or ``TrajectoryWithRew``. It is read, by an unpickler that builds only what it lists,
+  and not written.
 
 ``infos`` are never read: imitation pickles them. Written files have empty ones.
 """
@@ -21,8 +23,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from rlhf_ray.data import pickles
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_file, whole_folder
+from rlhf_ray.data.columns import to_lists
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
 
@@ -62,6 +66,36 @@ def read_npz(file: Path) -> list[Trajectory]:
         Trajectory(obs[a + i : b + i + 1], acts[a:b], rews[a:b], bool(terminal[i]))
         for i, (a, b) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
     ]
+
+
+def is_pickle(file: Path) -> bool:
+    """Return whether ``file`` begins as a pickle does."""
+    with file.open("rb") as content:
+        return content.read(1) == b"\x80"
+
+
+def read_pickle(file: Path) -> list[Trajectory]:
+    """Read the trajectories in a pickle of imitation's first versions. Runs no code from it.
+
+    Raises:
+        SettingError: it holds none, or refers to other classes than imitation's and numpy's arrays.
+    """
+    try:
+        found = pickles.load(file.read_bytes())
+        if not isinstance(found, list | tuple) or not found:
+            raise TypeError(f"it holds a {type(found).__name__}")
+        made = []
+        for each in found:
+            obs, acts = pickles.stack(each.obs), pickles.stack(each.acts)
+            rews = pickles.stack(each.rews) if hasattr(each, "rews") else np.full(len(acts), np.nan)
+            if len(obs) != len(acts) + 1 or len(rews) != len(acts) or not len(acts):
+                raise ValueError(f"it has {len(obs)} observations, {len(acts)} actions, {len(rews)} rewards")
+            made.append(Trajectory(obs, acts, rews.astype(np.float64), bool(each.terminal)))
+    except (*pickles.ERRORS, OSError) as error:
+        raise SettingError(
+            f"{file} holds no trajectories of imitation ({pickles.reason(error)}); it must be a pickled list of its trajectories."
+        ) from error
+    return made
 
 
 def read_folder(folder: Path) -> list[Trajectory]:
@@ -121,11 +155,11 @@ def write_folder(trajectories: Sequence[Trajectory], folder: Path | str) -> None
         with pa.OSFile(str(new / name), "wb") as sink:
             for each in trajectories:  # an episode at a time: the lists need no second copy of all of them
                 columns = {
-                    "obs": _to_lists(each.observations),
-                    "acts": _to_lists(each.actions),
+                    "obs": to_lists(each.observations[None]),
+                    "acts": to_lists(each.actions[None]),
                     "infos": pa.array([["{}"] * len(each)]),
                     "terminal": pa.array([each.terminated]),
-                    "rews": _to_lists(np.asarray(each.rewards)),
+                    "rews": to_lists(np.asarray(each.rewards)[None]),
                 }
                 batch = pa.record_batch(columns)
                 writer = writer or pa.ipc.new_stream(sink, batch.schema)
@@ -145,16 +179,6 @@ def write_folder(trajectories: Sequence[Trajectory], folder: Path | str) -> None
         (new / "dataset_info.json").write_text(
             json.dumps({"citation": "", "description": "", "homepage": "", "license": ""})
         )
-
-
-def _to_lists(values: Array) -> pa.Array:
-    """Convert an array to one row of nested lists of the same dtype."""
-    nested = pa.array(np.ascontiguousarray(values).reshape(-1))
-    shape = (1, *values.shape)
-    for i in range(len(shape) - 1, 0, -1):
-        count = int(np.prod(shape[:i]))
-        nested = pa.ListArray.from_arrays(np.arange(count + 1, dtype=np.int32) * shape[i], nested)
-    return nested
 
 
 def _of_lists(row: pa.Scalar) -> Array:

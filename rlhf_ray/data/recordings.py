@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from rlhf_ray.data import imitation_files
+from rlhf_ray.data import minari_files
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import left_over, whole_file, write_text
 from rlhf_ray.data.columns import to_array, to_column
@@ -411,11 +411,11 @@ def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:
 
 
 def load_transitions(path: Path | str, most: int | None = None) -> Transitions:
-    """Load steps from a recording, an ``.npz`` of demonstrations, or trajectories saved by imitation. Runs no code from them.
+    """Load steps from a recording, demonstrations, trajectories saved by imitation, or a Minari data set. Runs no code from them.
 
     Args:
-        path: a recording's folder; an ``.npz`` from `Demonstrations.save`; imitation's legacy ``.npz``, or its folder (Hugging Face
-            datasets). For a run folder, use `rlhf_ray.runs.steps.load_steps`.
+        path: a recording's folder; an ``.npz`` from `Demonstrations.save`; imitation's folder (Hugging Face datasets), its legacy
+            ``.npz`` or its oldest pickle; a Minari data set. For a run folder, use `rlhf_ray.runs.steps.load_steps`.
         most: maximum number of steps, taken from the start; None for all.
 
     Returns:
@@ -431,8 +431,11 @@ def load_transitions(path: Path | str, most: int | None = None) -> Transitions:
         raise SettingError(
             f"{path} is a run folder; load its steps with rlhf_ray.runs.steps.load_steps, or record its policy."
         )
-    if path.is_file() and imitation_files.is_legacy(path):
-        trajectories, timeouts = imitation_files.read_npz(path), None
+    if minari_files.is_minari(path):
+        episodes = list(minari_files.MinariFolder(path))
+        trajectories = [each.trajectory for each in episodes]
+        cut = [(np.arange(len(each.trajectory)) == len(each.trajectory) - 1) & each.truncated for each in episodes]
+        timeouts: Array | None = np.concatenate(cut)
     else:
         found = Demonstrations.load(path)
         trajectories, timeouts = found.trajectories(), found.timeouts

@@ -26,6 +26,7 @@ from rlhf_ray.labelling.leases import Lease, Leases
 from rlhf_ray.labelling.questions import Answer, QuestionQueue, Shown
 from rlhf_ray.labelling.recorder import GroupCommit
 from rlhf_ray.labelling.statistics import statistics
+from rlhf_ray.settings.labelling import Channels
 from rlhf_ray.store import Event
 
 logger = logging.getLogger(__name__)
@@ -143,6 +144,7 @@ class Desk:
         fps: frames per second of the environment.
         run_id: id of the training run, stored with each event.
         films: folder for films; with None, films are lost when the page restarts.
+        channels: of image clips, the channels to show.
     """
 
     def __init__(
@@ -154,6 +156,7 @@ class Desk:
         fps: float,
         run_id: str | None = None,
         films: Path | None = None,
+        channels: Channels = "auto",
     ):
         self.store, self.queue, self.fps, self.run_id = store, queue, fps, run_id
         self.changes = 0
@@ -164,7 +167,7 @@ class Desk:
         self._recorder = GroupCommit(store.record)
         self._about: dict[str, tuple[int, int, float]] = {}
         """Per pair: its newest policy version, its reward version, and its frames per second at speed 1."""
-        self._films = Films(films)
+        self._films = Films(films, channels)
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._situation = Situation()
         self._episode: tuple[Episode, float] | None = None

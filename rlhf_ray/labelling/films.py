@@ -16,6 +16,7 @@ from PIL import Image
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.images import is_image
+from rlhf_ray.settings.labelling import Channels
 
 RENDERED_SIDE = 256
 """Target size of a rendered frame's longer side, in pixels. Frames are reduced by a whole factor, so they come close to it."""
@@ -34,6 +35,10 @@ EPISODE_FRAMES = 100
 
 LARGEST_SHEET = 16_383
 """Maximum side of a WebP image, in pixels."""
+
+
+SHOWN = "shown_channels"
+"""Key in an environment's metadata for the channels that people see."""
 
 
 @dataclass(frozen=True)
@@ -128,11 +133,16 @@ def _reduction(width: int, height: int) -> int:
     return max(1, round(max(width, height) / RENDERED_SIDE))
 
 
-def picture(observation: Array) -> Array:
-    """``[height, width, 3]``: an image observation in colour; of stacked frames, the newest."""
-    channels = observation.shape[-1]
-    newest = observation[..., -3:] if channels % 3 == 0 else observation[..., -1:]
-    return np.broadcast_to(newest, (*observation.shape[:2], 3))
+def picture(observation: Array, channels: Channels = "auto") -> Array:
+    """``[height, width, 3]``: an image observation in colour; of stacked frames, the newest.
+
+    Args:
+        observation: the observation.
+        channels: the last channels to show: see `rlhf_ray.settings.LabellingSettings.channels`.
+    """
+    there = observation.shape[-1]
+    shown = 3 if there >= 3 and (there % 3 == 0 if channels == "auto" else channels == 3) else 1
+    return np.broadcast_to(observation[..., -shown:], (*observation.shape[:2], 3))
 
 
 class Reel:
@@ -200,7 +210,7 @@ class Camera:
     def frame(self, observation: Array) -> Array:
         """The current frame, ``[height, width, 3]`` uint8. ``observation`` is the environment's latest observation."""
         if self.pixelated:
-            return np.array(picture(observation))
+            return np.array(picture(observation, self.env.metadata.get(SHOWN, "auto")))
         rendered: Any = self.env.render()
         return np.asarray(rendered)
 
@@ -220,8 +230,16 @@ def _is_mujoco(env: gym.Env[Any, Any]) -> bool:
     return env.spec is not None and str(env.spec.entry_point).startswith("gymnasium.envs.mujoco")
 
 
-def without_a_screen(make: Callable[..., gym.Env[Any, Any]], *arguments: Any) -> gym.Env[Any, Any]:
-    """``make(*arguments)`` with fast rendering, and offscreen if the machine has no display."""
+def without_a_screen(
+    make: Callable[..., gym.Env[Any, Any]], *arguments: Any, channels: Channels = "auto"
+) -> gym.Env[Any, Any]:
+    """``make(*arguments)`` with fast rendering, and offscreen if the machine has no display.
+
+    Args:
+        make: makes the environment.
+        arguments: for it.
+        channels: those that a `Camera` of the environment shows.
+    """
     if not os.environ.get("DISPLAY"):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame
         os.environ.setdefault("MUJOCO_GL", "egl")  # without it, MuJoCo raises or kills the process
@@ -229,6 +247,8 @@ def without_a_screen(make: Callable[..., gym.Env[Any, Any]], *arguments: Any) ->
         os.environ.setdefault("LP_NUM_THREADS", "0")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     env = make(*arguments)
+    if channels != "auto":
+        env.metadata = {**env.metadata, SHOWN: channels}
     if _is_mujoco(env):  # a fifth of the time per frame; looks the same at this size
         quality = env.unwrapped.model.vis.quality  # type: ignore[attr-defined]
         quality.shadowsize, quality.offsamples = SHADOW_SIDE, 0

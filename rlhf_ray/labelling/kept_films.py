@@ -13,6 +13,7 @@ from pathlib import Path
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.labelling.films import Film, FilmInfo, film, film_info, picture
+from rlhf_ray.settings.labelling import Channels
 
 KEPT_BYTES = 256 << 20
 """Limit for films and image clips in memory, and for films in the folder, in bytes; the newest stay."""
@@ -25,10 +26,11 @@ class Films:
 
     Args:
         folder: where films are stored, for a restarted page or a resumed run; None: in memory only.
+        channels: of image clips, the channels to show.
     """
 
-    def __init__(self, folder: Path | None = None):
-        self._folder = folder
+    def __init__(self, folder: Path | None = None, channels: Channels = "auto"):
+        self._folder, self._channels = folder, channels
         self._infos: dict[str, FilmInfo] = {}
         self._content: OrderedDict[str, bytes | Array] = OrderedDict()
         """WebP films, or the images of clips that nobody has requested yet."""
@@ -70,7 +72,7 @@ class Films:
         content = self._content.get(name)
         if content is None or isinstance(content, bytes):
             return content
-        frames = [picture(observation) for observation in content]
+        frames = [picture(observation, self._channels) for observation in content]
         made = await asyncio.to_thread(film, name, frames, pixelated=True)
         self._keep(name, made.sheet)
         return made.sheet

@@ -98,7 +98,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             super().setup(config)
         self._ahead = RolloutsAhead(self)
         if self.config.policy_from is not None:
-            self.learner_group.set_weights({DEFAULT_MODULE_ID: policy_weights(self.config.policy_from)})
+            weights = policy_weights(self.config.policy_from, *self._spaces)
+            self.learner_group.set_weights({DEFAULT_MODULE_ID: weights})
             self.env_runner_group.sync_weights(
                 from_worker_or_learner_group=self.learner_group,
                 policies=[DEFAULT_MODULE_ID],

@@ -202,8 +202,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         Args:
             reward_model: folder of a fitted reward model, or of a run. Training uses it unchanged: no fragments are collected, no
                 questions asked, no model fitted. Sets `PreferenceSettings.without_questions`.
-            policy: initial policy weights: a run's folder, an RLlib checkpoint of `PreferencePPO` or a ``.safetensors`` file. The
-                optimiser and counters start from scratch.
+            policy: initial policy weights: a run's folder, an RLlib checkpoint of `PreferencePPO`, a ``.safetensors`` file, or
+                a ``model.zip`` of SB3's PPO. The optimiser and counters start from scratch.
             labels: folder or URL of a preference store, or a run's folder. Its labels are copied, count as answered, and
                 contribute to the first fit.
         """
@@ -245,7 +245,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         plain = creator(env_config)
         env_config.update(camera_options(plain))
         plain.close()
-        return functools.partial(without_a_screen, creator, env_config)
+        channels = self.settings().labelling.channels
+        return functools.partial(without_a_screen, creator, env_config, channels=channels)
 
     def check_settings(self) -> None:
         """Check the settings against the starting point of the training. `validate` must call this.
@@ -307,7 +308,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             self.policy_module_spec(), seen, action_space, self.minibatch_size or of.ppo.minibatch_size
         )
         if self.policy_from is not None:
-            check_policy(policy_weights(self.policy_from), module.get_state(), self.policy_from)
+            weights = policy_weights(self.policy_from, seen, action_space)
+            check_policy(weights, module.get_state(), self.policy_from)
         return Checked(of, observation_space, action_space, limit, fragments)
 
     def _check_connectors(self, of: Experiment) -> None:

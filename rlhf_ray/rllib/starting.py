@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.checkpoints import last_checkpoint
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.policies.sb3 import is_sb3, sb3_weights
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
 from rlhf_ray.rllib.saved_policy import load_policy
@@ -55,20 +56,36 @@ def check_reward(
         )
 
 
-def policy_weights(path: Path | str) -> dict[str, Array]:
-    """Load a policy's weights from a run's newest checkpoint, an RLlib checkpoint or a ``.safetensors`` file.
+def policy_weights(
+    path: Path | str,
+    observation_space: gym.Space[Any] | None = None,
+    action_space: gym.Space[Any] | None = None,
+) -> dict[str, Array]:
+    """Load a policy's weights.
+
+    Args:
+        path: a run's folder, for its newest checkpoint; an RLlib checkpoint; a ``.safetensors`` file; or a ``model.zip`` of
+            Stable-Baselines3.
+        observation_space: the environment's observation space, for SB3's.
+        action_space: the environment's action space, for SB3's.
 
     Raises:
         SettingError: there is no policy at ``path``.
     """
     path = Path(path)
+    if is_sb3(path):
+        if observation_space is None or action_space is None:
+            raise SettingError(f"{path} is a model of Stable-Baselines3, which needs the environment's spaces.")
+        return sb3_weights(path, observation_space, action_space)
     if path.is_file() and path.suffix == ".safetensors":
         return load_file(path)
     checkpoint = last_checkpoint(path / "checkpoints") or path  # a run's folder, or a checkpoint itself
     try:
         state: Mapping[str, Any] = load_policy(checkpoint).module.get_state()
     except ValueError as error:
-        raise SettingError(f"{path} is neither a run's folder nor a checkpoint with a policy.") from error
+        raise SettingError(
+            f"{path} is neither a run's folder, nor a checkpoint with a policy, nor a model of Stable-Baselines3."
+        ) from error
     return {name: np.asarray(value) for name, value in state.items()}
 
 

@@ -16,6 +16,7 @@ from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.minari_files import is_minari
 from rlhf_ray.labelling.collect import collect
 from rlhf_ray.labelling.films import Camera, Episode, Film
 from rlhf_ray.queries.pool import ClipPool, Clips
@@ -44,7 +45,7 @@ def label(
     """Collect comparisons of clips from ``source`` until ``store`` holds ``comparisons`` of them.
 
     Args:
-        source: a run folder, an environment id, an ``.npz`` file of recorded steps, or a preference store.
+        source: a run folder, an environment id, a file of recorded steps or a Minari data set, or a preference store.
         store: folder or URL of the preference store, new or existing.
         comparisons: number of comparisons in the store at which to stop.
         experiment: the environment, the fragment settings, and the instructions unless ``labelling`` has its own.
@@ -102,7 +103,7 @@ class _Clips:
         self.policy: Any = None
         self.version = RANDOM_POLICY
         path = Path(source)
-        if path.is_file() or (path / "store.json").exists():
+        if path.is_file() or is_minari(path) or (path / "store.json").exists():
             self._take_recorded(path)
             return
         if (path / "config.json").exists():
@@ -152,7 +153,7 @@ class _Clips:
                 "(rlhf-ray label RUN …), which are rendered."
             )
         fragments: Fragments | None
-        if path.is_file():
+        if not (path / "store.json").exists():
             demonstrations = Demonstrations.load(path)
             demonstrations.check(*self.spaces, str(path))
             of = self.settings

@@ -123,7 +123,7 @@ def _first_weights(
     """The weights of the policy in ``start``, pretrained on ``demonstrations``."""
     policy = _policy(experiment, spaces)
     if start.policy_from is not None:
-        policy.set_state(policy_weights(start.policy_from))
+        policy.set_state(policy_weights(start.policy_from, *spaces))
     if demonstrations is not None:
         say(f"pretraining the policy on {len(demonstrations)} demonstrated steps")
         report = clone(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from rlhf_ray.settings.checks import require
+
+Channels = Literal["auto", 1, 3]
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,9 @@ class LabellingSettings:
     catch_share: float = 0.03
     """Fraction (0 to 0.5) of shown pairs that are catch pairs, which check the annotator and are not used for training: a clip
     beside itself, or a pair they have already answered with its sides swapped."""
+    channels: Channels = "auto"
+    """Channels of an image observation that people see, the last ones: 1 (grey) or 3 (colour). auto: 3 if their number is a
+    multiple of 3, else 1. Set 1 if observations are stacks of 3 or 6 grey frames. The page itself enlarges clips to the window."""
     catch_by_reward: bool = False
     """Also use catch pairs with very different true returns, where the clip with the higher return is correct. Only if annotators
     teach the environment's own reward; otherwise correct answers count as wrong."""
@@ -40,6 +46,7 @@ class LabellingSettings:
             fits = 1 <= len(name) <= 40 and name.isprintable() and name == name.strip()
             require(fits, "labelling.annotators", name, "a name has 1 to 40 printable characters")
         require(0 <= self.port <= 65535, "labelling.port", self.port, "it must be between 0 and 65535")
+        require(self.channels in ("auto", 1, 3), "labelling.channels", self.channels, "it must be auto, 1 or 3")
         require(self.lease_seconds >= 5, "labelling.lease_seconds", self.lease_seconds, "it must be 5 seconds or more")
         require(
             0 <= self.overlap_share <= 1, "labelling.overlap_share", self.overlap_share, "it must be between 0 and 1"

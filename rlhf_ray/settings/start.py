@@ -16,10 +16,11 @@ class Start:
     labels: str | None = None
     """Start with the labels of this preference store or run folder. They count towards the budget, so fewer are asked."""
     policy_from: str | None = None
-    """Start from this policy's weights. A run folder, or one of its RLlib checkpoints."""
+    """Start from this policy's weights. A run folder, one of its RLlib checkpoints, or a model.zip of Stable-Baselines3's PPO or
+    A2C (MlpPolicy, or CnnPolicy for images), from which only tensors are read."""
     demonstrations: str | None = None
     """Pretrain the policy on these demonstrations by behavioural cloning. An .npz with arrays observations and actions (as
-    `rlhf-ray record` writes), or a folder of trajectories saved by imitation."""
+    `rlhf-ray record` writes), trajectories saved by imitation, or a Minari data set."""
     cloning_epochs: int | None = None
     """Passes over the demonstrations. None: 50, or as many as give 1,500 gradient steps."""
 

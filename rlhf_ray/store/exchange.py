@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from rlhf_ray.data.fragments import Fragments
-from rlhf_ray.store import foreign
+from rlhf_ray.store import foreign, sharing
 from rlhf_ray.store.clips import COLUMNS
 from rlhf_ray.store.files import LocalFiles
 from rlhf_ray.store.schema import FORMAT, MAJOR, Event, rows_holding
@@ -28,21 +28,27 @@ META = FORMAT.encode()
 
 
 def export(store: PreferenceStore, out: Path) -> int:
-    """Write all events to the file ``out``, in order. The column ``holds`` marks active labels.
+    """Write a store to ``out``.
 
-    A ``.parquet`` file also gets the fragments: arrays as bytes, with dtype and shape (without the first dimension) as JSON in
-    the file's metadata under ``rlhf_ray.preferences``. ``.csv`` and ``.jsonl`` files get the events alone.
+    ``.parquet``, ``.csv`` and ``.jsonl`` get all events, in order; the column ``holds`` marks active labels. A ``.parquet`` file
+    also gets the fragments: arrays as bytes, with dtype and shape (without the first dimension) as JSON in the file's metadata
+    under ``rlhf_ray.preferences``.
+
+    ``.pkl`` and a folder get the active comparisons alone: see `rlhf_ray.store.sharing`.
 
     Args:
         store: the store to export.
-        out: the file; its suffix selects the format.
+        out: the file, whose suffix selects the format; without one, the folder of a data set.
 
     Returns:
-        The number of events.
+        The number of events, or of comparisons.
 
     Raises:
         ValueError: the suffix is unknown, or the fragments have several shapes.
+        SettingError: there are no comparisons for a data set, or imitation is not installed.
     """
+    if out.suffix in sharing.WRITERS:
+        return sharing.WRITERS[out.suffix](store, out)
     events = store.events()
     holds = np.isin(np.arange(len(events)), rows_holding(events))
     events = events.append_column("holds", pa.array(holds))
@@ -52,7 +58,9 @@ def export(store: PreferenceStore, out: Path) -> int:
         ".jsonl": _write_jsonl,
     }
     if out.suffix not in writers:
-        raise ValueError(f"{out} must end in {', '.join(writers)}, which selects the format.")
+        raise ValueError(
+            f"{out} must end in {', '.join([*writers, *filter(None, sharing.WRITERS)])}, or have no suffix for a data set's folder."
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     LocalFiles(out.parent).write(out.name, lambda sink: writers[out.suffix](store, events, sink))
     return len(events)

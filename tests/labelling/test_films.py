@@ -1,5 +1,6 @@
 """Films: sprite sheets that hold each frame, and cameras."""
 
+import asyncio
 import io
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from PIL import Image
 
 from rlhf_ray import envs
 from rlhf_ray.labelling.films import SHADOW_SIDE, Camera, camera_options, film, film_info, picture, without_a_screen
+from rlhf_ray.labelling.kept_films import Films
 from tests.made_up import Drawn
 
 
@@ -53,6 +55,25 @@ def test_what_fits_into_no_picture_is_refused() -> None:
 def test_the_newest_of_stacked_images_is_shown(channels: int, shown: list[int]) -> None:
     observation = np.broadcast_to(np.arange(channels, dtype=np.uint8), (16, 16, channels))
     assert picture(observation)[0, 0].tolist() == shown
+
+
+@pytest.mark.parametrize(("channels", "wanted", "shown"), [(3, 1, [2, 2, 2]), (4, 3, [1, 2, 3]), (2, 3, [1, 1, 1])])
+def test_people_see_the_channels_that_the_settings_name(channels: int, wanted: Any, shown: list[int]) -> None:
+    observation = np.broadcast_to(np.arange(channels, dtype=np.uint8), (16, 16, channels))
+    assert picture(observation, wanted)[0, 0].tolist() == shown
+    films, content = Films(channels=wanted), np.broadcast_to(observation, (2, 16, 16, channels))
+    films.put_images("a" * 64, content)
+    sheet = asyncio.run(films.sheet("a" * 64))
+    assert sheet is not None
+    with Image.open(io.BytesIO(sheet)) as image:
+        assert list(image.convert("RGB").getpixel((0, 0))) == shown  # type: ignore[arg-type]
+
+    class Seen(gym.Env[Any, Any]):
+        observation_space = gym.spaces.Box(0, 255, (16, 16, channels), np.uint8)
+
+    camera = Camera(without_a_screen(Seen, channels=wanted))
+    assert camera.frame(observation)[0, 0].tolist() == shown
+    assert "shown_channels" not in Seen.metadata
 
 
 @pytest.mark.parametrize(

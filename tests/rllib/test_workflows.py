@@ -282,7 +282,7 @@ def test_what_does_not_fit_is_said_before_anything_is_made(
         ("pendulum", ["--demonstrations", str(tmp_path / "other.npz")], ["demonstrations in", "shape (2,)"]),
         ("pendulum", ["--demonstrations", str(tmp_path / "no.npz")], ["no.npz holds no demonstrations"]),
         ("pendulum", ["--reward-from", str(tmp_path / "empty")], ["holds no reward model"]),
-        ("pendulum", ["--policy-from", str(tmp_path / "empty")], ["neither a run's folder nor a checkpoint"]),
+        ("pendulum", ["--policy-from", str(tmp_path / "empty")], ["neither a run's folder, nor a checkpoint"]),
         ("pendulum", ["--policy-from", str(run)], ["actor.0.weight has the shape (16, 3)", "(64, 3)"]),
         ("pendulum", ["--labels", str(tmp_path / "empty")], ["has no labels"]),
         ("pendulum", ["--labels", str(tmp_path / "nothing")], ["not a preference store"]),

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rlhf_ray.data import pickles
 from rlhf_ray.store import Event, PreferenceStore, foreign
 from rlhf_ray.store.exchange import export, import_file
 from tests.made_up import CHOICES, IMAGES, same_comparisons, some_comparisons
@@ -150,7 +151,7 @@ def test_what_imitation_saved_can_be_imported(tmp_path: Path, actions: gym.Space
 
 
 def test_what_is_packed_in_a_foreign_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "LARGEST", 1 << 20)
+    monkeypatch.setattr(pickles, "LARGEST", 1 << 20)
     limit = "more than 0.000976562 GiB in memory, the limit"
 
     def refused(content: bytes, match: str = limit) -> None:
@@ -243,14 +244,14 @@ def test_a_malicious_pickle_runs_nothing(tmp_path: Path, wrap: Any) -> None:
         Call(pickle.loads, pickle.dumps(Call(os.mkdir, str(proof)))),
     ):
         (tmp_path / "a.pkl").write_bytes(pickle.dumps(wrap(call)))
-        with pytest.raises(ValueError, match="which doesn't belong in a preference file"):
+        with pytest.raises(ValueError, match="which doesn't belong in such a file"):
             import_file(store, tmp_path / "a.pkl")
     # The same inside a segment that a PrefDB compressed.
     database, packed = PrefDB(), CompressedDict()
     vars(packed)["store"] = {1: zlib.compress(pickle.dumps(Call(os.mkdir, str(proof))))}
     vars(database).update(segments=packed, prefs=[(1, 1, (1.0, 0.0))])
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(database))
-    with pytest.raises(ValueError, match="which doesn't belong in a preference file"):
+    with pytest.raises(ValueError, match="which doesn't belong in such a file"):
         import_file(store, tmp_path / "a.pkl")
     assert not proof.exists()
     assert len(store) == 0

@@ -17,6 +17,7 @@ from rlhf_ray.reward.networks.cnn import CNN as CNN
 from rlhf_ray.reward.networks.mlp import MLP as MLP  # where callers look for it
 from rlhf_ray.reward.networks.outputs import OUTPUTS
 from rlhf_ray.reward.networks.pooled import PRESETS, PooledCNN
+from rlhf_ray.reward.networks.reward_net import RewardNetStep, is_reward_net, members_of
 from rlhf_ray.settings import RewardModelSettings
 
 
@@ -141,8 +142,10 @@ def _inner_network(
         )
     network: Any = first
     if not hasattr(first, "encode"):
-        others = (NETWORKS.make(name, **offered) for _ in range(settings.ensemble_size - 1))
-        network = PerStep([first, *others])
+        members = members_of(first, settings) if is_reward_net(first) else None
+        if members is None:
+            members = [first, *(NETWORKS.make(name, **offered) for _ in range(settings.ensemble_size - 1))]
+        network = PerStep(RewardNetStep(each) if is_reward_net(each) else each for each in members)
     _try_out(network, observation_space, action_space, settings)
     return network
 
@@ -161,6 +164,7 @@ def _try_out(
     actions = np.zeros((n, length, *(action_space.shape or ())), action_space.dtype)
     actions += np.asarray(getattr(action_space, "start", 0), action_space.dtype)
     wanted = (settings.ensemble_size, n, length)
+    network.eval()  # layers that keep running statistics don't count the zeros
     try:
         rewards = network(network.encode(observations, torch.as_tensor(actions), torch.zeros(n, dtype=torch.bool)))
     except Exception as error:
@@ -169,6 +173,7 @@ def _try_out(
             f"{action_space} raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}. See "
             "rlhf_ray.reward.networks for its inputs."
         ) from error
+    network.train()
     if not isinstance(rewards, Tensor) or tuple(rewards.shape) != wanted:
         shape = tuple(rewards.shape) if isinstance(rewards, Tensor) else type(rewards).__name__
         raise SettingError(

@@ -6,12 +6,13 @@ import base64
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.image import imsave
+from PIL import Image
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.comparisons import Comparisons
@@ -23,6 +24,8 @@ Answer = Literal["preferred", "other", "tie"]
 
 FRAMES = 8
 """Number of frames in a film strip."""
+FPS = 15
+"""Frames per second of a replayed fragment."""
 COMPONENTS = 8
 """Maximum number of plotted components of an observation, and of an action."""
 
@@ -47,6 +50,7 @@ class Side:
         policy: the policy that acted.
         start: number of episode steps before the fragment.
         frames: a film strip, for image observations.
+        film: an animated WebP as a data URI, for image observations that are replayed; else empty.
         plot: components over steps, for vector observations.
         left_out: number of components that the plot does not show.
     """
@@ -60,6 +64,7 @@ class Side:
     frames: tuple[Frame, ...]
     plot: Markup | None
     left_out: int
+    film: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,34 @@ def show_pairs(comparisons: Comparisons, reward: RewardEnsemble | None, count: i
         left, right = (side[i : i + 1] for side in sides)
         pairs.append(_pair(int(position) + 1, float(shown.preferences[i]), left, right, learned[0][i], learned[1][i]))
     return pairs
+
+
+def replay(comparisons: Comparisons, first: int) -> list[Pair]:
+    """Prepare all of ``comparisons`` to be replayed: image observations become films.
+
+    Args:
+        comparisons: the comparisons.
+        first: number of the first one.
+    """
+    pairs = []
+    for i, preference in enumerate(comparisons.preferences.tolist()):
+        sides = [side[i : i + 1] for side in (comparisons.pairs.left, comparisons.pairs.right)]
+        pair = _pair(first + i, preference, *sides, math.nan, math.nan)
+        if pair.left.frames:
+            films = [_film(side.observations[0]) for side in sides]
+            pair = replace(pair, left=replace(pair.left, film=films[0]), right=replace(pair.right, film=films[1]))
+        pairs.append(pair)
+    return pairs
+
+
+def _film(observations: Array) -> str:
+    """Return ``[steps, height, width, channels]`` uint8 observations as an animated WebP that repeats, as a data URI."""
+    frames = [Image.fromarray(np.ascontiguousarray(picture(each))) for each in observations]
+    buffer = io.BytesIO()
+    frames[0].save(
+        buffer, "WEBP", save_all=True, append_images=frames[1:], duration=1000 // FPS, loop=0, lossless=True, method=0
+    )
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 def _pair(number: int, preference: float, left: Fragments, right: Fragments, *learned: float) -> Pair:

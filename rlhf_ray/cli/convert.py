@@ -1,0 +1,66 @@
+"""`rlhf-ray convert`: recorded episodes from one format to another."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.data.conversion import EpisodeSource, Format, open_episodes, write_episodes
+from rlhf_ray.data.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Convert recorded episodes: ours, those of imitation (also its legacy files), and Minari data sets. Runs no code from them."""
+
+    source: tyro.conf.Positional[Path]
+    """A recording; an .npz from `rlhf-ray record`; trajectories saved by imitation: a folder, or a legacy .npz or pickle; or a
+    Minari data set."""
+    out: tyro.conf.Positional[Path]
+    """The new folder, or .npz file."""
+    to: Format = "recording"
+    """recording: what every command reads. demonstrations: an .npz of plain arrays. imitation: what imitation.data.serialize.load
+    opens, a folder or, if OUT ends in .npz, its legacy file. minari: a Minari data set."""
+    environment: str | None = None
+    """Environment of the episodes. Needed if the source doesn't say its spaces, for a recording and for Minari."""
+
+
+def run(words: list[str]) -> None:
+    """Run the command."""
+    command = parse_arguments(Convert, "rlhf-ray convert", words)
+    source = open_episodes(command.source)
+    if command.environment is not None:
+        source = _in(command.environment, source)
+    write_episodes(source, command.out, command.to)
+    print(f"{command.out}: {sum(1 for _ in source.episodes)} episodes of {command.source}")
+
+
+def _in(environment: str, source: EpisodeSource) -> EpisodeSource:
+    """Give the episodes the spaces of an environment.
+
+    Raises:
+        SettingError: they don't fit.
+    """
+    from rlhf_ray import envs
+
+    try:
+        env: Any = envs.make_env(environment)
+        spaces = env.observation_space, env.action_space
+        env.close()
+    except (ValueError, ImportError) as error:
+        raise SettingError(str(error)) from error
+    for episode in source.episodes:
+        of = episode.trajectory
+        shapes = of.observations.shape[1:], of.actions.shape[1:]
+        if shapes != (spaces[0].shape, spaces[1].shape):
+            raise SettingError(
+                f"The episodes have observations of shape {shapes[0]} and actions of shape {shapes[1]}, but {environment} has "
+                f"{spaces[0]} and {spaces[1]}; give their environment."
+            )
+    about = {**source.about, "environment": environment}
+    return dataclasses.replace(source, observation_space=spaces[0], action_space=spaces[1], about=about)

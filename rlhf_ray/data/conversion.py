@@ -1,0 +1,88 @@
+"""Recorded episodes from one format to another: ours, imitation's and Minari's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+
+from rlhf_ray.data import imitation_files, minari_files
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.recorded_episode import RecordedEpisode
+from rlhf_ray.data.recordings import MANIFEST, Recording, RecordingWriter, episodes_of, load_transitions
+
+Format = Literal["recording", "demonstrations", "imitation", "minari"]
+
+
+@dataclass(frozen=True)
+class EpisodeSource:
+    """Whole episodes, and what their files say about them.
+
+    Attributes:
+        episodes: the episodes; each iteration may read them anew.
+        observation_space, action_space: the environment's spaces; None if unknown.
+        about: what a recording says about itself, or the name of the ``environment``.
+    """
+
+    episodes: Iterable[RecordedEpisode]
+    observation_space: gym.Space[Any] | None
+    action_space: gym.Space[Any] | None
+    about: Mapping[str, Any]
+
+
+def open_episodes(path: Path | str) -> EpisodeSource:
+    """Open recorded episodes in any format that `load_transitions` reads.
+
+    Raises:
+        SettingError: ``path`` holds none.
+    """
+    path = Path(path)
+    if (path / MANIFEST).exists():
+        of = Recording(path)
+        return EpisodeSource(of, of.observation_space, of.action_space, of.about)
+    if minari_files.is_minari(path):
+        minari = minari_files.MinariFolder(path)
+        about: dict[str, Any] = {} if minari.environment is None else {"environment": minari.environment}
+        return EpisodeSource(minari, minari.observation_space, minari.action_space, about)
+    return EpisodeSource(list(episodes_of(load_transitions(path))), None, None, {})
+
+
+def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
+    """Write episodes.
+
+    Args:
+        source: the episodes. A recording and a Minari data set need their spaces.
+        out: the new folder; or a new ``.npz`` file, for demonstrations and imitation's legacy layout.
+        to: recording; demonstrations, ours, an ``.npz``; imitation, a folder or, if ``out`` ends in ``.npz``, a legacy file; or
+            minari.
+
+    Raises:
+        SettingError: ``out`` exists or has a suffix of another format, or the spaces are unknown.
+    """
+    out = Path(out)
+    if out.exists():
+        raise SettingError(f"out is {out}, which exists; give another path.")
+    if (out.suffix == ".npz") != (to == "demonstrations") and to != "imitation":
+        raise SettingError(
+            f"out is {out}, but {to} is {'an .npz file' if to == 'demonstrations' else 'a folder'}: give another path."
+        )
+    if to == "demonstrations":
+        Demonstrations.of([each.trajectory for each in source.episodes]).save(out)
+    elif to == "imitation":
+        write = imitation_files.write_npz if out.suffix == ".npz" else imitation_files.write_folder
+        write([each.trajectory for each in source.episodes], out)
+    else:
+        spaces = source.observation_space, source.action_space
+        if spaces[0] is None or spaces[1] is None:
+            raise SettingError(f"The spaces of the episodes are unknown; {to} needs them: give the environment.")
+        if to == "minari":
+            minari_files.write_minari(source.episodes, out, spaces[0], spaces[1], source.about.get("environment"))
+            return
+        writer = RecordingWriter(out, spaces[0], spaces[1], source.about)
+        for episode in source.episodes:
+            writer.add(episode)
+        writer.finish()

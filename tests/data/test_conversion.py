@@ -1,0 +1,146 @@
+"""Recorded episodes between our formats, imitation's and Minari's."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray.cli.convert import run
+from rlhf_ray.data.conversion import open_episodes, write_episodes
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.fragments import Trajectory
+from rlhf_ray.data.recorded_episode import RecordedEpisode
+from rlhf_ray.data.recordings import Recording, RecordingWriter, load_transitions
+from rlhf_ray.settings import SettingError
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS
+
+SPACES: list[tuple[gym.spaces.Box, gym.Space[Any]]] = [(VECTORS, FORCES), (IMAGES, CHOICES)]
+
+
+def some_episodes(observations: gym.spaces.Box, actions: gym.Space[Any]) -> list[RecordedEpisode]:
+    """Three: terminated, truncated, and cut."""
+    observations.seed(0), actions.seed(0)  # type: ignore[func-returns-value]
+    return [
+        RecordedEpisode(
+            Trajectory(
+                np.stack([observations.sample() for _ in range(length + 1)]),
+                np.stack([actions.sample() for _ in range(length)]),
+                np.arange(length) * 0.5,
+                terminated=length == 3,
+            ),
+            truncated=length == 5,
+        )
+        for length in (3, 5, 2)
+    ]
+
+
+def recorded(folder: Path, spaces: Any, environment: str = "Pendulum-v1") -> list[RecordedEpisode]:
+    episodes = some_episodes(*spaces)
+    writer = RecordingWriter(folder, *spaces, {"environment": environment})
+    for each in episodes:
+        writer.add(each)
+    writer.finish()
+    return episodes
+
+
+def same_episodes(mine: Any, theirs: Any, truncated: bool = True) -> None:
+    for one, other in zip(mine, theirs, strict=True):
+        for name in ("observations", "actions", "rewards"):
+            values = getattr(one.trajectory, name), getattr(other.trajectory, name)
+            np.testing.assert_array_equal(*values)
+            assert values[0].dtype == values[1].dtype
+        assert one.trajectory.terminated == other.trajectory.terminated
+        assert not truncated or one.truncated == other.truncated
+
+
+@pytest.mark.parametrize("spaces", SPACES, ids=["vectors", "images"])
+def test_a_recording_becomes_a_minari_data_set_and_comes_back(
+    tmp_path: Path, spaces: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minari = pytest.importorskip("minari", reason="the extra 'minari'")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    episodes = recorded(tmp_path / "r", spaces)
+    out = tmp_path / "datasets" / "pendulum" / "made-up-v3"
+    run([str(tmp_path / "r"), str(out), "--to", "minari"])
+    dataset = minari.load_dataset("pendulum/made-up-v3")
+    assert (dataset.spec.dataset_id, dataset.total_episodes, dataset.total_steps) == ("pendulum/made-up-v3", 3, 10)
+    assert (dataset.observation_space, dataset.action_space) == spaces
+    for ours, theirs in zip(episodes, dataset.iterate_episodes(), strict=True):
+        np.testing.assert_array_equal(theirs.observations, ours.trajectory.observations)
+        np.testing.assert_array_equal(theirs.actions, ours.trajectory.actions)
+        assert theirs.rewards.tolist() == ours.trajectory.rewards.tolist()
+        assert (theirs.terminations[-1], theirs.truncations[-1]) == (ours.trajectory.terminated, ours.truncated)
+    for path in (out, out / "data"):
+        same_episodes(episodes, open_episodes(path).episodes)
+    run([str(out), str(tmp_path / "back")])
+    back = Recording(tmp_path / "back")
+    same_episodes(episodes, back)
+    assert (back.about["environment"], back.observation_space, back.action_space) == ("Pendulum-v1", *spaces)
+    steps = load_transitions(out)
+    assert steps.columns["truncated"].tolist() == [i == 7 for i in range(10)]
+    assert len(Demonstrations.load(out)) == 10
+
+
+def test_a_minari_data_set_whose_spaces_are_unknown_makes_no_environment(tmp_path: Path) -> None:
+    pytest.importorskip("minari", reason="the extra 'minari'")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "metadata.json").write_text(
+        '{"data_format": "hdf5", "env_spec": "{\\"id\\": \\"evil:Env-v0\\"}"}'
+    )
+    with pytest.raises(SettingError, match="its metadata has no spaces"):
+        open_episodes(tmp_path)
+
+
+@pytest.mark.parametrize("out", ["folder", "legacy.npz"])
+def test_a_recording_goes_to_imitation_and_back(tmp_path: Path, out: str) -> None:
+    serialize = pytest.importorskip("imitation.data.serialize", reason="the extra 'imitation'")
+    space = gym.spaces.Box(-np.array([1, 1, 8], np.float32), np.array([1, 1, 8], np.float32))
+    episodes = recorded(tmp_path / "r", (space, gym.spaces.Box(-2, 2, (1,))))
+    run([str(tmp_path / "r"), str(tmp_path / out), "--to", "imitation"])
+    for ours, theirs in zip(episodes, serialize.load_with_rewards(str(tmp_path / out)), strict=True):
+        np.testing.assert_array_equal(theirs.obs, ours.trajectory.observations)
+        np.testing.assert_array_equal(theirs.rews, ours.trajectory.rewards)
+    with pytest.raises(SettingError, match="spaces of the episodes are unknown"):
+        run([str(tmp_path / out), str(tmp_path / "back")])
+    with pytest.raises(SettingError, match=r"CartPole-v1 has"):
+        run([str(tmp_path / out), str(tmp_path / "back"), "--environment", "CartPole-v1"])
+    run([str(tmp_path / out), str(tmp_path / "back"), "--environment", "Pendulum-v1"])
+    same_episodes(episodes, Recording(tmp_path / "back"), truncated=False)
+
+
+def test_a_pickle_of_imitations_first_versions_is_read(tmp_path: Path) -> None:
+    types = pytest.importorskip("imitation.data.types", reason="the extra 'imitation'")
+    episodes = some_episodes(VECTORS, CHOICES)
+    of = [
+        types.TrajectoryWithRew(t.observations, t.actions, np.array([{"a": 1}] * len(t)), t.terminated, t.rewards)
+        for t in (each.trajectory for each in episodes)
+    ]
+    (tmp_path / "old.pkl").write_bytes(pickle.dumps(of))
+    same_episodes(episodes, open_episodes(tmp_path / "old.pkl").episodes, truncated=False)
+    assert Demonstrations.load(tmp_path / "old.pkl").rewards is not None
+    (tmp_path / "bad.pkl").write_bytes(pickle.dumps([Path(".")]))
+    with pytest.raises(SettingError, match="refers to pathlib"):
+        load_transitions(tmp_path / "bad.pkl")
+    (tmp_path / "half.pkl").write_bytes(pickle.dumps(of)[:200])
+    (tmp_path / "empty.pkl").write_bytes(pickle.dumps([]))
+    for name in ("half", "empty"):
+        with pytest.raises(SettingError, match=f"{name}.pkl holds no trajectories of imitation"):
+            load_transitions(tmp_path / f"{name}.pkl")
+
+
+def test_outs_that_do_not_fit_the_format_are_refused(tmp_path: Path) -> None:
+    recorded(tmp_path / "r", SPACES[0])
+    source = open_episodes(tmp_path / "r")
+    with pytest.raises(SettingError, match=r"demonstrations is an .npz file"):
+        write_episodes(source, tmp_path / "d", "demonstrations")
+    with pytest.raises(SettingError, match="recording is a folder"):
+        write_episodes(source, tmp_path / "d.npz", "recording")
+    with pytest.raises(SettingError, match="exists"):
+        write_episodes(source, tmp_path / "r", "imitation")
+    write_episodes(source, tmp_path / "d.npz", "demonstrations")
+    assert len(Demonstrations.load(tmp_path / "d.npz")) == 10
