@@ -108,7 +108,7 @@ class SoftActorCriticNetwork(nn.Module):
                 nn.init.zeros_(layer.bias)
         self.critics = TwinCritics((size, *hidden, actions) if self.discrete else (size + actions, *hidden, 1))
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(initial_alpha)))
+        self.log_alpha = nn.Parameter(torch.full((1,), math.log(initial_alpha)))
 
     def distribution(self, observations: Tensor) -> Tensor:
         """Return the action distribution's inputs ``[n, outputs]``: logits, or means and log standard deviations before tanh."""

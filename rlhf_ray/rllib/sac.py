@@ -224,6 +224,7 @@ class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
     """
 
     agent = "sac"
+    iteration_env_steps = ReplaySACConfig.iteration_env_steps
 
     def __init__(self, algo_class: type | None = None):
         super().__init__(algo_class=algo_class or PreferenceSAC)
