@@ -145,9 +145,9 @@ class SoftActorCriticNetwork(nn.Module):
     def values(self, critics: TwinCritics, observations: Tensor, actions: Tensor) -> Tensor:
         """Return both critics' values ``[2, n]`` of Box actions ``[n, size]``, or ``[2, n, actions]`` of all Discrete ones."""
         scaled = ((observations.float() - self.middle) / self.scale).flatten(1)
-        if self.discrete:
-            return critics(scaled)
-        return critics(torch.cat([scaled, actions.flatten(1)], -1)).squeeze(-1)
+        given = scaled if self.discrete else torch.cat([scaled, actions.flatten(1)], -1)
+        values: Tensor = critics(given)
+        return values if self.discrete else values.squeeze(-1)
 
     def expected(self, values: Tensor, acted: Tensor, logs: Tensor, alpha: Tensor) -> Tensor:
         """Return the soft value ``[n]``: the lower critic's value minus α log π, of what `act` returned."""

@@ -20,6 +20,7 @@ from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.rllib.ppo import apply_ppo
 from rlhf_ray.rllib.rllib_internals import forget_env_runners, local_learner
 from rlhf_ray.rllib.sac import ReplaySACConfig
+from rlhf_ray.rllib.sac_learner import ReferenceSACLearner
 from rlhf_ray.settings import AgentName, Experiment
 
 
@@ -52,10 +53,7 @@ class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
 
 
 class ReferenceSACConfig(ReplaySACConfig):
-    """SAC on the true reward as it is, otherwise set up like `PreferenceSACConfig`.
-
-    SAC adapts its temperature to the scale of the reward, and is published on rewards without normalisation.
-    """
+    """SAC on the true reward, normalised for the same reason, otherwise set up like `PreferenceSACConfig`."""
 
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> ReferenceSACConfig:
@@ -64,6 +62,10 @@ class ReferenceSACConfig(ReplaySACConfig):
         _apply(config, experiment)
         config.apply(experiment.sac)
         return config
+
+    def get_default_learner_class(self) -> type:
+        """See RLlib."""
+        return ReferenceSACLearner
 
 
 REFERENCES: dict[AgentName, Any] = {"ppo": ReferencePPOConfig, "sac": ReferenceSACConfig}

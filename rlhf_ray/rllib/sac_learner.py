@@ -157,8 +157,9 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
         target = network.auto_entropy if target in (None, "auto") else target
         self._descend("alpha", network.log_alpha * (entropy - target), None)
         with torch.no_grad():
-            targets = list(network.targets.parameters())
-            torch._foreach_lerp_(targets, list(network.critics.parameters()), self.config.tau)
+            targets: list[Tensor] = list(network.targets.parameters())
+            critics: list[Tensor] = list(network.critics.parameters())
+            torch._foreach_lerp_(targets, critics, self.config.tau)
         return torch.stack([of_critics.detach(), value, of_actor.detach(), entropy])
 
     def _descend(self, name: str, loss: Tensor, part: nn.Module | None) -> None:
@@ -168,3 +169,12 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
         if part is not None and self.config.grad_clip is not None:
             nn.utils.clip_grad_norm_(part.parameters(), self.config.grad_clip)
         optimizer.step()
+
+
+class ReferenceSACLearner(SACLearner):
+    """A `SACLearner` on the environment's reward, normalised to mean 0 and standard deviation 1 over the buffer."""
+
+    def _rewarded(self, rows: dict[str, Tensor], metrics: Any = None) -> dict[str, Tensor]:
+        columns = super()._rewarded(rows, metrics)
+        mean, std = self.replay.reward_scale()
+        return columns | {Columns.REWARDS: (columns[Columns.REWARDS] - mean) / std}

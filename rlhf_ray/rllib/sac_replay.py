@@ -59,6 +59,11 @@ class TransitionBuffer:
         rows = torch.randint(len(self), (count,))
         return _masked({name: column[rows] for name, column in self._columns.items()})
 
+    def reward_scale(self) -> tuple[float, float]:
+        """Return the mean and standard deviation of the environment's rewards in the buffer."""
+        rewards = self._columns[Columns.REWARDS][: len(self)].double()
+        return float(rewards.mean()), float(rewards.var(correction=0).clamp_min(1e-8).sqrt())
+
     def state(self) -> dict[str, Any]:
         """Return the content as numpy arrays, in the ring's order."""
         columns = {name: column[: len(self)].numpy() for name, column in self._columns.items()}

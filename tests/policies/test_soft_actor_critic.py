@@ -67,7 +67,9 @@ def test_the_spread_stays_within_its_range() -> None:
     with torch.no_grad():
         net.actor[-1].weight *= 1e4
     log_std = net.distribution(observations(100)).chunk(2, -1)[1]
-    assert log_std.min() >= LOG_STD[0] and log_std.max() <= LOG_STD[1] and log_std.std() > 1.0
+    assert log_std.min() >= LOG_STD[0]
+    assert log_std.max() <= LOG_STD[1]
+    assert log_std.std() > 1.0
 
 
 def test_the_target_of_a_continuous_step_is_the_lower_targets_soft_value() -> None:

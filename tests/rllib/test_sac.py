@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,7 +123,8 @@ def test_each_row_has_its_own_next_observation_whatever_is_next_to_it_and_the_ri
         name = rows[Columns.OBS][i].numpy().tobytes()
         after, reward, over = known[name]
         np.testing.assert_array_equal(rows[Columns.NEXT_OBS][i], after)
-        assert rows[Columns.REWARDS][i] == pytest.approx(reward) and bool(rows[Columns.TERMINATEDS][i]) == over
+        assert rows[Columns.REWARDS][i] == pytest.approx(reward)
+        assert bool(rows[Columns.TERMINATEDS][i]) == over
         seen.add(name)
     newest = [each.tobytes() for piece in pieces for each in piece.get_observations()[:-1]][-50:]
     assert seen == set(newest)
@@ -169,9 +171,10 @@ def test_every_replayed_step_has_the_newest_reward_and_the_buffer_the_environmen
 
 def test_gradient_steps_add_up_to_their_share_of_the_steps_after_the_first(learner: SACLearner) -> None:
     ends = [0, 40, 59, 61, 62, 100, 333, 334]
-    due = [learner.due(before, after) for before, after in zip(ends, ends[1:], strict=False)]
+    due = [learner.due(before, after) for before, after in itertools.pairwise(ends)]
     assert due[:2] == [0, 0]
-    assert sum(due) == int(0.5 * (334 - 60)) and min(due) >= 0
+    assert sum(due) == int(0.5 * (334 - 60))
+    assert min(due) >= 0
 
 
 def test_an_update_moves_actor_critics_targets_and_temperature_but_not_the_reward(learner: SACLearner) -> None:
@@ -185,7 +188,8 @@ def test_an_update_moves_actor_critics_targets_and_temperature_but_not_the_rewar
     for name, value in module_state(reward.state()).items():
         np.testing.assert_array_equal(kept[name], value)
     metrics = results[DEFAULT_MODULE_ID]
-    assert metrics["agent_gradient_steps"].peek() == 20 and metrics["replayed_steps"].peek() == 100
+    assert metrics["agent_gradient_steps"].peek() == 20
+    assert metrics["replayed_steps"].peek() == 100
     assert metrics["reward_version"].peek() == 3
     # Targets move by tau of the way, step by step: much less than the critics.
     moved = [
@@ -245,7 +249,8 @@ def test_a_restored_run_is_the_undisturbed_one_and_budgets_are_exact(tmp_path: P
     assert replayed["added"] == 8 * 40
     assert (replayed["columns"][Columns.REWARDS] <= 0).all()  # the walk's
     true = results[-1]["env_runners"]["episode_return_mean"]
-    assert -400 < true < 0 and results[-1]["learners"][DEFAULT_MODULE_ID]["reward_version"] > 1
+    assert -400 < true < 0
+    assert results[-1]["learners"][DEFAULT_MODULE_ID]["reward_version"] > 1
 
     policy = load_policy(tmp_path / "checkpoint")
     assert np.abs(policy.best(np.zeros((3, 3), np.float32)) + 1.0).max() <= 2.0
@@ -270,13 +275,16 @@ def test_a_run_with_discrete_actions_asynchronous_and_then_its_reward_and_policy
     )
     first = new_run(tmp_path / "first", experiment)
     done = train(first.experiment(), first, evaluation_episodes=1)
-    assert done.env_steps <= experiment.total_env_steps and done.trained is not None
+    assert done.env_steps <= experiment.total_env_steps
+    assert done.trained is not None
     start = Start(reward_from=str(first.path), policy_from=str(first.path))
     second = new_run(tmp_path / "second", tiny(environment="rlhf_ray/CartPoleFixed-v0"), start)
     done = train(second.experiment(), second, evaluation_episodes=1, reference=True)
-    assert done.comparisons == 0 and done.reference is not None
+    assert done.comparisons == 0
+    assert done.reference is not None
     rows = [json.loads(line) for line in second.metrics.read_text().splitlines()]
-    assert rows[-1]["agent_gradient_steps"] == 20 and rows[-1]["policy_entropy"] > 0
+    assert rows[-1]["agent_gradient_steps"] == 20
+    assert rows[-1]["policy_entropy"] > 0
 
 
 # What is refused.
@@ -306,7 +314,7 @@ def test_settings_of_rllib_that_this_sac_lacks_are_refused(name: str, change: An
 
 def test_what_the_environment_or_the_start_must_have(tmp_path: Path) -> None:
     tune.register_env("unbounded", lambda context: Unbounded())
-    with pytest.raises(SettingError, match="agent is 'sac', but the actions are .* finite bounds"):
+    with pytest.raises(SettingError, match=r"agent is 'sac', but the actions are .* finite bounds"):
         preference_config(tiny(environment="unbounded")).check_environment()
     with pytest.raises(SettingError, match="--demonstrations needs agent=ppo"):
         new_run(tmp_path / "run", tiny(), Start(demonstrations=str(tmp_path / "some.npz")))
