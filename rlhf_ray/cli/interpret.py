@@ -157,7 +157,7 @@ def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str
     experiment = None if folder is None else folder.experiment()
     environment, gamma = command.environment, 0.99
     if experiment is not None:
-        environment, gamma = environment or experiment.environment, experiment.ppo.gamma
+        environment, gamma = environment or experiment.environment, experiment.agent_settings.gamma
     elif environment is None:
         assert command.data is not None
         environment = environment_of(command.data)

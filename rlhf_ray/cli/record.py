@@ -131,7 +131,7 @@ def _record_inside(command: Record) -> None:
         min(COPIES, episodes),
         keep=command.layers,
         keep_states=command.states,
-        gamma=folder.experiment().ppo.gamma if folder else GAMMA,
+        gamma=folder.experiment().agent_settings.gamma if folder else GAMMA,
     )
     with _continued(command.out), Counting("episodes", episodes) as bar:
         recording = record_inside_with(
@@ -177,7 +177,7 @@ def _plan(command: Record) -> tuple[RecordingPlan, str]:
         mix = {"expert" if hasattr(env.unwrapped, "expert") else "random": 1.0}
         env.close()  # type: ignore[no-untyped-call]
     episodes = 20 if command.episodes is None and command.env_steps is None else command.episodes
-    gamma = folder.experiment().ppo.gamma if folder.config.exists() else GAMMA
+    gamma = folder.experiment().agent_settings.gamma if folder.config.exists() else GAMMA
     return RecordingPlan(
         environment, mix, command.seed, episodes, command.env_steps, command.epsilon, policy, gamma
     ), who

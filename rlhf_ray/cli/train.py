@@ -38,9 +38,10 @@ class Train(Experiment):
     """Try the preset out in seconds, with tiny budgets and a scripted teacher: everything runs, and nothing is learned. Settings
     given besides count."""
     reference: bool = False
-    """Also train PPO on the true reward, with the same settings and steps, as a reference."""
+    """Also train the agent on the true reward, with the same settings and steps, as a reference."""
     true_reward: bool = False
-    """Train PPO on the environment's true reward instead of a learned one, without questions: an expert for `rlhf-ray record`."""
+    """Train the agent on the environment's true reward instead of a learned one, without questions: an expert for
+    `rlhf-ray record`."""
     evaluation_episodes: int = 20
     """Number of episodes for the final evaluation of each agent."""
     tracker: TrackerName = "none"
@@ -119,8 +120,9 @@ def run(words: list[str]) -> None:
         _train_expert(experiment, folder, resumed is not None, command.evaluation_episodes)
         return
     with resumable(folder), Progress(experiment) as progress:
+        of = experiment.agent_settings
         progress.on_stage("starting Ray")
-        start_ray(cpus=2 + experiment.ppo.num_env_runners + experiment.ppo.num_learners)
+        start_ray(cpus=2 + of.num_env_runners + of.num_learners)
         progress.on_stage("starting actors, collecting the first fragments" if resumed is None else "starting actors")
         train(
             experiment,
@@ -142,7 +144,8 @@ def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episo
         bar.show(metrics["env_steps"], "" if mean is None else f"mean true return {mean:.2f}")
 
     with resumable(folder), Counting("env steps", experiment.total_env_steps) as bar:
-        start_ray(cpus=1 + experiment.ppo.num_env_runners + experiment.ppo.num_learners)
+        of = experiment.agent_settings
+        start_ray(cpus=1 + of.num_env_runners + of.num_learners)
         outcome = train_expert(experiment, folder, resume=resume, evaluation_episodes=episodes, watch=watch)
     if outcome.random is None or outcome.reference is None:
         print(f"stopped after {outcome.env_steps} steps; resume with `rlhf-ray train --resume {folder.path}`")
@@ -215,11 +218,9 @@ def _check_resumed(before: Experiment, now: Experiment) -> None:
     """A resumed run keeps its settings; only in asynchronous mode may the number of env runners change."""
     allowed = before
     if before.preferences.mode == "asynchronous":
-        allowed = dataclasses.replace(
-            before, ppo=dataclasses.replace(before.ppo, num_env_runners=now.ppo.num_env_runners)
-        )
+        allowed = before.with_agent_settings(num_env_runners=getattr(now, before.agent).num_env_runners)
     if now != allowed:
         raise SettingError(
-            "--resume keeps the run's settings; only ppo.num_env_runners may change, and only with "
+            f"--resume keeps the run's settings; only {before.agent}.num_env_runners may change, and only with "
             "preferences.mode=asynchronous. Start a new run for other settings."
         )

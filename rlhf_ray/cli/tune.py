@@ -88,7 +88,8 @@ def _begin(plan: Plan, folder: Path, turn: Callable[[Path], object]) -> None:
     from rlhf_ray.actors.announced import announced
     from rlhf_ray.runs.train import start_ray
 
-    start_ray(cpus=2 + plan.experiment.ppo.num_env_runners + plan.experiment.ppo.num_learners)
+    agent = plan.experiment.agent_settings
+    start_ray(cpus=2 + agent.num_env_runners + agent.num_learners)
     with announced(folder, environment=plan.experiment.environment, sweep=True) as announcement:
         announcement.tell("tuning")
         turn(folder)

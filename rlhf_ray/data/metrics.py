@@ -69,6 +69,11 @@ METRICS: dict[str, Metric] = {
         # The agent.
         Metric("policy_entropy", "Mean entropy of the policy's actions.", "nats"),
         Metric("value_explained_variance", "Share of the returns' variance that the value function explains.", "share"),
+        Metric("alpha", "Temperature alpha: weight of the policy's entropy (SAC)."),
+        Metric("critic_loss", "Sum of both critics' mean squared errors (SAC).", "squared learned return"),
+        Metric("value_mean", "Mean value of replayed steps, as the critics see it (SAC).", "learned return"),
+        Metric("replayed_steps", "Transitions in the replay buffer (SAC).", "steps", int),
+        Metric("agent_gradient_steps", "Gradient steps of the agent in this iteration (SAC).", kind=int),
         Metric("ppo_seconds", "Time of the iteration, without the labelling round before it.", "s"),
         Metric("sampling_seconds", "Time for rollouts; a moving average.", "s"),
         Metric("learning_seconds", "Time for the update; a moving average.", "s"),

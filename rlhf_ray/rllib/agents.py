@@ -71,7 +71,7 @@ class ModuleAgent:
         if kind not in (TorchCategorical, TorchDiagGaussian):
             raise SettingError(
                 f"The policy {type(module).__name__} has actions of {kind.__name__}; the tools for agents know categorical and "
-                "Gaussian ones. Use the default distribution for Discrete or Box actions."
+                "Gaussian ones. Use agent=ppo, with its default distribution for Discrete or Box actions."
             )
         if not isinstance(module, ValueFunctionAPI):
             raise SettingError(

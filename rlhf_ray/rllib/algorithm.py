@@ -1,4 +1,4 @@
-"""LearnsFromPreferences: a mixin that gives an RLlib algorithm a learned reward. `rlhf_ray.rllib.ppo` applies it to PPO."""
+"""LearnsFromPreferences: a mixin that gives an RLlib algorithm a learned reward. `rlhf_ray.rllib.ppo` and `.sac` apply it."""
 
 from __future__ import annotations
 
@@ -117,12 +117,17 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         people = self.ring.people
         return {} if people is None else dict(people.page.links)
 
+    def update_arguments(self) -> dict[str, Any]:
+        """Return the agent's own arguments of `LearnerGroup.update`."""
+        raise NotImplementedError
+
     def _check_gpu(self) -> None:
+        agent: str = self.config.agent
         gpus = 0.0 if self.config.num_learners else self.config.num_gpus_per_learner
         if gpus and not torch.cuda.is_available():
             raise SettingError(
-                f"ppo.gpus_per_learner is {gpus:g}, and with ppo.num_learners 0 this process is the learner, but torch sees no GPU "
-                f"on {platform.node()}: set ppo.num_learners to 1 to place the learner on a node with a GPU."
+                f"{agent}.gpus_per_learner is {gpus:g}, and with {agent}.num_learners 0 this process is the learner, but torch "
+                f"sees no GPU on {platform.node()}: set {agent}.num_learners to 1 to place the learner on a node with a GPU."
             )
 
     def _fixed_reward(self) -> FixedReward:
@@ -274,7 +279,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         else:
             left = (of.total_env_steps - self.env_steps) // self.config.most_iteration_env_steps
             iterations = max(1, left)  # calling `train` beyond the budget still runs an iteration
-            learn_while_sampling(self, self._ahead, most=iterations * self.config.num_env_runners)
+            most = iterations * self.config.num_env_runners
+            learn_while_sampling(self, self._ahead, most, **self.update_arguments())
 
     def _take(self, report: RoundReport) -> None:
         """Pass the newest reward version to the learner if there is a new one, and log the round."""

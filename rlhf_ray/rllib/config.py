@@ -38,10 +38,9 @@ from rlhf_ray.rllib.clip_cutter import ClipCutter
 from rlhf_ray.rllib.connectors import KeepObservations, RewardFirst
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, reward_spec
-from rlhf_ray.rllib.policy import checked_network
-from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of
+from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_notes
 from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
-from rlhf_ray.settings import NO_QUESTIONS, PARTS, Experiment, ResolvedFragments, from_json, to_json
+from rlhf_ray.settings import NO_QUESTIONS, PARTS, AgentName, Experiment, ResolvedFragments, from_json, to_json
 from rlhf_ray.store.files import store_of
 
 
@@ -71,12 +70,13 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
     (`rlhf_ray.rllib.inherited`).
     """
 
-    agent: str
-    """The agent's group of settings: "ppo"."""
+    agent: AgentName
+    """The agent's group of settings: "ppo" or "sac"."""
 
     def __init__(self, algo_class: type | None = None):
         super().__init__(algo_class=algo_class)
-        self.experiment: dict[str, Any] = to_json(Experiment())
+        usual = Experiment(agent=self.agent)
+        self.experiment: dict[str, Any] = to_json(usual)
         self.sessions: str | None = None
         self.store: str | None = None
         self.reward_from: str | None = None
@@ -87,7 +87,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         self.ring_name: str | None = None
         """Set in the copy for one algorithm: the name of its actors."""
         self.env_runner_cls = EnvRunner
-        self.apply_agent(Experiment())
+        self.apply_agent(usual)
 
     def apply_agent(self, experiment: Experiment, total_env_steps: int | None = None) -> None:
         """Apply the agent's settings to RLlib's. Settings that change over the training need ``total_env_steps``."""
@@ -98,9 +98,57 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         raise NotImplementedError
 
     @property
-    def most_iteration_env_steps(self) -> int:
-        """Maximum number of environment steps per iteration."""
+    def iteration_env_steps(self) -> int:
+        """Environment steps of one iteration."""
         raise NotImplementedError
+
+    def check_inherited(self) -> None:
+        """Check settings that come from RLlib (`rlhf_ray.rllib.inherited.check_inherited`).
+
+        Raises:
+            SettingError: RLlib or the learned reward would ignore or contradict a setting.
+        """
+        raise NotImplementedError
+
+    def check_network(self, observation_space: Any, action_space: Any, experiment: Experiment) -> Any:
+        """Build the policy's module for observations and actions of these spaces, to check it.
+
+        Raises:
+            SettingError: building fails, or the module doesn't fit them.
+        """
+        raise NotImplementedError
+
+    def cloning(self) -> dict[str, Any]:
+        """Return the agent's own arguments of `rlhf_ray.rllib.cloning.clone`.
+
+        Raises:
+            SettingError: the agent can't start from demonstrations.
+        """
+        raise NotImplementedError
+
+    @property
+    def most_iteration_env_steps(self) -> int:
+        """Maximum number of environment steps per iteration.
+
+        RLlib steps all copies of the environment together and doesn't count the steps in which a copy resets. If episodes end at
+        different times, a rollout can exceed the requested steps by less than the number of copies.
+        """
+        copies = self.num_envs_per_env_runner * max(1, self.num_env_runners)
+        return self.iteration_env_steps + (copies if self.settings().preferences.allow_variable_horizon else 0)
+
+    def validate(self) -> None:
+        """Check all settings.
+
+        Raises:
+            SettingError: a setting is invalid. The message names the setting, the value and the remedy.
+        """
+        skip_notes(self.algo_class.__name__)
+        if self.in_evaluation:
+            super().validate()
+            return
+        self.check_inherited()
+        super().validate()
+        self.check_settings()
 
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> Self:
@@ -120,7 +168,13 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         """
         agent = {**self.experiment[self.agent], **self.agent_settings()}
         seed = getattr(self, "seed", None) or 0
-        values = {**self.experiment, self.agent: agent, "seed": seed, "environment": str(getattr(self, "env", None))}
+        values = {
+            **self.experiment,
+            "agent": self.agent,
+            self.agent: agent,
+            "seed": seed,
+            "environment": str(getattr(self, "env", None)),
+        }
         for group, names in PARTS.items():
             values[group] = {**values[group], **{name: names_of(values[group][name]) for name in names}}
         return _parsed(json.dumps(values))
@@ -202,8 +256,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         Args:
             reward_model: folder of a fitted reward model, or of a run. Training uses it unchanged: no fragments are collected, no
                 questions asked, no model fitted. Sets `PreferenceSettings.without_questions`.
-            policy: initial policy weights: a run's folder, an RLlib checkpoint of `PreferencePPO`, a ``.safetensors`` file, or
-                a ``model.zip`` of SB3's PPO. The optimiser and counters start from scratch.
+            policy: initial policy weights: a run's folder, an RLlib checkpoint of the same agent, a ``.safetensors`` file, or a
+                ``model.zip`` of SB3's PPO. The optimiser and counters start from scratch.
             labels: folder or URL of a preference store, or a run's folder. Its labels are copied, count as answered, and
                 contribute to the first fit.
         """
@@ -249,7 +303,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         return functools.partial(without_a_screen, creator, env_config, channels=channels)
 
     def check_settings(self) -> None:
-        """Check the settings against the starting point of the training. `validate` must call this.
+        """Check the settings against the starting point of the training. `validate` calls this.
 
         Raises:
             SettingError: with the setting, its value and the remedy.
@@ -304,12 +358,10 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             )
         self._check_connectors(of)
         seen = self._seen_by_policy(observation_space, action_space)
-        module = checked_network(
-            self.policy_module_spec(), seen, action_space, self.minibatch_size or of.ppo.minibatch_size
-        )
+        module = self.check_network(seen, action_space, of)
         if self.policy_from is not None:
             weights = policy_weights(self.policy_from, seen, action_space)
-            check_policy(weights, module.get_state(), self.policy_from)
+            check_policy(weights, module.get_state(), self.policy_from, self.agent)
         return Checked(of, observation_space, action_space, limit, fragments)
 
     def _check_connectors(self, of: Experiment) -> None:

@@ -1,4 +1,4 @@
-"""Experts: PPO on the true reward as the published Procgen agents train, to record their behaviour.
+"""Experts: agents on the true reward, to record their behaviour. PPO trains as the published Procgen agents; SAC as the reference.
 
 Cobbe et al. 2020 ("Leveraging Procedural Generation", appendix D) and the train-procgen code. RLlib 2.60's PPO follows them in:
 epochs and minibatches, generalised advantage estimation, advantages normalised over the whole batch, the clipped ratio, the entropy
@@ -24,8 +24,9 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from rlhf_ray.rllib.learner import PPOLearner
-from rlhf_ray.rllib.reference import ReferencePPOConfig
+from rlhf_ray.rllib.reference import REFERENCES, ReferencePPOConfig
 from rlhf_ray.rllib.rllib_internals import learner_connectors
+from rlhf_ray.settings import AgentName
 
 CLIP = 10.0
 """Largest absolute value of a scaled reward, as in the published code."""
@@ -45,6 +46,10 @@ class ExpertPPOConfig(ReferencePPOConfig):
         pipeline = PPOConfig.build_learner_connector(self, input_observation_space, input_action_space, device)
         pipeline.append(ReturnScaled(gamma=self.gamma))
         return pipeline
+
+
+EXPERTS: dict[AgentName, Any] = {**REFERENCES, "ppo": ExpertPPOConfig}
+"""Configuration of each agent's expert."""
 
 
 class ExpertLearner(PPOLearner):

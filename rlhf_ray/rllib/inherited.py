@@ -1,10 +1,11 @@
-"""Refuses settings that `PreferencePPOConfig` inherits from `PPOConfig` and a learned reward doesn't support."""
+"""Refuses settings that our configurations inherit from RLlib's and a learned reward doesn't support."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 
@@ -44,17 +45,24 @@ REFUSED = {
     "min_train_timesteps_per_iteration": ("reporting(min_train_timesteps_per_iteration)", _ONE_STEP),
     "min_sample_timesteps_per_iteration": ("reporting(min_sample_timesteps_per_iteration)", _ONE_STEP),
 }
-"""Attributes of `PPOConfig` that must keep RLlib's default: the setting's name and the remedy."""
+"""Attributes of any `AlgorithmConfig` that must keep RLlib's default: the setting's name and the remedy."""
 
 
-def check_inherited(config: PPOConfig) -> None:
+def check_inherited(
+    config: Any, usual: AlgorithmConfig, refused: Mapping[str, tuple[str, str]], iteration_env_steps: int
+) -> None:
     """Check settings that come from RLlib.
+
+    Args:
+        config: the configuration.
+        usual: the agent's configuration with RLlib's defaults.
+        refused: like `REFUSED`, for this agent.
+        iteration_env_steps: environment steps of one iteration.
 
     Raises:
         SettingError: RLlib or the learned reward would ignore or contradict a setting. The message names the remedy.
     """
-    usual = PPOConfig()
-    for attribute, (setting, remedy) in REFUSED.items():
+    for attribute, (setting, remedy) in {**REFUSED, **refused}.items():
         value = getattr(config, attribute)
         if value != getattr(usual, attribute):
             raise SettingError(f"{setting} is {_said(value)}, but {remedy}.")
@@ -64,12 +72,16 @@ def check_inherited(config: PPOConfig) -> None:
             "one policy can learn from preferences: remove it."
         )
     _check_module(module_spec(config))
-    steps = config.total_train_batch_size
     copies = config.num_envs_per_env_runner * max(1, config.num_env_runners)
-    if config.rollout_fragment_length not in ("auto", steps // copies):
+    steps = iteration_env_steps // copies
+    if config.rollout_fragment_length not in ("auto", steps):
         raise SettingError(
-            f"env_runners(rollout_fragment_length) is {config.rollout_fragment_length}, but an iteration of {steps} steps "
-            f"(train_batch_size) has {steps // copies} for each of {copies} environment copies: use 'auto'."
+            f"env_runners(rollout_fragment_length) is {config.rollout_fragment_length}, but an iteration of {iteration_env_steps} "
+            f"steps (train_batch_size) has {steps} for each of {copies} environment copies: use 'auto'."
+        )
+    if config.batch_mode != "truncate_episodes":
+        raise SettingError(
+            f"batch_mode is {config.batch_mode!r}; use 'truncate_episodes', the only one with a known number of steps."
         )
 
 

@@ -10,13 +10,12 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.rllib.inherited import check_inherited
 from rlhf_ray.rllib.learner import PPOLearner
-from rlhf_ray.rllib.policy import policy_spec
-from rlhf_ray.rllib.rllib_internals import model_config, module_spec, skip_notes
+from rlhf_ray.rllib.policy import checked_network, policy_spec
+from rlhf_ray.rllib.rllib_internals import model_config, module_spec
 from rlhf_ray.settings import Experiment, PPOSettings, from_json
 
 
@@ -65,33 +64,19 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         """Environment steps of one iteration."""
         return int(self.total_train_batch_size)
 
-    @property
-    def most_iteration_env_steps(self) -> int:
-        """Maximum number of environment steps per iteration.
+    def check_inherited(self) -> None:
+        """See `PreferenceConfig.check_inherited`."""
+        check_inherited(self, PPOConfig(), {}, self.iteration_env_steps)
 
-        RLlib steps all copies of the environment together and doesn't count the steps in which a copy resets. If episodes end at
-        different times, a rollout can exceed the requested steps by less than the number of copies.
-        """
-        copies = self.num_envs_per_env_runner * max(1, self.num_env_runners)
-        return self.iteration_env_steps + (copies if self.settings().preferences.allow_variable_horizon else 0)
+    def check_network(self, observation_space: Any, action_space: Any, experiment: Experiment) -> Any:
+        """See `PreferenceConfig.check_network`."""
+        size = self.minibatch_size or experiment.ppo.minibatch_size
+        return checked_network(self.policy_module_spec(), observation_space, action_space, size)
 
-    def validate(self) -> None:
-        """Check all settings.
-
-        Raises:
-            SettingError: a setting is invalid. The message names the setting, the value and the remedy.
-        """
-        skip_notes(self.algo_class.__name__)
-        if self.in_evaluation:
-            super().validate()
-            return
-        check_inherited(self)
-        super().validate()
-        if self.batch_mode != "truncate_episodes":
-            raise SettingError(
-                f"batch_mode is {self.batch_mode!r}; use 'truncate_episodes', the only one with a known number of steps."
-            )
-        self.check_settings()
+    def cloning(self) -> dict[str, Any]:
+        """See `PreferenceConfig.cloning`."""
+        ppo = self.settings().ppo
+        return {"minibatch_size": ppo.minibatch_size, "learning_rate": ppo.learning_rate}
 
     def get_default_learner_class(self) -> type:
         """See RLlib."""
@@ -113,6 +98,14 @@ class PreferencePPO(LearnsFromPreferences, PPO):  # type: ignore[misc]
     """PPO whose learner sees a learned reward. An RLlib `Algorithm`: build it from a `PreferencePPOConfig`."""
 
     config: PreferencePPOConfig
+
+    def update_arguments(self) -> dict[str, Any]:
+        """See `LearnsFromPreferences.update_arguments`."""
+        return {
+            "num_epochs": self.config.num_epochs,
+            "minibatch_size": self.config.minibatch_size,
+            "shuffle_batch_per_epoch": self.config.shuffle_batch_per_epoch,
+        }
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:

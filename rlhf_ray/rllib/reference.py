@@ -1,8 +1,7 @@
-"""The reference: PPO on the true reward, with an experiment's settings and number of environment steps."""
+"""The reference: the agent on the true reward, with an experiment's settings and number of environment steps."""
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 from typing import Any
 
@@ -20,7 +19,9 @@ from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.rllib.ppo import apply_ppo
 from rlhf_ray.rllib.rllib_internals import forget_env_runners, local_learner
-from rlhf_ray.settings import Experiment
+from rlhf_ray.rllib.sac import ReplaySACConfig
+from rlhf_ray.rllib.sac_learner import ReferenceSACLearner
+from rlhf_ray.settings import AgentName, Experiment
 
 
 class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
@@ -34,13 +35,10 @@ class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
     def from_experiment(cls, experiment: Experiment) -> ReferencePPOConfig:
         """Build the reference configuration of ``experiment``."""
         config = cls()
-        config.env_runner_cls, config.faults = EnvRunner, f"reference-{uuid.uuid4().hex[:12]}"
-        register_environment(config, experiment.environment)
-        config.environment(experiment.environment)
+        _apply(config, experiment)
         apply_ppo(config, experiment.ppo, experiment.total_env_steps)
         spec: RLModuleSpec = policy_spec(experiment.ppo)
         config.rl_module(rl_module_spec=spec)
-        config.debugging(seed=experiment.seed, log_level="ERROR")
         return config
 
     def get_default_learner_class(self) -> type:
@@ -52,6 +50,34 @@ class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
         pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
         pipeline.append(NormalisedReward())
         return pipeline
+
+
+class ReferenceSACConfig(ReplaySACConfig):
+    """SAC on the true reward, normalised for the same reason, otherwise set up like `PreferenceSACConfig`."""
+
+    @classmethod
+    def from_experiment(cls, experiment: Experiment) -> ReferenceSACConfig:
+        """Build the reference configuration of ``experiment``."""
+        config = cls()
+        _apply(config, experiment)
+        config.apply(experiment.sac)
+        return config
+
+    def get_default_learner_class(self) -> type:
+        """See RLlib."""
+        return ReferenceSACLearner
+
+
+REFERENCES: dict[AgentName, Any] = {"ppo": ReferencePPOConfig, "sac": ReferenceSACConfig}
+"""Configuration of each agent on the true reward."""
+
+
+def _apply(config: Any, experiment: Experiment) -> None:
+    """Apply the settings that don't depend on the agent."""
+    config.env_runner_cls, config.faults = EnvRunner, f"reference-{uuid.uuid4().hex[:12]}"
+    register_environment(config, experiment.environment)
+    config.environment(experiment.environment)
+    config.debugging(seed=experiment.seed, log_level="ERROR")
 
 
 class NormalisedReward(ConnectorV2):  # type: ignore[misc]
@@ -80,10 +106,10 @@ def train_reference(experiment: Experiment) -> CollectorPolicy:
 
     It trains in this process, for whole iterations, and so may use up to one iteration less than the step budget.
     """
-    alone = dataclasses.replace(experiment, ppo=dataclasses.replace(experiment.ppo, num_learners=0))
-    algorithm = ReferencePPOConfig.from_experiment(alone).build_algo()
+    alone = experiment.with_agent_settings(num_learners=0)
+    algorithm = REFERENCES[experiment.agent].from_experiment(alone).build_algo()
     try:
-        for _ in range(experiment.total_env_steps // experiment.ppo.iteration_env_steps):
+        for _ in range(experiment.total_env_steps // experiment.agent_settings.iteration_env_steps):
             algorithm.train()
             raise_fault(algorithm.config.faults)
         module = local_learner(algorithm.learner_group).module[DEFAULT_MODULE_ID].unwrapped().cpu()

@@ -72,6 +72,16 @@ def learner_connectors(learner: Any) -> list[Any]:
     return list(learner._learner_connector.connectors)
 
 
+def learner_pipeline(learner: Any) -> Any:
+    """Return a learner's pipeline of connectors."""
+    return learner._learner_connector
+
+
+def count_update(learner: Any) -> None:
+    """Count an update of the weights, as RLlib's own `Learner.update` does. Rollouts carry the number; env runners compare it."""
+    learner._weights_seq_no += 1
+
+
 def use_own_learning_rates(learner: Any, timestep: int) -> None:
     """Set the learner's optimisers to the learning rates of its own configuration at ``timestep``."""
     for optimizer, schedule in learner._optimizer_lr_schedules.items():

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any
 
 import ray
-from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.core import ALL_MODULES
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -37,7 +37,7 @@ class RolloutsAhead:
     faster ones contribute more.
     """
 
-    def __init__(self, algorithm: PPO):
+    def __init__(self, algorithm: Algorithm):
         self.runners: Any = algorithm.env_runner_group
         self.config: Any = algorithm.config
         self.ready: deque[tuple[Any, Any]] = deque()
@@ -72,16 +72,17 @@ class RolloutsAhead:
         return env_runner_calls(self.runners, TAG)
 
 
-def learn_while_sampling(algorithm: PPO, ahead: RolloutsAhead, most: int) -> None:
-    """Run one iteration of RLlib's PPO (its `training_step`) on rollouts that started during the previous one.
+def learn_while_sampling(algorithm: Algorithm, ahead: RolloutsAhead, most: int, **of_update: Any) -> None:
+    """Run one iteration of RLlib's algorithm (its `training_step`) on rollouts that started during the previous one.
 
     The policy that sampled is usually one update old, and older for slow env runners. As always, PPO's probability ratios are
-    relative to the policy that sampled.
+    relative to the policy that sampled; SAC learns from any policy's steps.
 
     Args:
         algorithm: an algorithm with remote env runners.
         ahead: its rollouts.
         most: maximum number of rollouts until the end of training.
+        of_update: the agent's own arguments of `LearnerGroup.update`.
     """
     metrics, runners, learners = algorithm.metrics, algorithm.env_runner_group, algorithm.learner_group
     with metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
@@ -100,9 +101,7 @@ def learn_while_sampling(algorithm: PPO, ahead: RolloutsAhead, most: int) -> Non
                 NUM_ENV_STEPS_SAMPLED_LIFETIME: metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME)),
                 NUM_MODULE_STEPS_TRAINED_LIFETIME: metrics.peek(trained, default=0),
             },
-            num_epochs=algorithm.config.num_epochs,
-            minibatch_size=algorithm.config.minibatch_size,
-            shuffle_batch_per_epoch=algorithm.config.shuffle_batch_per_epoch,
+            **of_update,
         )
         metrics.aggregate(results, key=LEARNER_RESULTS)
     with metrics.log_time((TIMERS, SYNCH_WORKER_WEIGHTS_TIMER)):
@@ -118,7 +117,7 @@ def _sample(runner: Any) -> tuple[Any, Any]:
     return ray.put(runner.sample()), runner.get_metrics()
 
 
-def _data(algorithm: PPO, references: list[Any]) -> dict[str, Any] | None:
+def _data(algorithm: Algorithm, references: list[Any]) -> dict[str, Any] | None:
     """Return the rollouts as learner arguments: by reference if there are enough for all learners; None if all were lost."""
     config = algorithm.config
     if config.num_learners == 0 or len(references) < config.num_learners:

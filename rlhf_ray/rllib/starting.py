@@ -89,8 +89,8 @@ def policy_weights(
     return {name: np.asarray(value) for name, value in state.items()}
 
 
-def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], where: str) -> None:
-    """Check that ``weights`` have the names and shapes of ``expected``.
+def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], where: str, agent: str) -> None:
+    """Check that ``weights`` have the names and shapes of ``expected``, the weights of ``agent``'s policy.
 
     Raises:
         SettingError: a weight is missing, unknown or of another shape. The message names the first one.
@@ -100,8 +100,8 @@ def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], wher
         if given.get(name) != wanted.get(name):
             has, needs = (_shape(of.get(name)) for of in (given, wanted))
             raise SettingError(
-                f"The policy in {where} doesn't fit: its {name} {has}, but with this environment, ppo.network and ppo.hidden it "
-                f"{needs}. Use the environment and the ppo settings that it was trained with."
+                f"The policy in {where} doesn't fit: its {name} {has}, but with this environment, agent={agent} and its "
+                f"networks ({agent}.hidden and others) it {needs}. Use the environment and settings that it was trained with."
             )
 
 

@@ -1,4 +1,4 @@
-"""Train an expert: PPO on the true reward, in a run folder whose policy can be evaluated, recorded and resumed."""
+"""Train an expert: an agent on the true reward, in a run folder whose policy can be evaluated, recorded and resumed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
 from rlhf_ray.data.plain import plain
 from rlhf_ray.measure.true_return import evaluate
 from rlhf_ray.rllib.env_runner import raise_fault
-from rlhf_ray.rllib.expert import ExpertPPOConfig
+from rlhf_ray.rllib.expert import EXPERTS
 from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.rllib_internals import forget_env_runners
 from rlhf_ray.rllib.saved_policy import load_policy
@@ -41,7 +41,7 @@ def train_expert(
     evaluation_episodes: int = 20,
     watch: Watch = lambda metrics: None,
 ) -> Outcome:
-    """Train PPO on the true reward with the experiment's policy settings, for whole iterations within its step budget.
+    """Train the agent on the true reward with the experiment's settings of it, for whole iterations within its step budget.
 
     Writes ``metrics.jsonl``, checkpoints and ``result.json``. See `rlhf_ray.rllib.expert` for what it takes from the published
     agents, and what not.
@@ -56,7 +56,7 @@ def train_expert(
     Returns:
         The outcome. ``reference`` is the expert's true return.
     """
-    config = ExpertPPOConfig.from_experiment(experiment)
+    config = EXPERTS[experiment.agent].from_experiment(experiment)
     with interruptible() as interrupted:
         with interrupted.at_once():
             algorithm = config.build_algo()
@@ -65,7 +65,7 @@ def train_expert(
                 algorithm.restore_from_path(str(checkpoint))
             folder.go_back_to(algorithm.training_iteration)
             started = time.perf_counter() - folder.last_metrics().get("seconds", 0.0)
-            iterations = experiment.total_env_steps // experiment.ppo.iteration_env_steps
+            iterations = experiment.total_env_steps // experiment.agent_settings.iteration_env_steps
             while algorithm.training_iteration < iterations and not interrupted():
                 try:
                     with interrupted.at_once():
@@ -126,8 +126,8 @@ def _metrics(result: dict[str, Any]) -> dict[str, Any]:
             "env_steps": int(runners[NUM_ENV_STEPS_SAMPLED_LIFETIME]),
             "true_return_mean": runners.get("episode_return_mean"),
             "episode_length_mean": runners.get("episode_len_mean"),
-            "policy_entropy": learner["entropy"],
-            "value_explained_variance": learner["vf_explained_var"],
+            "policy_entropy": learner.get("entropy"),
+            "value_explained_variance": learner.get("vf_explained_var"),
         }
     )
     return found

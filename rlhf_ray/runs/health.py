@@ -220,7 +220,7 @@ def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Alarm | None:
         "entropy_collapse",
         f"For {SETTLED_FOR} iterations, the policy's {what}.",
         "The policy no longer explores and will hardly change. If it is not good yet, raise ppo.entropy_coefficient, or lower "
-        "ppo.learning_rate or ppo.epochs.",
+        "ppo.learning_rate or ppo.epochs (with agent=sac, raise sac.target_entropy).",
     )
 
 

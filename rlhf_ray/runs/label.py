@@ -20,7 +20,8 @@ from rlhf_ray.data.minari_files import is_minari
 from rlhf_ray.labelling.collect import collect
 from rlhf_ray.labelling.films import Camera, Episode, Film
 from rlhf_ray.queries.pool import ClipPool, Clips
-from rlhf_ray.rllib.ppo import PreferencePPOConfig
+from rlhf_ray.rllib.choice import preference_config
+from rlhf_ray.rllib.config import PreferenceConfig
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.policies import newest_policy
 from rlhf_ray.settings import Experiment, LabellingSettings
@@ -61,7 +62,7 @@ def label(
     Raises:
         SettingError: ``source`` has no clips that can be shown to people.
     """
-    config = PreferencePPOConfig.from_experiment(experiment)
+    config = preference_config(experiment)
     config.fragments(random_action_share=0.0)
     if length is not None:
         config.fragments(length=length)
@@ -85,7 +86,7 @@ def label(
 class _Clips:
     """Source of clips, and of pairs of them."""
 
-    def __init__(self, source: str, config: PreferencePPOConfig, seed: int):
+    def __init__(self, source: str, config: PreferenceConfig, seed: int):
         checked = config.check_environment()
         self.spaces = (checked.observation_space, checked.action_space)
         self.settings, self.seed = checked.fragments, seed

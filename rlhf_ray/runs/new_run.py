@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import shutil
 from collections.abc import Callable
@@ -20,9 +19,10 @@ from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.cloning import clone
-from rlhf_ray.rllib.policy import policy_spec
-from rlhf_ray.rllib.ppo import PreferencePPOConfig
+from rlhf_ray.rllib.config import PreferenceConfig
+from rlhf_ray.rllib.policy import built
 from rlhf_ray.rllib.starting import fitted_reward, policy_weights
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment
@@ -68,7 +68,7 @@ def new_run(
         length = _first_label(store_of(str(start.labels))).pairs.left.length
         experiment = dataclasses.replace(experiment, fragments=dataclasses.replace(experiment.fragments, length=length))
     experiment = dataclasses.replace(experiment, preferences=experiment.preferences.resolved())
-    config = PreferencePPOConfig.from_experiment(experiment)
+    config = preference_config(experiment)
     config.start_from(reward_model=start.reward_from, policy=start.policy_from, labels=start.labels)
     checked = config.check_environment()
     spaces = (checked.observation_space, checked.action_space)
@@ -76,6 +76,7 @@ def new_run(
         check_labels(_first_label(config.labels_from), checked.fragments, *spaces, config.labels_from)
     demonstrations = None
     if start.demonstrations is not None:
+        config.cloning()
         demonstrations = Demonstrations.load(start.demonstrations)
         demonstrations.check(*spaces, start.demonstrations)
     folder = RunFolder.create(path, experiment, (options or {}) | {"start": dataclasses.asdict(start)})
@@ -88,7 +89,7 @@ def new_run(
             if config.labels_from is not None:
                 PreferenceStore(config.labels_from, create=False).copy_to(new / "labels")
             if start.policy_from is not None or demonstrations is not None:
-                weights = _first_weights(start, demonstrations, experiment, spaces, say)
+                weights = _first_weights(start, demonstrations, config, spaces, say)
                 save_file(weights, new / _POLICY)
     except BaseException:
         shutil.rmtree(folder.path, ignore_errors=True)  # an incomplete folder could not be resumed
@@ -97,7 +98,7 @@ def new_run(
 
 
 def sources(folder: RunFolder) -> dict[str, Path]:
-    """The paths of what the run in ``folder`` starts from, as arguments of `PreferencePPOConfig.start_from`.
+    """The paths of what the run in ``folder`` starts from, as arguments of `PreferenceConfig.start_from`.
 
     Raises:
         SettingError: one of them is missing.
@@ -116,12 +117,12 @@ _POLICY = "policy.safetensors"
 def _first_weights(
     start: Start,
     demonstrations: Demonstrations | None,
-    experiment: Experiment,
+    config: PreferenceConfig,
     spaces: tuple[gym.spaces.Box, gym.Space[Any]],
     say: Callable[[str], None],
 ) -> dict[str, Array]:
     """The weights of the policy in ``start``, pretrained on ``demonstrations``."""
-    policy = _policy(experiment, spaces)
+    policy = _policy(config, spaces)
     if start.policy_from is not None:
         policy.set_state(policy_weights(start.policy_from, *spaces))
     if demonstrations is not None:
@@ -130,20 +131,17 @@ def _first_weights(
             policy,
             demonstrations,
             epochs=start.cloning_epochs,
-            minibatch_size=experiment.ppo.minibatch_size,
-            learning_rate=experiment.ppo.learning_rate,
-            seed=experiment.seed,
+            **config.cloning(),
+            seed=config.settings().seed,
         )
         say(f"mean log-likelihood of the demonstrated actions: {report.before:.2f} before, {report.after:.2f} after")
     return {name: np.ascontiguousarray(value) for name, value in policy.get_state().items()}
 
 
-def _policy(experiment: Experiment, spaces: tuple[gym.spaces.Box, gym.Space[Any]]) -> Any:
-    spec = copy.copy(policy_spec(experiment.ppo))
-    spec.observation_space, spec.action_space = spaces
+def _policy(config: PreferenceConfig, spaces: tuple[gym.spaces.Box, gym.Space[Any]]) -> Any:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(experiment.seed)
-        return spec.build()
+        torch.manual_seed(config.settings().seed)
+        return built(config.policy_module_spec(), *spaces)
 
 
 def _first_label(store: str) -> Comparisons:

@@ -223,5 +223,5 @@ class Progress(Callback):
 
     def _iterations(self) -> int:
         return (self.experiment.total_env_steps - self.experiment.resolved_fragments().initial_env_steps) // (
-            self.experiment.ppo.iteration_env_steps
+            self.experiment.agent_settings.iteration_env_steps
         ) - 1

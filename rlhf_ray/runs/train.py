@@ -16,9 +16,10 @@ from rlhf_ray.actors.cluster import start_ray as start_ray  # re-exported for ca
 from rlhf_ray.actors.ray_internals import LOGGER, hush_ray
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
 from rlhf_ray.measure.true_return import TrueReturn, evaluate
+from rlhf_ray.rllib.algorithm import LearnsFromPreferences
+from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.env_runner import NoFaults
 from rlhf_ray.rllib.metrics import PREFERENCES, flat_metrics
-from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.reference import train_reference
 from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.runs.callbacks import Callback, Callbacks, Latest, TrainingRun
@@ -85,7 +86,7 @@ def train(
         experiment: the settings.
         folder: a new run folder; with ``resume``, the folder of the run to resume.
         resume: continue from the folder's newest complete checkpoint, or from the start if there is none.
-        reference: also train PPO on the true reward, with the same settings and number of steps.
+        reference: also train the agent on the true reward, with the same settings and number of steps.
         evaluation_episodes: number of episodes to evaluate each agent on.
         callbacks: callbacks to call; see `Callback`.
 
@@ -133,10 +134,10 @@ def _train(
     latest: Latest,
 ) -> tuple[bool, float]:
     """Train until the budget is spent, a stop is requested, or a callback fails; returns (budget is spent, seconds so far)."""
-    config = PreferencePPOConfig.from_experiment(experiment).preferences(store=folder.preferences)
+    config = preference_config(experiment).preferences(store=folder.preferences)
     config.labelling(sessions=folder.labelling).start_from(**sources(folder))
     with interrupted.at_once():
-        algorithm: PreferencePPO = config.build_algo()
+        algorithm: LearnsFromPreferences = config.build_algo()
 
     def stopped() -> bool:
         return interrupted() or told.failure is not None
@@ -180,7 +181,7 @@ def _train(
     return finished, time.perf_counter() - started
 
 
-def _begin(algorithm: PreferencePPO, interrupted: Interruption, stopped: Callable[[], bool]) -> bool:
+def _begin(algorithm: LearnsFromPreferences, interrupted: Interruption, stopped: Callable[[], bool]) -> bool:
     """Collect the first fragments and fit to the first labels. This takes a while; an interrupt loses nothing."""
     try:
         with interrupted.at_once():
@@ -236,12 +237,12 @@ def _outcome(
     return replace(outcome, normalised=share_of_the_way(numbers), verdicts=verdicts(numbers))
 
 
-def save(algorithm: PreferencePPO, folder: RunFolder) -> None:
+def save(algorithm: LearnsFromPreferences, folder: RunFolder) -> None:
     """Save a checkpoint into the run folder. Its manifest omits the preference store, which has its own checksums."""
     save_checkpoint(folder.checkpoints, algorithm.training_iteration, algorithm.save_to_path, unlisted=PREFERENCES)
 
 
-def go_on(algorithm: PreferencePPO, folder: RunFolder) -> None:
+def go_on(algorithm: LearnsFromPreferences, folder: RunFolder) -> None:
     """Restore ``algorithm`` and ``folder`` to the run's newest complete checkpoint."""
     checkpoint = last_checkpoint(folder.checkpoints)
     if checkpoint is not None:

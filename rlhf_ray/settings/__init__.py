@@ -1,9 +1,10 @@
 """All settings of an experiment, one file per group, with meaning, unit and default.
 
-These classes define the command line, its help and `PreferencePPOConfig`'s setters.
+These classes define the command line, its help and the setters of `PreferencePPOConfig` and `PreferenceSACConfig`.
 """
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.settings.agents import AgentName, AgentSettings
 from rlhf_ray.settings.experiment import (
     PARTS,
     Experiment,
@@ -18,6 +19,7 @@ from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PolicyMemory, PolicyNetwork, PPOSettings
 from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings
 from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, Output, RewardModelSettings
+from rlhf_ray.settings.sac import SACSettings
 from rlhf_ray.settings.supervised import SUPERVISED_MODEL, Balance, SupervisedSettings
 
 __all__ = [
@@ -27,6 +29,8 @@ __all__ = [
     "STARTS",
     "SUPERVISED_MODEL",
     "Activation",
+    "AgentName",
+    "AgentSettings",
     "Balance",
     "Experiment",
     "FragmentSettings",
@@ -38,6 +42,7 @@ __all__ = [
     "PreferenceSettings",
     "ResolvedFragments",
     "RewardModelSettings",
+    "SACSettings",
     "SettingError",
     "SupervisedSettings",
     "env_steps_needed",

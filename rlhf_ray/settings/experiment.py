@@ -6,15 +6,17 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.settings.agents import AgentName, AgentSettings
 from rlhf_ray.settings.checks import require
 from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PPOSettings
 from rlhf_ray.settings.preferences import PreferenceSettings
 from rlhf_ray.settings.reward_model import RewardModelSettings
+from rlhf_ray.settings.sac import SACSettings
 
 _S = TypeVar("_S")
 
@@ -37,6 +39,9 @@ class Experiment:
     """Environment to train on: a gymnasium id ("module:Id-v0" imports the module first; "fixed/Id-v0" extends every episode to the
     time limit); rlhf_ray/CartPoleFixed-v0, HopperFixed-v0, MovingDot-v0 or Pong-v0; an Atari game such as ALE/Breakout-v5; or a
     Procgen game as procgen/GAME-easy."""
+    agent: AgentName = "ppo"
+    """The algorithm that trains the agent: ppo or sac, each with its group of settings. sac reuses past experience and needs fewer
+    environment steps; it takes vector observations, and Discrete or bounded Box actions."""
     total_env_steps: int = 100_000
     """Total environment steps, including those of the random policy and of exploration. Never exceeded."""
     seed: int = 0
@@ -48,20 +53,27 @@ class Experiment:
     preferences: PreferenceSettings = field(default_factory=PreferenceSettings)
     reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
     ppo: PPOSettings = field(default_factory=PPOSettings)
+    sac: SACSettings = field(default_factory=SACSettings)
     labelling: LabellingSettings = field(default_factory=LabellingSettings)
 
     def __post_init__(self) -> None:
         seeds = isinstance(self.seed, int) and 0 <= self.seed < 2**31
         require(seeds, "seed", self.seed, "it must be an integer from 0 to 2147483647")
         require(isinstance(self.environment, str), "environment", self.environment, "it must be a name")
+        require(
+            self.agent in get_args(AgentName),
+            "agent",
+            self.agent,
+            f"it must be one of {', '.join(get_args(AgentName))}",
+        )
         require(self.checkpoint_every >= 1, "checkpoint_every", self.checkpoint_every, "it must be 1 or more")
         fragments = self.resolved_fragments()
         require(
-            self.ppo.rollout_length >= fragments.length,
+            self.agent_settings.rollout_length >= fragments.length,
             "fragments.length",
             fragments.length,
-            f"it must be at most ppo.rollout_length={self.ppo.rollout_length}, because fragments are cut from rollouts: "
-            "shorten the fragments or lengthen the rollouts",
+            f"it must be at most {self.agent}.rollout_length={self.agent_settings.rollout_length}, because fragments are cut from "
+            "rollouts: shorten the fragments or lengthen the rollouts",
         )
         clips = self.total_env_steps // fragments.length
         require(
@@ -72,8 +84,19 @@ class Experiment:
             f"compared {2 * self.preferences.comparisons // max(1, clips)} times: lower it (hundreds are usual) or raise "
             "total_env_steps",
         )
-        needed, what = env_steps_needed(fragments, self.preferences, self.ppo.iteration_env_steps)
+        needed, what = env_steps_needed(fragments, self.preferences, self.agent_settings.iteration_env_steps)
         require(self.total_env_steps >= needed, "total_env_steps", self.total_env_steps, what)
+
+    @property
+    def agent_settings(self) -> AgentSettings:
+        """The settings of the experiment's agent."""
+        settings: AgentSettings = getattr(self, self.agent)
+        return settings
+
+    def with_agent_settings(self, **changes: Any) -> Experiment:
+        """This experiment with other settings of its agent."""
+        of: Any = self.agent_settings
+        return dataclasses.replace(self, **{self.agent: dataclasses.replace(of, **changes)})
 
     def own_names(self) -> list[str]:
         """The names ``module:Name`` of the user's own parts and environment."""
@@ -84,12 +107,12 @@ class Experiment:
 
     def resolved_fragments(self, horizon: int | None = None) -> ResolvedFragments:
         """`FragmentSettings.resolved` for this experiment; an estimate while the environment's ``horizon`` is unknown."""
-        of = self.ppo.rollout_length
+        of = self.agent_settings.rollout_length
         return self.fragments.resolved(horizon=horizon, total_env_steps=self.total_env_steps, rollout=of)
 
 
 def env_steps_needed(fragments: ResolvedFragments, preferences: PreferenceSettings, iteration: int) -> tuple[int, str]:
-    """The minimum environment steps of a run with one PPO ``iteration``, and a text that says what they are for."""
+    """The minimum environment steps of a run with one ``iteration`` of the agent, and a text that says what they are for."""
     rounds = preferences.rounds
     needed = (
         fragments.initial_env_steps + rounds * fragments.between_rounds_env_steps(preferences.asks_people) + iteration
@@ -105,7 +128,7 @@ def env_steps_needed(fragments: ResolvedFragments, preferences: PreferenceSettin
         )
     return (
         needed,
-        f"{', '.join(parts)} and one PPO iteration ({iteration}) need {needed} steps: raise it or lower those",
+        f"{', '.join(parts)} and one iteration of the agent ({iteration}) need {needed} steps: raise it or lower those",
     )
 
 
@@ -137,6 +160,7 @@ _GROUPS: dict[str, type] = {
     "preferences": PreferenceSettings,
     "reward_model": RewardModelSettings,
     "ppo": PPOSettings,
+    "sac": SACSettings,
     "labelling": LabellingSettings,
 }
 

@@ -16,8 +16,8 @@ class FragmentSettings:
     """How fragments (short segments of behaviour) are cut from the agent's rollouts."""
 
     length: int | Auto = "auto"
-    """Environment steps per fragment. Must fit into an episode and into a rollout (ppo.rollout_length). auto: a twentieth of an
-    episode, between 10 and 50 steps."""
+    """Environment steps per fragment. Must fit into an episode and into a rollout (the agent's rollout_length). auto: a twentieth
+    of an episode, between 10 and 50 steps."""
     start_share: float | Auto = "auto"
     """Fraction (0 to 1) of the compared fragments that are episode starts; the others start anywhere. Episode starts are rare, so
     each is compared more often. auto: 0.25 if initial_env_steps is auto (an agent that has fallen often stays down, and two such
@@ -29,7 +29,7 @@ class FragmentSettings:
     newest in the pool. Random actions count as one version before the first policy. None: no limit but the size of the pool."""
     initial_env_steps: int | Auto = "auto"
     """Environment steps with random actions for the first fragments; count towards total_env_steps. Steps of the budget that do not
-    fill a PPO iteration are added. auto: ten episodes, at least 2,000 steps and at most a tenth of total_env_steps; repeats each
+    fill an iteration are added. auto: ten episodes, at least 2,000 steps and at most a tenth of total_env_steps; repeats each
     random action for 1 to 25 steps, so that fragments show more than jitter; and while nearly all answers are ties, collects more
     fragments and saves labels until answers differ."""
     exploration_env_steps: int = 0
@@ -130,7 +130,7 @@ class ResolvedFragments(FragmentSettings):
     """Whether `initial_env_steps` was auto: random actions are repeated, and labels are saved while answers are ties."""
 
     def between_rounds_env_steps(self, people: bool) -> int:
-        """Environment steps outside PPO before each later round: exploration, and rendering for ``people``."""
+        """Environment steps outside the agent's iterations before each later round: exploration, and rendering for ``people``."""
         return self.exploration_env_steps + (self.filmed_env_steps if people else 0)
 
     @property

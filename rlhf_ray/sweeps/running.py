@@ -34,7 +34,7 @@ from rlhf_ray.sweeps.strategies import (
     scheduler,
     searcher,
 )
-from rlhf_ray.sweeps.trial import ENV_STEPS, LINKS, OBJECTIVE, REFUSAL, TRIAL, Metric, SweepTrial
+from rlhf_ray.sweeps.trial import ENV_STEPS, LINKS, OBJECTIVE, REFUSAL, TRIAL, TRIALS, Metric
 
 FAILURES = 10
 """Maximum restarts of a trial from its last checkpoint after its process died or raised: enough for a cluster of spot machines that
@@ -164,7 +164,7 @@ def go_on(folder: Path, say: Callable[[str], None] = tell) -> SweepOutcome:
     if not tune.Tuner.can_restore(str(folder)):
         raise SettingError(f"--resume is {folder}, but no trial of its sweep has started: start the sweep again.")
     concurrency(plan, say)
-    tuner = tune.Tuner.restore(str(folder), trainable=SweepTrial, resume_errored=True)
+    tuner = tune.Tuner.restore(str(folder), trainable=TRIALS[plan.experiment.agent], resume_errored=True)
     return _finish(plan, folder, tuner, say)
 
 
@@ -195,13 +195,16 @@ def concurrency(plan: Plan, say: Callable[[str], None] = lambda what: None) -> i
     grows = bool(os.environ.get("RAY_ADDRESS")) and plan.concurrent is not None
     fit = 0
     for settings in placements(plan.space):
-        request = SweepTrial.default_resource_request({TRIAL: _common(plan, plan.experiment), **settings})
+        request = TRIALS[plan.experiment.agent].default_resource_request(
+            {TRIAL: _common(plan, plan.experiment), **settings}
+        )
         fits = room(request.bundles, nodes)
         if fits == 0 and not grows:
             of = f" with {', '.join(f'{name}={value}' for name, value in settings.items())}" if settings else ""
             raise SettingError(
                 f"A trial{of} needs {_said(request.bundles)}, but the cluster has {_said(nodes)}: free or add nodes, or reduce "
-                "ppo.num_env_runners. With an autoscaler, set the number of trials to request at a time with --concurrent."
+                f"{plan.experiment.agent}.num_env_runners. With an autoscaler, set the number of trials to request at a time with "
+                "--concurrent."
             )
         fit = max(fit, fits)
     # Trials that take turns: request resources for no more than fit.
@@ -259,7 +262,7 @@ def _tuner(
         mode = os.environ.get("WANDB_MODE")
         callbacks.append(WandbLoggerCallback(project=PROJECT, group=folder.name, dir=str(folder), mode=mode))
     return tune.Tuner(
-        SweepTrial,
+        TRIALS[plan.experiment.agent],
         param_space=space,
         tune_config=tune.TuneConfig(
             metric=OBJECTIVE,
@@ -305,7 +308,7 @@ def _with_other_seeds(
     best = apply(plan.experiment, outcome.best["settings"])
     say(f"training the best settings with {plan.seeds} other seeds")
     if tune.Tuner.can_restore(str(folder)):
-        tuner = tune.Tuner.restore(str(folder), trainable=SweepTrial, resume_errored=True)
+        tuner = tune.Tuner.restore(str(folder), trainable=TRIALS[plan.experiment.agent], resume_errored=True)
     else:
         seeds = tune.grid_search([plan.experiment.seed + i for i in range(plan.repeat, plan.repeat + plan.seeds)])
         alone = dataclasses.replace(plan, experiment=best, schedule="none", space={}, repeat=1)

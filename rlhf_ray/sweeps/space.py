@@ -32,6 +32,14 @@ CHANGEABLE = frozenset(
         "ppo.max_grad_norm",
         "ppo.minibatch_size",
         "ppo.epochs",
+        "sac.updates_per_env_step",
+        "sac.batch_size",
+        "sac.actor_learning_rate",
+        "sac.critic_learning_rate",
+        "sac.alpha_learning_rate",
+        "sac.target_entropy",
+        "sac.tau",
+        "sac.gamma",
         "reward_model.learning_rate",
         "reward_model.weight_decay",
         "reward_model.batch_size",
@@ -46,6 +54,9 @@ PLACED = (
     "ppo.num_env_runners",
     "ppo.num_learners",
     "ppo.gpus_per_learner",
+    "sac.num_env_runners",
+    "sac.num_learners",
+    "sac.gpus_per_learner",
     "preferences.mode",
     "reward_model.gpus",
 )
@@ -74,8 +85,8 @@ def apply(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
 
 
 def kinds() -> dict[str, Any]:
-    """Return the type of every setting that can vary, by name."""
-    hints = get_type_hints(Experiment)
+    """Return the type of every setting that can vary, by name. All trials of a sweep have the same agent."""
+    hints = {name: kind for name, kind in get_type_hints(Experiment).items() if name != "agent"}
     found = {}
     for name, kind in hints.items():
         fields = getattr(kind, "__dataclass_fields__", None)

@@ -17,10 +17,13 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.measure.true_return import TrueReturn, evaluate
+from rlhf_ray.rllib.algorithm import LearnsFromPreferences
+from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.metrics import PREFERENCES
 from rlhf_ray.rllib.policy import PolicyMaker
-from rlhf_ray.rllib.ppo import PreferencePPO, PreferencePPOConfig
-from rlhf_ray.settings import Experiment, from_json
+from rlhf_ray.rllib.ppo import PreferencePPO
+from rlhf_ray.rllib.sac import PreferenceSAC
+from rlhf_ray.settings import AgentName, Experiment, from_json
 from rlhf_ray.settings.sweep import Metric as Metric  # where callers look for it
 from rlhf_ray.sweeps.space import apply, kinds
 
@@ -70,8 +73,8 @@ def settings_of(config: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-class SweepTrial(PreferencePPO):
-    """`PreferencePPO` as a trial of a sweep.
+class Measured(LearnsFromPreferences):
+    """A mixin to put before an algorithm that learns from preferences, which makes it a trial of a sweep.
 
     Its config is a dictionary. The key ``trial`` holds the experiment (``experiment``), the objective (``metric``), and
     ``episodes`` and ``seed`` of the evaluations. The other keys are the settings that vary, by name.
@@ -84,9 +87,9 @@ class SweepTrial(PreferencePPO):
         if isinstance(config, dict) and TRIAL in config:
             self._plan, self._settings = config[TRIAL], settings_of(config)
             try:
-                config = PreferencePPOConfig.from_experiment(experiment_of(config))
+                config = preference_config(experiment_of(config))
             except SettingError as error:
-                self._refusal, config = str(error), PreferencePPOConfig()
+                self._refusal, config = str(error), self.get_default_config()
         super().__init__(config, **arguments)
 
     @classmethod
@@ -94,13 +97,13 @@ class SweepTrial(PreferencePPO):
         """Return the bundles of RLlib and the ring, which include the evaluator; one CPU if the settings are invalid."""
         if isinstance(config, dict) and TRIAL in config:
             try:
-                config = PreferencePPOConfig.from_experiment(experiment_of(config))
+                config = preference_config(experiment_of(config))
             except SettingError:
                 return PlacementGroupFactory([{"CPU": 1.0}])
         return super().default_resource_request(config)
 
     def setup(self, config: Any) -> None:
-        """Set up the algorithm (see `PreferencePPO.setup`) and the evaluator."""
+        """Set up the algorithm (see `LearnsFromPreferences.setup`) and the evaluator."""
         self.evaluator: Any = None
         if self._refusal is None:
             try:
@@ -149,21 +152,21 @@ class SweepTrial(PreferencePPO):
         return result
 
     def log_result(self, result: dict[str, Any]) -> None:
-        """See `PreferencePPO`. A trial with invalid settings has no callbacks."""
+        """See `LearnsFromPreferences`. A trial with invalid settings has no callbacks."""
         if self._refusal is None:
             super().log_result(result)
         else:
             Trainable.log_result(self, result)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """See `PreferencePPO`. For a trial with invalid settings, save only the reason."""
+        """See `LearnsFromPreferences`. For a trial with invalid settings, save only the reason."""
         if self._refusal is None:
             super().save_checkpoint(checkpoint_dir)
         else:
             (Path(checkpoint_dir) / REFUSAL).write_text(self._refusal)
 
     def cleanup(self) -> None:
-        """See `PreferencePPO.cleanup`."""
+        """See `LearnsFromPreferences.cleanup`."""
         if getattr(self, "evaluator", None) is not None:
             ray.kill(self.evaluator)
         super().cleanup()
@@ -177,3 +180,15 @@ class SweepTrial(PreferencePPO):
             return true.true_return_mean
         loss = result[PREFERENCES].get("round", {}).get("held_out_loss")
         return None if loss is None or not math.isfinite(loss) else -float(loss)
+
+
+class SweepTrial(Measured, PreferencePPO):
+    """`PreferencePPO` as a trial of a sweep."""
+
+
+class SACSweepTrial(Measured, PreferenceSAC):
+    """`PreferenceSAC` as a trial of a sweep."""
+
+
+TRIALS: dict[AgentName, type[Measured]] = {"ppo": SweepTrial, "sac": SACSweepTrial}
+"""The trials of each agent's sweeps."""

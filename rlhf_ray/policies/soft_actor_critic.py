@@ -1,0 +1,192 @@
+"""SoftActorCriticNetwork: actor, twin critics, their targets and the temperature of soft actor-critic (Haarnoja et al. 2018)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.images import is_image
+from rlhf_ray.policies.network import observation_bounds
+
+LOG_STD = (-5.0, 2.0)
+"""Range of the Gaussian's log standard deviation, before tanh."""
+
+DISCRETE_ENTROPY = 0.5
+"""Target entropy of Discrete actions, as a share of the maximum."""
+
+
+class TwinCritics(nn.Module):
+    """Two independent MLPs, computed together: one batched product per layer is faster than two.
+
+    Args:
+        sizes: inputs, units of each hidden layer, outputs.
+    """
+
+    def __init__(self, sizes: tuple[int, ...]):
+        super().__init__()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for inputs, outputs in pairwise(sizes):
+            weight = torch.empty(2, inputs, outputs)
+            for each in weight:
+                nn.init.orthogonal_(each)
+            self.weights.append(nn.Parameter(weight))
+            self.biases.append(nn.Parameter(torch.zeros(2, 1, outputs)))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return both critics' outputs ``[2, n, outputs]`` for ``inputs [n, size]``."""
+        values = inputs.expand(2, *inputs.shape)
+        last = len(self.weights) - 1
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            values = torch.baddbmm(bias, values, weight)
+            if i < last:
+                values = torch.relu(values)
+        return values
+
+
+class SoftActorCriticNetwork(nn.Module):
+    """The networks of soft actor-critic for vector observations, with Discrete actions or Box actions within bounds.
+
+    Box actions are tanh of a Gaussian, in [-1, 1] (`rlhf_ray.policies.env_actions`). Observations with bounds are scaled to
+    [-1, 1]. With Discrete actions, expectations over actions are exact (Christodoulou 2019).
+
+    Args:
+        observation_space, action_space: the environment's spaces.
+        hidden: units of each hidden layer.
+        initial_alpha: initial temperature.
+
+    Raises:
+        SettingError: SAC doesn't support the spaces.
+    """
+
+    middle: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        hidden: tuple[int, ...],
+        initial_alpha: float,
+    ):
+        super().__init__()
+        if not isinstance(observation_space, gym.spaces.Box) or is_image(observation_space):
+            raise SettingError(
+                f"agent is 'sac', but the observations are {observation_space}; SAC takes vectors: set agent to ppo."
+            )
+        self.discrete = isinstance(action_space, gym.spaces.Discrete)
+        if isinstance(action_space, gym.spaces.Discrete):
+            actions, self.outputs = int(action_space.n), int(action_space.n)
+            self.auto_entropy = DISCRETE_ENTROPY * math.log(max(2, actions))
+        elif isinstance(action_space, gym.spaces.Box) and np.isfinite([action_space.low, action_space.high]).all():
+            actions = int(np.prod(action_space.shape))
+            self.outputs, self.auto_entropy = 2 * actions, -float(actions)
+        else:
+            raise SettingError(
+                f"agent is 'sac', but the actions are {action_space}; SAC takes Discrete actions, or Box actions with finite "
+                "bounds: set agent to ppo, or wrap the environment in gymnasium.wrappers.RescaleAction."
+            )
+        size = int(np.prod(observation_space.shape))
+        middle, scale = observation_bounds(observation_space)
+        self.register_buffer("middle", torch.as_tensor(middle, dtype=torch.float32), persistent=False)
+        self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
+        layers: list[nn.Module] = []
+        for inputs, units in pairwise((size, *hidden)):
+            layers += [nn.Linear(inputs, units), nn.ReLU()]
+        self.actor = nn.Sequential(*layers, nn.Linear(hidden[-1], self.outputs))
+        for layer in self.actor:
+            if isinstance(layer, nn.Linear):
+                nn.init.orthogonal_(layer.weight, 0.01 if layer is self.actor[-1] else math.sqrt(2.0))
+                nn.init.zeros_(layer.bias)
+        self.critics = TwinCritics((size, *hidden, actions) if self.discrete else (size + actions, *hidden, 1))
+        self.targets = copy.deepcopy(self.critics).requires_grad_(False)
+        self.log_alpha = nn.Parameter(torch.full((1,), math.log(initial_alpha)))
+
+    def distribution(self, observations: Tensor) -> Tensor:
+        """Return the action distribution's inputs ``[n, outputs]``: logits, or means and log standard deviations before tanh."""
+        scaled = ((observations.float() - self.middle) / self.scale).flatten(1)
+        outputs: Tensor = self.actor(scaled)
+        if self.discrete:
+            return outputs
+        mean, raw = outputs.chunk(2, -1)
+        low, high = LOG_STD
+        return torch.cat([mean, low + (high - low) * 0.5 * (torch.tanh(raw) + 1.0)], -1)
+
+    def act(self, observations: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return actions and their log probabilities, with gradients.
+
+        Args:
+            observations: ``[n, …]``.
+            noise: standard normal ``[n, size]``; drawn if None.
+
+        Returns:
+            Box: actions ``[n, size]`` in [-1, 1] and ``[n]``. Discrete: the probabilities and log probabilities ``[n, actions]``.
+        """
+        outputs = self.distribution(observations)
+        if self.discrete:
+            logs = outputs.log_softmax(-1)
+            return logs.exp(), logs
+        mean, log_std = outputs.chunk(2, -1)
+        noise = torch.randn_like(mean) if noise is None else noise
+        before = mean + log_std.exp() * noise
+        gaussian = -0.5 * noise**2 - log_std - 0.5 * math.log(2.0 * math.pi)
+        # log(1 - tanh(x)²), in a form that is exact for large x.
+        squashed = 2.0 * (math.log(2.0) - before - softplus(-2.0 * before))
+        return torch.tanh(before), (gaussian - squashed).sum(-1)
+
+    def values(self, critics: TwinCritics, observations: Tensor, actions: Tensor) -> Tensor:
+        """Return both critics' values ``[2, n]`` of Box actions ``[n, size]``, or ``[2, n, actions]`` of all Discrete ones."""
+        scaled = ((observations.float() - self.middle) / self.scale).flatten(1)
+        given = scaled if self.discrete else torch.cat([scaled, actions.flatten(1)], -1)
+        values: Tensor = critics(given)
+        return values if self.discrete else values.squeeze(-1)
+
+    def expected(self, values: Tensor, acted: Tensor, logs: Tensor, alpha: Tensor) -> Tensor:
+        """Return the soft value ``[n]``: the lower critic's value minus α log π, of what `act` returned."""
+        lower = values.min(0).values - alpha * logs
+        return (acted * lower).sum(-1) if self.discrete else lower
+
+    def entropy(self, acted: Tensor, logs: Tensor) -> Tensor:
+        """Return the policy's mean entropy in nats; for Box actions, an estimate from the sampled ones."""
+        return -((acted * logs).sum(-1) if self.discrete else logs).mean()
+
+
+def critic_loss(
+    network: SoftActorCriticNetwork,
+    observations: Tensor,
+    actions: Tensor,
+    rewards: Tensor,
+    next_observations: Tensor,
+    terminated: Tensor,
+    gamma: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the sum of both critics' mean squared errors, and their mean value (for metrics).
+
+    The target of a step is its reward plus, unless the episode terminated, γ times the target critics' soft value of a new action
+    in the next observation (Haarnoja et al. 2018, eq. 3 and 5, with the lower of two critics).
+    """
+    with torch.no_grad():
+        alpha = network.log_alpha.exp()
+        acted, logs = network.act(next_observations)
+        after = network.expected(network.values(network.targets, next_observations, acted), acted, logs, alpha)
+        target = rewards + gamma * (~terminated) * after
+    values = network.values(network.critics, observations, actions)
+    if network.discrete:
+        values = values.gather(-1, actions.long().reshape(1, -1, 1).expand(2, -1, 1)).squeeze(-1)
+    return ((values - target) ** 2).mean(1).sum(), values.detach().mean()
+
+
+def actor_loss(network: SoftActorCriticNetwork, observations: Tensor) -> tuple[Tensor, Tensor]:
+    """Return minus the mean soft value of the policy's own actions, and the policy's entropy in nats, detached."""
+    acted, logs = network.act(observations)
+    values = network.values(network.critics, observations, acted)
+    loss = -network.expected(values, acted, logs, network.log_alpha.detach().exp()).mean()
+    return loss, network.entropy(acted, logs).detach()

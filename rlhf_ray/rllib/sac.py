@@ -1,0 +1,284 @@
+"""PreferenceSAC: soft actor-critic on a reward that is learned from comparisons during training (PEBBLE, Lee et al. 2021)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import ray
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.sac import SAC, SACConfig
+from ray.rllib.connectors.learner import LearnerConnectorPipeline
+from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.execution.rollout_ops import synchronous_parallel_sample
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    ENV_RUNNER_SAMPLING_TIMER,
+    LEARNER_RESULTS,
+    LEARNER_UPDATE_TIMER,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    SYNCH_WORKER_WEIGHTS_TIMER,
+    TIMERS,
+)
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.nested import read_nested, write_nested
+from rlhf_ray.rllib.algorithm import LearnsFromPreferences
+from rlhf_ray.rllib.config import PreferenceConfig
+from rlhf_ray.rllib.inherited import check_inherited
+from rlhf_ray.rllib.learned_reward import LearnedReward
+from rlhf_ray.rllib.policy import built
+from rlhf_ray.rllib.rllib_internals import model_config, module_spec
+from rlhf_ray.rllib.sac_learner import SACLearner
+from rlhf_ray.rllib.sac_module import SoftActorCritic, sac_spec
+from rlhf_ray.settings import Experiment, SACSettings
+
+REPLAY = "replay"
+"""Folder of the replay buffer in a checkpoint."""
+
+_NETWORKS = "the networks of SAC are set by sac.hidden: remove it"
+_REPLAY = "SAC has a replay buffer of its own: use training(buffer_size=…)"
+_ONE_STEP = "this SAC's targets are one-step, from two critics, and move at each gradient step: remove it"
+
+REFUSED = {
+    "replay_buffer_config": ("training(replay_buffer_config)", _REPLAY),
+    "store_buffer_in_checkpoints": (
+        "training(store_buffer_in_checkpoints)",
+        "checkpoints always have the replay buffer: remove it",
+    ),
+    "n_step": ("training(n_step)", _ONE_STEP),
+    "twin_q": ("training(twin_q)", _ONE_STEP),
+    "target_network_update_freq": ("training(target_network_update_freq)", _ONE_STEP),
+    "q_model_config": ("training(q_model_config)", _NETWORKS),
+    "policy_model_config": ("training(policy_model_config)", _NETWORKS),
+    "training_intensity": ("training(training_intensity)", "use training(updates_per_env_step=…)"),
+    "_env_to_module_connector": (
+        "env_runners(env_to_module_connector)",
+        "the replay buffer keeps the environment's own observations: wrap the environment (gymnasium.wrappers) instead",
+    ),
+    "_learner_connector": (
+        "learners(learner_connector)",
+        "SAC's learner connectors get replayed transitions, not episodes: remove it",
+    ),
+}
+"""Attributes of `SACConfig` that must keep their default; see `rlhf_ray.rllib.inherited.REFUSED`."""
+
+
+class ReplaySACConfig(SACConfig):  # type: ignore[misc]
+    """RLlib's SAC with the learner, networks and replay buffer of this package, on the environment's reward."""
+
+    def __init__(self, algo_class: type | None = None):
+        super().__init__(algo_class=algo_class or ReplaySAC)
+        usual = SACSettings()
+        self.hidden: tuple[int, ...] = usual.hidden
+        self.replay_capacity = usual.buffer_size
+        self.updates_per_env_step = usual.updates_per_env_step
+        # An iteration is one training step.
+        self.min_time_s_per_iteration = None
+        self.min_sample_timesteps_per_iteration = 0
+
+    def training(
+        self,
+        *,
+        buffer_size: int | None = None,
+        updates_per_env_step: float | None = None,
+        hidden: tuple[int, ...] | None = None,
+        **arguments: Any,
+    ) -> Self:
+        """Set RLlib's training settings, and those that RLlib's SAC lacks.
+
+        Args:
+            buffer_size: see `SACSettings.buffer_size`.
+            updates_per_env_step: see `SACSettings.updates_per_env_step`.
+            hidden: see `SACSettings.hidden`.
+            arguments: RLlib's.
+        """
+        super().training(**arguments)
+        if buffer_size is not None:
+            self.replay_capacity = buffer_size
+        if updates_per_env_step is not None:
+            self.updates_per_env_step = updates_per_env_step
+        if hidden is not None:
+            self.hidden = hidden
+        return self
+
+    def apply(self, settings: SACSettings) -> None:
+        """Apply ``settings`` to RLlib's."""
+        self.env_runners(
+            num_env_runners=settings.num_env_runners,
+            num_envs_per_env_runner=settings.num_envs,
+            rollout_fragment_length=settings.rollout_length,
+        )
+        self.learners(num_learners=settings.num_learners, num_gpus_per_learner=settings.gpus_per_learner)
+        self.training(
+            hidden=settings.hidden,
+            buffer_size=settings.buffer_size,
+            updates_per_env_step=settings.updates_per_env_step,
+            num_steps_sampled_before_learning_starts=settings.learning_starts,
+            train_batch_size_per_learner=settings.batch_size,
+            actor_lr=settings.actor_learning_rate,
+            critic_lr=settings.critic_learning_rate,
+            alpha_lr=settings.alpha_learning_rate,
+            initial_alpha=settings.initial_alpha,
+            target_entropy=settings.target_entropy,
+            tau=settings.tau,
+            gamma=settings.gamma,
+        )
+
+    @property
+    def iteration_env_steps(self) -> int:
+        """Environment steps of one iteration."""
+        return int(self.get_rollout_fragment_length() * self.num_envs_per_env_runner * max(1, self.num_env_runners))
+
+    def get_default_learner_class(self) -> type:
+        """See RLlib."""
+        return SACLearner
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """Return the spec of a `SoftActorCritic`."""
+        return sac_spec(self.hidden, self.initial_alpha)
+
+    def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
+        """Return an empty pipeline. `SACLearner` passes transitions through it, not episodes."""
+        return LearnerConnectorPipeline(
+            input_observation_space=input_observation_space, input_action_space=input_action_space, connectors=[]
+        )
+
+
+class ReplaySAC(SAC):  # type: ignore[misc]
+    """SAC whose learner has the replay buffer (`SACLearner`). Checkpoints have the buffer too."""
+
+    def _create_local_replay_buffer_if_necessary(self, config: Any) -> None:
+        """Create no buffer in this process (called by RLlib)."""
+
+    def training_step(self) -> None:
+        """Collect a rollout from each env runner, then take the gradient steps that they are worth."""
+        metrics, runners = self.metrics, self.env_runner_group
+        with metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
+            episodes, results = synchronous_parallel_sample(
+                worker_set=runners,
+                max_env_steps=self.config.iteration_env_steps,
+                sample_timeout_s=self.config.sample_timeout_s,
+                _uses_new_env_runners=True,
+                _return_metrics=True,
+            )
+            if not episodes:
+                return
+            metrics.aggregate(results, key=ENV_RUNNER_RESULTS)
+        with metrics.log_time((TIMERS, LEARNER_UPDATE_TIMER)):
+            sampled = metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
+            learned = self.learner_group.update(episodes=episodes, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: sampled})
+            metrics.aggregate(learned, key=LEARNER_RESULTS)
+        with metrics.log_time((TIMERS, SYNCH_WORKER_WEIGHTS_TIMER)):
+            runners.sync_weights(
+                from_worker_or_learner_group=self.learner_group,
+                policies=set(learned[0]) - {ALL_MODULES},
+                inference_only=True,
+            )
+
+    def save_to_path(self, path: Any = None, **arguments: Any) -> str:
+        """Save RLlib's checkpoint, with the replay buffer in ``replay`` (as .npz: nothing large is pickled)."""
+        saved: str = super().save_to_path(path, **arguments)
+        (state,) = self.learner_group.foreach_learner(_replayed).ignore_errors() or (None,)
+        if state is None:
+            raise RuntimeError("The learner has died: resume the run from its last checkpoint.")
+        folder = Path(saved).absolute() / REPLAY
+        folder.mkdir(exist_ok=True)
+        write_nested(state.get(), folder)
+        return saved
+
+    def restore_from_path(self, path: Any, *arguments: Any, **keywords: Any) -> None:
+        """Restore a checkpoint of `save_to_path`."""
+        super().restore_from_path(path, *arguments, **keywords)
+        reference = ray.put(read_nested(Path(path).absolute() / REPLAY)) if self.learner_group.is_remote else None
+        state = read_nested(Path(path).absolute() / REPLAY) if reference is None else None
+
+        def restore(learner: Any) -> None:
+            learner.replay.load(state if reference is None else ray.get(reference))
+
+        self.learner_group.foreach_learner(restore)
+
+
+def _replayed(learner: Any) -> dict[str, Any]:
+    state: dict[str, Any] = learner.replay.state()
+    return state
+
+
+class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
+    """Configures `PreferenceSAC`.
+
+    ::
+
+        config = (
+            PreferenceSACConfig()
+            .environment("Pendulum-v1")
+            .fragments(length=10)
+            .preferences(comparisons=100, total_env_steps=20_000)
+            .training(hidden=(64, 64), updates_per_env_step=1.0)
+        )
+        algorithm = config.build_algo()
+
+    Everything else is `SACConfig`; settings that don't work with a learned reward, or with this replay buffer, are refused
+    (`REFUSED`, `rlhf_ray.rllib.inherited`).
+    """
+
+    agent = "sac"
+    iteration_env_steps = ReplaySACConfig.iteration_env_steps
+
+    def __init__(self, algo_class: type | None = None):
+        super().__init__(algo_class=algo_class or PreferenceSAC)
+
+    def apply_agent(self, experiment: Experiment, total_env_steps: int | None = None) -> None:
+        """See `PreferenceConfig.apply_agent`."""
+        self.apply(experiment.sac)
+
+    def agent_settings(self) -> dict[str, Any]:
+        """See `PreferenceConfig.agent_settings`. Returns the settings that the rest of the experiment depends on."""
+        if not isinstance(self.num_envs_per_env_runner, int):  # a Tune sampler
+            return {}
+        return {
+            "num_envs": self.num_envs_per_env_runner,
+            "num_env_runners": self.num_env_runners,
+            "num_learners": self.num_learners,
+            "rollout_length": self.get_rollout_fragment_length(),
+        }
+
+    def check_inherited(self) -> None:
+        """See `PreferenceConfig.check_inherited`."""
+        check_inherited(self, ReplaySACConfig(), REFUSED, self.iteration_env_steps)
+        given = module_spec(self)
+        given = getattr(given, "rl_module_specs", {DEFAULT_MODULE_ID: given}).get(DEFAULT_MODULE_ID)
+        if model_config(self) or (given is not None and given.module_class is not SoftActorCritic):
+            raise SettingError(f"rl_module() is given, but {_NETWORKS}.")
+
+    def check_network(self, observation_space: Any, action_space: Any, experiment: Experiment) -> Any:
+        """See `PreferenceConfig.check_network`."""
+        return built(self.policy_module_spec(), observation_space, action_space)
+
+    def cloning(self) -> dict[str, Any]:
+        """Refuse: see `PreferenceConfig.cloning`."""
+        raise SettingError(
+            "--demonstrations needs agent=ppo, but agent is 'sac': its untrained critics would undo what the actor was shown."
+        )
+
+    def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
+        """Build a pipeline that replaces the rewards of replayed transitions by the newest learned ones."""
+        pipeline = ReplaySACConfig.build_learner_connector(self, input_observation_space, input_action_space, device)
+        pipeline.append(LearnedReward(keep_next_observations=True))
+        return pipeline
+
+
+class PreferenceSAC(LearnsFromPreferences, ReplaySAC):
+    """SAC whose learner sees a learned reward. An RLlib `Algorithm`: build it from a `PreferenceSACConfig`."""
+
+    config: PreferenceSACConfig
+
+    def update_arguments(self) -> dict[str, Any]:
+        """See `LearnsFromPreferences.update_arguments`."""
+        return {}
+
+    @classmethod
+    def get_default_config(cls) -> AlgorithmConfig:
+        """Return a default `PreferenceSACConfig`."""
+        return PreferenceSACConfig()

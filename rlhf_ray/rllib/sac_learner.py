@@ -1,0 +1,180 @@
+"""SACLearner: draws transitions, gives them the newest learned reward, and takes SAC's gradient steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.utils.metrics import NUM_MODULE_STEPS_TRAINED_LIFETIME
+from torch import Tensor, nn
+
+from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork, actor_loss, critic_loss
+from rlhf_ray.reward.optimizers import Adam
+from rlhf_ray.rllib.rllib_internals import count_update, learner_pipeline
+from rlhf_ray.rllib.sac_replay import TransitionBuffer
+
+ROWS = 16_384
+"""Transitions drawn, and given their reward, at once: enough for a fast forward pass, and little memory."""
+
+
+class SACLearner(TorchLearner):  # type: ignore[misc]
+    """A learner with a replay buffer, so that past experience is moved neither through the driver nor back.
+
+    RLlib's own SAC learner takes one gradient step per call, each on a list of one-step episodes, which costs several times the
+    gradient step. This one adds a rollout, draws the transitions of all gradient steps that it is worth, passes them through the
+    learner connectors (which replace the rewards) and takes the steps.
+    """
+
+    def build(self) -> None:
+        """Build the learner (called by RLlib)."""
+        super().build()
+        self.replay = TransitionBuffer(self.config.replay_capacity)
+
+    @property
+    def network(self) -> SoftActorCriticNetwork:
+        """The agent's networks."""
+        network: SoftActorCriticNetwork = self.module[DEFAULT_MODULE_ID].unwrapped().network
+        return network
+
+    def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
+        """Register the optimisers of actor, critics and temperature (called by RLlib); none for other modules."""
+        if module_id != DEFAULT_MODULE_ID:
+            return
+        network = self.network
+        for name, part, rate in (
+            ("actor", list(network.actor.parameters()), config.actor_lr),
+            ("critic", list(network.critics.parameters()), config.critic_lr),
+            ("alpha", [network.log_alpha], config.alpha_lr),
+        ):
+            self.register_optimizer(
+                module_id=module_id,
+                optimizer_name=name,
+                optimizer=Adam(part, fused=True),
+                params=part,
+                lr_or_lr_schedule=rate,
+            )
+
+    def compute_loss_for_module(self, **arguments: Any) -> Any:
+        """Not used: `update` takes the gradient steps."""
+        raise NotImplementedError
+
+    def update(
+        self, *, training_data: TrainingData, timesteps: dict[str, Any] | None = None, **arguments: Any
+    ) -> dict[str, Any]:
+        """Add rollouts to the buffer and take the gradient steps that they are worth (called by RLlib).
+
+        Args:
+            training_data: RLlib episodes, or references to some.
+            timesteps: steps so far, for schedules of learning rates.
+            arguments: not used.
+
+        Returns:
+            Metrics.
+        """
+        training_data.solve_refs()
+        before = self.replay.added
+        new = self.replay.add(training_data.episodes or [])
+        count_update(self)
+        steps = self.due(before, self.replay.added)
+        if new:  # for the metrics: what the newest policy's steps are worth
+            self._rewarded(new, self.metrics)
+        if steps:
+            self._learn(steps)
+        self.after_gradient_based_update(timesteps=timesteps or {})
+        self.metrics.log_dict(
+            {"agent_gradient_steps": steps, "replayed_steps": len(self.replay)}, key=DEFAULT_MODULE_ID, window=1
+        )
+        trained = steps * self.config.train_batch_size_per_learner
+        for module in (DEFAULT_MODULE_ID, ALL_MODULES):
+            self.metrics.log_value((module, NUM_MODULE_STEPS_TRAINED_LIFETIME), trained, reduce="lifetime_sum")
+        results: dict[str, Any] = self.metrics.reduce()
+        return results
+
+    def due(self, before: int, after: int) -> int:
+        """Return the gradient steps due when the number of transitions so far goes from ``before`` to ``after``."""
+        first, rate = self.config.num_steps_sampled_before_learning_starts, self.config.updates_per_env_step
+        return int(rate * max(0, after - first)) - int(rate * max(0, before - first))
+
+    def _rewarded(self, rows: dict[str, Tensor], metrics: Any = None) -> dict[str, Tensor]:
+        """Pass transitions through the learner connectors, on the learner's device."""
+        columns = {name: column.to(self._device) for name, column in rows.items()}
+        with torch.no_grad():
+            batch = learner_pipeline(self)(
+                rl_module=self.module,
+                batch={DEFAULT_MODULE_ID: columns},
+                episodes=[],
+                shared_data={},
+                metrics=metrics,
+            )
+        done: dict[str, Tensor] = batch[DEFAULT_MODULE_ID]
+        return done
+
+    def _learn(self, steps: int) -> None:
+        size = self.config.train_batch_size_per_learner
+        sums = torch.zeros(4, device=self._device)
+        left = steps
+        while left:
+            drawn = min(left, max(1, ROWS // size))
+            rows = self._rewarded(self.replay.sample(drawn * size))
+            for i in range(drawn):
+                sums += self._step({name: column[i * size : (i + 1) * size] for name, column in rows.items()})
+            left -= drawn
+        critic, value, actor, entropy = (sums / steps).tolist()
+        self.metrics.log_dict(
+            {
+                "critic_loss": critic,
+                "value_mean": value,
+                "actor_loss": actor,
+                "entropy": entropy,
+                "alpha": self.network.log_alpha.exp().item(),
+            },
+            key=DEFAULT_MODULE_ID,
+            window=1,
+        )
+
+    def _step(self, rows: dict[str, Tensor]) -> Tensor:
+        """Take one gradient step. Return the losses, the mean value and the entropy."""
+        network = self.network
+        of_critics, value = critic_loss(
+            network,
+            rows[Columns.OBS],
+            rows[Columns.ACTIONS],
+            rows[Columns.REWARDS],
+            rows[Columns.NEXT_OBS],
+            rows[Columns.TERMINATEDS],
+            self.config.gamma,
+        )
+        self._descend("critic", of_critics, network.critics)
+        network.critics.requires_grad_(False)  # the actor's loss passes through them
+        of_actor, entropy = actor_loss(network, rows[Columns.OBS])
+        network.critics.requires_grad_(True)
+        self._descend("actor", of_actor, network.actor)
+        target = self.config.target_entropy
+        target = network.auto_entropy if target in (None, "auto") else target
+        self._descend("alpha", network.log_alpha * (entropy - target), None)
+        with torch.no_grad():
+            targets: list[Tensor] = list(network.targets.parameters())
+            critics: list[Tensor] = list(network.critics.parameters())
+            torch._foreach_lerp_(targets, critics, self.config.tau)
+        return torch.stack([of_critics.detach(), value, of_actor.detach(), entropy])
+
+    def _descend(self, name: str, loss: Tensor, part: nn.Module | None) -> None:
+        optimizer = self.get_optimizer(DEFAULT_MODULE_ID, name)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if part is not None and self.config.grad_clip is not None:
+            nn.utils.clip_grad_norm_(part.parameters(), self.config.grad_clip)
+        optimizer.step()
+
+
+class ReferenceSACLearner(SACLearner):
+    """A `SACLearner` on the environment's reward, normalised to mean 0 and standard deviation 1 over the buffer."""
+
+    def _rewarded(self, rows: dict[str, Tensor], metrics: Any = None) -> dict[str, Tensor]:
+        columns = super()._rewarded(rows, metrics)
+        mean, std = self.replay.reward_scale()
+        return columns | {Columns.REWARDS: (columns[Columns.REWARDS] - mean) / std}

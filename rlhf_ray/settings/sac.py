@@ -1,0 +1,79 @@
+"""Settings of SAC: its networks, its replay buffer and its updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_ray.settings.checks import require, require_layers
+
+
+@dataclass(frozen=True)
+class SACSettings:
+    """Soft actor-critic (Haarnoja et al. 2018) on the learned reward, used with agent=sac.
+
+    The replay buffer keeps the environment's rewards. Each batch drawn from it gets the newest version of the learned reward, so
+    that a new version applies to all past experience at once (PEBBLE, Lee et al. 2021).
+    """
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Number of units in each hidden layer of the actor and of both critics."""
+    num_envs: int = 4
+    """Parallel environments per env runner."""
+    num_env_runners: int = 0
+    """Number of Ray actors that collect rollouts, spread over the cluster. 0: collect in the run's own process."""
+    num_learners: int = 0
+    """1: learn in a Ray actor. 0: learn in the run's own process."""
+    gpus_per_learner: float = 0.0
+    """GPUs of the learner. A fraction below 1 shares the GPU with other actors."""
+    rollout_length: int = 50
+    """Steps per environment and iteration. The updates that they are worth follow them."""
+    updates_per_env_step: float = 1.0
+    """Gradient steps per environment step."""
+    learning_starts: int = 1_000
+    """Environment steps of the agent before the first gradient step."""
+    batch_size: int = 256
+    """Transitions per gradient step."""
+    buffer_size: int = 1_000_000
+    """Number of transitions that the replay buffer keeps; new ones replace the oldest. It takes memory only as it fills."""
+    actor_learning_rate: float = 3e-4
+    """Learning rate of the actor (Adam)."""
+    critic_learning_rate: float = 3e-4
+    """Learning rate of the critics (Adam)."""
+    alpha_learning_rate: float = 3e-4
+    """Learning rate of the temperature α (Adam). 0: α stays initial_alpha."""
+    initial_alpha: float = 0.1
+    """Initial temperature α, the weight of the policy's entropy."""
+    target_entropy: float | Literal["auto"] = "auto"
+    """Entropy of the policy, in nats, that α is adjusted to. auto: minus the number of action dimensions, with actions scaled to
+    [-1, 1]; for discrete actions, half the maximum entropy."""
+    tau: float = 0.005
+    """Share of the critics that moves into their targets at each gradient step."""
+    gamma: float = 0.99
+    """Discount factor per step."""
+
+    def __post_init__(self) -> None:
+        require_layers(self.hidden, "sac.hidden")
+        require(0 < self.gamma <= 1, "sac.gamma", self.gamma, "it must be above 0 and at most 1")
+        require(0 < self.tau <= 1, "sac.tau", self.tau, "it must be above 0 and at most 1")
+        for name in ("num_envs", "rollout_length", "batch_size", "buffer_size"):
+            require(getattr(self, name) >= 1, f"sac.{name}", getattr(self, name), "it must be 1 or more")
+        for name in ("num_env_runners", "gpus_per_learner", "learning_starts", "alpha_learning_rate"):
+            require(getattr(self, name) >= 0, f"sac.{name}", getattr(self, name), "it must be 0 or more")
+        for name in ("updates_per_env_step", "actor_learning_rate", "critic_learning_rate", "initial_alpha"):
+            require(getattr(self, name) > 0, f"sac.{name}", getattr(self, name), "it must be above 0")
+        require(self.num_learners in (0, 1), "sac.num_learners", self.num_learners, "it must be 0 or 1")
+        target = self.target_entropy
+        valid = target == "auto" or isinstance(target, int | float)
+        require(valid, "sac.target_entropy", target, "it must be a number of nats, or auto")
+        require(
+            self.buffer_size >= self.iteration_env_steps,
+            "sac.buffer_size",
+            self.buffer_size,
+            f"it must hold at least one iteration's {self.iteration_env_steps} steps (rollout_length * num_envs * runners)",
+        )
+
+    @property
+    def iteration_env_steps(self) -> int:
+        """Environment steps per iteration, over all env runners and environments."""
+        return self.rollout_length * self.num_envs * max(1, self.num_env_runners)
