@@ -223,10 +223,12 @@ class RewardTrainer:
         train = window[~data.held_out[window]]
         if len(train) == 0:  # so few that all of them are held out by chance
             train = window
-        for batch in self._batches(train, updates):
-            self.optimizer.zero_grad(set_to_none=True)
-            self._backward(data, batch)
-            self.optimizer.step()
+        self.ensemble.observe({name: of.flatten(0, 1) for name, of in data.inputs.items()}, data.length)
+        with self.ensemble.training_mode(self.generator):
+            for batch in self._batches(train, updates):
+                self.optimizer.zero_grad(set_to_none=True)
+                self._backward(data, batch)
+                self.optimizer.step()
         rewards = self._all_rewards(data)
         if not bool(torch.isfinite(rewards).all()):
             raise SettingError(

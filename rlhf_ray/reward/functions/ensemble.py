@@ -13,16 +13,20 @@ from rlhf_ray.reward.networks import is_built_in
 
 
 class EnsembleReward(TorchReward):
-    """A `RewardEnsemble`: the mean of its members' normalised rewards.
+    """A `RewardEnsemble`: its members' normalised rewards, combined as it combines them.
 
     Args:
         ensemble: the reward model; later changes to it have no effect.
         name: short name for reports.
+
+    Raises:
+        SettingError: its network reads the steps before, and a reward function judges single steps.
     """
 
     module: RewardEnsemble
 
     def __init__(self, ensemble: RewardEnsemble, name: str = "learned reward"):
+        ensemble.check_steps("tools and measures judge")
         super().__init__(ensemble)
         self.name = name
         self.observation_space, self.action_space = ensemble.observation_space, ensemble.action_space
@@ -33,9 +37,14 @@ class EnsembleReward(TorchReward):
             "next_state": settings.use_next_state,
             "done": settings.use_done,
         }
+        also = getattr(ensemble.networks, "also_reads", frozenset())
         own = not is_built_in(settings)  # a network of the user's own may use what it likes
-        self.inputs = frozenset(name for name, is_used in used.items() if is_used or own)
+        self.inputs = frozenset(name for name, is_used in used.items() if is_used or own or name in also)
         self._choices_as_numbers = own
+
+    def combine(self, members: Tensor) -> Tensor:
+        """See `RewardEnsemble.combine`."""
+        return self.module.combine(members)
 
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """Compute each member's normalised reward, ``[members, n]`` float64, from the arrays as they are: images stay bytes."""
@@ -63,4 +72,5 @@ class EnsembleReward(TorchReward):
             ensemble = RewardEnsemble(self.module.observation_space, self.action_space, self.module.settings)
         ensemble.reward_mean.copy_(self.module.reward_mean)
         ensemble.reward_std.copy_(self.module.reward_std)
+        ensemble.deviation_weight.copy_(self.module.deviation_weight)
         return EnsembleReward(ensemble, f"{self.name}, untrained")
