@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.settings import Activation, RewardModelSettings
 
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
@@ -35,12 +36,10 @@ class ActionEncoder:
     """
 
     def __init__(self, space: gym.Space[object]):
-        self.choices: tuple[int, ...] = ()
+        self.choices = choices_of(space)
         if isinstance(space, gym.spaces.Discrete):
-            self.choices = (int(space.n),)
             low, scale = np.array([float(space.start)]), np.ones(1)
         elif isinstance(space, gym.spaces.MultiDiscrete):
-            self.choices = tuple(int(n) for n in space.nvec.flat)
             low, scale = space.start.flatten().astype(np.float64), np.ones(1)
         elif isinstance(space, gym.spaces.MultiBinary):
             self.size = int(np.prod(space.shape))
