@@ -16,7 +16,7 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
     if isinstance(space, gym.spaces.MultiDiscrete):
         return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     if isinstance(space, gym.spaces.MultiBinary):
-        return {"type": "MultiBinary", "shape": list(space.shape)}
+        return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
     if isinstance(space, gym.spaces.Box):
         return {
             "type": "Box",
@@ -35,7 +35,7 @@ def space_from_json(value: dict[str, Any]) -> gym.Space[Any]:
     if value["type"] == "MultiDiscrete":
         return gym.spaces.MultiDiscrete(value["nvec"], start=value["start"])
     if value["type"] == "MultiBinary":
-        return gym.spaces.MultiBinary(value["shape"])
+        return gym.spaces.MultiBinary(value["n"])
     shape, dtype = tuple(value["shape"]), np.dtype(value["dtype"])
     low, high = (np.broadcast_to(np.array(value[name], dtype=dtype), shape) for name in ("low", "high"))
     return gym.spaces.Box(low, high, shape, dtype.type)

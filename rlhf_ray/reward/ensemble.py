@@ -24,6 +24,8 @@ from rlhf_ray.reward.networks import make_network, observe, reads_history
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
 FORMAT = "rlhf_ray.reward/1"
+LATER = ("deviation_weight", "window")
+"""Scalar buffers that reward models saved by rlhf_ray 0.1 and before its change lack; see `RewardEnsemble._load_from_state_dict`."""
 CHUNK = 4096
 """Steps per forward pass without gradients. Bounds memory for images."""
 

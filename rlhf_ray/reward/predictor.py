@@ -12,7 +12,6 @@ import torch
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.networks import MLP
-from rlhf_ray.reward.networks.normalised import NormalisedInputs
 from rlhf_ray.settings import Activation
 
 _ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
@@ -43,8 +42,7 @@ class Predictor:
             return
         state = ensemble.state()
         self._deviation_weight = float(ensemble.deviation_weight)
-        normalise = networks.normalise
-        self._normalise = copy.deepcopy(normalise).cpu() if isinstance(normalise, NormalisedInputs) else None
+        self._normalise = copy.deepcopy(networks.normalise)
         self._mean, self._std = state["reward_mean"][:, None], state["reward_std"][:, None]
         self._activate = _ACTIVATIONS[ensemble.settings.activation]
         names = [name for name in state if name.endswith(".weight") and "head" in name]

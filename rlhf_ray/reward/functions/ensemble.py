@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.functions.function import Input, RewardFunction, TorchReward
 from rlhf_ray.reward.networks import is_built_in
@@ -58,8 +59,11 @@ class EnsembleReward(TorchReward):
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
     ) -> Tensor:
         """Compute each member's normalised reward, ``[members, n]``."""
-        if self._choices_as_numbers and actions.dim() == 2 and not self.action_space.shape:
-            actions = actions.argmax(1) + int(getattr(self.action_space, "start", 0))
+        choices = choices_of(self.action_space)
+        if self._choices_as_numbers and choices and actions.is_floating_point():
+            start = torch.as_tensor(np.asarray(self.action_space.start))  # type: ignore[attr-defined]
+            chosen = torch.stack([part.argmax(1) for part in actions.split(choices, 1)], 1)
+            actions = chosen.reshape(len(chosen), *(self.action_space.shape or ())) + start
         frames = torch.stack([observations, next_observations], 1)
         inputs = self.module.networks.encode(frames, actions.unsqueeze(1), terminated)
         raw: Tensor = self.module.networks(inputs).squeeze(-1)

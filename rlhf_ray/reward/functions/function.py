@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.transitions import Transitions
 
 Input = Literal["state", "action", "next_state", "done"]
@@ -98,10 +99,14 @@ class RewardFunction(ABC):
         )
 
     def action_inputs(self, actions: Array) -> Tensor:
-        """Convert actions to the input of `forward`, float32: one-hot ``[n, choices]`` for Discrete, unchanged for others."""
-        if isinstance(self.action_space, gym.spaces.Discrete):
-            at = torch.as_tensor(np.asarray(actions).astype(np.int64) - int(self.action_space.start))
-            return nn.functional.one_hot(at, int(self.action_space.n)).float()
+        """Convert actions to the input of `forward`, float32.
+
+        One-hot ``[n, choices]`` for Discrete; one-hot of each component, one after the other, for MultiDiscrete; else unchanged.
+        """
+        if choices := choices_of(self.action_space):
+            start = np.asarray(self.action_space.start).flatten()  # type: ignore[attr-defined]
+            at = torch.as_tensor(np.asarray(actions).reshape(len(actions), -1).astype(np.int64) - start)
+            return torch.cat([nn.functional.one_hot(at[:, i], n) for i, n in enumerate(choices)], 1).float()
         return torch.as_tensor(np.array(actions, np.float32))
 
     def tensors(self, steps: Transitions) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray.reward.networks.layers import ActionEncoder, StackedMLP
-from rlhf_ray.reward.networks.normalised import NormalisedInputs, normaliser
+from rlhf_ray.reward.networks.normalised import normaliser
 from rlhf_ray.settings import RewardModelSettings
 
 
@@ -22,7 +22,7 @@ class VectorInputs(nn.Module):
 
     Attributes:
         inputs: length of the features of a step.
-        normalise: normalises the columns of `encode`'s features that are observations.
+        normalise: normalises the columns of `encode`'s features that are observations; None without normalisation.
     """
 
     def __init__(
@@ -52,8 +52,12 @@ class VectorInputs(nn.Module):
 
     def observe(self, inputs: dict[str, Tensor]) -> None:
         """Update the statistics of the inputs: see `rlhf_ray.reward.RewardEnsemble.observe`."""
-        if isinstance(self.normalise, NormalisedInputs):
+        if self.normalise is not None:
             self.normalise.observe(inputs["features"])
+
+    def features_of(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the features ``[n, length, inputs]``, normalised."""
+        return inputs["features"] if self.normalise is None else torch.as_tensor(self.normalise(inputs["features"]))
 
 
 class MLP(VectorInputs):
@@ -73,7 +77,7 @@ class MLP(VectorInputs):
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return rewards ``[members, n, length]``."""
-        features = self.normalise(inputs["features"].flatten(0, 1))
+        features = self.features_of(inputs).flatten(0, 1)
         rewards: Tensor = self.head(features.expand(self.members, *features.shape))
         return rewards.view(self.members, *inputs["features"].shape[:2])
 

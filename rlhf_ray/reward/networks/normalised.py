@@ -64,6 +64,6 @@ class NormalisedInputs(nn.Module):
         return torch.cat([first, features[..., self.size :]], -1)
 
 
-def normaliser(size: int, how: InputNormalisation) -> nn.Module:
-    """Return the normalisation of the first ``size`` columns that the setting names."""
-    return nn.Identity() if how == "none" or not size else NormalisedInputs(size, how)
+def normaliser(size: int, how: InputNormalisation) -> NormalisedInputs | None:
+    """Return the normalisation of the first ``size`` columns that the setting names; None for none."""
+    return None if how == "none" or not size else NormalisedInputs(size, how)

@@ -46,7 +46,7 @@ class PerActionMLP(VectorInputs):
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return rewards ``[members, n, length]``."""
-        features = self.normalise(inputs["features"].flatten(0, 1))
+        features = self.features_of(inputs).flatten(0, 1)
         outputs: Tensor = self.head(features.expand(self.members, *features.shape))
         shape = (self.members, *inputs["selects"].shape)
         return torch.sum(outputs.view(shape) * inputs["selects"], -1)

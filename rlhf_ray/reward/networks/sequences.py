@@ -66,7 +66,7 @@ class SequenceNetwork(VectorInputs):
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return rewards ``[members, n, length]``."""
-        features = self.normalise(inputs["features"])
+        features = self.features_of(inputs)
         n, length = features.shape[:2]
         read = []
         pixels = None if self.convolutions is None else pixels_of(self.settings, inputs["frames"])
