@@ -8,15 +8,20 @@ Importing this package registers ``rlhf_ray/CartPoleFixed-v0``, ``AcrobotFixed-v
 from rlhf_ray.envs.batches import make_batch
 from rlhf_ray.envs.registry import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register
 from rlhf_ray.envs.spaces import check_spaces
+from rlhf_ray.envs.views import View, Viewed, view_of, viewed
 
 __all__ = [
     "EnvCreator",
+    "View",
+    "Viewed",
     "check_spaces",
     "is_natively_vectorised",
     "make_batch",
     "make_env",
     "make_vector_env",
     "register",
+    "view_of",
+    "viewed",
 ]
 
 register()

@@ -19,6 +19,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs.checked import CheckedEnv
+from rlhf_ray.envs.views import Viewed
 
 
 class _NoState(Exception):  # noqa: N818 - told to the user as a SettingError
@@ -56,11 +57,11 @@ def _has_own(env: gym.Env[Any, Any]) -> bool:
 
 
 def _layers(env: Any) -> list[Any]:
-    """Return the environment and its wrappers, without those that only check calls and count them."""
+    """Return the environment and its wrappers, without those that only check, count or convert."""
     layers = [env]
     while isinstance(layers[-1], gym.Wrapper):
         layers.append(layers[-1].env)
-    return [each for each in layers if not isinstance(each, CheckedEnv | OrderEnforcing | PassiveEnvChecker)]
+    return [each for each in layers if not isinstance(each, CheckedEnv | Viewed | OrderEnforcing | PassiveEnvChecker)]
 
 
 def _attributes(layer: Any, name: str) -> dict[str, Any]:

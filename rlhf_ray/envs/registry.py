@@ -18,6 +18,7 @@ from rlhf_ray.envs.fixed_horizon import fixed, prefix_of
 from rlhf_ray.envs.level_envs import LevelVectorEnv
 from rlhf_ray.envs.minirun import MiniRunVectorEnv
 from rlhf_ray.envs.static_bounce import StaticBounceVectorEnv
+from rlhf_ray.envs.views import viewed
 
 PROCGEN_PREFIX = "procgen/"
 
@@ -101,8 +102,9 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
             ``rlhf_ray.envs.procgen.ProcgenVectorEnv``.
 
     Returns:
-        The environment. Its methods raise `FaultyEnvironmentError` if it raises or returns invalid data, except for
-        ``fixed/``, ``absorbing/`` and ``procgen/`` environments.
+        The environment, with observations and actions as arrays of ours (`rlhf_ray.envs.views`). Its methods raise
+        `FaultyEnvironmentError` if it raises or returns invalid data, except for ``fixed/``, ``absorbing/`` and ``procgen/``
+        environments.
 
     Raises:
         ValueError: no environment has this name; the message lists the closest ones.
@@ -121,7 +123,7 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
             )
         register_external(inner)
         _check_gymnasium_id(inner)
-        return fixed(inner, prefix, **options)
+        return viewed(fixed(inner, prefix, **options))
     register_external(name)
     if name.startswith(atari.PREFIX):
         atari.check(name)
@@ -192,7 +194,9 @@ def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         raise
     except RAISED as error:
         raise fault(f"Making environment {name}", error) from error
-    return CheckedEnv(env, name)
+    checked = CheckedEnv(env, name)
+    seen = viewed(checked)
+    return checked if seen is checked else CheckedEnv(seen, name)
 
 
 def procgen_game_and_mode(name: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlhf_ray.data.images import LEAST_SIDE, is_image
+from rlhf_ray.envs.views import view_of
 
 
 def check_spaces(
@@ -13,7 +14,8 @@ def check_spaces(
     """Check that an environment's spaces are supported.
 
     Supported observations: Box of rank 1 with a float or integer dtype; or uint8 images [height, width, channels] of at
-    least 16x16 pixels. Supported actions: Discrete with start 0; or Box of rank 1 with a float dtype, bounded or not.
+    least 16x16 pixels. Supported actions: Discrete with start 0; MultiDiscrete of rank 1 that starts at 0; or Box of rank 1 with
+    a float dtype, bounded or not. `rlhf_ray.envs.make_env` converts most others (`rlhf_ray.envs.views`).
 
     Args:
         observation_space: the environment's observation space.
@@ -31,15 +33,22 @@ def check_spaces(
         )
     if (problem := _action_problem(action_space)) is not None:
         raise ValueError(
-            f"Environment {env_name!r} has the action space {action_space}. Supported are Discrete with start=0, and "
-            f"Box of rank 1 with a float dtype. {problem}"
+            f"Environment {env_name!r} has the action space {action_space}. Supported are Discrete with start=0, "
+            f"MultiDiscrete of rank 1 with start=0, and Box of rank 1 with a float dtype. {problem}"
         )
 
 
 def _observation_problem(space: gymnasium.Space[object]) -> str | None:
     """Return the remedy for an unsupported observation space; None if it is supported."""
     if not isinstance(space, spaces.Box):
-        return "Wrap the environment in gymnasium.wrappers.FlattenObservation, which converts it to such a Box."
+        if view_of(space) is not None:
+            return "Wrap the environment in rlhf_ray.envs.Viewed, or gymnasium.wrappers.FlattenObservation; both convert it."
+        if isinstance(space, spaces.Discrete):
+            return "Wrap the environment in gymnasium.wrappers.FlattenObservation, which converts it to such a Box."
+        return (
+            "Select or convert a part with gymnasium.wrappers.TransformObservation, for example one image. (A Dict works as it is if "
+            "it has vectors alone, or images of one size and numbers with finite bounds.)"
+        )
     if is_image(space) or (len(space.shape) == 1 and space.shape[0] >= 1 and np.dtype(space.dtype).kind in "fiu"):
         return None
     if len(space.shape) == 3:
@@ -74,6 +83,12 @@ def _action_problem(space: gymnasium.Space[object]) -> str | None:
         if space.start == 0:
             return None
         return f"Number the actions from 0 and add {space.start} with gymnasium.wrappers.TransformAction."
+    if isinstance(space, spaces.MultiDiscrete):
+        if len(space.shape) == 1 and not np.any(space.start):
+            return None
+        return "Wrap the environment in rlhf_ray.envs.Viewed, which converts it."
+    if isinstance(space, spaces.MultiBinary):
+        return "Wrap the environment in rlhf_ray.envs.Viewed, which makes it a MultiDiscrete of twos."
     if isinstance(space, spaces.Box):
         if len(space.shape) == 1 and space.shape[0] >= 1 and np.dtype(space.dtype).kind == "f":
             return None

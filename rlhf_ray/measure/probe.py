@@ -10,8 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.measure.correlations import learned_rewards

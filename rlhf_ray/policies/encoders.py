@@ -1,4 +1,4 @@
-"""Image encoders of policies."""
+"""Image encoders of policies. Reward networks share their convolutions."""
 
 from __future__ import annotations
 
@@ -29,20 +29,7 @@ def image_encoder(network: str, shape: tuple[int, ...], features: int | None) ->
     """
     height, width, channels = shape
     size = FEATURES[network] if features is None else features
-    convolutions: list[nn.Module] = []
-    if network == "impala":
-        for filters in (16, 32, 32):
-            convolutions.append(_ImpalaBlock(channels, filters))
-            channels = filters
-        convolutions.append(nn.ReLU())
-    else:
-        layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1)) if network == "nature" else ((16, 3, 2), (32, 3, 2))
-        for filters, kernel, stride in layers:
-            layer = nn.Conv2d(channels, filters, kernel, stride)
-            nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
-            convolutions += [layer, nn.ReLU()]
-            channels = filters
-    body = nn.Sequential(*convolutions, nn.Flatten())
+    body = convolutions(network, channels)
     try:
         with torch.no_grad():
             flat = body(torch.zeros(1, shape[2], height, width)).shape[1]
@@ -53,12 +40,35 @@ def image_encoder(network: str, shape: tuple[int, ...], features: int | None) ->
         ) from error
     encoder = nn.Sequential(body, linear(flat, size, math.sqrt(2.0)), nn.ReLU())
     if network == "impala":
-        for name, parameter in encoder.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            else:
-                nn.init.xavier_uniform_(parameter)
+        glorot(encoder)
     return encoder, size
+
+
+def convolutions(network: str, channels: int) -> nn.Sequential:
+    """Build the convolutions of an encoder, from ``channels`` to a flat vector: those of nature and small are orthogonal."""
+    layers: list[nn.Module] = []
+    if network == "impala":
+        for filters in (16, 32, 32):
+            layers.append(_ImpalaBlock(channels, filters))
+            channels = filters
+        layers.append(nn.ReLU())
+    else:
+        shapes = ((32, 8, 4), (64, 4, 2), (64, 3, 1)) if network == "nature" else ((16, 3, 2), (32, 3, 2))
+        for filters, kernel, stride in shapes:
+            layer = nn.Conv2d(channels, filters, kernel, stride)
+            nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
+            layers += [layer, nn.ReLU()]
+            channels = filters
+    return nn.Sequential(*layers, nn.Flatten())
+
+
+def glorot(module: nn.Module) -> None:
+    """Draw all weights of ``module`` from Glorot's uniform distribution, and set biases to zero."""
+    for name, parameter in module.named_parameters():
+        if name.endswith("bias"):
+            nn.init.zeros_(parameter)
+        else:
+            nn.init.xavier_uniform_(parameter)
 
 
 def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:

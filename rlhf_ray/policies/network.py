@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.policies.encoders import image_encoder, linear
 
 Cell = Literal["none", "gru", "lstm"]
@@ -45,7 +46,7 @@ class ActorCriticNetwork(nn.Module):
     Attributes:
         shape: its shape.
         memory_size: length of the memory vector; 0 without memory.
-        outputs: length of the action distribution's inputs: logits of Discrete actions; means and log standard deviations of Box
+        outputs: length of the action distribution's inputs: logits of Discrete and MultiDiscrete actions; means and log standard deviations of Box
             actions, which are in [-1, 1] if the space is bounded.
     """
 
@@ -64,8 +65,9 @@ class ActorCriticNetwork(nn.Module):
                 f"ppo.network is {network!r}, but the observations are {observation_space}: use 'mlp' for vectors, "
                 "'nature', 'impala' or 'small' for uint8 images, or 'auto'."
             )
-        self.discrete = isinstance(action_space, gym.spaces.Discrete)
-        actions = int(action_space.n) if isinstance(action_space, gym.spaces.Discrete) else _size(action_space)
+        choices = choices_of(action_space)
+        self.discrete = bool(choices)
+        actions = sum(choices) if choices else _size(action_space)
         self.outputs = actions if self.discrete else 2 * actions
         units = shape.memory_units
         self.memory_size = {"none": 0, "gru": units, "lstm": 2 * units}[shape.memory]

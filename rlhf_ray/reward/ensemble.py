@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.spaces import space_from_json, space_to_json
+from rlhf_ray.reward.histories import last_of_windows
 from rlhf_ray.reward.likelihood import discounts
-from rlhf_ray.reward.networks import make_network
+from rlhf_ray.reward.networks import make_network, observe, reads_history
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
 FORMAT = "rlhf_ray.reward/1"
+LATER = ("deviation_weight", "window")
+"""Scalar buffers that reward models saved by rlhf_ray 0.1 and before its change lack; see `RewardEnsemble._load_from_state_dict`."""
 CHUNK = 4096
 """Steps per forward pass without gradients. Bounds memory for images."""
 
@@ -28,7 +34,9 @@ class RewardEnsemble(nn.Module):
     """An ensemble of reward networks.
 
     Each member's output is normalised to mean 0 and standard deviation 1 over the steps it was fitted on (Christiano et al.
-    2017, section 2.2.1). The reward is the mean over members.
+    2017, section 2.2.1). The reward is the mean over members, plus ``deviation_weight`` times their standard deviation.
+
+    Predictions never draw a dropout mask or use a batch's own statistics; only `training` switches them on.
 
     Load a saved reward model in three lines::
 
@@ -38,18 +46,24 @@ class RewardEnsemble(nn.Module):
 
     Args:
         observation_space: the environment's observation space.
-        action_space: the environment's action space, Box or Discrete.
+        action_space: the environment's action space: Box, Discrete, MultiDiscrete or MultiBinary.
         settings: network architecture, ensemble size and likelihood settings.
 
     Attributes:
         reward_mean: ``[members]`` float32: mean of each member's raw reward.
         reward_std: ``[members]`` float32: standard deviation of each member's raw reward.
         version: scalar int64: number of fits; 0 before the first one.
+        deviation_weight: scalar float32: see `combine`. Starts as `RewardModelSettings.deviation_weight`.
+        window: scalar int64: most steps that a step's reward depends on, itself included: the length of the fragments of the fits if
+            the network reads history, otherwise 1.
+        reads_history: whether the network reads the steps before.
     """
 
     reward_mean: Tensor
     reward_std: Tensor
     version: Tensor
+    deviation_weight: Tensor
+    window: Tensor
 
     def __init__(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings):
         super().__init__()
@@ -60,6 +74,54 @@ class RewardEnsemble(nn.Module):
         self.register_buffer("reward_mean", torch.zeros(settings.ensemble_size))
         self.register_buffer("reward_std", torch.ones(settings.ensemble_size))
         self.register_buffer("version", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("deviation_weight", torch.tensor(float(settings.deviation_weight)))
+        self.register_buffer("window", torch.ones((), dtype=torch.int64))
+        self.reads_history = reads_history(self.networks)
+        self.eval()
+
+    def combine(self, members: Tensor) -> Tensor:
+        """Combine the members' rewards to the reward: their mean plus ``deviation_weight`` times their standard deviation.
+
+        Args:
+            members: ``[members, …]``, normalised.
+
+        Returns:
+            ``[…]``, of the dtype of ``members``.
+        """
+        mean = members.mean(0)
+        weight = float(self.deviation_weight)
+        return mean + weight * members.std(0, correction=0) if weight else mean
+
+    @contextlib.contextmanager
+    def training_mode(self, generator: torch.Generator) -> Iterator[None]:
+        """Dropout and batch normalisation as in a fit, within this context.
+
+        Args:
+            generator: seeds the dropout masks, so that a fit repeats. Without dropout, nothing is drawn from it.
+        """
+        self.networks.train()
+        try:
+            if not self.settings.dropout:
+                yield
+                return
+            devices = {parameter.device for parameter in self.networks.parameters() if parameter.is_cuda}
+            with torch.random.fork_rng(devices=devices):
+                torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+                yield
+        finally:
+            self.networks.eval()
+
+    def observe(self, inputs: dict[str, Tensor], length: int) -> None:
+        """Update what the networks know of their inputs. A fit calls it before its first gradient step.
+
+        Args:
+            inputs: from `encode`, of all comparisons, on the device of the networks or on the CPU.
+            length: steps of a fragment.
+        """
+        with torch.no_grad():
+            observe(self.networks, inputs)
+        if self.reads_history:
+            self.window.fill_(length)
 
     def member_rewards(
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
@@ -74,16 +136,71 @@ class RewardEnsemble(nn.Module):
 
         Returns:
             ``[members, batch]`` float32.
+
+        Raises:
+            SettingError: the network reads the steps before: use `episode_rewards`.
         """
         raw = self.raw_rewards(observations, actions, next_observations, terminated)
+        return self._normalised(raw)
+
+    def _normalised(self, raw: Tensor) -> Tensor:
         return (raw - self.reward_mean[:, None]) / self.reward_std[:, None]
+
+    def episode_rewards(self, observations: Tensor, actions: Tensor, terminated: bool) -> Tensor:
+        """Compute the normalised reward of each of ``n`` consecutive steps of one episode for each member, without gradients.
+
+        If the network reads history, the reward of a step is the last one of the fragment that ends with it: the step and at most
+        ``window - 1`` steps before it, as many as are given. So it depends on nothing after the step, on no other episode, and not
+        on where a rollout was cut, if enough steps before are given.
+
+        Args:
+            observations: ``[n + 1, *observation_shape]``.
+            actions: ``[n, *action_shape]``, as given to the environment.
+            terminated: whether the last step terminated the episode.
+
+        Returns:
+            ``[members, n]`` float32.
+        """
+        if not self.reads_history:
+            ended = torch.zeros(len(actions), dtype=torch.bool, device=observations.device)
+            ended[-1:] = terminated
+            return self.member_rewards(observations[:-1], actions, observations[1:], ended)
+        with torch.no_grad(), self._predicting():
+            raw = last_of_windows(self.networks, observations, actions, terminated, int(self.window), CHUNK)
+        return self._normalised(raw)
+
+    @contextlib.contextmanager
+    def _predicting(self) -> Iterator[None]:
+        """Evaluation mode, also if somebody (RLlib, a fit) has switched the networks to training."""
+        was = self.networks.training
+        self.networks.eval()
+        try:
+            yield
+        finally:
+            self.networks.train(was)
+
+    def check_steps(self, what: str) -> None:
+        """Check that single steps have a reward.
+
+        Args:
+            what: needs the rewards of single steps, for the error.
+
+        Raises:
+            SettingError: the network reads the steps before.
+        """
+        if self.reads_history:
+            raise SettingError(
+                f"reward_model.network is {self.settings.network!r}, which reads the steps before, but {what} single steps: use a "
+                "network that judges each step by itself, such as 'auto'."
+            )
 
     def raw_rewards(
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
     ) -> Tensor:
         """Compute the rewards on the likelihood's scale, as `member_rewards` but not normalised."""
+        self.check_steps("this asks for the rewards of")
         rewards = []
-        with torch.no_grad():
+        with torch.no_grad(), self._predicting():
             for start in range(0, len(observations), CHUNK):
                 part = slice(start, start + CHUNK)
                 frames = torch.stack([observations[part], next_observations[part]], 1)
@@ -92,7 +209,7 @@ class RewardEnsemble(nn.Module):
         return torch.cat(rewards, 1)
 
     def predict(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
-        """Compute the reward of ``n`` steps: the mean of `member_rewards` over members.
+        """Compute the reward of ``n`` steps: `combine` of `member_rewards`.
 
         Args:
             observations: ``[n, *observation_shape]``.
@@ -104,8 +221,8 @@ class RewardEnsemble(nn.Module):
             ``[n]`` float32.
         """
         arguments = [torch.as_tensor(np.asarray(a)) for a in (observations, actions, next_observations, terminated)]
-        mean: FloatArray = self.member_rewards(*arguments).mean(0).numpy()
-        return mean
+        rewards: FloatArray = self.combine(self.member_rewards(*arguments)).numpy()
+        return rewards
 
     def fragment_returns(self, fragments: Fragments) -> FloatArray:
         """Compute the return of each fragment for each member, on the likelihood's scale.
@@ -118,7 +235,7 @@ class RewardEnsemble(nn.Module):
         """
         n, length = fragments.rewards.shape
         rewards, at_once = [], max(1, CHUNK // length)
-        with torch.no_grad():
+        with torch.no_grad(), self._predicting():
             for start in range(0, n, at_once):
                 rewards.append(self.networks(self.encode(fragments[start : start + at_once])))
         returns: FloatArray = (torch.cat(rewards, 1) @ discounts(length, self.settings.discount)).numpy()
@@ -130,6 +247,12 @@ class RewardEnsemble(nn.Module):
             *(torch.as_tensor(np.array(of)) for of in (fragments.observations, fragments.actions, fragments.terminated))
         )
         return encoded
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Load a version (called by torch). Versions of before these buffers have the settings' weight, and no history."""
+        state_dict.setdefault(f"{prefix}deviation_weight", torch.tensor(float(self.settings.deviation_weight)))
+        state_dict.setdefault(f"{prefix}window", torch.ones((), dtype=torch.int64))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def state(self) -> dict[str, Array]:
         """Return weights, normalisers and version as numpy arrays (copies): one complete version."""

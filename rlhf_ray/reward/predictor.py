@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
+import torch
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.reward.ensemble import RewardEnsemble
@@ -23,27 +24,33 @@ _ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
 class Predictor:
     """Predicts like `RewardEnsemble.predict`, in numpy: ten times faster for a handful of steps.
 
-    Networks other than the MLP fall back to torch.
+    Networks other than the MLP, and batch normalisation, fall back to torch.
 
     Args:
         ensemble: the version to predict with. The MLP's weights are copied: later changes have no effect.
+
+    Raises:
+        SettingError: the network reads the steps before, which are not given.
     """
 
     def __init__(self, ensemble: RewardEnsemble):
+        ensemble.check_steps("the wrappers ask for the rewards of")
         networks = ensemble.networks
         self._settings = ensemble.settings
-        self._ensemble = None if isinstance(networks, MLP) else ensemble
+        self._ensemble = None if isinstance(networks, MLP) and not self._settings.batch_norm else ensemble
         if self._ensemble is not None:
             return
         state = ensemble.state()
+        self._deviation_weight = float(ensemble.deviation_weight)
+        self._normalise = copy.deepcopy(networks.normalise)
         self._mean, self._std = state["reward_mean"][:, None], state["reward_std"][:, None]
         self._activate = _ACTIVATIONS[ensemble.settings.activation]
         names = [name for name in state if name.endswith(".weight") and "head" in name]
         names.sort(key=lambda name: int(name.split(".")[-2]))  # by the layer's position
         self._layers = [(state[name], state[name.replace(".weight", ".bias")]) for name in names]
         self._observation_scale = networks.scale_observation
-        encode, space = networks.encode_action, ensemble.action_space
-        self._choices = np.eye(encode.size, dtype=np.float32) if isinstance(space, gym.spaces.Discrete) else None
+        encode = networks.encode_action
+        self._choices = [np.eye(n, dtype=np.float32) for n in encode.choices]
         self._low, self._scale = encode.low.numpy().copy(), encode.scale.numpy().copy()
 
     def predict(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
@@ -60,18 +67,22 @@ class Predictor:
         if self._settings.use_done:
             parts.append(np.asarray(terminated, np.float32)[:, None])
         values: Any = np.concatenate(parts, 1)
+        if self._normalise is not None:
+            values = self._normalise(torch.as_tensor(values)).numpy()
         for weight, bias in self._layers[:-1]:
             values = self._activate(values @ weight + bias)
         weight, bias = self._layers[-1]
         raw = (values @ weight + bias)[..., 0]
-        rewards: FloatArray = ((raw - self._mean) / self._std).mean(0)
-        return rewards
+        members = (raw - self._mean) / self._std
+        rewards: FloatArray = members.mean(0)
+        return rewards + self._deviation_weight * members.std(0) if self._deviation_weight else rewards
 
     def _vector(self, observations: Array) -> Any:
         flat = observations.reshape(len(observations), -1)
         return flat.astype(np.float32) * np.float32(self._observation_scale)
 
     def _encoded(self, actions: Array) -> Any:
-        if self._choices is not None:
-            return self._choices[actions.astype(np.int64) - int(self._low[0])]
+        if self._choices:
+            each = actions.reshape(len(actions), -1).astype(np.int64) - self._low.astype(np.int64)
+            return np.concatenate([one_hot[each[:, i]] for i, one_hot in enumerate(self._choices)], 1)
         return ((actions.astype(np.float32) - self._low) / self._scale).reshape(len(actions), -1)

@@ -229,6 +229,10 @@ class RewardTrainer:
         train = window[~data.held_out[window]]
         if len(train) == 0:  # so few that all of them are held out by chance
             train = window
+        self.ensemble.observe({name: of.flatten(0, 1) for name, of in data.inputs.items()}, data.length)
+        for method in self.methods:
+            if (weight := method.deviation_weight(progress)) is not None:
+                self.ensemble.deviation_weight.fill_(weight)
         steps = self._descend(data, train, counted, updates, unlabelled, after_pass)
         rewards = self._all_rewards(data)
         if not bool(torch.isfinite(rewards).all()):
@@ -281,15 +285,14 @@ class RewardTrainer:
             if taken >= updates:
                 break
             revised = self._revised(data, train)
-            networks.train()
-            for batch in self._batches(train, updates - taken):
-                self.optimizer.zero_grad(set_to_none=True)
-                self._backward(revised, batch, pool)
-                if self.l2 is not None:
-                    self.l2.add_gradient(networks.parameters())
-                self.optimizer.step()
-                taken += 1
-            networks.eval()
+            with self.ensemble.training_mode(self.generator):
+                for batch in self._batches(train, updates - taken):
+                    self.optimizer.zero_grad(set_to_none=True)
+                    self._backward(revised, batch, pool)
+                    if self.l2 is not None:
+                        self.l2.add_gradient(networks.parameters())
+                    self.optimizer.step()
+                    taken += 1
         if stopping is not None:
             stopping.restore_best()
         return taken

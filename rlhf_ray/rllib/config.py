@@ -53,6 +53,7 @@ class Checked:
         observation_space, action_space: the environment's spaces.
         horizon: maximum number of steps per episode; None if there is no limit.
         fragments: fragment settings with numbers in place of auto.
+        reads_history: whether the reward of a step depends on the steps before it.
     """
 
     experiment: Experiment
@@ -60,6 +61,7 @@ class Checked:
     action_space: gym.Space[Any]
     horizon: int | None
     fragments: ResolvedFragments
+    reads_history: bool = False
 
 
 class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
@@ -347,7 +349,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
                 f"fragments.length is {fragments.length}, but episodes of {self.env} have at most {limit} steps, and fragments "
                 "never cross episodes: reduce it."
             )
-        RewardEnsemble(observation_space, action_space, of.reward_model)
+        ensemble = RewardEnsemble(observation_space, action_space, of.reward_model)
         if self.reward_from is not None:
             check_reward(
                 fitted_reward(self.reward_from),
@@ -362,7 +364,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         if self.policy_from is not None:
             weights = policy_weights(self.policy_from, seen, action_space)
             check_policy(weights, module.get_state(), self.policy_from, self.agent)
-        return Checked(of, observation_space, action_space, limit, fragments)
+        return Checked(of, observation_space, action_space, limit, fragments, ensemble.reads_history)
 
     def _check_connectors(self, of: Experiment) -> None:
         """Refuse the rollout collector with custom connectors, because it acts without them."""
@@ -429,9 +431,13 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         return pipeline
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
-        """Build RLlib's pipeline with the learned reward: at the end (before PPO's advantages), or before custom connectors."""
+        """Build RLlib's pipeline with the learned reward: at the end (before PPO's advantages), or before custom connectors.
+
+        A reward that reads history comes first, too: it needs whole pieces of episodes, not a batch of steps.
+        """
         pipeline = super().build_learner_connector(input_observation_space, input_action_space, device)
-        if self._env_to_module_connector is not None or self._learner_connector is not None:
+        history = self.checked is not None and self.checked.reads_history
+        if history or self._env_to_module_connector is not None or self._learner_connector is not None:
             pipeline.prepend(RewardFirst())
             return pipeline
         pipeline.insert_after(AddObservationsFromEpisodesToBatch, AddNextObservationsFromEpisodesToTrainBatch())
@@ -451,6 +457,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             rl_module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: policy, REWARD_MODULE_ID: reward})
         )
         config.multi_agent(policies_to_train=[DEFAULT_MODULE_ID])
+        if checked.reads_history:
+            config.episode_lookback_horizon = max(config.episode_lookback_horizon, checked.fragments.length)
         if config._env_to_module_connector is None and config._module_to_env_connector is None:
             # RLlib's own connectors have no state. Merging env runner states each iteration would cost two more calls per env
             # runner, one of which waits until sampling is done.

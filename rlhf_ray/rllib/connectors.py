@@ -24,12 +24,18 @@ OBSERVATION = "environment_observation"
 """Key in an episode's infos."""
 
 
-def environment_observations(episode: Any) -> Array:
-    """Return the environment's own observations ``[n + 1, …]`` of an episode of ``n`` steps."""
-    infos = episode.get_infos()
+def environment_observations(episode: Any, before: int = 0) -> Array:
+    """Return the environment's own observations ``[before + n + 1, …]`` of an episode of ``n`` steps.
+
+    Args:
+        episode: a piece of an episode.
+        before: number of steps before it, at most its lookback.
+    """
+    wanted = {"indices": slice(-before, None), "neg_index_as_lookback": True}
+    infos = episode.get_infos(**wanted)
     if len(infos) and OBSERVATION in infos[0]:
         return np.stack([info[OBSERVATION] for info in infos])
-    observations: Array = episode.get_observations()
+    observations: Array = episode.get_observations(**wanted)
     return observations
 
 
@@ -57,24 +63,29 @@ class KeepObservations(ConnectorV2):  # type: ignore[misc]
 class RewardFirst(ConnectorV2):  # type: ignore[misc]
     """Puts the learned reward into copies of the learner's episodes, before custom connectors.
 
-    The originals keep the true return. Without custom connectors, `LearnedReward` does the same for a whole batch at the end of
-    the pipeline, which is faster.
+    The originals keep the true return. A reward that reads history sees the steps before an episode's piece, too: its lookback,
+    which `PreferenceConfig` makes as long as a fragment. Otherwise, without custom connectors, `LearnedReward` does the same for a
+    whole batch at the end of the pipeline, which is faster.
     """
 
     def __call__(self, *, rl_module: Any, batch: Any, episodes: Any, metrics: Any = None, **kwargs: Any) -> Any:
         """Replace the rewards; the step that RLlib appends to each episode gets 0."""
         module = rl_module[REWARD_MODULE_ID].unwrapped()
+        ensemble = module.ensemble
         appended = int(Columns.LOSS_MASK in batch)
         copies, rewards = [], []
         for episode in episodes:
-            steps = len(episode) - appended
-            observations = environment_observations(episode)[: steps + 1]
-            actions = to_env_actions(episode.get_actions(), module.action_space)[:steps]
-            ended = np.zeros(steps, dtype=bool)
-            ended[-1:] = episode.is_terminated
-            of_steps = (observations[:-1], actions, observations[1:], ended)
-            arguments = [torch.as_tensor(values, device=module.ensemble.version.device) for values in of_steps]
-            learned = module.ensemble.member_rewards(*arguments).mean(0).cpu().numpy()
+            steps, before = len(episode) - appended, int(episode.observations.lookback)
+            observations = environment_observations(episode, before)[: before + steps + 1]
+            given = episode.get_actions(indices=slice(-before, None), neg_index_as_lookback=True)
+            actions = to_env_actions(given, module.action_space)[: before + steps]
+            device = ensemble.version.device
+            members = ensemble.episode_rewards(
+                torch.as_tensor(observations, device=device),
+                torch.as_tensor(actions, device=device),
+                bool(episode.is_terminated),
+            )
+            learned = ensemble.combine(members)[before:].cpu().numpy()
             copied = copy.copy(episode)
             copied.rewards = copy.deepcopy(episode.rewards)
             copied.set_rewards(new_data=np.append(learned, np.zeros(appended, learned.dtype)))
@@ -87,7 +98,7 @@ class RewardFirst(ConnectorV2):  # type: ignore[misc]
                 {
                     "learned_reward_mean": float(every.mean()),
                     "learned_reward_std": float(every.std()),
-                    "reward_version": int(module.ensemble.version),
+                    "reward_version": int(ensemble.version),
                 },
                 key=DEFAULT_MODULE_ID,
                 window=1,

@@ -55,7 +55,7 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
             steps(Columns.NEXT_OBS),
             steps(Columns.TERMINATEDS),
         )
-        return members.mean(0).reshape(shape)
+        return self.ensemble.combine(members).reshape(shape)
 
 
 def reward_spec(settings: RewardModelSettings, observation_space: Any, action_space: Any) -> RLModuleSpec:

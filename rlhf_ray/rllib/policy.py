@@ -7,12 +7,17 @@ import hashlib
 from dataclasses import dataclass, fields
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 import tree  # type: ignore[import-untyped]
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.distribution.torch.torch_distribution import TorchCategorical, TorchDiagGaussian
+from ray.rllib.core.distribution.torch.torch_distribution import (
+    TorchCategorical,
+    TorchDiagGaussian,
+    TorchMultiCategorical,
+)
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -21,6 +26,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
 from rlhf_ray.settings import PPOSettings
@@ -49,6 +55,10 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
         }
         shape = PolicyShape(**{**given, "hidden": tuple(given["hidden"])})
         self.network = ActorCriticNetwork(self.observation_space, self.action_space, shape)
+        if isinstance(self.action_space, gym.spaces.MultiDiscrete):
+            self.action_dist_cls = TorchMultiCategorical.get_partial_dist_cls(
+                space=self.action_space, input_lens=list(choices_of(self.action_space))
+            )
         self.register_state_dict_post_hook(_without_prefix)
         self.register_load_state_dict_pre_hook(_with_prefix)
 

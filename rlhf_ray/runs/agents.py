@@ -49,6 +49,11 @@ def named_agent(source: Path, environment: str | None) -> tuple[Agent, str, RunF
         raise SettingError(f"--environment: {error}") from error
     spaces = env.observation_space, env.action_space
     env.close()  # type: ignore[no-untyped-call]
+    if isinstance(spaces[1], gym.spaces.MultiDiscrete):
+        raise SettingError(
+            f"The actions of {environment} are {spaces[1]}; the agent's report supports Discrete and Box actions: use one Discrete "
+            "space with one action per combination."
+        )
     if folder is not None:
         policy, iteration = newest_policy(folder)
         agent = agent_of(policy, name=f"{folder.path.name}, iteration {iteration}")

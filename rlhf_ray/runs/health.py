@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.queries.schedule import TIES, held_back
 from rlhf_ray.reward.trainer import RECENT_ANSWERS
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
@@ -207,8 +208,8 @@ def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Alarm | None:
     if len(seen) < SETTLED_FOR:
         return None
     entropy = max(row["policy_entropy"] for row in seen)
-    if isinstance(action_space, gym.spaces.Discrete):
-        left, threshold = entropy / math.log(max(2, int(action_space.n))), ENTROPY_LEFT
+    if choices := choices_of(action_space):
+        left, threshold = entropy / max(math.log(2), sum(map(math.log, choices))), ENTROPY_LEFT
         what = f"entropy is {100 * left:.2g} % of the maximum"
     else:
         start = next(row["policy_entropy"] for row in rows if _has(row, "policy_entropy"))

@@ -104,8 +104,13 @@ def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
     """Check that steps are of the environment that the reward is for.
 
     Raises:
-        SettingError: they are not.
+        SettingError: they are not, or the actions have several components.
     """
+    if isinstance(reward.action_space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
+        raise SettingError(
+            f"The actions of the reward {reward.name!r} are {reward.action_space}; the reward's report supports Discrete and Box "
+            "actions: use one Discrete space with one action per combination."
+        )
     for name, values, space in (
         ("observations", data.observations, reward.observation_space),
         ("actions", data.actions, reward.action_space),

@@ -18,7 +18,7 @@ from rlhf_ray.settings.fragments import STARTS, FragmentSettings, ResolvedFragme
 from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PolicyMemory, PolicyNetwork, PPOSettings
 from rlhf_ray.settings.preferences import NO_QUESTIONS, PreferenceSettings
-from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, Output, RewardModelSettings
+from rlhf_ray.settings.reward_model import PEOPLES_NOISE, Activation, InputNormalisation, Output, RewardModelSettings
 from rlhf_ray.settings.sac import SACSettings
 from rlhf_ray.settings.supervised import SUPERVISED_MODEL, Balance, SupervisedSettings
 
@@ -34,6 +34,7 @@ __all__ = [
     "Balance",
     "Experiment",
     "FragmentSettings",
+    "InputNormalisation",
     "LabellingSettings",
     "Output",
     "PPOSettings",

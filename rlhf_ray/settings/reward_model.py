@@ -10,6 +10,7 @@ from rlhf_ray.settings.checks import name_parts, require, require_choices, requi
 
 Activation = Literal["relu", "leaky_relu", "tanh"]
 Output = Literal["reward", "probability", "two_part"]
+InputNormalisation = Literal["none", "running", "ema"]
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,10 @@ class RewardModelSettings:
 
     network: str = "auto"
     """Reward network: mlp; cnn; auto (cnn for images, mlp for vectors); pooled_cnn (3x3 convolutions, their average over the image,
-    one output per action; small_cnn, large_cnn and very_large_cnn are it with other convolutions); or module:Name for your own
-    network (`rlhf_ray.reward.networks`)."""
+    one output per action; small_cnn, large_cnn and very_large_cnn are it with other convolutions); paper_cnn (Christiano et al.
+    2017), nature and impala (for images; their layers are fixed); per_action (an mlp with one output per action); gru and
+    transformer (they read the steps before, at most a fragment's); shaped (auto plus the difference of a learned potential); or
+    module:Name for your own network (`rlhf_ray.reward.networks`)."""
     loss: str = "bradley_terry"
     """Loss: bradley_terry (cross-entropy of the Bradley-Terry model), or module:Name for your own loss
     (`rlhf_ray.reward.likelihood.Loss`)."""
@@ -32,6 +35,16 @@ class RewardModelSettings:
     output: Output = "reward"
     """What becomes the reward: reward (the network's output); probability (its sigmoid); two_part (the sigmoid of one network times
     the output of another). A fit to recorded rewards sets it (`SupervisedSettings.objective`)."""
+    dropout: float = 0.0
+    """Probability (0 ≤ x < 1) with which a fit drops each hidden unit. Each step draws its own mask."""
+    batch_norm: bool = False
+    """Whether hidden layers are normalised over the batch (left and right fragments together) in a fit, and by the averages of the
+    fits afterwards."""
+    normalize_inputs: InputNormalisation = "none"
+    """How vector observations are normalised: none; running (mean 0 and standard deviation 1 over all steps compared so far); ema
+    (by exponential moving averages of these statistics over fits, which change less from fit to fit)."""
+    shaping_discount: float = 0.99
+    """Discount factor γ of the network shaped, which adds γΦ(s') - Φ(s). The agent's own discount factor keeps its best policy."""
     use_state: bool = True
     """Whether the observation before the step is an input of the reward."""
     use_action: bool = True
@@ -41,7 +54,10 @@ class RewardModelSettings:
     use_done: bool = False
     """Whether the end of the episode is an input."""
     ensemble_size: int = 3
-    """Number of ensemble members. The learned reward is the mean of their normalised outputs."""
+    """Number of ensemble members. The learned reward is the mean of their normalised outputs (see deviation_weight)."""
+    deviation_weight: float = 0.0
+    """Weight of the ensemble's standard deviation in the learned reward: mean + weight * deviation. Negative: avoid what the members
+    disagree about. Positive: explore it."""
     bootstrap: bool = True
     """Whether each ensemble member weights the comparisons by its own Poisson(1) draws (a bootstrap), so that members differ."""
     learning_rate: float = 3e-3
@@ -108,6 +124,19 @@ class RewardModelSettings:
             "reward_model.window",
             self.window,
             "it must be 1 or more, or None for all comparisons",
+        )
+        require(0 <= self.dropout < 1, "reward_model.dropout", self.dropout, "it must be at least 0 and below 1")
+        require(
+            0 < self.shaping_discount <= 1,
+            "reward_model.shaping_discount",
+            self.shaping_discount,
+            "it must be above 0 and at most 1",
+        )
+        require(
+            math.isfinite(self.deviation_weight),
+            "reward_model.deviation_weight",
+            self.deviation_weight,
+            "it must be a finite number",
         )
         require(self.learning_rate > 0, "reward_model.learning_rate", self.learning_rate, "it must be above 0")
         require(self.weight_decay >= 0, "reward_model.weight_decay", self.weight_decay, "it must be 0 or more")

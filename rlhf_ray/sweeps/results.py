@@ -237,7 +237,12 @@ def _print(outcome: SweepOutcome) -> None:
         if accuracy is not None and math.isfinite(accuracy):
             told.append(f"held-out accuracy {_text(accuracy)}")
         mark = f"\nbest, in {BEST}" if trial is outcome.best else ""
-        table.add_row(f"{_text(trial['objective'])}{_interval(trial)}{mark}", settings, "\n".join(told), style="bold" if mark else None)
+        table.add_row(
+            f"{_text(trial['objective'])}{_interval(trial)}{mark}",
+            settings,
+            "\n".join(told),
+            style="bold" if mark else None,
+        )
     Console().print(table)
 
 

@@ -16,7 +16,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.films import Camera
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder
-from rlhf_ray.wrappers.taught import Taught, Transform, seen_space
+from rlhf_ray.wrappers.taught import Taught, Transform, seen_space, transform_for
 from rlhf_ray.wrappers.teaching import Teaching
 
 
@@ -132,7 +132,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
             title=env.spec.id if env.spec else str(env),
             fps=float(env.metadata.get("render_fps") or 15),
         )
-        self._attach(env, teaching, observation_transform, wait)
+        self._attach(env, teaching, transform_for(env.observation_space, observation_transform), wait)
 
     def share(self, env: gym.Env[Any, Any]) -> HumanPreferencesEnv:
         """Wrap ``env``, another environment of the same kind, with the same reward and actors.

@@ -13,7 +13,9 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.envs.spaces import check_spaces
+from rlhf_ray.envs.views import view_of
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.teaching import WINDOW, Teaching
 
@@ -33,7 +35,7 @@ class Taught:
     def _join(self, teaching: Teaching, recorder: Recorder, transform: Transform | None, wait: bool) -> None:
         self._teaching, self._recorder, self._transform, self._wait = teaching, recorder, transform, wait
         self._space, actions = teaching.spaces
-        self._action_dtype: Any = np.int64 if isinstance(actions, gym.spaces.Discrete) else np.float32
+        self._action_dtype: Any = np.int64 if choices_of(actions) else np.float32
         self._source = teaching.users
         teaching.users += 1
         self._open, self._true, self._paused = True, False, False
@@ -220,12 +222,18 @@ class Taught:
         raise NotImplementedError
 
 
+def transform_for(space: gym.Space[Any], given: Transform | None) -> Transform | None:
+    """The reward model's view of observations: the user's own, else the one of `rlhf_ray.envs.views` if the space needs one."""
+    view = None if given is not None else view_of(space)
+    return given if view is None else view.see
+
+
 def seen_space(space: gym.Space[Any], seen: Array | None, action_space: gym.Space[Any], name: str) -> gym.spaces.Box:
     """The space of the reward model's observations.
 
     Args:
         space: the space of one observation.
-        seen: one observation after ``observation_transform``; None without a transform.
+        seen: one observation after the user's ``observation_transform``; None without one.
         action_space: the action space of one environment.
         name: the environment's name, for errors.
 
@@ -238,6 +246,8 @@ def seen_space(space: gym.Space[Any], seen: Array | None, action_space: gym.Spac
         limits = np.iinfo(seen.dtype) if seen.dtype.kind in "iu" else None
         low, high = (-np.inf, np.inf) if limits is None else (limits.min, limits.max)
         space = gym.spaces.Box(low, high, seen.shape, seen.dtype.type)
+    elif (view := view_of(space)) is not None:
+        space = view.space
     try:
         check_spaces(space, action_space, name)
     except ValueError as error:

@@ -27,6 +27,7 @@ from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fr
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.nested import NAME, read_nested, write_nested
 from rlhf_ray.data.seeds import generator
+from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.labelling.films import Film, film
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import warn_of_readers
@@ -102,6 +103,7 @@ class Teaching:
         preferences = dataclasses.replace(preferences or PreferenceSettings(), mode="asynchronous")
         with torch.random.fork_rng(devices=[]):  # must not affect the agent's random numbers
             self.ensemble = RewardEnsemble(*self.spaces, reward_model or RewardModelSettings())
+        self.ensemble.check_steps("the wrappers ask for the rewards of")
         self._check(preferences, folder)
         self._own_folder = tempfile.TemporaryDirectory(prefix="rlhf_ray-") if folder is None else None
         store = Path(folder or self._own_folder.name)  # type: ignore[union-attr]
@@ -168,6 +170,7 @@ class Teaching:
         path = find_folder(path)
         inner = path / "reward_model"
         self.ensemble = RewardEnsemble.load(inner if inner.exists() else path)
+        self.ensemble.check_steps("the wrappers ask for the rewards of")
         known = (self.ensemble.observation_space, self.ensemble.action_space)
         if [_kind(space) for space in known] != [_kind(space) for space in self.spaces]:
             raise SettingError(
@@ -424,5 +427,4 @@ def _end(ring: AsynchronousRing, own_folder: tempfile.TemporaryDirectory[str] | 
 
 def _kind(space: gym.Space[Any]) -> tuple[Any, ...]:
     """The properties of a space that the reward model depends on, without bounds."""
-    size = int(space.n) if isinstance(space, gym.spaces.Discrete) else 0
-    return type(space), space.shape, space.dtype, size
+    return type(space), space.shape, space.dtype, choices_of(space)

@@ -17,7 +17,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder
-from rlhf_ray.wrappers.taught import Taught, Transform, seen_space
+from rlhf_ray.wrappers.taught import Taught, Transform, seen_space, transform_for
 from rlhf_ray.wrappers.teaching import Teaching
 
 
@@ -88,7 +88,8 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
             seed=seed,
         )
         VectorWrapper.__init__(self, env)
-        self._join(teaching, Recorder(env.num_envs, mode), observation_transform, wait)
+        see = transform_for(env.single_observation_space, observation_transform)
+        self._join(teaching, Recorder(env.num_envs, mode), see, wait)
         self._started = np.zeros(env.num_envs)
 
     def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:

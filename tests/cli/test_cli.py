@@ -86,7 +86,7 @@ def test_the_name_of_an_environment_starts_from_the_defaults() -> None:
         (["train", "pendulum", "--environment", "Pendulum-v9"], ["Pendulum-v9", "Pendulum-v1"]),
         (["train", "pendulum", "--fragments.length", "300"], ["fragments.length", "300", "200"]),
         (["train", "pendulum", "--preferences.comparisons", "0"], ["preferences.comparisons", "0"]),
-        (["train", "pendulum", "--environment", "Blackjack-v1"], ["Blackjack-v1", "Tuple"]),
+        (["train", "pendulum", "--environment", "FrozenLake-v1"], ["FrozenLake-v1", "Discrete(16)"]),
         (["train", "pendulum", "--reward-model.network", "cnn"], ["reward_model.network", "cnn"]),
         (["train", "pendulum", "--ppo.network", "impala"], ["ppo.network", "impala"]),
         (["train", "pendulum", "--total-env-steps", "100"], ["total_env_steps", "100"]),

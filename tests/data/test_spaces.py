@@ -17,6 +17,8 @@ from rlhf_ray.data.spaces import space_from_json, space_to_json
         gym.spaces.Box(-0.1, 0.7, (2, 3), np.float32),
         gym.spaces.Box(0, 255, (64, 64, 3), np.uint8),
         gym.spaces.Box(-7, 9, (2,), np.int64),
+        gym.spaces.MultiDiscrete([2, 5], start=[0, -1]),
+        gym.spaces.MultiBinary(4),
     ],
     ids=str,
 )
@@ -33,5 +35,5 @@ def test_bounds_that_are_the_same_everywhere_are_written_once() -> None:
 
 
 def test_other_spaces_are_refused() -> None:
-    with pytest.raises(ValueError, match="only Box and Discrete"):
-        space_to_json(gym.spaces.MultiDiscrete([2, 3]))
+    with pytest.raises(ValueError, match="only Box, Discrete"):
+        space_to_json(gym.spaces.Text(3))

@@ -19,6 +19,7 @@ DISCRETE = spaces.Discrete(5)
         (spaces.Box(0, 255, (128,), np.uint8), DISCRETE),
         (spaces.Box(-np.inf, np.inf, (4,), np.float64), spaces.Box(-np.inf, np.inf, (2,))),
         (VECTOR, spaces.Box(-2, 2, (1,))),
+        (VECTOR, spaces.MultiDiscrete([2, 3])),
     ],
 )
 def test_supported_spaces_pass(observation_space: spaces.Space, action_space: spaces.Space) -> None:
@@ -30,6 +31,7 @@ def test_supported_spaces_pass(observation_space: spaces.Space, action_space: sp
     [
         (spaces.Dict({"a": VECTOR}), "FlattenObservation"),
         (spaces.Discrete(16), "FlattenObservation"),
+        (spaces.Dict({"image": IMAGE, "speed": spaces.Box(-np.inf, np.inf, (1,))}), "finite bounds"),
         (spaces.Box(-1, 1, (2, 2)), "FlattenObservation"),
         (spaces.Box(-1, 1, ()), "FlattenObservation"),
         (spaces.Box(0, 255, (64, 64), np.uint8), "GrayscaleObservation"),
@@ -51,7 +53,9 @@ def test_unsupported_observations_name_env_space_and_remedy(space: spaces.Space,
 @pytest.mark.parametrize(
     ("space", "remedy"),
     [
-        (spaces.MultiDiscrete([2, 3]), "one action per combination"),
+        (spaces.Tuple([DISCRETE]), "one action per combination"),
+        (spaces.MultiDiscrete([2, 3], start=[1, 0]), "Viewed"),
+        (spaces.MultiBinary(3), "Viewed"),
         (spaces.Discrete(3, start=1), "Number the actions from 0 and add 1"),
         (spaces.Box(-1, 1, (2, 2)), "TransformAction"),
         (spaces.Box(0, 3, (2,), np.int64), "TransformAction"),

@@ -106,7 +106,7 @@ def test_a_store_by_itself_needs_the_environment(tmp_path: Path, capsys: pytest.
     store, out = labels(tmp_path / "store", **PENDULUM), tmp_path / "reward"
     assert "give it with --environment" in fails_with(capsys, store, "--out", out)
     assert "Pendulum-v9" in fails_with(capsys, store, "--out", out, "--environment", "Pendulum-v9")
-    assert "Blackjack" in fails_with(capsys, store, "--out", out, "--environment", "Blackjack-v1")
+    assert "FrozenLake" in fails_with(capsys, store, "--out", out, "--environment", "FrozenLake-v1")
     assert "observations of shape (3,)" in fails_with(capsys, store, "--out", out, "--environment", "MountainCar-v0")
     assert "not a preference store" in fails_with(capsys, tmp_path, "--out", out, "--environment", "Pendulum-v1")
     assert not out.exists()

@@ -176,9 +176,18 @@ def test_images_too_small_for_the_convolutions_are_refused_with_the_remedy(size:
     _networks(small, CHOICES, ("use_action",))  # no convolutions where no image is seen
 
 
-def test_actions_that_are_neither_discrete_nor_box_are_refused() -> None:
-    with pytest.raises(SettingError, match="Discrete and Box"):
-        _networks(VECTORS, gym.spaces.MultiBinary(3), ("use_action",))
+def test_actions_of_other_spaces_are_refused() -> None:
+    with pytest.raises(SettingError, match="support Discrete, MultiDiscrete, MultiBinary and Box"):
+        _networks(VECTORS, gym.spaces.Text(3), ("use_action",))
+
+
+def test_each_component_of_a_multi_discrete_action_is_one_hot() -> None:
+    encoder = ActionEncoder(gym.spaces.MultiDiscrete([2, 3], start=[0, 5]))
+    assert encoder(torch.tensor([[1, 5], [0, 7]])).tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]
+    assert encoder(torch.zeros(4, 6, 2, dtype=torch.int64) + torch.tensor([0, 6])).shape == (4, 6, 5)
+    grid = ActionEncoder(gym.spaces.MultiDiscrete([[2, 3], [2, 2]]))
+    assert grid(torch.tensor([[[1, 2], [0, 1]]])).tolist() == [[0, 1, 0, 0, 1, 1, 0, 0, 1]]
+    assert ActionEncoder(gym.spaces.MultiBinary(3))(torch.tensor([[1, 0, 1]])).tolist() == [[1.0, 0.0, 1.0]]
 
 
 def test_no_convolution_is_made_where_no_image_is_seen() -> None:

@@ -209,7 +209,7 @@ def test_members_do_not_touch_each_other(
         if name.startswith("networks.convolutions"):
             same = np.array_equal(one[name], other[name])
             assert same == (not name.startswith("networks.convolutions.1.")), name
-        elif name != "version":
+        elif one[name].ndim:  # one value per member
             assert np.array_equal(one[name][[0, 2]], other[name][[0, 2]]), name
             assert not np.array_equal(one[name][1], other[name][1]), name
 

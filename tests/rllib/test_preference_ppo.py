@@ -192,7 +192,7 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
     ("change", "words"),
     [
         ({"environment": "Pendulum-v9"}, ["Pendulum-v9", "Pendulum-v1"]),
-        ({"environment": "Blackjack-v1"}, ["Blackjack-v1", "Tuple"]),
+        ({"environment": "FrozenLake-v1"}, ["FrozenLake-v1", "Discrete(16)"]),
         ({"environment": "CartPole-v1"}, ["preferences.allow_variable_horizon", "False"]),
         ({"reward_model": RewardModelSettings(network="cnn")}, ["reward_model.network", "cnn", "mlp"]),
         ({"ppo": PPOSettings(network="nature", rollout_length=200, num_envs=4)}, ["ppo.network", "nature", "mlp"]),

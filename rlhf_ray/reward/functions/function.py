@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.transitions import Transitions
 
 Input = Literal["state", "action", "next_state", "done"]
@@ -56,9 +57,14 @@ class RewardFunction(ABC):
         """
 
     def __call__(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
-        """Compute the reward of ``n`` steps, ``[n]`` float64: the mean over `members`, whose arguments it takes."""
-        rewards: FloatArray = self.members(observations, actions, next_observations, terminated).mean(0)
+        """Compute the reward of ``n`` steps, ``[n]`` float64: `combine` of `members`, whose arguments it takes."""
+        members = torch.as_tensor(self.members(observations, actions, next_observations, terminated))
+        rewards: FloatArray = self.combine(members).numpy()
         return rewards
+
+    def combine(self, members: Tensor) -> Tensor:
+        """Combine the members' rewards ``[members, n]`` to the reward ``[n]``: by default, their mean."""
+        return members.mean(0)
 
     def of(self, steps: Transitions) -> FloatArray:
         """Compute the reward of each of ``steps``, ``[n]`` float64."""
@@ -93,10 +99,14 @@ class RewardFunction(ABC):
         )
 
     def action_inputs(self, actions: Array) -> Tensor:
-        """Convert actions to the input of `forward`: one-hot ``[n, choices]`` for Discrete, unchanged for Box; float32."""
-        if isinstance(self.action_space, gym.spaces.Discrete):
-            at = torch.as_tensor(np.asarray(actions).astype(np.int64) - int(self.action_space.start))
-            return nn.functional.one_hot(at, int(self.action_space.n)).float()
+        """Convert actions to the input of `forward`, float32.
+
+        One-hot ``[n, choices]`` for Discrete; one-hot of each component, one after the other, for MultiDiscrete; else unchanged.
+        """
+        if choices := choices_of(self.action_space):
+            start = np.asarray(self.action_space.start).flatten()  # type: ignore[attr-defined]
+            at = torch.as_tensor(np.asarray(actions).reshape(len(actions), -1).astype(np.int64) - start)
+            return torch.cat([nn.functional.one_hot(at[:, i], n) for i, n in enumerate(choices)], 1).float()
         return torch.as_tensor(np.array(actions, np.float32))
 
     def tensors(self, steps: Transitions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -144,7 +154,7 @@ class TorchReward(RewardFunction):
 
     def forward(self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor) -> Tensor:
         """Compute the reward with gradients: see `RewardFunction.forward`."""
-        return self.member_tensor(observations, actions, next_observations, terminated).mean(0)
+        return self.combine(self.member_tensor(observations, actions, next_observations, terminated))
 
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
         """Compute the reward of each member, ``[members, n]`` float64."""

@@ -21,7 +21,7 @@ from rlhf_ray.data.modules import look_in_all
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.data.spaces import space_from_json
-from rlhf_ray.reward.ensemble import FORMAT, RewardEnsemble
+from rlhf_ray.reward.ensemble import FORMAT, LATER, RewardEnsemble
 from rlhf_ray.reward.functions.ensemble import EnsembleReward
 from rlhf_ray.reward.functions.function import RewardFunction
 from rlhf_ray.reward.functions.imitation import ImitationReward
@@ -129,6 +129,7 @@ def _ensemble(folder: Path, description: dict[str, Any]) -> RewardFunction:
             wanted = {name: list(of.shape) for name, of in empty.state_dict().items()}
         with safe_open(folder / "reward.safetensors", "pt") as tensors:
             found = {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
+        found = dict.fromkeys(LATER, []) | found
         if wanted != found:
             odd = next(name for name in sorted(wanted | found) if wanted.get(name) != found.get(name))
             raise SettingError(

@@ -14,10 +14,16 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.reward.networks.cnn import CNN as CNN
-from rlhf_ray.reward.networks.mlp import MLP as MLP  # where callers look for it
+from rlhf_ray.reward.networks.mlp import MLP as MLP
 from rlhf_ray.reward.networks.outputs import OUTPUTS
+from rlhf_ray.reward.networks.paper import PaperCNN
+from rlhf_ray.reward.networks.per_action import PerActionMLP
 from rlhf_ray.reward.networks.pooled import PRESETS, PooledCNN
+from rlhf_ray.reward.networks.published import Impala, Nature
 from rlhf_ray.reward.networks.reward_net import RewardNetStep, is_reward_net, members_of
+from rlhf_ray.reward.networks.sequences import SEQUENCES
+from rlhf_ray.reward.networks.sequences import reads_history as reads_history  # where callers look for them
+from rlhf_ray.reward.networks.shaped import ShapedNetwork
 from rlhf_ray.settings import RewardModelSettings
 
 
@@ -27,6 +33,10 @@ class RewardNetwork(Protocol):
     The constructor of a custom network may take ``observation_space``, ``action_space`` and ``settings`` (the
     `RewardModelSettings`, with ``ensemble_size``), or any subset. For a network of one member and one step, write a
     `StepNetwork` instead.
+
+    Two optional members: ``reads_history = True`` if a step's reward also depends on the fragment's steps before it, and
+    ``observe(inputs)``, which a fit calls with the inputs of all comparisons before its first gradient step, for statistics kept in
+    buffers.
     """
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
@@ -106,8 +116,28 @@ def _auto(
     return (CNN if is_image(observation_space) else MLP)(observation_space, action_space, settings)
 
 
+def _shaped(
+    observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings
+) -> RewardNetwork:
+    return ShapedNetwork(lambda of: _auto(observation_space, action_space, of), settings)
+
+
 NETWORKS: Registry[Any] = Registry(
-    "reward_model.network", AnyNetwork, {"auto": _auto, "mlp": MLP, "cnn": CNN, "pooled_cnn": PooledCNN, **PRESETS}
+    "reward_model.network",
+    AnyNetwork,
+    {
+        "auto": _auto,
+        "mlp": MLP,
+        "cnn": CNN,
+        "pooled_cnn": PooledCNN,
+        **PRESETS,
+        "paper_cnn": PaperCNN,
+        "nature": Nature,
+        "impala": Impala,
+        "per_action": PerActionMLP,
+        **SEQUENCES,
+        "shaped": _shaped,
+    },
 )
 """Built-in networks by name."""
 
@@ -148,6 +178,17 @@ def _inner_network(
         network = PerStep(RewardNetStep(each) if is_reward_net(each) else each for each in members)
     _try_out(network, observation_space, action_space, settings)
     return network
+
+
+def observe(network: Any, inputs: dict[str, Tensor]) -> None:
+    """Let a network update the statistics of its inputs, if it keeps any.
+
+    Args:
+        network: a `RewardNetwork`.
+        inputs: from its ``encode``, of all comparisons.
+    """
+    if hasattr(network, "observe"):
+        network.observe(inputs)
 
 
 def is_built_in(settings: RewardModelSettings) -> bool:

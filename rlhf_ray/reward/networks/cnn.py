@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder, StackedMLP
+from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder, StackedMLP, regularised
 from rlhf_ray.reward.networks.mlp import other_inputs
 from rlhf_ray.settings import Activation, RewardModelSettings
 
@@ -19,9 +21,11 @@ CONVOLUTIONS = ((16, 8, 4), (32, 4, 2))
 class CNN(nn.Module):
     """Convolutional reward network for images. See `rlhf_ray.reward.networks.RewardNetwork`.
 
+    Subclasses change the convolutions, with `convolve`.
+
     Args:
         observation_space: a uint8 image Box ``[height, width, channels]``.
-        action_space: Discrete or Box.
+        action_space: Discrete, MultiDiscrete, MultiBinary or Box.
         settings: inputs, layers and ensemble size.
 
     Raises:
@@ -35,27 +39,17 @@ class CNN(nn.Module):
         self.members, self.settings = settings.ensemble_size, settings
         if not is_image(observation_space):
             raise SettingError(
-                f"reward_model.network is 'cnn', but the observations are {observation_space}, not uint8 images of height x width "
-                "x channels; use 'mlp' or 'auto'."
+                f"reward_model.network is {settings.network!r}, but the observations are {observation_space}, not uint8 images of "
+                "height x width x channels; use 'mlp' or 'auto'."
             )
         self.encode_action = ActionEncoder(action_space)
-        inputs = (self.encode_action.size if settings.use_action else 0) + int(settings.use_done)
-        states = int(settings.use_state) + int(settings.use_next_state)
-        self.convolutions: nn.ModuleList | None = None
-        if states:
-            height, width, channels = observation_space.shape
-            self.convolutions = nn.ModuleList(
-                _convolutions(channels * states, settings.activation) for _ in range(self.members)
-            )
-            try:
-                with torch.no_grad():
-                    inputs += self.convolutions[0](torch.zeros(1, channels * states, height, width)).shape[1]
-            except RuntimeError as error:
-                raise SettingError(
-                    f"reward_model.network is 'cnn', but images of {height}x{width} pixels are too small for its convolutions "
-                    f"(filters, kernel, stride: {CONVOLUTIONS}); use 'mlp'."
-                ) from error
-        self.head = StackedMLP(self.members, inputs, settings.hidden, settings.activation)
+        self.convolutions, inputs = convolutions_of(self.convolve, observation_space, settings)
+        inputs += (self.encode_action.size if settings.use_action else 0) + int(settings.use_done)
+        self.head = StackedMLP.of(settings, inputs)
+
+    def convolve(self, channels: int) -> nn.Sequential:
+        """Return a member's layers from images ``[n, channels, height, width]``, float, 0 to 1, to features ``[n, size]``."""
+        return small_convolutions(channels, self.settings.activation)
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
         """Return ``features`` ``[n, length, inputs]`` float32 and, if the network sees states, ``frames``: the observations."""
@@ -91,9 +85,54 @@ def pixels_of(settings: RewardModelSettings, frames: Tensor) -> Tensor:
     return images * (1.0 / 255.0) if images.is_floating_point() else images.float().mul_(1.0 / 255.0)
 
 
-def _convolutions(channels: int, activation: Activation) -> nn.Sequential:
+def small_convolutions(channels: int, activation: Activation) -> nn.Sequential:
+    """Return the layers of `CONVOLUTIONS`."""
+    return plain_convolutions(channels, CONVOLUTIONS, activation)
+
+
+def plain_convolutions(channels: int, shapes: Sequence[tuple[int, int, int]], activation: Activation) -> nn.Sequential:
+    """Return convolutions, each with its activation, and a flattening layer.
+
+    Args:
+        channels: of the images.
+        shapes: filters, kernel size and stride of each convolution.
+        activation: after each.
+    """
     layers: list[nn.Module] = []
-    for filters, kernel, stride in CONVOLUTIONS:
+    for filters, kernel, stride in shapes:
         layers += [nn.Conv2d(channels, filters, kernel, stride), ACTIVATIONS[activation]()]
         channels = filters
     return nn.Sequential(*layers, nn.Flatten())
+
+
+def convolutions_of(
+    convolve: Callable[[int], nn.Sequential], space: gym.spaces.Box, settings: RewardModelSettings
+) -> tuple[nn.ModuleList | None, int]:
+    """Build each member's convolutions, regularised by the settings.
+
+    Args:
+        convolve: builds a member's, from the number of channels.
+        space: of the images.
+        settings: inputs, regularisation and ensemble size.
+
+    Returns:
+        The members' convolutions, None if no image is an input; and the number of their features.
+
+    Raises:
+        SettingError: the images are too small.
+    """
+    states = int(settings.use_state) + int(settings.use_next_state)
+    if not states:
+        return None, 0
+    height, width, channels = space.shape
+    members = nn.ModuleList(regularised(convolve(channels * states), settings) for _ in range(settings.ensemble_size))
+    members.eval()  # the trial below must leave no trace in the averages of batch normalisation
+    try:
+        with torch.no_grad():
+            size = members[0](torch.zeros(1, channels * states, height, width)).shape[1]
+    except RuntimeError as error:
+        raise SettingError(
+            f"reward_model.network is {settings.network!r}, but images of {height}x{width} pixels are too small for its "
+            f"convolutions; use 'mlp'."
+        ) from error
+    return members.train(), size

@@ -1,8 +1,9 @@
-"""Layers of reward networks: the action encoder and linear layers batched over members."""
+"""Layers of reward networks: the action encoder, linear layers batched over members, batch normalisation and dropout."""
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.settings import Activation
+from rlhf_ray.data.spaces import choices_of
+from rlhf_ray.settings import Activation, RewardModelSettings
 
 ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),
@@ -22,13 +24,26 @@ ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
 
 
 class ActionEncoder:
-    """Encodes actions as network inputs: one-hot for Discrete; for Box, scaled to [-1, 1] where bounded, else unchanged."""
+    """Encodes actions as network inputs.
+
+    One-hot for Discrete; one-hot of each component, one after the other, for MultiDiscrete; unchanged for MultiBinary; for Box,
+    scaled to [-1, 1] where bounded, else unchanged.
+
+    Attributes:
+        size: length of an encoded action.
+        choices: number of values of each component of a discrete action; empty for others.
+        discrete: whether there are choices.
+    """
 
     def __init__(self, space: gym.Space[object]):
-        self.discrete = isinstance(space, gym.spaces.Discrete)
+        self.choices = choices_of(space)
         if isinstance(space, gym.spaces.Discrete):
-            self.size = int(space.n)
             low, scale = np.array([float(space.start)]), np.ones(1)
+        elif isinstance(space, gym.spaces.MultiDiscrete):
+            low, scale = space.start.flatten().astype(np.float64), np.ones(1)
+        elif isinstance(space, gym.spaces.MultiBinary):
+            self.size = int(np.prod(space.shape))
+            low, scale = np.zeros(1), np.ones(1)
         elif isinstance(space, gym.spaces.Box):
             self.size = int(np.prod(space.shape))
             bounded = np.isfinite(space.low) & np.isfinite(space.high)
@@ -36,7 +51,13 @@ class ActionEncoder:
             low = (lowest + highest) / 2.0
             scale = np.where(bounded, np.maximum(highest - lowest, 1e-8) / 2.0, 1.0)
         else:
-            raise SettingError(f"The action space is {space}; reward networks support Discrete and Box actions.")
+            raise SettingError(
+                f"The action space is {space}; reward networks support Discrete, MultiDiscrete, MultiBinary and Box actions."
+            )
+        self.discrete = bool(self.choices)
+        if self.discrete:
+            self.size = sum(self.choices)
+        self._rank = len(space.shape or ())
         self.low, self.scale = torch.as_tensor(low, dtype=torch.float32), torch.as_tensor(scale, dtype=torch.float32)
 
     def __call__(self, actions: Tensor) -> Tensor:
@@ -44,7 +65,10 @@ class ActionEncoder:
         if self.discrete and actions.is_floating_point():
             return actions
         if self.discrete:
-            return nn.functional.one_hot((actions - int(self.low)).long(), self.size).float()
+            each = actions.flatten(-self._rank) if self._rank else actions.unsqueeze(-1)
+            each = (each - self.low.to(actions.device)).long()
+            parts = [nn.functional.one_hot(each[..., i], n) for i, n in enumerate(self.choices)]
+            return torch.cat(parts, -1).float()
         return (actions.float() - self.low.to(actions.device)) / self.scale.to(actions.device)
 
 
@@ -67,17 +91,94 @@ class StackedLinear(nn.Module):
         return torch.baddbmm(self.bias, inputs, self.weight)
 
 
-class StackedMLP(nn.Module):
-    """``members`` multilayer perceptrons, each with a scalar output."""
+class StackedBatchNorm(nn.Module):
+    """Batch normalisation of each member's units by themselves."""
 
-    def __init__(self, members: int, inputs: int, hidden: tuple[int, ...], activation: Activation):
+    def __init__(self, members: int, units: int):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(members * units)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map ``[members, batch, units]`` to the same shape."""
+        members, batch, units = inputs.shape
+        flat = self.norm(inputs.transpose(0, 1).reshape(batch, members * units))
+        return torch.as_tensor(flat).view(batch, members, units).transpose(0, 1)
+
+
+class StackedMLP(nn.Module):
+    """``members`` multilayer perceptrons, each with a scalar output.
+
+    Args:
+        members: ensemble size.
+        inputs: size of an input.
+        hidden: units of each hidden layer.
+        activation: of the hidden layers.
+        dropout: probability that a fit drops a hidden unit.
+        batch_norm: whether hidden layers are normalised over the batch.
+        outputs: number of outputs; with more than one, `forward` keeps their axis.
+    """
+
+    def __init__(
+        self,
+        members: int,
+        inputs: int,
+        hidden: tuple[int, ...],
+        activation: Activation,
+        *,
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+        outputs: int = 1,
+    ):
         super().__init__()
         layers: list[nn.Module] = []
         for size_in, size_out in zip((inputs, *hidden), hidden, strict=False):
-            layers += [StackedLinear(members, size_in, size_out), ACTIVATIONS[activation]()]
-        self.layers = nn.Sequential(*layers, StackedLinear(members, hidden[-1], 1))
+            layers.append(StackedLinear(members, size_in, size_out))
+            if batch_norm:
+                layers.append(StackedBatchNorm(members, size_out))
+            layers.append(ACTIVATIONS[activation]())
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+        self.layers = nn.Sequential(*layers, StackedLinear(members, hidden[-1], outputs))
+        self.outputs = outputs
+
+    @classmethod
+    def of(cls, settings: RewardModelSettings, inputs: int, outputs: int = 1) -> StackedMLP:
+        """Build the layers that the settings describe, for ``inputs`` numbers."""
+        return cls(
+            settings.ensemble_size,
+            inputs,
+            settings.hidden,
+            settings.activation,
+            dropout=settings.dropout,
+            batch_norm=settings.batch_norm,
+            outputs=outputs,
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map ``[members, batch, inputs]`` to ``[members, batch]``."""
+        """Map ``[members, batch, inputs]`` to ``[members, batch]``; several outputs: ``[members, batch, outputs]``."""
         outputs: Tensor = self.layers(inputs)
-        return outputs.squeeze(-1)
+        return outputs.squeeze(-1) if self.outputs == 1 else outputs
+
+
+def regularised(convolutions: nn.Sequential, settings: RewardModelSettings) -> nn.Sequential:
+    """Add batch normalisation after each convolution, and dropout after each layer that ends in an activation, by the settings.
+
+    Args:
+        convolutions: the layers, named or numbered; inner layers of a block stay as they are.
+        settings: ``batch_norm`` and ``dropout``; without both, the layers are returned as they are.
+    """
+    if not settings.batch_norm and not settings.dropout:
+        return convolutions
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for name, layer in convolutions.named_children():
+        layers[name] = layer
+        if isinstance(layer, nn.Conv2d):
+            if settings.batch_norm:
+                layers[f"{name}_norm"] = nn.BatchNorm2d(layer.out_channels)
+        elif (
+            settings.dropout
+            and not list(layer.parameters())
+            and not isinstance(layer, nn.Flatten | nn.AdaptiveAvgPool2d)
+        ):
+            layers[f"{name}_dropout"] = nn.Dropout(settings.dropout)
+    return nn.Sequential(layers)

@@ -27,6 +27,11 @@ class Probability(nn.Module):
         inputs: dict[str, Tensor] = self.logit.encode(observations, actions, terminated)
         return inputs
 
+    def observe(self, inputs: dict[str, Tensor]) -> None:
+        """Let the inner network update the statistics of its inputs, if it keeps any."""
+        if hasattr(self.logit, "observe"):
+            self.logit.observe(inputs)
+
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return probabilities ``[members, n, length]``."""
         return torch.sigmoid(self.logit(inputs))
@@ -47,6 +52,12 @@ class TwoPart(nn.Module):
         """Return the inner networks' inputs, which are the same for both."""
         inputs: dict[str, Tensor] = self.whether.encode(observations, actions, terminated)
         return inputs
+
+    def observe(self, inputs: dict[str, Tensor]) -> None:
+        """Let the inner networks update the statistics of their inputs, if they keep any."""
+        for network in (self.whether, self.size):
+            if hasattr(network, "observe"):
+                network.observe(inputs)
 
     def parts(self, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the log odds of a nonzero reward and its size, each ``[members, n, length]``."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.reward.networks.cnn import pixels_of
-from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder
+from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder, regularised
 from rlhf_ray.settings import RewardModelSettings
 
 
@@ -28,11 +28,11 @@ class PooledCNN(nn.Module):
 
     Args:
         observation_space: a uint8 image Box ``[height, width, channels]``.
-        action_space: Discrete, if the action is an input.
+        action_space: Discrete or MultiDiscrete, if the action is an input.
         settings: inputs, convolutions and ensemble size.
 
     Raises:
-        SettingError: the observations are not images, no image is an input, or the action is one and not Discrete.
+        SettingError: the observations are not images, no image is an input, or the action is one and not discrete.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ def _member(channels: int, outputs: int, settings: RewardModelSettings) -> nn.Se
         layers[f"act{number}"] = ACTIVATIONS[settings.activation]()
         channels = filters
     layers |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "dense": nn.Linear(channels, outputs)}
-    return nn.Sequential(layers)
+    return regularised(nn.Sequential(layers), settings)
 
 
 def _preset(*filters: int) -> Callable[..., PooledCNN]:

@@ -126,8 +126,12 @@ class Fitter:
             self.ensemble = RewardEnsemble(
                 observation_space, action_space, replace(model, output=self.objective.output)
             )
+        self.ensemble.check_steps("a fit to recorded rewards needs")
         self.device = device_for(model)
         self.ensemble.networks.to(self.device)
+        if model.normalize_inputs != "none":
+            self.ensemble.observe(self.encode(_Tensors(train).rows(torch.arange(len(train)))), 1)
+        self.masks = torch.Generator().manual_seed(seed)
         self.parameters = [of for of in self.ensemble.networks.parameters() if of.requires_grad]
         self.norms: list[float] = []
         self.optimizer = Adam(self.parameters, lr=settings.learning_rate, fused=True)
@@ -170,7 +174,8 @@ class Fitter:
             weights: ``[members, n]`` float32: of each step in each member's loss.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        losses = self.objective.losses(self.ensemble.networks, self.encode(steps), targets.to(self.device))
+        with self.ensemble.training_mode(self.masks):
+            losses = self.objective.losses(self.ensemble.networks, self.encode(steps), targets.to(self.device))
         (losses * weights.to(self.device)).mean(1).sum().backward()  # type: ignore[no-untyped-call]
         # Not torch.autograd.grad: its gradients of convolutions have another layout, which the fused Adam does not see.
         return [torch.zeros_like(of) if of.grad is None else of.grad for of in self.parameters]

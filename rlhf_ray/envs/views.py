@@ -1,0 +1,266 @@
+"""Views: observations and actions of other spaces, as the arrays that the rest of the project knows.
+
+Observations become vectors or uint8 images ``[height, width, channels]``; actions become Discrete, MultiDiscrete, MultiBinary or Box
+of one dimension, numbered from 0. `make_env` applies them; nothing behind an environment knows that there were others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.images import LEAST_SIDE, is_image
+
+
+@dataclass(frozen=True)
+class View:
+    """How to see the observations of a space as arrays.
+
+    Attributes:
+        space: of the arrays.
+        see: maps an observation, or a batch of them with any leading axes, to an array with the same leading axes.
+    """
+
+    space: spaces.Box
+    see: Callable[[Any], Array]
+
+
+def view_of(space: gym.Space[Any]) -> View | None:
+    """Return the view of an observation space that needs one and has one; otherwise None.
+
+    =====================================================  ======================================================================
+    space                                                  seen as
+    =====================================================  ======================================================================
+    images ``[channels, h, w]`` or ``[stack, h, w]``       uint8 ``[h, w, channels]``
+    stacks ``[stack, h, w, c]``, ``[stack, c, h, w]``      uint8 ``[h, w, stack * c]``, the newest last
+    grey images ``[h, w]``, uint8                          uint8 ``[h, w, 1]``
+    float images with finite bounds                        uint8: 0 for the lower bound, 255 for the upper one
+    other Boxes                                            their numbers as a vector
+    MultiDiscrete, MultiBinary                             one-hot vectors (a Discrete alone stays: tables need its numbers)
+    Dict and Tuple without images                          all vectors (of Discrete parts too), one after the other
+    Dict and Tuple with images of one size                 the channels of all images; numbers come first, each as a channel that is
+                                                           0 for its lower bound and 255 for its upper one
+    =====================================================  ======================================================================
+    """
+    if isinstance(space, spaces.Box):
+        if is_image(space) or (len(space.shape) == 1 and np.dtype(space.dtype).kind in "fiu"):
+            return None
+        return _image_view(space) or (None if _unclear(space) else _vector_view(space))
+    if isinstance(space, spaces.Discrete):
+        return None
+    parts = _parts(space)
+    if parts is None:
+        return _vector_view(space)
+    if _has_images(space):
+        return _joint_view(parts)
+    return _vector_view(space)
+
+
+class Viewed(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment whose observations and actions are arrays of ours; see `view_of`.
+
+    Discrete actions that don't start at 0 are numbered from 0, and a Box of actions becomes one of one dimension.
+
+    Args:
+        env: any environment; spaces without a view stay as they are.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]):
+        super().__init__(env)
+        self._see = _unchanged
+        if (view := view_of(env.observation_space)) is not None:
+            self.observation_space, self._see = view.space, view.see
+        self.action_space, self._act = _actions(env.action_space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """See gymnasium."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._see(observation), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """See gymnasium."""
+        observation, reward, terminated, truncated, info = self.env.step(self._act(action))
+        return self._see(observation), reward, terminated, truncated, info
+
+
+def viewed(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """Return ``env`` with observations and actions as arrays of ours: itself, if they are."""
+    plain = _actions(env.action_space)[1] is _unchanged and view_of(env.observation_space) is None
+    return env if plain else Viewed(env)
+
+
+def _actions(space: gym.Space[Any]) -> tuple[gym.Space[Any], Callable[[Any], Any]]:
+    """Return the space as ours and a function from its actions to those of ``space``; unchanged if it is one of ours or unknown."""
+    if isinstance(space, spaces.Discrete) and space.start != 0:
+        start = int(space.start)
+        return spaces.Discrete(int(space.n)), lambda action: int(action) + start
+    if isinstance(space, spaces.MultiDiscrete) and (len(space.shape) != 1 or np.any(space.start)):
+        shape, first = space.shape, space.start
+        return spaces.MultiDiscrete(space.nvec.flatten()), lambda action: np.reshape(action, shape) + first
+    if isinstance(space, spaces.MultiBinary):
+        given, kind = space.shape, space.dtype
+        return spaces.MultiDiscrete([2] * int(np.prod(given))), lambda action: np.reshape(action, given).astype(kind)
+    if (
+        isinstance(space, spaces.Box)
+        and np.dtype(space.dtype).kind == "f"
+        and len(space.shape) != 1
+        and np.prod(space.shape)
+    ):
+        wanted = space.shape
+        flat = spaces.Box(space.low.flatten(), space.high.flatten(), dtype=space.dtype.type)
+        return flat, lambda action: np.reshape(action, wanted)
+    return space, _unchanged
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _parts(space: gym.Space[Any]) -> dict[Any, gym.Space[Any]] | None:
+    """The named spaces of a Dict or Tuple; None for others."""
+    if isinstance(space, spaces.Dict):
+        return dict(space.spaces)
+    return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else None
+
+
+def _vector_view(space: gym.Space[Any]) -> View | None:
+    bounds = _bounds(space)
+    if bounds is None or not len(bounds[0]):
+        return None
+    dtype = (
+        space.dtype if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "fiu" else np.dtype(np.float32)
+    )
+    kind = np.dtype(dtype).type
+    return View(
+        spaces.Box(bounds[0].astype(kind), bounds[1].astype(kind), dtype=kind),
+        lambda observation: _numbers(space, observation).astype(kind),
+    )
+
+
+def _bounds(space: gym.Space[Any]) -> tuple[Array, Array] | None:
+    """The bounds of `_numbers`; None if the space has none."""
+    if isinstance(space, spaces.Box):
+        return space.low.flatten(), space.high.flatten()
+    if (choices := _choices(space)) is not None:
+        return np.zeros(sum(choices)), np.ones(sum(choices))
+    if isinstance(space, spaces.MultiBinary):
+        return np.zeros(int(np.prod(space.shape))), np.ones(int(np.prod(space.shape)))
+    parts = _parts(space)
+    each = [_bounds(part) for part in parts.values()] if parts else []
+    known = [of for of in each if of is not None]
+    if not known or len(known) < len(each):
+        return None
+    return np.concatenate([low for low, _ in known]), np.concatenate([high for _, high in known])
+
+
+def _choices(space: gym.Space[Any]) -> tuple[int, ...] | None:
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),)
+    return tuple(int(n) for n in space.nvec.flat) if isinstance(space, spaces.MultiDiscrete) else None
+
+
+def _numbers(space: gym.Space[Any], observation: Any) -> Array:
+    """The numbers of an observation as a vector, after any leading axes."""
+    if (choices := _choices(space)) is not None:
+        start = np.asarray(space.start).flatten()  # type: ignore[attr-defined]
+        index = _flat(np.asarray(observation), len(space.shape or ())) - start
+        return np.concatenate([np.eye(n, dtype=np.float32)[index[..., i]] for i, n in enumerate(choices)], -1)
+    parts = _parts(space)
+    if parts is None:
+        return _flat(np.asarray(observation), len(space.shape or ()))
+    return np.concatenate([_numbers(part, observation[name]) for name, part in parts.items()], -1)
+
+
+def _flat(values: Array, rank: int) -> Array:
+    """Join the last ``rank`` axes; without any, add one."""
+    return values.reshape(*values.shape[: values.ndim - rank], -1)
+
+
+def _unclear(space: spaces.Box) -> bool:
+    """Whether a Box looks like images, but does not say what black and white are, or is too small."""
+    return len(space.shape) == 3 and _channel_axis(space.shape, LEAST_SIDE // 2) is not None
+
+
+def _channel_axis(shape: tuple[int, ...], least: int = LEAST_SIDE) -> int | None:
+    """The axis of an image's channels, -1 or -3; None if it is no image."""
+    if min(shape[:2]) >= least and shape[2] >= 1:
+        return -1
+    return -3 if min(shape[1:]) >= least and shape[0] >= 1 else None
+
+
+def _image_view(space: spaces.Box) -> View | None:
+    shape, dtype = space.shape, np.dtype(space.dtype)
+    if dtype != np.uint8 and not (dtype.kind == "f" and np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        return None
+    if len(shape) == 2 and min(shape) >= LEAST_SIDE and dtype == np.uint8:
+        return View(_images(*shape, 1), lambda image: np.asarray(image)[..., None])
+    if len(shape) not in (3, 4) or (axis := _channel_axis(shape[-3:])) is None:
+        return None
+    to_bytes = _to_bytes(space)
+    height, width, channels = shape[-3:] if axis == -1 else (*shape[-2:], shape[-3])
+
+    def see(observation: Any) -> Array:
+        image = to_bytes(np.asarray(observation))
+        image = image if axis == -1 else np.moveaxis(image, -3, -1)
+        if len(shape) == 4:  # [..., stack, height, width, channels]
+            image = np.moveaxis(image, -4, -2)
+            image = image.reshape(*image.shape[:-2], -1)
+        return np.ascontiguousarray(image)
+
+    return View(_images(height, width, channels * (shape[0] if len(shape) == 4 else 1)), see)
+
+
+def _images(height: int, width: int, channels: int) -> spaces.Box:
+    return spaces.Box(0, 255, (height, width, channels), np.uint8)
+
+
+def _to_bytes(space: spaces.Box) -> Callable[[Array], Array]:
+    if space.dtype == np.uint8:
+        return _unchanged
+    low, scale = space.low, 255.0 / np.maximum(space.high.astype(np.float64) - space.low, 1e-12)
+    return lambda values: np.rint(np.clip((values - low) * scale, 0, 255)).astype(np.uint8)
+
+
+def _has_images(space: gym.Space[Any]) -> bool:
+    parts = _parts(space)
+    if parts is not None:
+        return any(_has_images(part) for part in parts.values())
+    return isinstance(space, spaces.Box) and (is_image(space) or _image_view(space) is not None)
+
+
+def _joint_view(parts: dict[Any, gym.Space[Any]]) -> View | None:
+    """The channels of all images, after a channel for each number; None if the images differ in size or a number has no bounds."""
+    images: dict[Any, View] = {}
+    numbers: dict[Any, tuple[gym.Space[Any], Callable[[Array], Array]]] = {}
+    for name, space in parts.items():
+        view = view_of(space)
+        seen = space if view is None else view.space
+        if not isinstance(seen, spaces.Box):
+            return None
+        if is_image(seen):
+            images[name] = view or View(seen, np.asarray)
+        elif np.isfinite(seen.low).all() and np.isfinite(seen.high).all():
+            bytes_of = spaces.Box(seen.low.astype(np.float64), seen.high.astype(np.float64), dtype=np.float64)
+            numbers[name] = (space, _to_bytes(bytes_of))
+        else:
+            return None
+    if len({view.space.shape[:2] for view in images.values()}) != 1:
+        return None
+    height, width = next(iter(images.values())).space.shape[:2]
+    count = sum(len((_bounds(space) or ([],))[0]) for space, _ in numbers.values())
+
+    def see(observation: Any) -> Array:
+        seen = [view.see(observation[name]) for name, view in images.items()]
+        planes = []
+        for name, (space, to_bytes) in numbers.items():
+            values = to_bytes(_numbers(space, observation[name]).astype(np.float64))[..., None, None, :]
+            planes.append(np.broadcast_to(values, (*seen[0].shape[:-1], values.shape[-1])))
+        return np.concatenate([*planes, *seen], -1)
+
+    return View(_images(height, width, count + sum(view.space.shape[2] for view in images.values())), see)

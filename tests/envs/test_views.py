@@ -1,0 +1,149 @@
+"""Views: observations and actions of other spaces as arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+
+from rlhf_ray.envs import Viewed, check_spaces, view_of, viewed
+
+VECTOR = spaces.Box(-1.0, 2.0, (3,))
+COLOUR = spaces.Box(0, 255, (20, 24, 3), np.uint8)
+FLOAT = spaces.Box(0.0, 1.0, (20, 24, 3))
+
+
+def _channels_first(space: spaces.Box) -> spaces.Box:
+    return spaces.Box(np.moveaxis(space.low, -1, -3), np.moveaxis(space.high, -1, -3), dtype=space.dtype.type)
+
+
+def _stack(space: spaces.Box, n: int) -> spaces.Box:
+    return spaces.Box(np.stack([space.low] * n), np.stack([space.high] * n), dtype=space.dtype.type)
+
+
+SEEN = [
+    spaces.Dict({"b": VECTOR, "a": spaces.Discrete(3, start=1), "c": spaces.Tuple([spaces.MultiBinary(2)])}),
+    spaces.Dict({"camera": _channels_first(FLOAT), "other": COLOUR, "speed": spaces.Box(-4.0, 4.0, (2,))}),
+    _channels_first(COLOUR),
+    FLOAT,
+    _stack(COLOUR, 4),
+    _stack(_channels_first(FLOAT), 2),
+    _stack(spaces.Box(0, 255, (20, 24), np.uint8), 4),
+    spaces.Box(0, 255, (20, 24), np.uint8),
+    _stack(VECTOR, 4),
+    spaces.Box(-1.0, 1.0, ()),
+    spaces.MultiDiscrete([2, 3]),
+    spaces.Box(0, 1, (4,), np.bool_),
+]
+
+
+@pytest.mark.parametrize("space", SEEN, ids=lambda space: str(space)[:40])
+def test_what_is_seen_is_supported_and_the_same_alone_and_in_a_batch(space: gym.Space[Any]) -> None:
+    view = view_of(space)
+    assert view is not None
+    check_spaces(view.space, spaces.Discrete(2), "Some-v0")
+    several = batch_space(space, 3)
+    several.seed(0)
+    batch = several.sample()
+    seen = view.see(batch)
+    assert seen.dtype == view.space.dtype
+    for i, observation in enumerate(gym.vector.utils.iterate(several, batch)):
+        assert view.space.contains(one := view.see(observation))
+        assert np.array_equal(one, seen[i])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [VECTOR, COLOUR, spaces.Box(0, 255, (9,), np.uint8), spaces.Discrete(4), spaces.Text(3)]
+    + [spaces.Box(-np.inf, np.inf, (20, 24, 3)), spaces.Box(0, 255, (9, 9, 3), np.uint8)]
+    + [spaces.Dict({"camera": COLOUR, "speed": spaces.Box(-np.inf, np.inf, (1,))})]
+    + [spaces.Dict({"camera": COLOUR, "small": spaces.Box(0, 255, (16, 16, 3), np.uint8)})],
+    ids=lambda space: str(space)[:40],
+)
+def test_what_needs_no_view_or_has_none_stays(space: gym.Space[Any]) -> None:
+    assert view_of(space) is None
+
+
+def test_the_numbers_of_a_dict_come_in_its_order() -> None:
+    view = view_of(spaces.Dict({"b": VECTOR, "a": spaces.Discrete(3, start=1)}))
+    assert view is not None
+    # gymnasium sorts the names of a Dict
+    assert view.see({"b": np.array([5.0, 6.0, 7.0]), "a": 3}).tolist() == [0, 0, 1, 5, 6, 7]
+    assert view.space.low.tolist() == [0, 0, 0, -1, -1, -1]
+
+
+def test_a_stack_of_images_has_the_newest_last_and_each_pixel_in_its_place() -> None:
+    rng = np.random.default_rng(0)
+    stack = rng.integers(0, 256, (4, 20, 24, 3), dtype=np.uint8)
+    view = view_of(_stack(COLOUR, 4))
+    assert view is not None
+    assert np.array_equal(view.see(stack)[..., -3:], stack[-1])
+    assert np.array_equal(view.see(stack)[..., :3], stack[0])
+    first = view_of(_stack(_channels_first(COLOUR), 4))
+    assert first is not None
+    assert np.array_equal(first.see(np.moveaxis(stack, -1, 1)), view.see(stack))
+
+
+def test_float_images_become_bytes_between_their_bounds() -> None:
+    view = view_of(spaces.Box(-1.0, 1.0, (16, 16, 1)))
+    assert view is not None
+    image = np.zeros((16, 16, 1), np.float32)
+    image[0, :3, 0] = -1.0, 1.0, 7.0
+    assert view.see(image)[0, :4, 0].tolist() == [0, 255, 255, 128]
+
+
+def test_numbers_beside_an_image_are_channels_of_their_own() -> None:
+    space = spaces.Dict({"camera": COLOUR, "speed": spaces.Box(np.array([-4.0, 0.0]), np.array([4.0, 1.0]))})
+    view = view_of(space)
+    assert view is not None
+    image = np.random.default_rng(0).integers(0, 256, COLOUR.shape, dtype=np.uint8)
+    seen = view.see({"camera": image, "speed": np.array([4.0, 0.2], np.float32)})
+    assert seen.shape == (20, 24, 5)
+    assert (seen[..., 0] == 255).all()
+    assert (seen[..., 1] == 51).all()
+    assert np.array_equal(seen[..., 2:], image)
+
+
+class Remembers(gym.Env[Any, Any]):
+    """Keeps the last action."""
+
+    observation_space = VECTOR
+
+    def __init__(self, action_space: gym.Space[Any]):
+        self.action_space = action_space
+
+    def reset(self, **arguments: Any) -> Any:
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.action = action
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "expected"),
+    [
+        (spaces.Discrete(3, start=5), 2, 7),
+        (spaces.MultiBinary(3), np.array([1, 0, 1]), [1, 0, 1]),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]]), np.array([1, 2, 3, 4]), [[1, 2], [3, 4]]),
+        (spaces.MultiDiscrete([2, 3], start=[1, -1]), np.array([0, 2]), [1, 1]),
+        (spaces.Box(-1.0, 1.0, (2, 2)), np.array([0.0, 0.5, 1.0, -1.0], np.float32), [[0.0, 0.5], [1.0, -1.0]]),
+    ],
+)
+def test_actions_reach_the_environment_as_its_own(space: gym.Space[Any], given: Any, expected: Any) -> None:
+    inner = Remembers(space)
+    env = viewed(inner)
+    check_spaces(env.observation_space, env.action_space, "Some-v0")
+    env.step(given)
+    assert np.array_equal(inner.action, expected)
+
+
+def test_an_environment_that_needs_no_view_is_not_wrapped() -> None:
+    env = Remembers(spaces.MultiDiscrete([2, 3]))
+    assert viewed(env) is env
+    assert isinstance(viewed(Remembers(spaces.MultiBinary(2))), Viewed)
