@@ -59,7 +59,8 @@ class RewardModelSettings:
     """Weight of the ensemble's standard deviation in the learned reward: mean + weight * deviation. Negative: avoid what the members
     disagree about. Positive: explore it."""
     bootstrap: bool = True
-    """Whether each ensemble member weights the comparisons by its own Poisson(1) draws (a bootstrap), so that members differ."""
+    """Whether each ensemble member is fitted to its own random four fifths of the comparisons, so that members differ (a bootstrap
+    without replacement: one with replacement would double the variance of a batch's gradient)."""
     learning_rate: float = 3e-3
     """Learning rate of AdamW."""
     weight_decay: float = 1e-2

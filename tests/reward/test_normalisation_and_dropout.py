@@ -41,10 +41,10 @@ def test_the_two_sides_of_a_pair_have_masks_of_their_own(space: gym.spaces.Box) 
     assert data is not None
     rows = torch.arange(4)
     with torch.no_grad(), trainer.ensemble.training_mode(torch.Generator().manual_seed(0)):
-        differences = trainer._return_differences(trainer._rewards(data, rows))
+        differences = trainer._return_differences(trainer._rewards(data.inputs, rows))
     assert (differences.abs() > 1e-6).all()
     with torch.no_grad():
-        assert (trainer._return_differences(trainer._rewards(data, rows)) == 0).all()
+        assert (trainer._return_differences(trainer._rewards(data.inputs, rows)) == 0).all()
 
 
 def test_a_fit_with_dropout_repeats_from_its_state_and_leaves_torchs_own_generator_alone() -> None:
@@ -88,7 +88,7 @@ def test_batch_norm_sees_left_and_right_in_one_forward() -> None:
     rows, linear = torch.arange(30), trainer.ensemble.networks.head.layers[0]
     hidden = data.inputs["features"].flatten(0, 2) @ linear.weight[0] + linear.bias[0]
     with torch.no_grad(), trainer.ensemble.training_mode(torch.Generator()):
-        trainer._rewards(data, rows)
+        trainer._rewards(data.inputs, rows)
     norm = trainer.ensemble.networks.head.layers[1].norm
     torch.testing.assert_close(norm.running_mean, 0.1 * hidden.mean(0))
     torch.testing.assert_close(norm.running_var, 0.9 + 0.1 * hidden.var(0))

@@ -258,14 +258,16 @@ def test_what_is_held_out_stays_so_when_comparisons_arrive_in_another_order() ->
     assert 5 <= report.held_out <= 25
 
 
-def test_bootstrap_weights_are_poisson_distributed() -> None:
+def test_each_members_sample_is_four_fifths_of_the_comparisons_and_adds_little_noise() -> None:
     ids = [str(i) for i in range(20_000)]
     weights = bootstrap_weights(ids, 3)
     assert weights.shape == (3, 20_000)
     assert weights.dtype == np.float32
-    for k, chance in enumerate(np.exp(-1) / np.array([1, 1, 2, 6, 24])):
-        assert abs((weights == k).mean() - chance) < 4 * np.sqrt(chance * (1 - chance) / weights.size)
+    assert set(weights.ravel().tolist()) == {0.0, 1.25}
+    assert np.abs((weights > 0).mean(1) - 0.8).max() < 4 * np.sqrt(0.8 * 0.2 / 20_000)
     assert np.abs(np.corrcoef(weights) - np.eye(3)).max() < 0.03
+    # The variance of a mean of weighted gradients, times that of plain ones.
+    assert (weights**2).mean() / weights.mean() ** 2 == pytest.approx(1.25, abs=0.01)
 
 
 def test_bootstrap_weights_stay_when_comparisons_are_added_or_reordered() -> None:
