@@ -137,7 +137,7 @@ def test_the_store_keeps_the_answers_that_rime_turned_round() -> None:
     assert trainer._data.preferences.tolist() == given.preferences.tolist()  # type: ignore[union-attr]
 
 
-def test_rune_fades_over_the_training() -> None:
+def test_runes_weight_fades_over_the_training() -> None:
     assert [Rune().deviation_weight(progress) for progress in (0.0, 0.5, 1.0, 2.0)] == [0.05, 0.025, 0.0, 0.0]
 
 
@@ -181,3 +181,15 @@ def test_unknown_methods_are_refused(methods: Any, said: str) -> None:
 def test_pairs_without_labels_are_wanted_by_surf_alone() -> None:
     assert unlabelled_pairs(SMALL) == unlabelled_pairs(dataclasses.replace(SMALL, methods=("rime", "rune"))) == 0
     assert unlabelled_pairs(dataclasses.replace(SMALL, methods=("rime", "surf"))) == UNLABELLED_PAIRS
+
+
+def test_each_version_carries_runes_weight() -> None:
+    trainer = _trainer(dataclasses.replace(SMALL, methods=("rune",)), some_comparisons(20, 5))
+    weights = []
+    for progress in (0.0, 0.5, 1.0):
+        trainer.fit(3, progress=progress)
+        weights.append(float(trainer.ensemble.state()["deviation_weight"]))
+    assert weights == pytest.approx([0.05, 0.025, 0.0])
+    trainer.ensemble.deviation_weight.fill_(0.5)
+    members = torch.tensor([[1.0, 2.0], [3.0, 2.0], [2.0, 2.0]])
+    assert trainer.ensemble.combine(members).tolist() == pytest.approx([2 + 0.5 * np.sqrt(2 / 3), 2.0])
