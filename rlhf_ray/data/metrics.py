@@ -69,6 +69,11 @@ METRICS: dict[str, Metric] = {
         # The agent.
         Metric("policy_entropy", "Mean entropy of the policy's actions.", "nats"),
         Metric("value_explained_variance", "Share of the returns' variance that the value function explains.", "share"),
+        Metric(
+            "policy_age",
+            "Updates between the policy that acted and the one that the iteration updated; mean over env runners.",
+            "updates",
+        ),
         Metric("ppo_seconds", "Time of the iteration, without the labelling round before it.", "s"),
         Metric("sampling_seconds", "Time for rollouts; a moving average.", "s"),
         Metric("learning_seconds", "Time for the update; a moving average.", "s"),

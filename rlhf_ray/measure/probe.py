@@ -10,8 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.measure.correlations import learned_rewards
@@ -51,7 +49,7 @@ class ProbeReading:
         return (learned_reward_mean - self.mean) / self.std if self.std > 0 else math.nan
 
     def drift(self, earlier: ProbeReading) -> float:
-        """Return one minus the rank correlation of the returns with an earlier version's: 0 for the same order, 2 for the opposite."""
+        """Return one minus the rank correlation of the returns with an earlier version's: 0 for the same order, 2 opposite."""
         return 1 - rank_correlation(self.returns, earlier.returns, draws=0).mean
 
     def truth(self, probe: Fragments) -> float:

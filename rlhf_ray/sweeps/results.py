@@ -42,8 +42,8 @@ class SweepOutcome:
             (finished, stopped early, failed or unfinished), ``objective`` (None if never measured), ``env_steps``,
             ``held_out_accuracy``, ``comparisons``, ``settings`` (final values of those that vary), ``curve`` (environment steps
             and objective) and ``error``.
-        configurations: with repeated trials, one dictionary per draw of settings in the same form, best first: those whose trials all
-            ran to the end come first. ``objective`` is the mean over its trials; ``each`` has those of the single ones,
+        configurations: with repeated trials, one dictionary per draw of settings in the same form, best first: those whose trials
+            all ran to the end come first. ``objective`` is the mean over its trials; ``each`` has those of the single ones,
             ``interval_95`` the mean's 95 % interval (Student's t), ``seeds`` their seeds. Empty without repeats.
         complete: whether every trial has ended, including those stopped or failed.
         seeds: trials of the best settings with other seeds, in the same form; None without.
@@ -237,7 +237,12 @@ def _print(outcome: SweepOutcome) -> None:
         if accuracy is not None and math.isfinite(accuracy):
             told.append(f"held-out accuracy {_text(accuracy)}")
         mark = f"\nbest, in {BEST}" if trial is outcome.best else ""
-        table.add_row(f"{_text(trial['objective'])}{_interval(trial)}{mark}", settings, "\n".join(told), style="bold" if mark else None)
+        table.add_row(
+            f"{_text(trial['objective'])}{_interval(trial)}{mark}",
+            settings,
+            "\n".join(told),
+            style="bold" if mark else None,
+        )
     Console().print(table)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.metrics import METRICS, described, metric_of
-from rlhf_ray.queries.schedule import gathered, held_back
 from rlhf_ray.measure.intervals import MeanEstimate
+from rlhf_ray.queries.schedule import gathered, held_back
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.runs.distances import DISTANCES, RewardDistances
 from rlhf_ray.runs.report.plots import is_number
