@@ -74,6 +74,11 @@ METRICS: dict[str, Metric] = {
         Metric("value_mean", "Mean value of replayed steps, as the critics see it (SAC).", "learned return"),
         Metric("replayed_steps", "Transitions in the replay buffer (SAC).", "steps", int),
         Metric("agent_gradient_steps", "Gradient steps of the agent in this iteration (SAC).", kind=int),
+        Metric(
+            "policy_age",
+            "Updates between the policy that acted and the one that the iteration updated; mean over env runners.",
+            "updates",
+        ),
         Metric("ppo_seconds", "Time of the iteration, without the labelling round before it.", "s"),
         Metric("sampling_seconds", "Time for rollouts; a moving average.", "s"),
         Metric("learning_seconds", "Time for the update; a moving average.", "s"),

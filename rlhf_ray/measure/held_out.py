@@ -6,10 +6,10 @@ comparisons of the fit, every number looks better than it is.
 
 Ties and soft labels. An answer ``y`` is a probability: 1 left, 0 right, 0.5 a tie, anything between a soft label.
 
-* Accuracy is the share of answers on whose side the model is. A soft label counts for the side it prefers; ties don't count; a model
-  that is undecided (``p = 0.5``) is half right.
-* Log-likelihood is ``y log p + (1 - y) log(1 - p)``, the Brier score ``(p - y)²`` (Brier 1950). The best prediction of a tie is 0.5,
-  with a Brier score of 0 and a log-likelihood of ``-log 2``: an answer has a log-likelihood of at least its own entropy.
+* Accuracy is the share of answers on whose side the model is. A soft label counts for the side it prefers; ties don't count; a
+  model that is undecided (``p = 0.5``) is half right.
+* Log-likelihood is ``y log p + (1 - y) log(1 - p)``, the Brier score ``(p - y)²`` (Brier 1950). The best prediction of a tie is
+  0.5, with a Brier score of 0 and a log-likelihood of ``-log 2``: no prediction gets above minus the answer's own entropy.
 * Calibration: a tie is half an answer for each side, a soft label ``y`` and ``1 - y`` answers.
 
 Calibration is measured for the side that the model prefers: its confidence ``max(p, 1 - p)`` against the share of answers for that

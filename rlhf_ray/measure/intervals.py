@@ -89,7 +89,8 @@ def linear_correlation(
     Args:
         first: ``[n]``.
         second: ``[n]``.
-        groups: the group of each pair of values, ``[n]``, for example its episode; groups are drawn as a whole. None: each is a group.
+        groups: the group of each pair of values, ``[n]``, for example its episode; groups are drawn as a whole. None: each
+            is a group.
         seed: seeds the draws.
         draws: number of draws; 0 for no interval.
 

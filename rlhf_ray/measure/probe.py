@@ -49,7 +49,7 @@ class ProbeReading:
         return (learned_reward_mean - self.mean) / self.std if self.std > 0 else math.nan
 
     def drift(self, earlier: ProbeReading) -> float:
-        """Return one minus the rank correlation of the returns with an earlier version's: 0 for the same order, 2 for the opposite."""
+        """Return one minus the rank correlation of the returns with an earlier version's: 0 for the same order, 2 opposite."""
         return 1 - rank_correlation(self.returns, earlier.returns, draws=0).mean
 
     def truth(self, probe: Fragments) -> float:

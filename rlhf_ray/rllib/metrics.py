@@ -11,6 +11,7 @@ from ray.rllib.utils.metrics import (
     LEARNER_RESULTS,
     LEARNER_UPDATE_TIMER,
     TIMERS,
+    WEIGHTS_SEQ_NO,
 )
 from ray.util.metrics import Gauge
 
@@ -47,12 +48,19 @@ def flat_metrics(result: dict[str, Any]) -> dict[str, Any]:
         "policy_entropy": learner.get("entropy"),
         "value_explained_variance": learner.get("vf_explained_var"),
         "learner_reward_version": learner["reward_version"],
+        "policy_age": _policy_age(runners, learner),
         "clips_failed": runners.get("clips_failed", 0),
         "clips_dropped": runners.get("clips_dropped", 0),
         "sampling_seconds": result[TIMERS][ENV_RUNNER_SAMPLING_TIMER],  # a moving average over iterations
         "learning_seconds": result[TIMERS][LEARNER_UPDATE_TIMER],
     }
     return {name: _whole(name, value) for name, value in plain(told | logged | made).items()}
+
+
+def _policy_age(runners: dict[str, Any], learner: dict[str, Any]) -> float | None:
+    """Updates between the policy that acted and the one that this iteration updated; the learner counts its update already."""
+    acted, updated = runners.get(WEIGHTS_SEQ_NO), learner.get(WEIGHTS_SEQ_NO)
+    return None if acted is None or updated is None else max(0.0, float(updated) - 1 - float(acted))
 
 
 def _whole(name: str, value: Any) -> Any:

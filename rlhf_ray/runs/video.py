@@ -52,7 +52,8 @@ def write_video(
 ) -> None:
     """Write a video of episodes in which ``policy`` acts deterministically, as when it is evaluated.
 
-    Under each frame are the reward of the step that led to it and the return so far: the true one and, with ``reward``, the learned one.
+    Under each frame are the reward of the step that led to it and the return so far: the true ones and, with ``reward``, the
+    learned ones.
 
     Args:
         file: where to write, with an ending of `FORMATS`. Missing folders are created.

@@ -42,8 +42,8 @@ class SweepOutcome:
             (finished, stopped early, failed or unfinished), ``objective`` (None if never measured), ``env_steps``,
             ``held_out_accuracy``, ``comparisons``, ``settings`` (final values of those that vary), ``curve`` (environment steps
             and objective) and ``error``.
-        configurations: with repeated trials, one dictionary per draw of settings in the same form, best first: those whose trials all
-            ran to the end come first. ``objective`` is the mean over its trials; ``each`` has those of the single ones,
+        configurations: with repeated trials, one dictionary per draw of settings in the same form, best first: those whose trials
+            all ran to the end come first. ``objective`` is the mean over its trials; ``each`` has those of the single ones,
             ``interval_95`` the mean's 95 % interval (Student's t), ``seeds`` their seeds. Empty without repeats.
         complete: whether every trial has ended, including those stopped or failed.
         seeds: trials of the best settings with other seeds, in the same form; None without.

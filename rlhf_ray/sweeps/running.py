@@ -111,8 +111,8 @@ class Plan:
                 "turns, each with its own labelling page, so annotators would have to switch pages. Use asha or none."
             )
         check_tracker(self.tracker)
-        check(self.space, self.experiment)
         check_repeat(self.repeat, self.schedule, self.space)
+        check(self.space, self.experiment)
         check_strategies(self.search, self.schedule, self.space, self.trials, self.concurrent)
 
     def to_json(self) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from rlhf_ray.sweeps.trial import ENV_STEPS, TRIAL
 _NEEDS = {"optuna": "optuna", "gp": "optuna", "qmc": "optuna", "pb2": "sklearn"}
 
 _SAMPLERS = {"optuna": "TPESampler", "gp": "GPSampler", "qmc": "QMCSampler"}
-"""Optuna's samplers by our names. Of Tune's other searchers, bayesopt and nevergrad fail with today's libraries; bohb, hebo and zoopt
-rest on libraries that are no longer kept; ax and hyperopt offer the same two methods."""
+"""Optuna's samplers by our names. Of Tune's other searchers, bayesopt calls what bayesian-optimization 2 removed, and nevergrad
+pins an older one; bohb, hebo and zoopt rest on libraries that are no longer kept; ax and hyperopt offer the same two methods."""
 
 GRACE = 5
 """ASHA runs every trial for at least this fraction (1/5) of its steps: before, slow learners look like failures."""

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from pytest import approx
 from scipy import stats
 
 from rlhf_ray.measure.correlations import learned_rewards, reward_correlations
@@ -21,12 +20,12 @@ def test_steps_and_returns_are_correlated_apart() -> None:
     learned = 3 * true + 7 + 2 * np.diff(shaping, axis=1)
     found = reward_correlations(learned, true)
     assert found.fragments == 50
-    assert found.steps_linear.mean == approx(stats.pearsonr(learned.ravel(), true.ravel())[0])
-    assert found.steps_rank.mean == approx(stats.spearmanr(learned.ravel(), true.ravel())[0])
-    assert found.returns_linear.mean == approx(stats.pearsonr(learned.sum(1), true.sum(1))[0])
-    assert found.returns_rank.mean == approx(stats.spearmanr(learned.sum(1), true.sum(1))[0])
+    assert found.steps_linear.mean == pytest.approx(stats.pearsonr(learned.ravel(), true.ravel())[0])
+    assert found.steps_rank.mean == pytest.approx(stats.spearmanr(learned.ravel(), true.ravel())[0])
+    assert found.returns_linear.mean == pytest.approx(stats.pearsonr(learned.sum(1), true.sum(1))[0])
+    assert found.returns_rank.mean == pytest.approx(stats.spearmanr(learned.sum(1), true.sum(1))[0])
     assert found.returns_linear.mean > found.steps_linear.mean  # most shaping cancels
-    assert reward_correlations(3 * true + 7, true).steps_linear.mean == approx(1.0)
+    assert reward_correlations(3 * true + 7, true).steps_linear.mean == pytest.approx(1.0)
 
 
 def test_unknown_true_rewards_have_no_correlation() -> None:
@@ -47,7 +46,7 @@ def test_rewards_of_fragments_are_those_of_their_steps(observations, actions, ne
     for step in range(4):
         terminated = clips.terminated if step == 3 else np.zeros(6, bool)
         steps = (clips.observations[:, step], clips.actions[:, step], clips.observations[:, step + 1], terminated)
-        assert found[:, step] == approx(ensemble.predict(*steps), abs=1e-5)
+        assert found[:, step] == pytest.approx(ensemble.predict(*steps), abs=1e-5)
 
 
 def test_a_versions_scale_and_origin_leave_gain_and_order_as_they_are() -> None:
@@ -58,9 +57,9 @@ def test_a_versions_scale_and_origin_leave_gain_and_order_as_they_are() -> None:
     ensemble.reward_mean.add_(3.0)
     ensemble.reward_std.mul_(5.0)
     second = ProbeReading.of(ensemble, probe)
-    assert second.mean != approx(first.mean)
-    assert second.gain(float(learned_rewards(ensemble, behaviour).mean())) == approx(gain, abs=1e-4)
-    assert second.drift(first) == approx(0.0, abs=1e-9)
-    assert ProbeReading(2, -first.returns, 0.0, 1.0).drift(first) == approx(2.0)
-    assert first.truth(probe) == approx(stats.spearmanr(first.returns, probe.returns())[0])
+    assert second.mean != pytest.approx(first.mean)
+    assert second.gain(float(learned_rewards(ensemble, behaviour).mean())) == pytest.approx(gain, abs=1e-4)
+    assert second.drift(first) == pytest.approx(0.0, abs=1e-9)
+    assert ProbeReading(2, -first.returns, 0.0, 1.0).drift(first) == pytest.approx(2.0)
+    assert first.truth(probe) == pytest.approx(stats.spearmanr(first.returns, probe.returns())[0])
     assert math.isnan(ProbeReading(1, np.zeros(20), 0.0, 0.0).gain(1.0))

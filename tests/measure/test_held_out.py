@@ -103,7 +103,8 @@ def test_bands_keep_equal_values_together_and_sizes_similar() -> None:
     assert order == ["-1", "3", "7"]
     assert names == ["7", "-1", "7", "3"]
     names, order = bands(np.array([0] * 90 + [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), 4)
-    assert order[0] == "0" and names.count("0") == 90
+    assert order[0] == "0"
+    assert names.count("0") == 90
     assert bands(np.array([], np.int64)) == ([], [])
 
 
@@ -117,7 +118,8 @@ def test_disagreement_is_compared_with_the_error() -> None:
     assert found.correlation.mean == pytest.approx(1.0)
     assert found.agreeing < found.disagreeing
     none = disagreement_scores(members, rng.permutation(right))
-    assert none is not None and none.correlation.holds_zero
+    assert none is not None
+    assert none.correlation.holds_zero
     assert disagreement_scores(members[:1], right) is None
 
 
@@ -141,4 +143,6 @@ def test_what_is_no_probability_is_refused(bad: tuple[list[float], list[float]])
 def test_no_answers_are_no_scores() -> None:
     found = scores(np.zeros(0), np.zeros(0))
     assert found.answers == 0
-    assert math.isnan(found.brier.mean) and math.isnan(found.calibration_error) and math.isnan(found.chance)
+    assert math.isnan(found.brier.mean)
+    assert math.isnan(found.calibration_error)
+    assert math.isnan(found.chance)

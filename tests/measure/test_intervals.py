@@ -3,7 +3,6 @@ import statistics
 
 import numpy as np
 import pytest
-from pytest import approx
 from scipy import stats
 
 from rlhf_ray.measure.intervals import linear_correlation, mean_interval, rank_correlation, share_interval
@@ -30,7 +29,11 @@ def test_one_value_has_none_and_equal_ones_no_width() -> None:
 )  # any table of Wilson's interval
 def test_a_shares_interval_is_wilsons(successes: int, trials: int, low: float, high: float) -> None:
     found = share_interval(successes, trials)
-    assert (found.mean, found.low, found.high) == (successes / trials, approx(low, abs=1e-4), approx(high, abs=1e-4))
+    assert (found.mean, found.low, found.high) == (
+        successes / trials,
+        pytest.approx(low, abs=1e-4),
+        pytest.approx(high, abs=1e-4),
+    )
     assert math.isnan(share_interval(0, 0).mean)
 
 
@@ -38,8 +41,8 @@ def test_correlations_are_scipys() -> None:
     rng = np.random.default_rng(0)
     first = rng.integers(0, 20, 500).astype(float)  # with ties
     second = first**3 + 500 * rng.normal(size=500)
-    assert linear_correlation(first, second).mean == approx(stats.pearsonr(first, second)[0])
-    assert rank_correlation(first, second).mean == approx(stats.spearmanr(first, second)[0])
+    assert linear_correlation(first, second).mean == pytest.approx(stats.pearsonr(first, second)[0])
+    assert rank_correlation(first, second).mean == pytest.approx(stats.spearmanr(first, second)[0])
 
 
 def test_an_interval_of_a_correlation_covers_it_as_often_as_it_says() -> None:
@@ -47,7 +50,8 @@ def test_an_interval_of_a_correlation_covers_it_as_often_as_it_says() -> None:
     for seed in range(200):
         first = rng.normal(size=100)
         found = linear_correlation(first, 0.6 * first + 0.8 * rng.normal(size=100), seed=seed)
-        assert found.low is not None and found.high is not None
+        assert found.low is not None
+        assert found.high is not None
         covered += found.low <= 0.6 <= found.high
     assert covered > 180
 
@@ -58,11 +62,12 @@ def test_values_of_a_group_are_drawn_together() -> None:
     first, second = rng.normal(size=(2, 30))
     one = linear_correlation(first, second)
     ten = linear_correlation(np.repeat(first, 10), np.repeat(second, 10), np.repeat(np.arange(30), 10))
-    assert (ten.mean, ten.low, ten.high) == (approx(one.mean), approx(one.low), approx(one.high))
+    assert (ten.mean, ten.low, ten.high) == (pytest.approx(one.mean), pytest.approx(one.low), pytest.approx(one.high))
 
 
 @pytest.mark.parametrize("values", [[1.0, 1.0, 1.0, 1.0], [1.0, math.nan, 2.0, 3.0]])
 def test_a_correlation_with_a_constant_or_unknown_values_is_unknown(values: list[float]) -> None:
     for correlation in (linear_correlation, rank_correlation):
         found = correlation(np.array(values), np.arange(4.0))
-        assert math.isnan(found.mean) and found.low is None
+        assert math.isnan(found.mean)
+        assert found.low is None

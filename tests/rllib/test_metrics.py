@@ -185,3 +185,15 @@ def test_prometheus_can_read_them_from_ray() -> None:
             lines = [line for line in found if 'run="this run"' in line]
     assert lines
     assert lines[0].endswith(" 4800.0")
+
+
+@pytest.mark.parametrize(
+    ("acted", "updated", "age"), [(0.0, 1.0, 0.0), (4.0, 5.0, 0.0), (2.5, 5.0, 1.5), (None, 5.0, None)]
+)
+def test_the_policys_age_is_the_updates_since_it_acted(acted: float | None, updated: float, age: float | None) -> None:
+    """RLlib's learner reports its number after the update: 1 for the first, to which the policy of number 0 is 0 updates old."""
+    result = copy.deepcopy(RESULT)
+    if acted is not None:
+        result["env_runners"]["weights_seq_no"] = acted
+    result["learners"]["default_policy"]["weights_seq_no"] = updated
+    assert flat_metrics(result)["policy_age"] == age

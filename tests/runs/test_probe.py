@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from pytest import approx
 
 from rlhf_ray.data.errors import CallbackError
 from rlhf_ray.measure.probe import ProbeReading
@@ -61,7 +60,7 @@ def test_the_probe_set_stays_and_versions_differ(tmp_path: Path) -> None:
     names = json.loads(made.folder.probe.read_text())["fragments"]
     assert len(names) == 80
     assert math.isnan(first["probe_drift"])
-    assert first["learned_gain"] == approx((0.3 - first["probe_reward_mean"]) / first["probe_reward_std"])
+    assert first["learned_gain"] == pytest.approx((0.3 - first["probe_reward_mean"]) / first["probe_reward_std"])
     assert made.iteration(probing).keys() - {"learned_gain"} == {
         "reward_version",
         "learner_reward_version",
@@ -75,7 +74,7 @@ def test_the_probe_set_stays_and_versions_differ(tmp_path: Path) -> None:
         assert -1 <= second[name] <= 1
     assert probing._probe is not None
     reading = ProbeReading.of(made.trainer.ensemble, probing._probe)
-    assert second["probe_rank_correlation"] == approx(reading.truth(probing._probe))
+    assert second["probe_rank_correlation"] == pytest.approx(reading.truth(probing._probe))
 
 
 def test_a_learner_that_is_a_version_behind_is_measured_by_its_own(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from pytest import approx
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY
@@ -52,10 +51,10 @@ def test_scores_are_those_of_the_fits_report(tmp_path: Path, settings: dict[str,
     assert found is not None
     assert found.version == report.version == 4
     assert found.overall.answers == report.held_out
-    assert found.overall.accuracy.mean == approx(report.held_out_accuracy)
-    assert found.overall.log_likelihood.mean == approx(-report.held_out_loss, abs=1e-5)
-    assert found.overall.brier.mean == approx(report.held_out_brier, abs=1e-6)
-    assert found.overall.calibration_error == approx(report.held_out_calibration_error, abs=1e-6)
+    assert found.overall.accuracy.mean == pytest.approx(report.held_out_accuracy)
+    assert found.overall.log_likelihood.mean == pytest.approx(-report.held_out_loss, abs=1e-5)
+    assert found.overall.brier.mean == pytest.approx(report.held_out_brier, abs=1e-6)
+    assert found.overall.calibration_error == pytest.approx(report.held_out_calibration_error, abs=1e-6)
     assert found.disagreement is not None
 
 
@@ -70,7 +69,7 @@ def test_groups_hold_every_answer_once_and_are_named(tmp_path: Path) -> None:
     assert RANDOM_POLICY == -1
     for groups in found.groups.values():
         assert sum(of.answers for of in groups.values()) == found.overall.answers
-        assert sum(of.answers * of.brier.mean for of in groups.values()) == approx(
+        assert sum(of.answers * of.brier.mean for of in groups.values()) == pytest.approx(
             found.overall.answers * found.overall.brier.mean
         )
     assert sum(of.answers for of in found.curve) == found.overall.answers
@@ -78,7 +77,8 @@ def test_groups_hold_every_answer_once_and_are_named(tmp_path: Path) -> None:
     assert found.correlations.returns_linear.mean > 0.3
     store.weigh("ben", 0.0)
     without = score_reward(trainer.ensemble, store, SHARE)
-    assert without is not None and set(without.groups["annotator"]) == {"ada"}
+    assert without is not None
+    assert set(without.groups["annotator"]) == {"ada"}
 
 
 def test_nothing_held_out_has_no_scores(tmp_path: Path) -> None:
@@ -106,7 +106,8 @@ def test_a_runs_folder_is_scored_and_its_report_says_so(tmp_path: Path) -> None:
     trainer, _ = fitted(store, RewardModelSettings(hidden=(16,)))
     trainer.ensemble.save(folder.reward_model)
     found = scores_of_run(folder)
-    assert found is not None and found[1] is not None
+    assert found is not None
+    assert found[1] is not None
     row = {"iteration": 1, "env_steps": 100, "learned_gain": 0.5, "probe_rank_correlation": 0.9}
     folder.metrics.write_text(json.dumps(row) + "\n")
     page = write_report(folder.path).read_text()
@@ -150,8 +151,8 @@ def test_distances_to_the_truth_are_kept_and_shown(tmp_path: Path) -> None:
 def test_recorded_rewards_do_for_distances_that_need_no_others() -> None:
     steps, truth = pendulum_steps(), ground_truth("Pendulum-v1")
     found = recorded_distances(truth, steps, 0.9)
-    assert found["starc"].value == approx(0.0, abs=1e-6)
-    assert found["pearson"].value == approx(1.0)
+    assert found["starc"].value == pytest.approx(0.0, abs=1e-6)
+    assert found["pearson"].value == pytest.approx(1.0)
     assert set(found) == {"starc", "pearson", "spearman"}
 
 
@@ -180,7 +181,8 @@ def test_a_video_has_every_step_of_its_episodes(tmp_path: Path, ending: str) -> 
         shown = np.asarray(video.convert("RGB"))
         assert video.info.get("loop") == 0
     text = shown[-60:]
-    assert (text < 128).any() and (text > 250).mean() > 0.5  # black on white
+    assert (text < 128).any()
+    assert (text > 250).mean() > 0.5
 
 
 def test_small_images_are_enlarged(tmp_path: Path) -> None:
