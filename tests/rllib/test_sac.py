@@ -31,8 +31,10 @@ from rlhf_ray.rllib.sac_replay import TransitionBuffer
 from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.runs.new_run import new_run
 from rlhf_ray.runs.train import train
-from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SACSettings, SettingError
+from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SACSettings, SettingError, to_json
 from rlhf_ray.settings.start import Start
+from rlhf_ray.sweeps import apply
+from rlhf_ray.sweeps.trial import TRIAL, TRIALS
 from tests.made_up import Walk
 from tests.rllib.test_resume import assert_same, outcome
 from tests.whole_runs import small
@@ -327,3 +329,17 @@ class Unbounded(Walk):
     def __init__(self) -> None:
         super().__init__()
         self.action_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+# Sweeps.
+
+
+def test_a_sweep_varies_sacs_settings_and_its_trials_are_sacs() -> None:
+    experiment = apply(tiny(environment="Pendulum-v1"), {"sac.gamma": 0.9, "sac.num_env_runners": 3})
+    assert experiment.sac.gamma == 0.9
+    with pytest.raises(SettingError, match="no setting 'agent' to vary"):
+        apply(experiment, {"agent": "ppo"})
+    kind = TRIALS[experiment.agent]
+    assert issubclass(kind, PreferenceSAC)
+    bundles = kind.default_resource_request({TRIAL: {"experiment": to_json(experiment)}}).bundles
+    assert sum(bundle.get("CPU", 0) for bundle in bundles) >= 4  # the trial and three env runners
