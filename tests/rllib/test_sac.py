@@ -22,6 +22,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferenceSAC, PreferenceSACConfig
+from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.rllib_internals import local_learner
@@ -227,6 +228,24 @@ def test_the_deterministic_action_is_a_tanh_and_env_runners_have_the_actor_alone
     outputs = [module.forward_inference(observations)[Columns.ACTION_DIST_INPUTS] for module in (whole, acting)]
     torch.testing.assert_close(*outputs)
     assert sum(p.numel() for p in acting.parameters()) < sum(p.numel() for p in whole.parameters())
+
+
+def test_tools_for_agents_look_into_discrete_actors_and_refuse_others() -> None:
+    spec = RLModuleSpec(
+        module_class=SoftActorCritic,
+        observation_space=Walk.observation_space,
+        action_space=gym.spaces.Discrete(3),
+        model_config={"hidden": [4], "initial_alpha": 0.1},
+    )
+    module = spec.build()
+    observations = torch.randn(5, 3)
+    step = agent_of(module).step(observations, torch.zeros(5, 0))
+    lower = module.network.values(module.network.critics, observations, observations).min(0).values
+    chances = step.logits.softmax(-1)
+    torch.testing.assert_close(step.value, (chances * (lower - 0.1 * chances.log())).sum(-1))
+    spec.action_space = BOUNDS
+    with pytest.raises(SettingError, match="Use agent=ppo"):
+        agent_of(spec.build())
 
 
 # Whole runs.
