@@ -13,6 +13,7 @@ from rlhf_ray.settings import (
     PPOSettings,
     PreferenceSettings,
     RewardModelSettings,
+    SACSettings,
     SettingError,
     from_json,
     load_experiment,
@@ -25,6 +26,7 @@ GROUPS: dict[str, type[Any]] = {
     "preferences": PreferenceSettings,
     "reward_model": RewardModelSettings,
     "ppo": PPOSettings,
+    "sac": SACSettings,
 }
 
 # Group, what is given, the setting the message has to name, the value, and words of the remedy.
@@ -96,6 +98,15 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("ppo", {"num_env_runners": -1}, "ppo.num_env_runners", "-1", "0 or more"),
     ("ppo", {"learning_rate": -1.0}, "ppo.learning_rate", "-1.0", "above 0"),
     ("ppo", {"minibatch_size": 2049}, "ppo.minibatch_size", "2049", "at most 2048"),
+    ("sac", {"hidden": ()}, "sac.hidden", "()", "at least one"),
+    ("sac", {"tau": 0.0}, "sac.tau", "0.0", "above 0"),
+    ("sac", {"gamma": 1.5}, "sac.gamma", "1.5", "at most 1"),
+    ("sac", {"batch_size": 0}, "sac.batch_size", "0", "1 or more"),
+    ("sac", {"updates_per_env_step": 0.0}, "sac.updates_per_env_step", "0.0", "above 0"),
+    ("sac", {"learning_starts": -1}, "sac.learning_starts", "-1", "0 or more"),
+    ("sac", {"num_learners": 2}, "sac.num_learners", "2", "0 or 1"),
+    ("sac", {"target_entropy": "low"}, "sac.target_entropy", "'low'", "or auto"),
+    ("sac", {"buffer_size": 199}, "sac.buffer_size", "199", "one iteration's 200 steps"),
 ]
 MISSPELT: list[tuple[str, str]] = [
     ("preferences", "mode"),
@@ -148,6 +159,21 @@ def test_more_comparisons_than_anybody_means_are_refused_and_many_are_not() -> N
         match=r"preferences\.comparisons is 1000000; .*100000 yields about 4000 fragments of 25 .*lower it",
     ):
         Experiment(preferences=PreferenceSettings(comparisons=1_000_000))
+
+
+def test_the_agent_decides_which_settings_an_experiment_goes_by() -> None:
+    sac = SACSettings(rollout_length=30, num_envs=3, gamma=0.9)
+    experiment = Experiment(agent="sac", sac=sac)
+    assert experiment.agent_settings is sac
+    assert experiment.resolved_fragments(1000).length == 30  # at most a rollout
+    assert experiment.with_agent_settings(num_env_runners=2).sac.iteration_env_steps == 180
+    assert experiment.with_agent_settings(num_env_runners=2).ppo == experiment.ppo
+    old = {name: value for name, value in to_json(experiment).items() if name not in ("agent", "sac")}
+    assert from_json(Experiment, old) == Experiment()  # a run folder from before there were two agents
+    with pytest.raises(SettingError, match=r"agent is 'td3'; it must be one of ppo, sac"):
+        Experiment(agent="td3")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=r"fragments.length is 31; it must be at most sac\.rollout_length=30"):
+        dataclasses.replace(experiment, fragments=FragmentSettings(length=31))
 
 
 @pytest.mark.parametrize("seed", [-1, 2**31, "x"])

@@ -10,9 +10,10 @@ from ray.rllib.core.distribution.torch.torch_distribution import (
     TorchDeterministic,
     TorchSquashedGaussian,
 )
-from ray.rllib.core.rl_module.apis import InferenceOnlyAPI
+from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
+from torch import Tensor
 
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 
@@ -28,7 +29,7 @@ class SquashedGaussian(TorchSquashedGaussian):  # type: ignore[misc]
         return TorchDeterministic(loc=self._squash(self.loc))
 
 
-class SoftActorCritic(TorchRLModule, InferenceOnlyAPI):  # type: ignore[misc]
+class SoftActorCritic(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):  # type: ignore[misc]
     """The agent of SAC. Env runners have only its actor.
 
     ``model_config`` holds the arguments ``hidden`` and ``initial_alpha`` of `SoftActorCriticNetwork`.
@@ -55,6 +56,13 @@ class SoftActorCritic(TorchRLModule, InferenceOnlyAPI):  # type: ignore[misc]
         return TorchCategorical if self.network.discrete else SquashedGaussian
 
     get_exploration_action_dist_cls = get_train_action_dist_cls = get_inference_action_dist_cls
+
+    def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
+        """Compute the soft value of each observation, ``[batch]``; for Box actions, with one sampled action each."""
+        network, observations = self.network, batch[Columns.OBS]
+        acted, logs = network.act(observations)
+        values = network.values(network.critics, observations, acted)
+        return network.expected(values, acted, logs, network.log_alpha.exp())
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return {Columns.ACTION_DIST_INPUTS: self.network.distribution(batch[Columns.OBS])}

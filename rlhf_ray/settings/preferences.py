@@ -15,7 +15,7 @@ class PreferenceSettings:
 
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
     """synchronous: collect, ask, fit and learn in turn; the same seed gives the same run. asynchronous: all run concurrently, and
-    PPO never waits for labels or fits (but see max_reward_age)."""
+    the agent never waits for labels or fits (but see max_reward_age)."""
     comparisons: int = 200
     """Total number of comparisons: the label budget. Used up exactly, except that in asynchronous mode a slow teacher may leave
     some unanswered. 0: train on a given reward model without asking (`rlhf-ray train --reward-from`)."""
@@ -73,13 +73,13 @@ class PreferenceSettings:
     """Allow episodes of varying length. The end of an episode can leak information about the reward (see "variable horizon" in the
     `imitation` documentation), so this is off by default."""
     minimum_comparisons: int | None = None
-    """Asynchronous: number of answers before the first fit and PPO's first step. None: initial_comparisons."""
+    """Asynchronous: number of answers before the first fit and the agent's first step. None: initial_comparisons."""
     max_open_questions: int = 50
     """Asynchronous: maximum number of unanswered questions. If the teacher is slower than the schedule, this keeps questions about
     recent behaviour."""
     max_reward_age: int | None = None
-    """Asynchronous: maximum environment steps PPO takes on one version of the reward model while a newer one is due (a fit is
-    scheduled and has labels); then PPO waits for it. None: PPO never waits."""
+    """Asynchronous: maximum environment steps taken on one version of the reward model while a newer one is due (a fit is
+    scheduled and has labels); then the agent waits for it. None: it never waits."""
 
     def __post_init__(self) -> None:
         require_choices(self, "preferences")

@@ -27,7 +27,8 @@ class SACSettings:
     gpus_per_learner: float = 0.0
     """GPUs of the learner. A fraction below 1 shares the GPU with other actors."""
     rollout_length: int = 50
-    """Steps per environment and iteration. The updates that they are worth follow them."""
+    """Steps per environment and iteration; updates_per_env_step gradient steps for each follow. Checkpoints of synchronous runs cut
+    episodes off: let checkpoint_every * rollout_length be at least an episode."""
     updates_per_env_step: float = 1.0
     """Gradient steps per environment step."""
     learning_starts: int = 1_000

@@ -22,6 +22,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferenceSAC, PreferenceSACConfig
+from rlhf_ray.rllib.agents import agent_of
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, module_state
 from rlhf_ray.rllib.rllib_internals import local_learner
@@ -31,8 +32,10 @@ from rlhf_ray.rllib.sac_replay import TransitionBuffer
 from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.runs.new_run import new_run
 from rlhf_ray.runs.train import train
-from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SACSettings, SettingError
+from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SACSettings, SettingError, to_json
 from rlhf_ray.settings.start import Start
+from rlhf_ray.sweeps import apply
+from rlhf_ray.sweeps.trial import TRIAL, TRIALS
 from tests.made_up import Walk
 from tests.rllib.test_resume import assert_same, outcome
 from tests.whole_runs import small
@@ -227,6 +230,24 @@ def test_the_deterministic_action_is_a_tanh_and_env_runners_have_the_actor_alone
     assert sum(p.numel() for p in acting.parameters()) < sum(p.numel() for p in whole.parameters())
 
 
+def test_tools_for_agents_look_into_discrete_actors_and_refuse_others() -> None:
+    spec = RLModuleSpec(
+        module_class=SoftActorCritic,
+        observation_space=Walk.observation_space,
+        action_space=gym.spaces.Discrete(3),
+        model_config={"hidden": [4], "initial_alpha": 0.1},
+    )
+    module = spec.build()
+    observations = torch.randn(5, 3)
+    step = agent_of(module).step(observations, torch.zeros(5, 0))
+    lower = module.network.values(module.network.critics, observations, observations).min(0).values
+    chances = step.logits.softmax(-1)
+    torch.testing.assert_close(step.value, (chances * (lower - 0.1 * chances.log())).sum(-1))
+    spec.action_space = BOUNDS
+    with pytest.raises(SettingError, match="Use agent=ppo"):
+        agent_of(spec.build())
+
+
 # Whole runs.
 
 
@@ -327,3 +348,17 @@ class Unbounded(Walk):
     def __init__(self) -> None:
         super().__init__()
         self.action_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+# Sweeps.
+
+
+def test_a_sweep_varies_sacs_settings_and_its_trials_are_sacs() -> None:
+    experiment = apply(tiny(environment="Pendulum-v1"), {"sac.gamma": 0.9, "sac.num_env_runners": 3})
+    assert experiment.sac.gamma == 0.9
+    with pytest.raises(SettingError, match="no setting 'agent' to vary"):
+        apply(experiment, {"agent": "ppo"})
+    kind = TRIALS[experiment.agent]
+    assert issubclass(kind, PreferenceSAC)
+    bundles = kind.default_resource_request({TRIAL: {"experiment": to_json(experiment)}}).bundles
+    assert sum(bundle.get("CPU", 0) for bundle in bundles) >= 4  # the trial and three env runners

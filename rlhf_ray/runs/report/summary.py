@@ -23,7 +23,7 @@ MANY_TIES = 0.25
 AGENTS = {
     "random": "Random actions",
     "trained": "Trained on the learned reward",
-    "reference": "Reference: same PPO, true reward",
+    "reference": "Reference: same settings, true reward",
 }
 
 
@@ -152,7 +152,7 @@ def _gain(run: Run, random: float, trained: float) -> str:
     sentence += f" trained agent's true return is {number(trained)}, {against}"
     share = share_of_the_way(agents)
     if share is not None:
-        sentence += f": {percent(share)} of the way to PPO on the true reward"
+        sentence += f": {percent(share)} of the way to the agent on the true reward"
     return f"{sentence}."
 
 

@@ -57,16 +57,16 @@ def verdicts(result: Result) -> list[Verdict]:
     if reference is not None and compare(reference, random) <= 0:
         found["reference_says_nothing"] = (
             f"The reference is no better than random actions either (true return {_number(reference)}): with these "
-            "settings PPO does not learn the task from the true reward, so the reference is not a valid baseline."
+            "settings the agent does not learn the task from the true reward, so the reference is not a valid baseline."
         )
     elif reference is not None and _variety(reference, random) < COLLAPSED:
         found["reference_says_nothing"] = (
-            "The reference also takes nearly the same action at every step: with these settings PPO finds nothing better "
+            "The reference also takes nearly the same action at every step: with these settings the agent finds nothing better "
             "from the true reward, so the reference is not a valid baseline."
         )
     elif reference is not None and compare(trained, reference) < 0:
         found["below_reference"] = (
-            f"The trained agent is worse than the reference (PPO on the true reward): {_number(trained)} against "
+            f"The trained agent is worse than the reference (on the true reward): {_number(trained)} against "
             f"{_number(reference)}, a difference above the evaluation's noise."
         )
     return [Verdict(*each) for each in found.items()]
