@@ -38,6 +38,10 @@ def ensemble(observation_space: Any, action_space: Any) -> Any:
     return nets.AddSTDRewardWrapper(nets.RewardEnsemble(observation_space, action_space, of), default_alpha=0.0)
 
 
+def optimistic(observation_space: Any, action_space: Any) -> Any:
+    return nets.AddSTDRewardWrapper(ensemble(observation_space, action_space).base, default_alpha=1.0)
+
+
 class Custom(nets.RewardNet):  # type: ignore[misc, name-defined]
     """As somebody writes it for imitation: it relies on one-hot actions."""
 
@@ -117,6 +121,8 @@ def test_it_learns_from_comparisons_is_saved_and_loaded(kind: str, tmp_path: Pat
 def test_an_ensemble_of_another_size_or_deviation_gets_the_remedy() -> None:
     with pytest.raises(SettingError, match=r"ensemble of 3, but reward_model.ensemble_size is 2: set it to 3"):
         make_network(VECTORS, FORCES, RewardModelSettings(network=f"{__name__}:ensemble", ensemble_size=2))
+    with pytest.raises(SettingError, match=r"adds 1 standard deviations, but .*: set it to 1.225"):
+        make_network(VECTORS, FORCES, settings_for(f"{__name__}:optimistic"))
     with pytest.raises(SettingError, match="making it raised TypeError"):
         make_network(VECTORS, FORCES, settings_for(f"{NETS}NormalizedRewardNet"))
 
