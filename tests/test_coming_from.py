@@ -231,16 +231,25 @@ def test_no_name_is_pending_that_no_page_has() -> None:
     assert not PENDING - {name for page in PAGES for name, _ in claimed(page)}
 
 
-def test_the_check_finds_wrong_names() -> None:
-    for name in ("reward_model.label_noises", "preferences.selection=disagreeable", "rlhf-ray fits", "--labels-from",
-                 "RewardEnsemble.predicts", "HumanPreferencesEnv(fits)", "preferences.mode=slow", "rlhf-ray train pendulums", "rlhf-ray train --resumed RUN", "--reward-model.no-use-actions",
-                 "seeds", "rlhf_ray.reward.fits"):  # fmt: skip
-        with_error = False
-        try:
-            with_error = not exists(name)
-        except SettingError:
-            with_error = True
-        assert with_error, name
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("reward_model.label_noises", "preferences.selection=disagreeable", "preferences.mode=slow", "seeds"),
+        *("--labels-from", "--reward-model.no-use-actions", "rlhf-ray fits", "rlhf-ray train pendulums"),
+        *(
+            "rlhf-ray train --resumed RUN",
+            "RewardEnsemble.predicts",
+            "HumanPreferencesEnv(fits)",
+            "rlhf_ray.reward.fits",
+        ),
+    ],
+)
+def test_the_check_finds_wrong_names(name: str) -> None:
+    try:
+        wrong = not exists(name)
+    except SettingError:
+        wrong = True
+    assert wrong
 
 
 def under() -> dict[str, set[str]]:

@@ -149,6 +149,7 @@ def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
     from rlhf_ray.data.recordings import MANIFEST
     from rlhf_ray.envs.spaces import check_spaces
 
+    spaces: tuple[Any, Any]
     try:
         if environment is not None:
             env = envs.make_env(environment)

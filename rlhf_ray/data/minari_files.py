@@ -116,7 +116,7 @@ def write_minari(
     root = Path(get_dataset_path(""))
     name = str(out.absolute().relative_to(root)) if out.absolute().is_relative_to(root) else out.name
     name = re.sub(r"[^-_/\w]", "-", name)
-    spec = None if environment is None else gym.envs.registry.get(environment)
+    spec = None if environment is None else gym.registry.get(environment)
     with whole_folder(out) as new:
         data = new / "data"
         storage = storage_class.new(

@@ -79,7 +79,7 @@ class ActorCriticNetwork(nn.Module):
         else:
             assert isinstance(observation_space, gym.spaces.Box)
             size = _size(observation_space)
-            middle, scale = observation_bounds(observation_space)
+            middle, scale = bounds(observation_space)
             self.register_buffer("middle", torch.as_tensor(middle, dtype=torch.float32), persistent=False)
             self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
             if self.memory_size:
@@ -150,8 +150,8 @@ class ActorCriticNetwork(nn.Module):
         return outputs if self.discrete else torch.cat([outputs, self.log_std.expand_as(outputs)], -1)
 
 
-def observation_bounds(space: gym.spaces.Box) -> tuple[Any, Any]:
-    """Return middle and half width of each feature, in the space's shape: 0 and 1 where it is unbounded."""
+def bounds(space: gym.spaces.Box) -> tuple[Any, Any]:
+    """Return middle and half width of each feature: 0 and 1 where it is unbounded."""
     bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.high > space.low)
     low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
     return (low + high) / 2.0, (high - low) / 2.0

@@ -21,7 +21,7 @@ from torch import Tensor
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.policies.network import observation_bounds
+from rlhf_ray.policies.network import bounds
 
 MOST_BYTES = 2**31
 """Largest ``policy.pth``."""
@@ -143,7 +143,7 @@ def _name(name: str, image: bool, last: int) -> str | None:
 def _scale_observations(named: dict[str, Tensor], space: gym.Space[Any], path: Path | str) -> None:
     """Make the first layers take observations in [-1, 1]: W x + b = (W s) z + (b + W m), where x = m + s z."""
     assert isinstance(space, gym.spaces.Box)
-    middle, scale = (torch.as_tensor(np.asarray(of, np.float64)).flatten() for of in observation_bounds(space))
+    middle, scale = (torch.as_tensor(np.asarray(of, np.float64)).flatten() for of in bounds(space))
     for part in ("actor.0", "critic.0"):
         weight = named[f"{part}.weight"]
         if weight.dim() != 2 or weight.shape[1] != len(middle):

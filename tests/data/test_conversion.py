@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from rlhf_ray.cli import fit_rewards
 from rlhf_ray.cli.convert import run
 from rlhf_ray.data.conversion import open_episodes, write_episodes
 from rlhf_ray.data.demonstrations import Demonstrations
@@ -84,6 +85,7 @@ def test_a_recording_becomes_a_minari_data_set_and_comes_back(
     steps = load_transitions(out)
     assert steps.columns["truncated"].tolist() == [i == 7 for i in range(10)]
     assert len(Demonstrations.load(out)) == 10
+    assert fit_rewards._spaces(str(out), None) == spaces
 
 
 def test_a_minari_data_set_whose_spaces_are_unknown_makes_no_environment(tmp_path: Path) -> None:

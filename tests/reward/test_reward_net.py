@@ -13,6 +13,7 @@ from torch import nn
 
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
+from rlhf_ray.reward.likelihood import log_likelihood_loss
 from rlhf_ray.reward.networks import make_network
 from rlhf_ray.settings import RewardModelSettings, SettingError
 from tests.made_up import FORCES, IMAGES, VECTORS, some_comparisons, some_fragments
@@ -35,6 +36,10 @@ def normalised(observation_space: Any, action_space: Any) -> Any:
 def ensemble(observation_space: Any, action_space: Any) -> Any:
     of = [nets.BasicRewardNet(observation_space, action_space, use_done=True) for _ in range(3)]
     return nets.AddSTDRewardWrapper(nets.RewardEnsemble(observation_space, action_space, of), default_alpha=0.0)
+
+
+def optimistic(observation_space: Any, action_space: Any) -> Any:
+    return nets.AddSTDRewardWrapper(ensemble(observation_space, action_space).base, default_alpha=1.0)
 
 
 class Custom(nets.RewardNet):  # type: ignore[misc, name-defined]
@@ -116,6 +121,8 @@ def test_it_learns_from_comparisons_is_saved_and_loaded(kind: str, tmp_path: Pat
 def test_an_ensemble_of_another_size_or_deviation_gets_the_remedy() -> None:
     with pytest.raises(SettingError, match=r"ensemble of 3, but reward_model.ensemble_size is 2: set it to 3"):
         make_network(VECTORS, FORCES, RewardModelSettings(network=f"{__name__}:ensemble", ensemble_size=2))
+    with pytest.raises(SettingError, match=r"adds 1 standard deviations, but .*: set it to 1.225"):
+        make_network(VECTORS, FORCES, settings_for(f"{__name__}:optimistic"))
     with pytest.raises(SettingError, match="making it raised TypeError"):
         make_network(VECTORS, FORCES, settings_for(f"{NETS}NormalizedRewardNet"))
 
@@ -147,9 +154,31 @@ def test_our_reward_is_a_reward_net(ours: RewardEnsemble) -> None:
     np.testing.assert_allclose(above, mean + 2 * np.sqrt(variance), rtol=1e-5)
 
 
+def trajectories_of(clips: Fragments) -> list[Any]:
+    """As imitation's fragments."""
+    from imitation.data.types import TrajectoryWithRew
+
+    arrays = (clips.observations, clips.actions, clips.terminated, clips.rewards)
+    return [TrajectoryWithRew(o, a, None, bool(end), r) for o, a, end, r in zip(*arrays, strict=True)]
+
+
+@pytest.mark.parametrize(("noise", "discount"), [(0.0, 1.0), (0.1, 1.0), (0.0, 0.8), (0.3, 0.9)])
+def test_the_loss_of_a_network_of_imitation_is_imitations(noise: float, discount: float) -> None:
+    pc = pytest.importorskip("imitation.algorithms.preference_comparisons")
+    model = RewardEnsemble(VECTORS, FORCES, settings_for(f"{NETS}BasicRewardNet", discount=discount))
+    batch = some_comparisons(9)
+    returns = [torch.as_tensor(model.fragment_returns(of)) for of in (batch.pairs.left, batch.pairs.right)]
+    ours = log_likelihood_loss(returns[0] - returns[1], torch.as_tensor(batch.preferences), noise).mean(1)
+    pairs = list(zip(*(trajectories_of(of) for of in (batch.pairs.left, batch.pairs.right)), strict=True))
+    for member, loss in zip(model.networks.networks, ours.tolist(), strict=True):
+        theirs = pc.PreferenceModel(member.net, noise_prob=noise, discount_factor=discount)
+        with torch.no_grad():
+            wanted = float(pc.CrossEntropyRewardLoss().forward(pairs, batch.preferences, theirs).loss)
+        assert loss == pytest.approx(wanted, rel=1e-4)
+
+
 def test_imitation_trains_our_reward_and_its_environments_take_it() -> None:
     pc = pytest.importorskip("imitation.algorithms.preference_comparisons")
-    from imitation.data.types import TrajectoryWithRew
     from imitation.rewards.reward_wrapper import RewardVecEnvWrapper
     from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -162,25 +191,18 @@ def test_imitation_trains_our_reward_and_its_environments_take_it() -> None:
     net = LearnedRewardNet(model)
     batch = some_comparisons(40, observations=env.observation_space, actions=env.action_space)
     dataset = pc.PreferenceDataset()
-    sides = [
-        [
-            TrajectoryWithRew(o, a, None, False, r)
-            for o, a, r in zip(of.observations, of.actions, of.rewards, strict=True)
-        ]
-        for of in (batch.pairs.left, batch.pairs.right)
-    ]
-    pairs = list(zip(*sides, strict=True))
+    pairs = list(zip(*(trajectories_of(of) for of in (batch.pairs.left, batch.pairs.right)), strict=True))
     dataset.push(pairs, batch.preferences)
     preferences = pc.PreferenceModel(net)
     loss = pc.CrossEntropyRewardLoss()
-    before = float(loss.forward(pairs, batch.preferences, preferences).loss)
+    before = loss.forward(pairs, batch.preferences, preferences).loss.item()
     chances = preferences(pairs)[0].detach().numpy()
     returns = [
         net.predict(*steps_of(of)).reshape(of.rewards.shape).sum(1) for of in (batch.pairs.left, batch.pairs.right)
     ]
     np.testing.assert_allclose(chances, 1 / (1 + np.exp(returns[1] - returns[0])), rtol=1e-3)
     pc.BasicRewardTrainer(preferences, loss, rng=np.random.default_rng(0), epochs=10, lr=1e-2).train(dataset)
-    assert float(loss.forward(pairs, batch.preferences, preferences).loss) < 0.8 * before
+    assert loss.forward(pairs, batch.preferences, preferences).loss.item() < 0.8 * before
     for function in (net.predict_processed, model.predict):  # as a network, and as a plain function
         venv = RewardVecEnvWrapper(DummyVecEnv([lambda: gym.make("Pendulum-v1")]), function)
         first = venv.reset()

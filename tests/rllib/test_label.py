@@ -9,8 +9,10 @@ import pytest
 
 from rlhf_ray import envs
 from rlhf_ray.actors.rollout_collector import RolloutCollector
+from rlhf_ray.cli.convert import run as convert
 from rlhf_ray.data.demonstrations import Demonstrations
-from rlhf_ray.runs.label import label
+from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.runs.label import _Clips, label
 from rlhf_ray.settings import Experiment, FragmentSettings, LabellingSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.person import Person
@@ -93,6 +95,17 @@ def test_people_label_recorded_steps_and_then_the_store_they_made(tmp_path: Path
     first, second = (PreferenceStore(tmp_path / name).events() for name in ("one", "two"))
     clips = {clip for side in ("left_id", "right_id") for clip in first[side].to_pylist()}
     assert {clip for side in ("left_id", "right_id") for clip in second[side].to_pylist()} <= clips
+
+
+def test_clips_of_a_minari_data_set_are_shown(tmp_path: Path) -> None:
+    pytest.importorskip("minari", reason="the extra 'minari'")
+    _dots(tmp_path / "dots.npz")
+    name = "rlhf_ray/MovingDot-v0"
+    convert([str(tmp_path / "dots.npz"), str(tmp_path / "dots-v0"), "--to", "minari", "--environment", name])
+    config = PreferencePPOConfig.from_experiment(Experiment(name, fragments=FragmentSettings(length=8)))
+    proposed = _Clips(str(tmp_path / "dots-v0"), config, 0).propose(3, 0)
+    assert proposed is not None
+    assert len(proposed[0]) == 3
 
 
 def test_what_cannot_be_shown_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.functions.ensemble import EnsembleReward
 
 
-class LearnedRewardNet(RewardNetWithVariance):  # type: ignore[misc]  # imitation has no types
+class LearnedRewardNet(RewardNetWithVariance):
     """A `RewardEnsemble` as imitation's ``RewardNet``.
 
     For example::

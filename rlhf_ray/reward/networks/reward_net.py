@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -64,9 +65,10 @@ def members_of(net: nn.Module, settings: RewardModelSettings) -> list[nn.Module]
             f"{settings.ensemble_size}: set it to {len(members)}."
         )
     alpha, weight = float(getattr(net, "default_alpha", 0.0)), float(getattr(settings, "deviation_weight", 0.0))
-    if alpha != weight:
+    ours = alpha * math.sqrt(len(members) / (len(members) - 1))  # imitation divides the variance by n - 1
+    if not math.isclose(ours, weight, rel_tol=1e-3):
         raise SettingError(
             f"reward_model.network is {settings.network!r}, which adds {alpha:g} standard deviations, but "
-            f"reward_model.deviation_weight is {weight:g}: set it to {alpha:g}."
+            f"reward_model.deviation_weight is {weight:g}: set it to {ours:.4g}, since imitation divides the variance by one less."
         )
     return members

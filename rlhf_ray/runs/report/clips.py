@@ -128,7 +128,7 @@ def replay(comparisons: Comparisons, first: int) -> list[Pair]:
     pairs = []
     for i, preference in enumerate(comparisons.preferences.tolist()):
         sides = [side[i : i + 1] for side in (comparisons.pairs.left, comparisons.pairs.right)]
-        pair = _pair(first + i, preference, *sides, math.nan, math.nan)
+        pair = _pair(first + i, preference, sides[0], sides[1], math.nan, math.nan)
         if pair.left.frames:
             films = [_film(side.observations[0]) for side in sides]
             pair = replace(pair, left=replace(pair.left, film=films[0]), right=replace(pair.right, film=films[1]))
