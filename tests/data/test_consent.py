@@ -8,8 +8,9 @@ import pytest
 from rlhf_ray import cli
 from rlhf_ray.cli import presets
 from rlhf_ray.data import consent
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.settings import Experiment, save_experiment, to_json
+from rlhf_ray.settings import Experiment, PreferenceSettings, save_experiment, to_json
 
 NAME = "foreign_envs:Pendulum-v1"
 
@@ -111,3 +112,15 @@ def test_what_is_remembered_may_be_damaged_or_unwritable(foreign: Path, tmp_path
     (tmp_path / "config").write_text("a file in the way")
     consent.allow("foreign_envs")
     consent.check(NAME, foreign / "config.json")
+
+
+def test_a_part_that_is_joined_to_others_needs_consent_too(imported: Path) -> None:
+    settings = PreferenceSettings(selection="disagreement+foreign_envs:Mine")
+    names = Experiment(preferences=settings).own_names()
+    assert names == ["foreign_envs:Mine"]
+    with pytest.raises(SettingError, match="foreign_envs"):
+        consent.check(names, Path("config.json"))
+    words = ["train", "--preferences.selection", settings.selection]
+    assert consent.take_flags(words) == words  # typed: that is consent
+    consent.check(names, Path("config.json"))
+    assert not imported.exists()
