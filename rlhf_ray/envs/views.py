@@ -1,7 +1,7 @@
 """Views: observations and actions of other spaces, as the arrays that the rest of the project knows.
 
-Observations become vectors or uint8 images ``[height, width, channels]``; actions become Discrete, MultiDiscrete, MultiBinary or Box
-of one dimension, numbered from 0. `make_env` applies them; nothing behind an environment knows that there were others.
+Observations become vectors or uint8 images ``[height, width, channels]``; actions become Discrete or MultiDiscrete, numbered from
+0, or a Box of one dimension. `make_env` applies them; nothing behind an environment knows that there were others.
 """
 
 from __future__ import annotations
@@ -106,7 +106,12 @@ def _actions(space: gym.Space[Any]) -> tuple[gym.Space[Any], Callable[[Any], Any
     if isinstance(space, spaces.MultiBinary):
         given, kind = space.shape, space.dtype
         return spaces.MultiDiscrete([2] * int(np.prod(given))), lambda action: np.reshape(action, given).astype(kind)
-    if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f" and len(space.shape) != 1 and np.prod(space.shape):
+    if (
+        isinstance(space, spaces.Box)
+        and np.dtype(space.dtype).kind == "f"
+        and len(space.shape) != 1
+        and np.prod(space.shape)
+    ):
         wanted = space.shape
         flat = spaces.Box(space.low.flatten(), space.high.flatten(), dtype=space.dtype.type)
         return flat, lambda action: np.reshape(action, wanted)
@@ -128,7 +133,9 @@ def _vector_view(space: gym.Space[Any]) -> View | None:
     bounds = _bounds(space)
     if bounds is None or not len(bounds[0]):
         return None
-    dtype = space.dtype if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "fiu" else np.dtype(np.float32)
+    dtype = (
+        space.dtype if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "fiu" else np.dtype(np.float32)
+    )
     kind = np.dtype(dtype).type
     return View(
         spaces.Box(bounds[0].astype(kind), bounds[1].astype(kind), dtype=kind),

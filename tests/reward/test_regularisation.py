@@ -180,6 +180,11 @@ def test_the_deviations_weight_counts_on_every_path(tmp_path: Path, weight: floa
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    for change in ({"dropout": 1.0}, {"normalize_inputs": "batch"}, {"shaping_discount": 0.0}, {"deviation_weight": np.nan}):
+    for change in (
+        {"dropout": 1.0},
+        {"normalize_inputs": "batch"},
+        {"shaping_discount": 0.0},
+        {"deviation_weight": np.nan},
+    ):
         with pytest.raises(SettingError, match=f"reward_model.{next(iter(change))} is"):
             RewardModelSettings(**change)  # type: ignore[arg-type]

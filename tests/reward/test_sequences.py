@@ -118,7 +118,9 @@ def test_a_fit_learns_a_reward_that_no_single_step_shows() -> None:
         signs = [np.sign(side.actions[:, :1, 0] * side.actions[:, 1:, 0]).sum(1) for side in (pairs.left, pairs.right)]
         answers = np.where(signs[0] == signs[1], 0.5, signs[0] > signs[1]).astype(np.float32)
         object.__setattr__(comparisons, "preferences", answers)
-        settings = RewardModelSettings(network=name, hidden=(32, 32), ensemble_size=1, learning_rate=1e-2, use_state=False)
+        settings = RewardModelSettings(
+            network=name, hidden=(32, 32), ensemble_size=1, learning_rate=1e-2, use_state=False
+        )
         trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.3, seed=0)
         trainer.add(comparisons)
         accuracies[name] = trainer.fit(200).held_out_accuracy
@@ -135,9 +137,16 @@ def test_the_window_is_part_of_a_version(tmp_path: Any) -> None:
 
 def test_who_has_only_single_steps_is_refused_with_one_line() -> None:
     ensemble = _ensemble("gru")
-    steps = (np.zeros((2, 3), np.float32), np.zeros((2, 2), np.float32), np.zeros((2, 3), np.float32), np.zeros(2, bool))
+    steps = (
+        np.zeros((2, 3), np.float32),
+        np.zeros((2, 2), np.float32),
+        np.zeros((2, 3), np.float32),
+        np.zeros(2, bool),
+    )
     for ask in (lambda: ensemble.predict(*steps), lambda: Predictor(ensemble), lambda: EnsembleReward(ensemble)):
-        with pytest.raises(SettingError, match=r"reward_model.network is 'gru', which reads the steps before") as raised:
+        with pytest.raises(
+            SettingError, match=r"reward_model.network is 'gru', which reads the steps before"
+        ) as raised:
             ask()
         assert "\n" not in str(raised.value)
 

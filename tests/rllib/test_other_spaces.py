@@ -47,7 +47,10 @@ KINDS: dict[str, tuple[gym.Space[Any], gym.Space[Any]]] = {
 }
 for name, (observations, actions) in KINDS.items():
     gym.register(
-        f"tests/{name}-v0", Anything, max_episode_steps=40, kwargs={"observation_space": observations, "action_space": actions}
+        f"tests/{name}-v0",
+        Anything,
+        max_episode_steps=40,
+        kwargs={"observation_space": observations, "action_space": actions},
     )
 
 

@@ -270,7 +270,9 @@ def test_settings_that_do_not_fit_are_refused_before_anything_is_started(in_proc
         make(fragments=FragmentSettings(exploration_env_steps=10))
     with pytest.raises(SettingError, match="total_env_steps"):
         make(total_env_steps=400)
-    numbered = gym.wrappers.TransformObservation(Walk(), lambda observation: int(observation[0]), gym.spaces.Discrete(99))
+    numbered = gym.wrappers.TransformObservation(
+        Walk(), lambda observation: int(observation[0]), gym.spaces.Discrete(99)
+    )
     with pytest.raises(SettingError, match="FlattenObservation"):
         make(numbered)
     with pytest.raises(SettingError, match="'gru', which reads the steps before"):

@@ -175,6 +175,10 @@ def regularised(convolutions: nn.Sequential, settings: RewardModelSettings) -> n
         if isinstance(layer, nn.Conv2d):
             if settings.batch_norm:
                 layers[f"{name}_norm"] = nn.BatchNorm2d(layer.out_channels)
-        elif settings.dropout and not list(layer.parameters()) and not isinstance(layer, nn.Flatten | nn.AdaptiveAvgPool2d):
+        elif (
+            settings.dropout
+            and not list(layer.parameters())
+            and not isinstance(layer, nn.Flatten | nn.AdaptiveAvgPool2d)
+        ):
             layers[f"{name}_dropout"] = nn.Dropout(settings.dropout)
     return nn.Sequential(layers)
