@@ -18,7 +18,7 @@ from rlhf_ray.reward.networks.layers import StackedBatchNorm
 from rlhf_ray.settings import RewardModelSettings, SettingError
 from tests.made_up import CHOICES, FORCES, VECTORS, some_fragments
 
-FRAMES = gym.spaces.Box(0, 255, (40, 40, 2), np.uint8)
+FRAMES = gym.spaces.Box(0, 255, (44, 44, 2), np.uint8)
 FOR_IMAGES = ("cnn", "pooled_cnn", "small_cnn", "paper_cnn", "nature", "impala")
 PER_ACTION = ("pooled_cnn", "small_cnn", "per_action")
 SWITCHES = gym.spaces.MultiDiscrete([2, 3])
