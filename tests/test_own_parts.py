@@ -40,7 +40,7 @@ OWN = {
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """One that a user is in, with my_parts.py."""
-    assert [file for file, _ in BLOCKS] == ["my_parts.py"] * 6 + ["my_env.py"]
+    assert [file for file, _ in BLOCKS] == ["my_parts.py"] * 8 + ["my_env.py"]
     assert all(len(block.splitlines()) <= 40 for _, block in BLOCKS)
     for name in ("my_parts.py", "my_env.py"):
         (tmp_path / name).write_text("\n\n".join(block for file, block in BLOCKS if file == name))
@@ -324,3 +324,21 @@ def test_a_network_of_whole_fragments_is_asked_for_all_members_at_once() -> None
     network = make_network(VECTORS, FORCES, settings)
     frames, actions = torch.zeros(4, 6, 3), torch.zeros(4, 5, 2)
     assert network(network.encode(frames, actions, torch.zeros(4, dtype=torch.bool))).shape == (2, 4, 5)
+
+
+def test_the_documented_network_with_history_and_the_one_around_another(folder: Path) -> None:
+    running = RewardEnsemble(VECTORS, FORCES, RewardModelSettings(network="my_parts:Running"))
+    assert running.reads_history
+    running.window.fill_(3)
+    observations = torch.randn(9, 3)
+    means = torch.stack([observations[max(0, t - 2) : t + 1].mean(0) for t in range(8)])
+    expected = running.networks.heads(means).T.detach()
+    torch.testing.assert_close(running.episode_rewards(observations, torch.zeros(8, 2), False), expected)
+    squashed = RewardEnsemble(
+        VECTORS, FORCES, RewardModelSettings(network="my_parts:Squashed", normalize_inputs="running")
+    )
+    assert not squashed.reads_history
+    squashed.observe({"features": 100 * torch.randn(4, 2, 5)}, 2)
+    assert float(squashed.networks.inner.normalise.variance.min()) > 100
+    rewards = squashed.member_rewards(observations[1:], torch.randn(8, 2), observations[:-1], torch.zeros(8).bool())
+    assert float(rewards.abs().max()) < 1

@@ -42,7 +42,7 @@ def space_from_json(value: dict[str, Any]) -> gym.Space[Any]:
 
 
 def choices_of(space: gym.Space[Any]) -> tuple[int, ...]:
-    """Return the number of values of each component of a discrete action: one for Discrete, several for MultiDiscrete, else none."""
+    """Return the number of values of each component of an action: of one for Discrete, several for MultiDiscrete, else none."""
     if isinstance(space, gym.spaces.Discrete):
         return (int(space.n),)
     return tuple(int(n) for n in space.nvec.flat) if isinstance(space, gym.spaces.MultiDiscrete) else ()

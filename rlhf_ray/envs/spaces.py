@@ -46,8 +46,8 @@ def _observation_problem(space: gymnasium.Space[object]) -> str | None:
         if isinstance(space, spaces.Discrete):
             return "Wrap the environment in gymnasium.wrappers.FlattenObservation, which converts it to such a Box."
         return (
-            "Select or convert a part with gymnasium.wrappers.TransformObservation, for example one image. (A Dict works as it is if "
-            "it has vectors alone, or images of one size and numbers with finite bounds.)"
+            "Select or convert a part with gymnasium.wrappers.TransformObservation, for example one image. (A Dict works as it is "
+            "if it has vectors alone, or images of one size and numbers with finite bounds.)"
         )
     if is_image(space) or (len(space.shape) == 1 and space.shape[0] >= 1 and np.dtype(space.dtype).kind in "fiu"):
         return None

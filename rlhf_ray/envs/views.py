@@ -1,7 +1,7 @@
 """Views: observations and actions of other spaces, as the arrays that the rest of the project knows.
 
-Observations become vectors or uint8 images ``[height, width, channels]``; actions become Discrete, MultiDiscrete, MultiBinary or Box
-of one dimension, numbered from 0. `make_env` applies them; nothing behind an environment knows that there were others.
+Observations become vectors or uint8 images ``[height, width, channels]``; actions become Discrete or MultiDiscrete, numbered from
+0, or a Box of one dimension. `make_env` applies them; nothing behind an environment knows that there were others.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Viewed(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gym.Env[Any, Any]):
         super().__init__(env)
-        self._see = _unchanged
+        self._see: Callable[[Any], Any] = _unchanged
         if (view := view_of(env.observation_space)) is not None:
             self.observation_space, self._see = view.space, view.see
         self.action_space, self._act = _actions(env.action_space)
@@ -104,8 +104,8 @@ def _actions(space: gym.Space[Any]) -> tuple[gym.Space[Any], Callable[[Any], Any
         shape, first = space.shape, space.start
         return spaces.MultiDiscrete(space.nvec.flatten()), lambda action: np.reshape(action, shape) + first
     if isinstance(space, spaces.MultiBinary):
-        given, kind = space.shape, space.dtype
-        return spaces.MultiDiscrete([2] * int(np.prod(given))), lambda action: np.reshape(action, given).astype(kind)
+        given, of_bits = space.shape, space.dtype
+        return spaces.MultiDiscrete([2] * int(np.prod(given))), lambda action: np.reshape(action, given).astype(of_bits)
     if (
         isinstance(space, spaces.Box)
         and np.dtype(space.dtype).kind == "f"
@@ -113,7 +113,8 @@ def _actions(space: gym.Space[Any]) -> tuple[gym.Space[Any], Callable[[Any], Any
         and np.prod(space.shape)
     ):
         wanted = space.shape
-        flat = spaces.Box(space.low.flatten(), space.high.flatten(), dtype=space.dtype.type)
+        kind: Any = np.dtype(space.dtype).type
+        flat = spaces.Box(space.low.flatten(), space.high.flatten(), dtype=kind)
         return flat, lambda action: np.reshape(action, wanted)
     return space, _unchanged
 
@@ -136,7 +137,7 @@ def _vector_view(space: gym.Space[Any]) -> View | None:
     dtype = (
         space.dtype if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "fiu" else np.dtype(np.float32)
     )
-    kind = np.dtype(dtype).type
+    kind: Any = np.dtype(dtype).type
     return View(
         spaces.Box(bounds[0].astype(kind), bounds[1].astype(kind), dtype=kind),
         lambda observation: _numbers(space, observation).astype(kind),

@@ -46,8 +46,8 @@ class ActorCriticNetwork(nn.Module):
     Attributes:
         shape: its shape.
         memory_size: length of the memory vector; 0 without memory.
-        outputs: length of the action distribution's inputs: logits of Discrete and MultiDiscrete actions; means and log standard deviations of Box
-            actions, which are in [-1, 1] if the space is bounded.
+        outputs: length of the action distribution's inputs: logits of Discrete and MultiDiscrete actions; means and log standard
+            deviations of Box actions, which are in [-1, 1] if the space is bounded.
     """
 
     middle: Tensor

@@ -25,7 +25,7 @@ from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
 FORMAT = "rlhf_ray.reward/1"
 LATER = ("deviation_weight", "window")
-"""Scalar buffers that reward models saved by rlhf_ray 0.1 and before its change lack; see `RewardEnsemble._load_from_state_dict`."""
+"""Scalar buffers that older saved reward models lack; `RewardEnsemble` gives them their defaults."""
 CHUNK = 4096
 """Steps per forward pass without gradients. Bounds memory for images."""
 
@@ -54,8 +54,8 @@ class RewardEnsemble(nn.Module):
         reward_std: ``[members]`` float32: standard deviation of each member's raw reward.
         version: scalar int64: number of fits; 0 before the first one.
         deviation_weight: scalar float32: see `combine`. Starts as `RewardModelSettings.deviation_weight`.
-        window: scalar int64: most steps that a step's reward depends on, itself included: the length of the fragments of the fits if
-            the network reads history, otherwise 1.
+        window: scalar int64: most steps that a step's reward depends on, itself included: the length of the fitted fragments if the
+            network reads history, otherwise 1.
         reads_history: whether the network reads the steps before.
     """
 

@@ -56,7 +56,7 @@ class RewardModelSettings:
     ensemble_size: int = 3
     """Number of ensemble members. The learned reward is the mean of their normalised outputs (see deviation_weight)."""
     deviation_weight: float = 0.0
-    """Weight of the ensemble's standard deviation in the learned reward: mean + weight * deviation. Negative: avoid what the members
+    """Weight of the members' standard deviation in the learned reward: mean + weight * deviation. Negative: avoid what the members
     disagree about. Positive: explore it."""
     bootstrap: bool = True
     """Whether each ensemble member is fitted to its own random four fifths of the comparisons, so that members differ (a bootstrap

@@ -71,8 +71,8 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: the environment. All episodes must have the same length (but see `PreferenceSettings.allow_variable_horizon`).
-            Observations: vectors, or uint8 images ``[height, width, channels]``; others need ``observation_transform``.
-            Actions: Discrete or Box.
+            Observations: vectors, images, stacks and Dicts of them as in `rlhf_ray.envs.view_of`; others need
+            ``observation_transform``. Actions: Discrete, MultiDiscrete or Box.
         total_env_steps: steps the agent will take, over all environments that share the reward. Labels and fits are spread over
             them. Further steps use the last learned reward.
         fragments: settings of the fragments. ``initial_env_steps`` is the number of steps before the first question;

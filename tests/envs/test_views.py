@@ -58,10 +58,17 @@ def test_what_is_seen_is_supported_and_the_same_alone_and_in_a_batch(space: gym.
 
 @pytest.mark.parametrize(
     "space",
-    [VECTOR, COLOUR, spaces.Box(0, 255, (9,), np.uint8), spaces.Discrete(4), spaces.Text(3)]
-    + [spaces.Box(-np.inf, np.inf, (20, 24, 3)), spaces.Box(0, 255, (9, 9, 3), np.uint8)]
-    + [spaces.Dict({"camera": COLOUR, "speed": spaces.Box(-np.inf, np.inf, (1,))})]
-    + [spaces.Dict({"camera": COLOUR, "small": spaces.Box(0, 255, (16, 16, 3), np.uint8)})],
+    [
+        VECTOR,
+        COLOUR,
+        spaces.Box(0, 255, (9,), np.uint8),
+        spaces.Discrete(4),
+        spaces.Text(3),
+        spaces.Box(-np.inf, np.inf, (20, 24, 3)),
+        spaces.Box(0, 255, (9, 9, 3), np.uint8),
+        spaces.Dict({"camera": COLOUR, "speed": spaces.Box(-np.inf, np.inf, (1,))}),
+        spaces.Dict({"camera": COLOUR, "small": spaces.Box(0, 255, (16, 16, 3), np.uint8)}),
+    ],
     ids=lambda space: str(space)[:40],
 )
 def test_what_needs_no_view_or_has_none_stays(space: gym.Space[Any]) -> None:

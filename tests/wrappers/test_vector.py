@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlhf_ray.settings import SettingError
-from rlhf_ray.wrappers import HumanPreferencesVectorEnv
+from rlhf_ray.settings import PreferenceSettings, SettingError
+from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
 from tests.made_up import Walk
 from tests.wrappers.test_single import FRAGMENTS, REWARD_MODEL, Views, _variable
 
@@ -145,3 +145,57 @@ def test_closing_twice_ends_the_ring_once(in_process: SimpleNamespace) -> None:
     envs.close()
     envs.close()
     assert (in_process.rings[0].closed, in_process.held) == (1, 0)
+
+
+class Named(Walk):
+    """A walk whose observations are a Dict, and whose actions are two switches."""
+
+    def __init__(self) -> None:
+        super().__init__((20,), numbered=False)
+        self.observation_space: Any = gym.spaces.Dict(
+            at=gym.spaces.Box(-np.inf, np.inf, (1,)), step=gym.spaces.Discrete(30)
+        )
+        self.action_space: Any = gym.spaces.MultiDiscrete([2, 3])
+
+    def reset(self, **arguments: Any) -> Any:
+        return self._named(super().reset(**arguments)[0]), {}
+
+    def step(self, action: Any) -> Any:
+        seen, *rest = super().step(np.array([float(action[0]) - float(action[1]) / 2]))
+        return self._named(seen), *rest
+
+    def _named(self, seen: Any) -> Any:
+        return {"at": seen[2:].astype(np.float32), "step": int(seen[0])}
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_a_dict_of_numbers_and_several_actions_need_no_transform(vector: bool, in_process: SimpleNamespace) -> None:
+    one = HumanPreferencesEnv(
+        Named(),
+        total_env_steps=1_000,
+        fragments=FRAGMENTS,
+        preferences=PreferenceSettings(comparisons=12, initial_comparisons=10, rounds=1),
+        reward_model=REWARD_MODEL,
+        wait=True,
+    )
+    many = make(
+        AutoresetMode.NEXT_STEP,
+        SyncVectorEnv([Named, Named], autoreset_mode=AutoresetMode.NEXT_STEP),
+        preferences=PreferenceSettings(comparisons=12, initial_comparisons=10, rounds=1),
+        wait=True,
+    )
+    with one, many:
+        env: Any = many if vector else one
+        env.action_space.seed(0)
+        before, _ = env.reset(seed=0)
+        action = env.action_space.sample()
+        after, reward, _, _, info = env.step(action)
+        assert np.all(info["reward_is_learned"])
+        rows = [
+            {name: np.atleast_1d(of) if vector else np.array([of]) for name, of in seen.items()}
+            for seen in (before, after)
+        ]
+        count = 2 if vector else 1
+        expected = env.relabel(rows[0], np.reshape(action, (count, 2)), rows[1], np.zeros(count, bool))
+        np.testing.assert_allclose(np.atleast_1d(reward), expected, rtol=1e-5)
+        assert env._teaching.spaces[0].shape == (31,)

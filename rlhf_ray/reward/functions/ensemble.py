@@ -38,7 +38,7 @@ class EnsembleReward(TorchReward):
             "next_state": settings.use_next_state,
             "done": settings.use_done,
         }
-        also = getattr(ensemble.networks, "also_reads", frozenset())
+        also: frozenset[Input] = getattr(ensemble.networks, "also_reads", frozenset())
         own = not is_built_in(settings)  # a network of the user's own may use what it likes
         self.inputs = frozenset(name for name, is_used in used.items() if is_used or own or name in also)
         self._choices_as_numbers = own
@@ -62,7 +62,8 @@ class EnsembleReward(TorchReward):
         choices = choices_of(self.action_space)
         if self._choices_as_numbers and choices and actions.is_floating_point():
             start = torch.as_tensor(np.asarray(self.action_space.start))  # type: ignore[attr-defined]
-            chosen = torch.stack([part.argmax(1) for part in actions.split(choices, 1)], 1)
+            parts: tuple[Tensor, ...] = torch.split(actions, list(choices), 1)
+            chosen = torch.stack([part.argmax(1) for part in parts], 1)
             actions = chosen.reshape(len(chosen), *(self.action_space.shape or ())) + start
         frames = torch.stack([observations, next_observations], 1)
         inputs = self.module.networks.encode(frames, actions.unsqueeze(1), terminated)

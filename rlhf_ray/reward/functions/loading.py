@@ -129,7 +129,7 @@ def _ensemble(folder: Path, description: dict[str, Any]) -> RewardFunction:
             wanted = {name: list(of.shape) for name, of in empty.state_dict().items()}
         with safe_open(folder / "reward.safetensors", "pt") as tensors:
             found = {name: list(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118 (not a dict)
-        found = dict.fromkeys(LATER, []) | found
+        found = {name: [] for name in LATER} | found
         if wanted != found:
             odd = next(name for name in sorted(wanted | found) if wanted.get(name) != found.get(name))
             raise SettingError(

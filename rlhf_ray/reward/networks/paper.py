@@ -18,7 +18,7 @@ class PaperCNN(CNN):
     """Four convolutions, one layer of 64 units, leaky ReLUs of slope 0.01. See `rlhf_ray.reward.networks.RewardNetwork`.
 
     The paper's has ``batch_norm`` and ``dropout=0.5``, sees a stack of 4 grey frames of 84x84 pixels and no action
-    (``use_action=False``). Inputs and regularisation stay those of the settings; images must be 39x39 pixels or more.
+    (``use_action=False``). Inputs and regularisation stay those of the settings; images must be 43x43 pixels or more.
 
     Args:
         observation_space: a uint8 image Box ``[height, width, channels]``.

@@ -41,7 +41,7 @@ class PerActionMLP(VectorInputs):
         self.head = StackedMLP.of(settings, self.inputs, self.select.size)
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
-        """Return ``features`` ``[n, length, inputs]`` and ``selects`` ``[n, length, outputs]``, float32: the weight of each output."""
+        """Return ``features`` ``[n, length, inputs]`` and ``selects`` ``[n, length, outputs]``: the weight of each output."""
         return super().encode(observations, actions, terminated) | {"selects": self.select(actions)}
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:

@@ -27,8 +27,8 @@ HEADS = 4
 class SequenceNetwork(VectorInputs):
     """What both have in common: a member's features of each step, what it remembers of them, and a linear output.
 
-    Images pass through the convolutions of the network cnn first. Subclasses write `remember`, which builds a member's part that maps
-    features ``[n, length, inputs]`` to ``[n, length, units]``, with ``units`` the last of ``settings.hidden``.
+    Images pass through the convolutions of the network cnn first. Subclasses write `remember`, which builds a member's part that
+    maps features ``[n, length, inputs]`` to ``[n, length, units]``, with ``units`` the last of ``settings.hidden``.
 
     Args:
         observation_space: Box.
@@ -115,7 +115,7 @@ class TransformerReward(SequenceNetwork):
         hidden = self.settings.hidden
         if len(set(hidden)) > 1 or hidden[0] % 2:
             raise SettingError(
-                f"reward_model.hidden is {hidden}; the layers of a transformer need the same, even number of units, such as (64, 64)."
+                f"reward_model.hidden is {hidden}; the layers of a transformer need one even number of units, such as (64, 64)."
             )
         return _Transformer(inputs, self.settings)
 

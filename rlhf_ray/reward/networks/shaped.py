@@ -1,4 +1,4 @@
-"""The shaped network: another reward network plus the difference of a learned potential, as imitation's ``BasicShapedRewardNet``."""
+"""The shaped network: another one plus the difference of a learned potential, as imitation's ``BasicShapedRewardNet``."""
 
 from __future__ import annotations
 
