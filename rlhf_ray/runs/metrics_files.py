@@ -63,7 +63,7 @@ class CSVFile(Callback):
 
     def _write_anew(self) -> None:
         rows = [numbers(row) for row in self._rows()]
-        lines = [self._columns, *([row.get(name, "") for name in self._columns] for row in rows)]
+        lines: list[list[Any]] = [self._columns, *([row.get(name, "") for name in self._columns] for row in rows)]
         write_text(self._path, _csv(lines))
 
 

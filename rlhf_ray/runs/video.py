@@ -114,7 +114,7 @@ def _shown(environment: str) -> Camera:
 
 
 def _rewards(trajectory: Trajectory, reward: RewardEnsemble | None) -> dict[str, FloatArray]:
-    rewards = {"true": np.asarray(trajectory.rewards, np.float64)}
+    rewards: dict[str, FloatArray] = {"true": trajectory.rewards}
     if reward is not None:
         rewards["learned"] = EnsembleReward(reward).of(Transitions.of_trajectories([trajectory]))
     return rewards

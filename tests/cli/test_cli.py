@@ -136,7 +136,10 @@ def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(
     values = json.loads(capsys.readouterr().out)
     assert values["true_return_mean"] == pytest.approx(result["trained"]["true_return_mean"])
     expected = {"true_return_mean", "true_return_std", "episodes", "action_spread", "env_steps", "comparisons", "seed"}
-    assert values.keys() == expected
+    assert values.keys() == expected | {"reward_model"}
+    scored = values["reward_model"]
+    assert scored["overall"]["accuracy"]["mean"] == pytest.approx(result["held_out_accuracy"])
+    assert scored["correlations"]["returns_rank"]["mean"] > 0.5
     assert (values["env_steps"], values["comparisons"], values["seed"]) == (2800, 40, 5)
     assert int(RewardEnsemble.load(tmp_path / "moved" / "reward_model").version) == 3
 
