@@ -149,14 +149,13 @@ def _spaces(data: str, environment: str | None) -> tuple[Any, Any]:
     from rlhf_ray.data.recordings import MANIFEST
     from rlhf_ray.envs.spaces import check_spaces
 
-    spaces: tuple[Any, Any]
     try:
         if environment is not None:
             env = envs.make_env(environment)
             spaces = env.observation_space, env.action_space
             env.close()  # type: ignore[no-untyped-call]
         elif (Path(data) / MANIFEST).exists() or is_minari(Path(data)):
-            of = open_episodes(data)
+            of: Any = open_episodes(data)
             spaces = of.observation_space, of.action_space
             environment = str(of.about.get("environment") or data)
         else:
