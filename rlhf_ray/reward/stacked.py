@@ -14,8 +14,8 @@ from rlhf_ray.data.comparisons import Comparisons, stable_uniform
 from rlhf_ray.reward.ensemble import RewardEnsemble
 
 SHARE = 0.8
-"""Share of the comparisons in a member's bootstrap sample, drawn without replacement. The variance of a batch's gradient is 1 / SHARE
-of that without a bootstrap; Poisson weights, which stand for drawing with replacement, would double it."""
+"""Share of the comparisons in a member's bootstrap sample, drawn without replacement. The variance of a batch's gradient is
+1 / SHARE of that without a bootstrap; Poisson weights, which stand for drawing with replacement, would double it."""
 
 
 def bootstrap_weights(ids: Sequence[str], members: int) -> FloatArray:
