@@ -152,6 +152,11 @@ class Teaching:
                 f"fragments.exploration_env_steps is {of.exploration_env_steps}; exploration needs the agent's policy, which a "
                 "wrapper does not have: set it to 0."
             )
+        if preferences.pretraining_env_steps:
+            raise SettingError(
+                f"preferences.pretraining_env_steps is {preferences.pretraining_env_steps}; a wrapper's rewards are 0 until the "
+                "first labels: set it to 0, and give the agent an intrinsic reward of your own meanwhile."
+            )
         if self.total_env_steps <= of.initial_env_steps:
             raise SettingError(
                 f"total_env_steps is {self.total_env_steps}, but the first fragments alone need fragments.initial_env_steps="
