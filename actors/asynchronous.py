@@ -14,7 +14,7 @@ from rlhf_ray.actors.clip_source import ClipSource
 from rlhf_ray.actors.first_clips import questions
 from rlhf_ray.actors.meter import Meter
 from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import STATE, Members, Moment, RoundReport, Stop
+from rlhf_ray.actors.ring import STATE, Members, Moment, Pretrained, RoundReport, Stop
 from rlhf_ray.actors.synchronous import FIRST_FIT
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.failures import cause
@@ -130,12 +130,15 @@ class AsynchronousRing:
         """See `Ring.rounds_held`."""
         return self._fits_held + 1 if self.version else 0
 
-    def begin(self, env_steps: int, stop: Stop = lambda: False) -> RoundReport | None:
+    def begin(
+        self, env_steps: int, stop: Stop = lambda: False, pretrained: Pretrained | None = None
+    ) -> RoundReport | None:
         """See `Ring.begin`.
 
         Raises:
             SettingError: the initial fragments show that the settings don't fit the environment.
         """
+        self.source.pretrained = pretrained
         self.start(env_steps)
         self.wait_for_version(stop)
         return self.take_report()

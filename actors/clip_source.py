@@ -13,7 +13,7 @@ from rlhf_ray.data.fragments import RANDOM_POLICY
 from rlhf_ray.queries.pool import PoolReport
 
 if TYPE_CHECKING:
-    from rlhf_ray.actors.ring import Members, Moment
+    from rlhf_ray.actors.ring import Members, Moment, Pretrained
 
 SAY_EVERY = 5.0
 """Minimum interval in seconds between progress messages about the initial fragments."""
@@ -34,9 +34,11 @@ class ClipSource(Protocol):
     """Share of the initial fragments that are made, 0 to 1."""
     say: Callable[[str], None]
     """Called with progress messages about the initial fragments."""
+    pretrained: Pretrained | None
+    """The policy that half of the initial fragments show; None: all show random actions."""
 
     async def first(self, env_steps: int, made: Callable[[], None]) -> None:
-        """Make the initial fragments with ``env_steps`` random actions. Calls ``made`` whenever there are new ones."""
+        """Make the initial fragments in ``env_steps`` steps. Calls ``made`` whenever there are new ones."""
         ...
 
     def room_for_more(self) -> bool:
@@ -100,6 +102,7 @@ class Collecting:
         self.share = 0.0
         self.say: Callable[[str], None] = lambda what: None
         """Called with progress messages about the initial fragments."""
+        self.pretrained: Pretrained | None = None
         self.dropped = 0
         """Explorations skipped because an earlier one was still running."""
         self._exploration: tuple[int, int, PolicyFactory] | None = None
@@ -112,7 +115,7 @@ class Collecting:
             SettingError: the fragments show that the settings don't fit the environment.
         """
         self.env_steps += env_steps
-        report = await self._collect(env_steps, 0, RANDOM_POLICY, None)
+        report = await self._collect(env_steps, 0, *(self.pretrained or (RANDOM_POLICY, None)), mixed=True)
         self._check_first(report)
         self.share = 1.0
         made()
@@ -125,7 +128,8 @@ class Collecting:
     async def more(self, gathering: int) -> None:
         """See `ClipSource.more`."""
         self.env_steps += self.more_env_steps
-        await self._collect(self.more_env_steps, MORE_CLIPS + gathering, RANDOM_POLICY, None)
+        policy = self.pretrained or (RANDOM_POLICY, None)
+        await self._collect(self.more_env_steps, MORE_CLIPS + gathering, *policy, mixed=True)
 
     def offer(self, moment: Moment, round_number: int, *, wait: bool) -> None:
         """See `ClipSource.offer`."""
@@ -168,10 +172,15 @@ class Collecting:
         self.members.executor.stop(self.collector)
 
     async def _collect(
-        self, env_steps: int, number: int, policy_version: int, make_policy: PolicyFactory | None
+        self,
+        env_steps: int,
+        number: int,
+        policy_version: int,
+        make_policy: PolicyFactory | None,
+        mixed: bool = False,
     ) -> PoolReport | None:
         collect = self.collector.collect.options(num_returns=2)
-        done, clips = collect.remote(env_steps, self.rollouts, number, policy_version, make_policy)
+        done, clips = collect.remote(env_steps, self.rollouts, number, policy_version, make_policy, mixed=mixed)
         await done
         return await self._hand_over(clips)
 

@@ -87,8 +87,9 @@ class Filming(Collecting):
         assert self.making is not None
         if part.film:
             number_of_clips, taken = max(1, part.clips), self.making.env_steps
+            policy = self.pretrained if self.pretrained is not None and part.number % 2 == 0 else (RANDOM_POLICY, None)
             clips = await self._film(
-                collector, part.env_steps, number_of_clips, 0, taken, RANDOM_POLICY, None, part.episode, part.number
+                collector, part.env_steps, number_of_clips, 0, taken, *policy, part.episode, part.number
             )
         else:
             collect = collector.collect.options(num_returns=2)

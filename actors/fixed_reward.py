@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.actors.ring import STATE, Moment, RoundReport, Stop
+from rlhf_ray.actors.ring import STATE, Moment, Pretrained, RoundReport, Stop
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY
@@ -48,7 +48,7 @@ class FixedReward:
             )
         return self._reward
 
-    def begin(self, env_steps: int, stop: Stop = lambda: False) -> RoundReport:
+    def begin(self, env_steps: int, stop: Stop = lambda: False, pretrained: Pretrained | None = None) -> RoundReport:
         """See `Ring.begin`: reports the fixed reward; takes no environment steps."""
         self.newest_reward()
         return RoundReport(0, 0, 0, 0, None, new_reward=True)

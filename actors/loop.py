@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rlhf_ray.actors.ring import Moment, Ring, RoundReport, Stop
+from rlhf_ray.actors.ring import Moment, Pretrained, Ring, RoundReport, Stop
 from rlhf_ray.actors.rollout_collector import PolicyFactory
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.settings import Experiment, ResolvedFragments
@@ -30,7 +30,9 @@ class PreferenceLoop:
         """Polled while waiting for slow annotators; True ends the wait."""
         first = 0 if experiment.preferences.comparisons == 0 else fragments.initial_env_steps
         self.initial_env_steps, self.iterations = budget(experiment, fragments, iteration_env_steps, first)
-        """Environment steps for the initial fragments; number of iterations after them."""
+        """Environment steps for the initial fragments; number of iterations, with those of the pretraining."""
+        self._pretraining = experiment.preferences.pretraining_iterations(iteration_env_steps) * iteration_env_steps
+        """Environment steps of the agent before the first labels."""
 
     def env_steps(self, sampled: int) -> int:
         """Return the total environment steps so far: ``sampled`` by the agent's own rollouts, plus the ring's."""
@@ -40,14 +42,19 @@ class PreferenceLoop:
         """Return whether another iteration could exceed the budget."""
         return self.env_steps(sampled) + self.iteration_env_steps > self.experiment.total_env_steps
 
+    def pretrains(self, sampled: int) -> bool:
+        """Return whether the next iteration comes before the first labels (`PreferenceSettings.pretraining_env_steps`)."""
+        return not self.begun and sampled < self._pretraining
+
     def progress(self, sampled: int) -> float:
-        """Return the progress, from 0 before the first iteration to 1 before the last."""
+        """Return the progress, from 0 before the first iteration on the learned reward to 1 before the last."""
         left = self.experiment.total_env_steps - self.iteration_env_steps - self.env_steps(sampled)
         if left < self.iteration_env_steps:
             return 1.0
         # The steps that the ring will take between rounds are not the agent's.
         left -= max(0, self._between - (self.ring.env_steps - self.initial_env_steps))
-        return sampled / (sampled + max(left, self.iteration_env_steps))
+        done = max(0, sampled - self._pretraining)
+        return done / (done + max(left, self.iteration_env_steps))
 
     @property
     def _between(self) -> int:
@@ -55,10 +62,15 @@ class PreferenceLoop:
         of = self.experiment.preferences
         return of.rounds * self.fragments.between_rounds_env_steps(of.asks_people)
 
-    def begin(self, stop: Stop = lambda: False) -> RoundReport | None:
-        """Collect the initial fragments and hold the first labelling round; None if stopped before."""
+    def begin(self, stop: Stop = lambda: False, pretrained: Pretrained | None = None) -> RoundReport | None:
+        """Collect the initial fragments and hold the first labelling round; None if stopped before.
+
+        Args:
+            stop: polled while waiting for slow annotators; True ends the wait.
+            pretrained: the policy after the pretraining; None without.
+        """
         self.stop = stop
-        report = self.ring.begin(self.initial_env_steps, stop)
+        report = self.ring.begin(self.initial_env_steps, stop, pretrained)
         self.begun = report is not None
         if self.ring.env_steps > self.initial_env_steps:  # extra initial fragments were collected
             self._share_out(self.ring.env_steps)

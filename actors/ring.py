@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 
@@ -71,6 +71,13 @@ class Moment:
     policy: Callable[[], PolicyFactory]
 
 
+class Pretrained(NamedTuple):
+    """The policy after unsupervised pretraining, with its version: higher than those of its rollouts."""
+
+    version: int
+    policy: PolicyFactory
+
+
 class Ring(Protocol):
     """The interface between a training and the ring, in every mode."""
 
@@ -87,8 +94,11 @@ class Ring(Protocol):
     started; else None. In the synchronous mode with scripted teachers, later labels are ignored and asked for again, so that the
     run repeats bit for bit; otherwise they count at once."""
 
-    def begin(self, env_steps: int, stop: Stop) -> RoundReport | None:
-        """Take ``env_steps`` random steps for the initial fragments, ask, and fit the first version; None if stopped before."""
+    def begin(self, env_steps: int, stop: Stop, pretrained: Pretrained | None = None) -> RoundReport | None:
+        """Take ``env_steps`` steps for the initial fragments, ask, and fit the first version; None if stopped before.
+
+        The steps are random; with a ``pretrained`` policy, half of the rollouts follow it.
+        """
         ...
 
     def advance(self, moment: Moment, stop: Stop) -> RoundReport | None:

@@ -77,6 +77,7 @@ class RolloutCollector:
         make_policy: PolicyFactory | None = None,
         part: int = 0,
         most: int | None = None,
+        mixed: bool = False,
     ) -> tuple[int, Clips]:
         """Take exactly ``env_steps`` steps and cut fragments from them, up to the pool's size.
 
@@ -89,6 +90,7 @@ class RolloutCollector:
             make_policy: makes the policy to follow, apart from a share of random actions; None for random actions only.
             part: index of this part of the steps with this number, from 1; 0 for all of them.
             most: number of fragments to cut; defaults to the pool's size.
+            mixed: whether every other rollout follows the policy without random actions, and the rest takes random actions only.
 
         Returns:
             The steps taken, and the fragments.
@@ -100,13 +102,16 @@ class RolloutCollector:
         trajectories: list[Trajectory] = []
         lengths: list[int] = []
         horizon = self.env.spec and self.env.spec.max_episode_steps
-        if self.settings.varied and policy is None and horizon and part == 0:
+        if self.settings.varied and (policy is None or mixed) and horizon and part == 0:
             rollouts = max(len(HOLDS), env_steps // horizon)  # whole episodes: rare events may come late in them
         rollouts = max(1, min(rollouts, env_steps // self.settings.length))
+        if mixed and policy is not None:
+            rollouts = max(2, rollouts)
         for i, steps in enumerate(np.diff(np.linspace(0, env_steps, rollouts + 1).round().astype(int))):
             while steps > 0:
                 share, hold = self.settings.random_action_share, self._hold(i + max(0, part - 1))
-                rolled = self._roll(int(steps), policy, rng, share, hold)
+                follows = policy if not mixed or i % 2 else None
+                rolled = self._roll(int(steps), follows, rng, 0.0 if mixed else share, hold)
                 steps -= len(rolled.trajectory)
                 trajectories.append(rolled.trajectory)
                 if rolled.ended:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rlhf_ray.actors.clip_source import ClipSource
 from rlhf_ray.actors.first_clips import questions
 from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import STATE, Members, Moment, RoundReport, Stop
+from rlhf_ray.actors.ring import STATE, Members, Moment, Pretrained, RoundReport, Stop
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.schedule import LabelSchedule
@@ -66,12 +66,15 @@ class SynchronousRing:
 
     # A round.
 
-    def begin(self, env_steps: int, stop: Stop = lambda: False) -> RoundReport | None:
+    def begin(
+        self, env_steps: int, stop: Stop = lambda: False, pretrained: Pretrained | None = None
+    ) -> RoundReport | None:
         """See `Ring.begin`. Only the wait for people can be stopped; their answers so far count.
 
         Raises:
             SettingError: the initial fragments show that the settings don't fit the environment.
         """
+        self.source.pretrained = pretrained
         return self._run(self._begin(env_steps, stop))
 
     async def _begin(self, env_steps: int, stop: Stop) -> RoundReport:

@@ -63,6 +63,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
         "0.0",
         "a share of them between 0",
     ),
+    ("preferences", {"pretraining_env_steps": -1}, "preferences.pretraining_env_steps", "-1", "0 or more"),
     ("preferences", {"halving_env_steps": 0}, "preferences.halving_env_steps", "0", "1 or more, or None"),
     ("fragments", {"switch_probability": 0.0}, "fragments.switch_probability", "0.0", "above 0 and at most 1"),
     ("reward_model", {"initial_epochs": 0.0}, "reward_model.initial_epochs", "0.0", "above 0, or None"),

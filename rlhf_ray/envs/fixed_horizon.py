@@ -65,7 +65,8 @@ class AbsorbingState(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"{ABSORBING_PREFIX} needs observations that are a Box of one dimension, not {of}; use fixed/."
             )
         low, high = np.append(np.minimum(of.low, 0), 0), np.append(np.maximum(of.high, 0), 1)
-        self.observation_space = gymnasium.spaces.Box(low.astype(of.dtype), high.astype(of.dtype), dtype=of.dtype.type)
+        dtype: Any = of.dtype
+        self.observation_space = gymnasium.spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
         self._reward = float(reward)
         self._info: dict[str, Any] | None = None
 

@@ -15,6 +15,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.policies.encoders import image_encoder, linear
+from rlhf_ray.policies.statistics import ObservationStatistics
 
 Cell = Literal["none", "gru", "lstm"]
 
@@ -29,15 +30,17 @@ class PolicyShape:
     memory: Cell = "none"
     memory_units: int = 64
     initial_log_std: float = 0.0
+    normalize_observations: bool = False
 
 
 class ActorCriticNetwork(nn.Module):
     """Actor and critic, with or without memory.
 
     Vectors: tanh layers, two separate stacks for actor and critic without memory, one shared stack before it; observations with
-    finite bounds are scaled to [-1, 1]. Images: one shared convolutional encoder, which divides by 255 itself, so that images stay
-    0..255 up to here. Weights are orthogonal, with a small last layer of the policy (Andrychowicz et al. 2021, "What matters in
-    on-policy RL"); the encoder of impala has Glorot's uniform weights and zero biases, as in the published Procgen agents.
+    finite bounds are scaled to [-1, 1], or with ``normalize_observations`` all by their running statistics. Images: one shared
+    convolutional encoder, which divides by 255 itself, so that images stay 0..255 up to here. Weights are orthogonal, with a small
+    last layer of the policy (Andrychowicz et al. 2021, "What matters in on-policy RL"); the encoder of impala has Glorot's uniform
+    weights and zero biases, as in the published Procgen agents.
 
     The memory of one environment is one vector: the state of a GRU, or hidden and cell state of an LSTM, one after the other. It
     starts at ``first_memory``, which is learned. One step is three parts, so that tools can change the memory between them:
@@ -73,6 +76,12 @@ class ActorCriticNetwork(nn.Module):
         self.memory_size = {"none": 0, "gru": units, "lstm": 2 * units}[shape.memory]
         if not self.discrete:
             self.log_std = nn.Parameter(torch.full((actions,), float(shape.initial_log_std)))
+        if self.image and shape.normalize_observations:
+            raise SettingError(
+                f"ppo.normalize_observations is True, but the observations {observation_space} are images, divided by 255 "
+                "anyway: set it to False."
+            )
+        self.statistics: ObservationStatistics | None = None
         if self.image:
             assert observation_space.shape is not None
             self.encoder, size = image_encoder(network, observation_space.shape, shape.features)
@@ -82,6 +91,8 @@ class ActorCriticNetwork(nn.Module):
             middle, scale = bounds(observation_space)
             self.register_buffer("middle", torch.as_tensor(middle, dtype=torch.float32), persistent=False)
             self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
+            if shape.normalize_observations:
+                self.statistics = ObservationStatistics(size)
             if self.memory_size:
                 self.encoder = _tanh_layers(size, shape.hidden)
                 size = shape.hidden[-1]
@@ -108,7 +119,10 @@ class ActorCriticNetwork(nn.Module):
             # The permuted images are channels-last in memory, the fastest layout for convolutions on a CPU.
             encoded: Tensor = self.encoder(observations.permute(0, 3, 1, 2).float() * (1.0 / 255.0))
             return encoded
-        scaled = ((observations.float() - self.middle) / self.scale).flatten(1)
+        if self.statistics is not None:
+            scaled = self.statistics(observations.float().flatten(1))
+        else:
+            scaled = ((observations.float() - self.middle) / self.scale).flatten(1)
         return self.encoder(scaled) if self.memory_size else scaled
 
     def remember(self, features: Tensor, memory: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.fixed_reward import FixedReward
 from rlhf_ray.actors.loop import PreferenceLoop, budget
 from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
-from rlhf_ray.actors.ring import LABELS, STATE, RingSettings, RoundReport, check_horizon
+from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, RingSettings, RoundReport, check_horizon
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.config import PreferenceConfig
@@ -145,7 +145,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             RayExecutor(name),
             config.make_env(film=of.preferences.asks_people),
             rollouts=config.num_envs_per_env_runner,
-            iterations=budget(of, fragments, most, fragments.initial_env_steps)[1],
+            iterations=budget(of, fragments, most, fragments.initial_env_steps)[1]
+            - of.preferences.pretraining_iterations(most),
             iteration_env_steps=most,
             page=config.make_page(name, self.logdir),
         )
@@ -203,6 +204,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
     def begin(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Collect the initial fragments and hold the first labelling round. `train` calls this if needed.
 
+        Does nothing before an iteration of the pretraining.
+
         Args:
             stop: polled while waiting for slow annotators, here and later; True ends the wait.
 
@@ -210,8 +213,14 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             Whether it completed; False if stopped.
         """
         self.loop.stop = stop
-        if not self.loop.begun and (report := self.loop.begin(stop)) is not None:
-            self._take(report)
+        if self.loop.pretrains(self._sampled):
+            return True
+        if not self.loop.begun:
+            # Above the versions of its rollouts, so that the pool replaces their fragments.
+            pretrains = self._checked.experiment.preferences.pretraining_env_steps > 0
+            pretrained = Pretrained(self.training_iteration + 1, self._policy()) if pretrains else None
+            if (report := self.loop.begin(stop, pretrained)) is not None:
+                self._take(report)
         return self.loop.begun
 
     def step(self) -> dict[str, Any]:
@@ -227,7 +236,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
 
     def _train_once(self) -> None:
         if not self.loop.begun:
-            self.begin()
+            self.begin(self.loop.stop)
         elif (report := self.loop.before_iteration(self._sampled, self.training_iteration, self._policy)) is not None:
             self._take(report)
         started = time.perf_counter()

@@ -73,6 +73,9 @@ def clone(
     """
     observations = torch.as_tensor(demonstrations.observations.astype(module.observation_space.dtype, copy=False))
     actions = torch.as_tensor(to_policy_actions(demonstrations.actions, module.action_space))
+    statistics = getattr(getattr(module, "network", None), "statistics", None)
+    if statistics is not None:
+        statistics.observe(observations.float().flatten(1))
     generator = torch.Generator().manual_seed(seed)
     optimizer = Adam(module.parameters(), lr=learning_rate)
     stateful = bool(module.is_stateful())

@@ -359,12 +359,30 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
                 self.reward_from,
             )
         self._check_connectors(of)
+        self._check_pretraining(of, observation_space)
         seen = self._seen_by_policy(observation_space, action_space)
         module = self.check_network(seen, action_space, of)
         if self.policy_from is not None:
             weights = policy_weights(self.policy_from, seen, action_space)
             check_policy(weights, module.get_state(), self.policy_from, self.agent)
         return Checked(of, observation_space, action_space, limit, fragments, ensemble.reads_history)
+
+    def _check_pretraining(self, of: Experiment, observation_space: gym.Space[Any]) -> None:
+        """Refuse unsupervised pretraining where it can't work."""
+        steps = of.preferences.pretraining_env_steps
+        if not steps:
+            return
+        if len(observation_space.shape or ()) != 1:
+            raise SettingError(
+                f"preferences.pretraining_env_steps is {steps}, but distances between the observations {observation_space} mean "
+                "nothing; it needs vectors: set it to 0."
+            )
+        own = (self._env_to_module_connector, self._module_to_env_connector, self._learner_connector)
+        if any(connector is not None for connector in own):
+            raise SettingError(
+                f"preferences.pretraining_env_steps is {steps}, but pretraining does not work with custom connectors: set it to 0, "
+                "or wrap the environment (gymnasium.wrappers) instead."
+            )
 
     def _check_connectors(self, of: Experiment) -> None:
         """Refuse the rollout collector with custom connectors, because it acts without them."""
@@ -452,7 +470,9 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         others = [kind for kind in force_list(config.callbacks_class) if kind not in (ClipCutter, RLlibCallback)]
         config.callbacks_class = [ClipCutter, *others]
         policy = config.policy_module_spec()
-        reward = reward_spec(checked.experiment.reward_model, checked.observation_space, checked.action_space)
+        of = checked.experiment
+        spaces = checked.observation_space, checked.action_space
+        reward = reward_spec(of.reward_model, *spaces, pretrains=of.preferences.pretraining_env_steps > 0)
         config.rl_module(
             rl_module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: policy, REWARD_MODULE_ID: reward})
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
@@ -18,6 +19,7 @@ from torch import Tensor
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.policies.env_actions import to_env_actions_tensor
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.novelty import Novelty
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
 REWARD_MODULE_ID = "reward_model"
@@ -34,6 +36,8 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
         """Build the ensemble (called by RLlib)."""
         settings = from_json(RewardModelSettings, self.model_config["settings"])
         self.ensemble = RewardEnsemble(self.observation_space, self.action_space, settings)
+        pretrains = self.model_config.get("pretrains", False)
+        self.novelty = Novelty(self.observation_space.shape[0]) if pretrains else None
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return {}
@@ -42,13 +46,28 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
         """Return the weights; nothing for env runners (``inference_only``), which don't use the reward."""
         return {} if inference_only else super().get_state(*args, inference_only=inference_only, **kwargs)
 
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore weights. Those of a reward version alone leave the memory of the pretraining as it is."""
+        if self.novelty is not None:
+            own = {f"novelty.{name}": value for name, value in self.novelty.state_dict().items()}
+            state = own | state
+        super().set_state(state)
+
     def reward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Compute the learned reward of each step of RLlib's train batch, in the shape of its rewards."""
+        """Compute the reward of each step of RLlib's train batch, in the shape of its rewards.
+
+        It is the learned one; before its first version, with unsupervised pretraining, the novelty of the state that follows.
+        """
         shape = batch[Columns.REWARDS].shape
 
         def steps(column: str) -> Tensor:
             return batch[column].reshape(shape.numel(), *batch[column].shape[len(shape) :])
 
+        if self.novelty is not None and not self.ensemble.version:
+            real = steps(Columns.LOSS_MASK).bool()
+            rewards = torch.zeros_like(steps(Columns.REWARDS), dtype=torch.float32)
+            rewards[real] = self.novelty(steps(Columns.NEXT_OBS)[real])
+            return rewards.reshape(shape)
         members = self.ensemble.member_rewards(
             steps(Columns.OBS),
             to_env_actions_tensor(steps(Columns.ACTIONS), self.action_space),
@@ -58,14 +77,19 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
         return self.ensemble.combine(members).reshape(shape)
 
 
-def reward_spec(settings: RewardModelSettings, observation_space: Any, action_space: Any) -> RLModuleSpec:
-    """Return the RLlib spec of the `RewardModule`."""
+def reward_spec(
+    settings: RewardModelSettings, observation_space: Any, action_space: Any, pretrains: bool = False
+) -> RLModuleSpec:
+    """Return the RLlib spec of the `RewardModule`; with ``pretrains``, it rewards novelty before the first version."""
     return RLModuleSpec(
         module_class=RewardModule,
         observation_space=observation_space,
         action_space=action_space,
         # The names again: a part given as an object travels with its name.
-        model_config={"settings": to_json(settings) | {"network": settings.network, "loss": settings.loss}},
+        model_config={
+            "settings": to_json(settings) | {"network": settings.network, "loss": settings.loss},
+            "pretrains": pretrains,
+        },
         learner_only=True,
     )
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.training_data import TrainingData
+from torch import Tensor
 
 from rlhf_ray.reward.optimizers import Adam
+from rlhf_ray.rllib.policy import ActorCritic
 
 
 class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
@@ -40,4 +44,19 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
             if training_data.episodes:
                 steps = sum(map(len, training_data.episodes))
                 minibatch_size = math.ceil(minibatch_size * (steps + len(training_data.episodes)) / steps)
-        return super().update(*arguments, training_data=training_data, minibatch_size=minibatch_size, **keywords)
+        observations = self._observations(training_data)
+        results = super().update(*arguments, training_data=training_data, minibatch_size=minibatch_size, **keywords)
+        if observations is not None:
+            # After the update: until here, the policy must be the one that acted.
+            self.module[DEFAULT_MODULE_ID].unwrapped().network.statistics.observe(observations)
+        return results
+
+    def _observations(self, training_data: TrainingData | None) -> Tensor | None:
+        """Return the observations ``[n, size]`` of rollouts, if the policy normalises them."""
+        module = self.module[DEFAULT_MODULE_ID].unwrapped()
+        if training_data is None or not isinstance(module, ActorCritic) or module.network.statistics is None:
+            return None
+        training_data.solve_refs()
+        # Before the update, which adds a step to each episode.
+        seen = [episode.get_observations() for episode in training_data.episodes or () if len(episode)]
+        return torch.as_tensor(np.concatenate(seen)).flatten(1) if seen else None

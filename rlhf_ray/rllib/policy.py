@@ -142,6 +142,7 @@ def policy_spec(settings: PPOSettings) -> RLModuleSpec:
             "memory": settings.memory,
             "memory_units": settings.memory_units,
             "initial_log_std": settings.initial_log_std,
+            "normalize_observations": settings.normalize_observations,
             # A rollout and RLlib's step after it, whose value is that of the last observation: gradients reach back to the start of
             # the rollout or episode.
             "max_seq_len": settings.rollout_length + 1,

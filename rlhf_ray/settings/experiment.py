@@ -114,10 +114,12 @@ class Experiment:
 def env_steps_needed(fragments: ResolvedFragments, preferences: PreferenceSettings, iteration: int) -> tuple[int, str]:
     """The minimum environment steps of a run with one ``iteration`` of the agent, and a text that says what they are for."""
     rounds = preferences.rounds
-    needed = (
-        fragments.initial_env_steps + rounds * fragments.between_rounds_env_steps(preferences.asks_people) + iteration
-    )
+    pretraining = preferences.pretraining_iterations(iteration) * iteration
+    between = rounds * fragments.between_rounds_env_steps(preferences.asks_people)
+    needed = pretraining + fragments.initial_env_steps + between + iteration
     parts = [f"first fragments (fragments.initial_env_steps={fragments.initial_env_steps})"]
+    if pretraining:
+        parts.insert(0, f"pretraining (preferences.pretraining_env_steps={preferences.pretraining_env_steps})")
     if fragments.exploration_env_steps:
         parts.append(
             f"exploration in preferences.rounds={rounds} (fragments.exploration_env_steps={fragments.exploration_env_steps})"

@@ -26,6 +26,9 @@ class PPOSettings:
     """Memory of the policy, from step to step of an episode: none, gru or lstm."""
     memory_units: int = 64
     """Units of the memory."""
+    normalize_observations: bool = False
+    """Whether the policy normalises observations that are vectors by their running mean and deviation; the reward model sees them
+    as they are. Helps where features differ in scale, as in MuJoCo; harms CartPole, whose small angles it squeezes."""
     num_envs: int = 16
     """Parallel environments per env runner."""
     num_env_runners: int = 0
@@ -86,6 +89,12 @@ class PPOSettings:
             f"it must be at most {self.iteration_env_steps}, the steps of an iteration (rollout_length * num_envs * runners)",
         )
 
+        require(
+            not self.normalize_observations or self.num_learners <= 1,
+            "ppo.normalize_observations",
+            True,
+            f"each of ppo.num_learners={self.num_learners} learners would have its own statistics: use one learner",
+        )
         require(
             self.memory == "none" or self.minibatch_size // max(1, self.num_learners) >= self.rollout_length,
             "ppo.minibatch_size",

@@ -24,6 +24,10 @@ class PreferenceSettings:
     such as 0.1. auto: a quarter, as in Christiano et al. 2017."""
     rounds: int = 24
     """Number of labelling rounds after the first, spread evenly over training. Each ends with a reward model fit."""
+    pretraining_env_steps: int = 0
+    """Environment steps before the first labels, rounded up to iterations, in which the agent learns to visit states unlike recent
+    ones (PEBBLE). The first fragments then show this agent and random actions in equal parts. Count towards total_env_steps. Needs
+    observations that are vectors."""
     schedule: str = "constant"
     """Distribution of the comparisons over the rounds: constant; hyperbolic (∝ 1/(1+st), with s the steepness and t from 0 to 1);
     inverse_quadratic (∝ 1/(1+(st)²)); increasing (∝ 1/(1+s(1-t)), asks later); or module:Name for your own function, which takes t
@@ -116,6 +120,14 @@ class PreferenceSettings:
             "mixing people and a scripted teacher needs preferences.mode=asynchronous",
         )
         require(self.steepness > 0, "preferences.steepness", self.steepness, "it must be above 0")
+        pretraining = self.pretraining_env_steps
+        require(pretraining >= 0, "preferences.pretraining_env_steps", pretraining, "it must be 0 or more")
+        require(
+            pretraining == 0 or self.comparisons > 0,
+            "preferences.pretraining_env_steps",
+            pretraining,
+            "with a given reward model there is nothing to wait for: set it to 0",
+        )
         require(
             self.halving_env_steps is None or self.halving_env_steps >= 1,
             "preferences.halving_env_steps",
@@ -179,6 +191,10 @@ class PreferenceSettings:
         """These settings with numbers in place of auto."""
         return replace(self, initial_comparisons=self.first_comparisons)
 
+    def pretraining_iterations(self, env_steps: int) -> int:
+        """Iterations of ``env_steps`` steps before the first labels."""
+        return -(-self.pretraining_env_steps // env_steps)
+
     @property
     def asks_people(self) -> bool:
         """Whether people answer any questions."""
@@ -201,5 +217,11 @@ class PreferenceSettings:
         return dataclasses.replace(self, **NO_QUESTIONS)
 
 
-NO_QUESTIONS: dict[str, Any] = {"comparisons": 0, "initial_comparisons": 0, "rounds": 0, "minimum_comparisons": None}
+NO_QUESTIONS: dict[str, Any] = {
+    "comparisons": 0,
+    "initial_comparisons": 0,
+    "rounds": 0,
+    "minimum_comparisons": None,
+    "pretraining_env_steps": 0,
+}
 """The values that `PreferenceSettings.without_questions` sets."""

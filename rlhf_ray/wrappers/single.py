@@ -17,7 +17,7 @@ from rlhf_ray.labelling.films import Camera
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.taught import Taught, Transform, seen_space, transform_for
-from rlhf_ray.wrappers.teaching import Teaching
+from rlhf_ray.wrappers.teaching import Teaching, check_wait
 
 
 class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
@@ -117,6 +117,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
     ):
         if preferences is not None and preferences.asks_people and ask:
             _check_shown(env, observation_transform)
+        check_wait(preferences, wait)
         teaching = Teaching(
             _space(env, observation_transform),
             env.action_space,

@@ -197,7 +197,8 @@ class Taught:
         if learned is None:
             if not self._true and not self._paused:
                 teaching.note_unlearned(int(real.sum()))
-            return (true if self._true else np.zeros(len(true))), np.zeros(len(true), bool), real, episodes
+            rewards = true if self._true else teaching.early_rewards(after, real)
+            return rewards, np.zeros(len(true), bool), real, episodes
         return np.where(real, learned, 0.0), real, real, episodes
 
     def _count(self, steps: int) -> None:

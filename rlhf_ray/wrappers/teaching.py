@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from rlhf_ray.actors.asynchronous import AsynchronousRing
@@ -20,7 +21,7 @@ from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.labelling_page import PageSettings
 from rlhf_ray.actors.people import People
 from rlhf_ray.actors.ring import Members, Moment, RingSettings, RoundReport
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import find_folder, whole_folder
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
@@ -36,6 +37,7 @@ from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.queries.pool import Clips
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.novelty import Novelty
 from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
@@ -78,7 +80,10 @@ class Teaching:
         self.spaces = (observation_space, action_space)
         self.total_env_steps, self.seed = total_env_steps, seed
         resolved = (fragments or FragmentSettings()).resolved(horizon=None, total_env_steps=total_env_steps)
-        self.fragments = dataclasses.replace(resolved, varied=False)  # this library does not control the agent
+        pretraining = 0 if preferences is None or not ask else preferences.pretraining_env_steps
+        # This library does not control the agent: the first clips are of what it does, after the pretraining.
+        first = resolved.initial_env_steps + pretraining
+        self.fragments = dataclasses.replace(resolved, varied=False, initial_env_steps=first)
         self.env_steps = 0
         """Environment steps taken, over all environments."""
         self.clips_dropped = 0
@@ -95,6 +100,9 @@ class Teaching:
         """Number of open environments."""
         self.closed = False
         self._predictor: Predictor | None = None
+        self._novelty = (
+            Novelty(observation_space.shape[0]) if pretraining and len(observation_space.shape) == 1 else None
+        )
         self._windows = 0
         self._begun = False
         if isinstance(reward_model, Path | str):
@@ -154,6 +162,11 @@ class Teaching:
                 f"fragments.exploration_env_steps is {of.exploration_env_steps}; exploration needs the agent's policy, which a "
                 "wrapper does not have: set it to 0."
             )
+        if preferences.pretraining_env_steps and len(self.spaces[0].shape) != 1:
+            raise SettingError(
+                f"preferences.pretraining_env_steps is {preferences.pretraining_env_steps}, but distances between the observations "
+                f"{self.spaces[0]} mean nothing; it needs vectors: set it to 0."
+            )
         if self.total_env_steps <= of.initial_env_steps:
             raise SettingError(
                 f"total_env_steps is {self.total_env_steps}, but the first fragments alone need fragments.initial_env_steps="
@@ -188,6 +201,13 @@ class Teaching:
             return None
         return self._predictor.predict(observations, actions, next_observations, terminated)
 
+    def early_rewards(self, next_observations: Array, real: BoolArray) -> FloatArray:
+        """The rewards of ``n`` steps before the first version, ``[n]``: 0.0, or with pretraining the novelty of ``real`` ones."""
+        rewards = np.zeros(len(real))
+        if self._novelty is not None and real.any():
+            rewards[real] = self._novelty(torch.as_tensor(next_observations[real])).numpy()
+        return rewards
+
     def begin(self) -> None:
         """Start the ring unless it is running."""
         self.check_open()
@@ -197,7 +217,7 @@ class Teaching:
 
     def note_unlearned(self, steps: int) -> None:
         """Count ``steps`` with reward 0.0; the first time, warn about the effect on replay buffers."""
-        if self.gathering or self.ring is None or not self.fits:
+        if self.gathering or self.ring is None or not self.fits or self._novelty is not None:
             return
         if not self.unlearned_steps:
             logger.warning(
@@ -406,6 +426,15 @@ class Teaching:
 
 def _no_policy() -> Any:
     raise RuntimeError("A wrapper has no policy.")
+
+
+def check_wait(preferences: PreferenceSettings | None, wait: bool) -> None:
+    """Refuse ``wait`` with pretraining: the steps before the first reward would be random, not the agent's."""
+    if wait and preferences is not None and preferences.pretraining_env_steps:
+        raise SettingError(
+            f"preferences.pretraining_env_steps is {preferences.pretraining_env_steps}, but wait is True, which takes random steps "
+            "before the first reward: set one of them to 0 or False."
+        )
 
 
 def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed: int) -> PageSettings:

@@ -18,7 +18,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.taught import Taught, Transform, seen_space, transform_for
-from rlhf_ray.wrappers.teaching import Teaching
+from rlhf_ray.wrappers.teaching import Teaching, check_wait
 
 
 class HumanPreferencesVectorEnv(Taught, VectorWrapper):
@@ -75,6 +75,7 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
                 "preferences.teacher is 'human', but a vector environment can only show image observations to people: use "
                 "HumanPreferencesEnv, and its share() for more environments."
             )
+        check_wait(preferences, wait)
         teaching = Teaching(
             space,
             env.single_action_space,

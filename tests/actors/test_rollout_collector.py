@@ -288,3 +288,14 @@ def test_exploration_comes_in_stretches(switch_probability: float) -> None:
     # A change needs a draw, and the draw to differ from the one before.
     assert changes == pytest.approx(switch_probability * 2 * 0.4 * 0.6, rel=0.2)
     assert share == pytest.approx(0.4, abs=0.1)
+
+
+def test_after_pretraining_every_other_rollout_follows_the_policy_and_the_others_are_random() -> None:
+    env = Counting(Walk((1000,)))
+    clips = _collector(env).collect(400, 4, 0, 7, lambda: AlwaysUp(0.5), mixed=True)[1]
+    follows = (np.array(env.actions).reshape(4, 100) == 0.5).mean(1)
+    assert follows.tolist() == [0, 1, 0, 1]
+    assert clips.policy_version == 7
+    env = Counting(Walk((1000,)))
+    _collector(env).collect(400, 1, 0, 7, lambda: AlwaysUp(0.5), mixed=True)
+    assert (np.array(env.actions) == 0.5).mean() == 0.5

@@ -15,6 +15,7 @@ from rlhf_ray.data.nested import read_nested
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
+from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -72,6 +73,72 @@ def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
     for group in ("reward", "policy"):
         for name, value in first[group].items():
             np.testing.assert_array_equal(value, second[group][name], err_msg=f"{group} {name}")
+
+
+@in_process
+def test_pretraining_comes_before_the_first_labels_and_counts_towards_the_budget(tmp_path: Path) -> None:
+    of = small(
+        total_env_steps=500 + 4 * 800,
+        preferences=PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=2, pretraining_env_steps=801),
+        checkpoint_every=1,
+    )
+    algorithm = PreferencePPOConfig.from_experiment(of).build_algo()
+    rows = []
+    try:
+        assert algorithm.begin()
+        while not algorithm.finished:
+            result = algorithm.train()
+            learned = result["learners"]["default_policy"]
+            rows.append(
+                [result["preferences"][name] for name in ("env_steps", "comparisons", "reward_version")]
+                + [learned["learned_reward_mean"], learned["learned_reward_std"]]
+            )
+            if len(rows) == 1:
+                algorithm.save_to_path(str(tmp_path))
+        module = algorithm.learner_group._learner.module[REWARD_MODULE_ID].unwrapped()
+        assert int(module.novelty.seen) == 2 * 800  # later versions of the reward left the memory as it was
+    finally:
+        algorithm.stop()
+    assert [row[0] for row in rows] == [800, 1600, 500 + 3 * 800, 500 + 4 * 800]
+    assert [row[1:3] for row in rows] == [[0, 0], [0, 0], [10, 1], [30, 2]]
+    assert rows[0][3:] == pytest.approx([0, 1], abs=1e-5)  # normalised
+    resumed = PreferencePPOConfig.from_experiment(of).build_algo()
+    try:
+        resumed.restore_from_path(str(tmp_path))
+        learned = resumed.train()["learners"]["default_policy"]
+        assert [learned["learned_reward_mean"], learned["learned_reward_std"]] == rows[1][3:]
+    finally:
+        resumed.stop()
+
+
+@in_process
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_the_policy_normalises_observations_and_the_reward_sees_them_as_they_are(tmp_path: Path, memory: str) -> None:
+    ppo = PPOSettings(
+        num_envs=4,
+        rollout_length=200,
+        minibatch_size=200,
+        epochs=2,
+        hidden=(16,),
+        memory=memory,  # type: ignore[arg-type]
+        normalize_observations=True,
+    )
+    algorithm = PreferencePPOConfig.from_experiment(small(ppo=ppo)).build_algo()
+    try:
+        algorithm.train()
+        result = algorithm.train()
+        folder = algorithm.save_to_path(str(tmp_path))
+        weights = algorithm.learner_group.get_weights([DEFAULT_MODULE_ID])[DEFAULT_MODULE_ID]
+        seen = stored_by(algorithm).pairs.left.observations
+    finally:
+        algorithm.stop()
+    assert weights["statistics.count"] == 2 * 4 * 201  # each observation of two rollouts of four whole episodes, once
+    deviation = np.sqrt(weights["statistics.squares"] / weights["statistics.count"])
+    assert deviation == pytest.approx(seen.std((0, 1)), rel=0.5)  # the random policy's, roughly
+    assert np.abs(seen[..., 2]).max() > 4  # rad/s
+    assert np.isfinite(result["learners"]["default_policy"]["policy_loss"])
+    saved = load_policy(Path(folder)).module.network.statistics
+    np.testing.assert_array_equal(saved.mean.numpy(), weights["statistics.mean"])
 
 
 @in_process

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from rlhf_ray.data.fragments import RANDOM_POLICY
+from rlhf_ray.envs import make_env
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
@@ -86,6 +87,26 @@ def test_the_reward_is_learned_once_it_can_be_and_the_true_one_is_always_in_info
     assert np.corrcoef(rewards, true)[0, 1] > 0.5
     assert not np.allclose(rewards, true)
     assert all(type(reward) is float for _, reward, *_ in taken)
+
+
+def test_before_the_first_labels_pretraining_rewards_novelty(in_process: SimpleNamespace) -> None:
+    preferences = PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=4, pretraining_env_steps=2 * WINDOW)
+    with make(preferences=preferences) as env:
+        taken = act(env, 6 * WINDOW)
+    learned = [info["reward_is_learned"] for *_, info in taken]
+    first = learned.index(True)
+    assert first >= 3 * WINDOW  # pretraining, then the first fragments
+    rewards = np.array([reward for _, reward, *_ in taken[:first]])
+    assert len(set(rewards[100:].tolist())) > 0.9 * (first - 100)
+    assert in_process.rings[0].answered >= 10
+
+
+def test_pretraining_needs_vectors_and_no_wait() -> None:
+    of = PreferenceSettings(comparisons=30, pretraining_env_steps=5)
+    with pytest.raises(SettingError, match=r"preferences\.pretraining_env_steps is 5, but distances between"):
+        HumanPreferencesEnv(make_env("rlhf_ray/MovingDot-v0"), total_env_steps=5_000, preferences=of)
+    with pytest.raises(SettingError, match=r"preferences\.pretraining_env_steps is 5, but wait is True"):
+        HumanPreferencesEnv(Walk((20,), numbered=False), total_env_steps=5_000, preferences=of, wait=True)
 
 
 def test_episode_statistics_are_of_the_true_reward(in_process: SimpleNamespace) -> None:
