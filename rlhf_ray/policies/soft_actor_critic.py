@@ -15,7 +15,7 @@ from torch.nn.functional import softplus
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.policies.network import observation_bounds
+from rlhf_ray.policies.network import bounds
 
 LOG_STD = (-5.0, 2.0)
 """Range of the Gaussian's log standard deviation, before tanh."""
@@ -95,7 +95,7 @@ class SoftActorCriticNetwork(nn.Module):
                 "bounds: set agent to ppo, or wrap the environment in gymnasium.wrappers.RescaleAction."
             )
         size = int(np.prod(observation_space.shape))
-        middle, scale = observation_bounds(observation_space)
+        middle, scale = bounds(observation_space)
         self.register_buffer("middle", torch.as_tensor(middle, dtype=torch.float32), persistent=False)
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
         layers: list[nn.Module] = []
