@@ -22,8 +22,9 @@ from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.networks import make_network
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings, from_json, to_json
 from rlhf_ray.store import PreferenceStore
+from rlhf_ray.teachers import TEACHERS, Answers
 from tests.actors.rings import moment, ring_in
-from tests.made_up import FORCES, VECTORS
+from tests.made_up import FORCES, VECTORS, some_comparisons
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "your_own_parts.md"
 BLOCKS = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
@@ -40,7 +41,7 @@ OWN = {
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """One that a user is in, with my_parts.py."""
-    assert [file for file, _ in BLOCKS] == ["my_parts.py"] * 6 + ["my_env.py"]
+    assert [file for file, _ in BLOCKS] == ["my_parts.py"] * 8 + ["my_env.py"]
     assert all(len(block.splitlines()) <= 40 for _, block in BLOCKS)
     for name in ("my_parts.py", "my_env.py"):
         (tmp_path / name).write_text("\n\n".join(block for file, block in BLOCKS if file == name))
@@ -324,3 +325,15 @@ def test_a_network_of_whole_fragments_is_asked_for_all_members_at_once() -> None
     network = make_network(VECTORS, FORCES, settings)
     frames, actions = torch.zeros(4, 6, 3), torch.zeros(4, 5, 2)
     assert network(network.encode(frames, actions, torch.zeros(4, dtype=torch.bool))).shape == (2, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "annotators"), [("tired_expert", {"expert"}), ("my_annotators", {"ada", "ben", "cleo"})]
+)
+def test_teachers_with_all_their_parameters_and_populations_answer(
+    folder: Path, name: str, annotators: set[str]
+) -> None:
+    teacher = TEACHERS.make(f"my_parts:{name}", settings=PreferenceSettings())
+    said = teacher.answer(some_comparisons(100).pairs, np.random.default_rng(0))
+    found = set(said.annotators) if isinstance(said, Answers) else {teacher.name}
+    assert found == annotators
