@@ -22,8 +22,9 @@ from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.networks import make_network
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings, from_json, to_json
 from rlhf_ray.store import PreferenceStore
+from rlhf_ray.teachers import TEACHERS, Answers
 from tests.actors.rings import moment, ring_in
-from tests.made_up import FORCES, VECTORS
+from tests.made_up import FORCES, VECTORS, some_comparisons
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "your_own_parts.md"
 BLOCKS = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
@@ -342,3 +343,15 @@ def test_the_documented_network_with_history_and_the_one_around_another(folder: 
     assert float(squashed.networks.inner.normalise.variance.min()) > 100
     rewards = squashed.member_rewards(observations[1:], torch.randn(8, 2), observations[:-1], torch.zeros(8).bool())
     assert float(rewards.abs().max()) < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "annotators"), [("tired_expert", {"expert"}), ("my_annotators", {"ada", "ben", "cleo"})]
+)
+def test_teachers_with_all_their_parameters_and_populations_answer(
+    folder: Path, name: str, annotators: set[str]
+) -> None:
+    teacher = TEACHERS.make(f"my_parts:{name}", settings=PreferenceSettings())
+    said = teacher.answer(some_comparisons(100).pairs, np.random.default_rng(0))
+    found = set(said.annotators) if isinstance(said, Answers) else {teacher.name}
+    assert found == annotators
