@@ -75,7 +75,8 @@ class RewardFirst(ConnectorV2):  # type: ignore[misc]
         appended = int(Columns.LOSS_MASK in batch)
         copies, rewards = [], []
         for episode in episodes:
-            steps, before = len(episode) - appended, int(episode.observations.lookback)
+            steps = len(episode) - appended
+            before = int(episode.observations.lookback) if ensemble.reads_history else 0
             observations = environment_observations(episode, before)[: before + steps + 1]
             given = episode.get_actions(indices=slice(-before, None), neg_index_as_lookback=True)
             actions = to_env_actions(given, module.action_space)[: before + steps]
