@@ -105,4 +105,4 @@ def carry_on(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        logging.getLogger(__name__).error("Can't write the %s: %s", what, error)
+        logging.getLogger(__name__).error("Can't read or write the %s: %s", what, error)

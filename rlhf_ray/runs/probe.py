@@ -35,9 +35,10 @@ class Probing(Callback):
         self._store: PreferenceStore | None = None
         self._readings: dict[int, ProbeReading] = {}
         self._probe: Fragments | None = None
-        if run.folder.probe.exists() and (run.folder.preferences / "store.json").exists():
-            names = json.loads(run.folder.probe.read_text())["fragments"]
-            self._probe = self._open().clips(names)[1]
+        if run.folder.probe.exists() and self._stored():
+            with carry_on("probe set"):
+                names = json.loads(run.folder.probe.read_text())["fragments"]
+                self._probe = self._open().clips(names)[1]
         if self._probe is not None and run.algorithm.ring.version:
             self._read(self._probe)
 
@@ -46,7 +47,8 @@ class Probing(Callback):
         if not self._run.experiment.preferences.comparisons or not metrics.get("reward_version"):
             return
         if self._probe is None:
-            self._probe = self._make()
+            with carry_on("probe set"):
+                self._probe = self._make()
             if self._probe is None:
                 return
         if metrics["reward_version"] not in self._readings:
@@ -65,7 +67,9 @@ class Probing(Callback):
             "probe_drift": math.nan if earlier is None else reading.drift(earlier),
             "probe_rank_correlation": reading.truth(probe),
         }
-        newest = self._compared(newest=True)
+        newest: Fragments | None = None
+        with carry_on("correlations with the true reward"):
+            newest = self._compared(newest=True)
         if newest is not None and np.isfinite(newest.rewards).all():
             of = reward_correlations(learned_rewards(reward, newest), newest.rewards, draws=0)
             found |= {
@@ -88,9 +92,11 @@ class Probing(Callback):
         """Choose the probe set from the fragments compared so far, spread evenly, and keep it in the run folder."""
         probe = self._compared(newest=False)
         if probe is not None:
-            with carry_on("probe set"):
-                write_text(self._run.folder.probe, json.dumps({"fragments": probe.ids()}) + "\n")
+            write_text(self._run.folder.probe, json.dumps({"fragments": probe.ids()}) + "\n")
         return probe
+
+    def _stored(self) -> bool:
+        return (self._run.folder.preferences / "store.json").exists()
 
     def _open(self) -> PreferenceStore:
         if self._store is None:
@@ -99,6 +105,8 @@ class Probing(Callback):
 
     def _compared(self, newest: bool) -> Fragments | None:
         """The distinct fragments of stored comparisons: of the newest, or of an even spread over all. None without any."""
+        if not self._stored():
+            return None
         snapshot = self._open().snapshot()
         if not len(snapshot):
             return None

@@ -35,7 +35,8 @@ def write_sweep_report(folder: Path) -> Path:
 
 
 def _page(sweep: dict[str, Any], name: str) -> str:
-    ranked = sweep.get("configurations") or sweep["trials"]
+    repeated = sweep.get("configurations", [])  # an older sweep has none
+    ranked = repeated or sweep["trials"]
     best = next((each for each in ranked if each["name"] == sweep["best"]), None)
     plan = sweep["plan"]
     return render(
@@ -45,6 +46,7 @@ def _page(sweep: dict[str, Any], name: str) -> str:
         name=name,
         best=best,
         ranked=ranked,
+        repeated=bool(repeated),
         reading=_reading(sweep, best),
         settings=[
             (setting_name, _description(space), setting_plot(ranked, setting_name, space, sweep))
