@@ -115,7 +115,7 @@ class Collecting:
             SettingError: the fragments show that the settings don't fit the environment.
         """
         self.env_steps += env_steps
-        report = await self._collect(env_steps, 0, *(self.pretrained or (RANDOM_POLICY, None)), mixed=True)
+        report = await self._collect_first(env_steps, 0)
         self._check_first(report)
         self.share = 1.0
         made()
@@ -128,8 +128,7 @@ class Collecting:
     async def more(self, gathering: int) -> None:
         """See `ClipSource.more`."""
         self.env_steps += self.more_env_steps
-        policy = self.pretrained or (RANDOM_POLICY, None)
-        await self._collect(self.more_env_steps, MORE_CLIPS + gathering, *policy, mixed=True)
+        await self._collect_first(self.more_env_steps, MORE_CLIPS + gathering)
 
     def offer(self, moment: Moment, round_number: int, *, wait: bool) -> None:
         """See `ClipSource.offer`."""
@@ -170,6 +169,11 @@ class Collecting:
     def close(self) -> None:
         """See `ClipSource.close`."""
         self.members.executor.stop(self.collector)
+
+    async def _collect_first(self, env_steps: int, number: int) -> PoolReport | None:
+        """Collect fragments of random actions, and in equal parts of the pretrained policy if there is one."""
+        version, policy = self.pretrained or (RANDOM_POLICY, None)
+        return await self._collect(env_steps, number, version, policy, mixed=True)
 
     async def _collect(
         self,

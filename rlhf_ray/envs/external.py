@@ -51,5 +51,5 @@ def control(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
 
     A task may end its episodes early; ``fixed/`` and ``absorbing/`` don't take these ids.
     """
-    made = FlattenObservation(gymnasium.make(name, **options))
+    made: Any = FlattenObservation(gymnasium.make(name, **options))
     return TimeLimit(DtypeObservation(made, np.float32), CONTROL_STEPS)

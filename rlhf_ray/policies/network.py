@@ -120,7 +120,7 @@ class ActorCriticNetwork(nn.Module):
             encoded: Tensor = self.encoder(observations.permute(0, 3, 1, 2).float() * (1.0 / 255.0))
             return encoded
         if self.statistics is not None:
-            scaled = self.statistics(observations.float().flatten(1))
+            scaled: Tensor = self.statistics(observations.float().flatten(1))
         else:
             scaled = ((observations.float() - self.middle) / self.scale).flatten(1)
         return self.encoder(scaled) if self.memory_size else scaled

@@ -60,7 +60,7 @@ class Novelty(nn.Module):
         """Return the distance of each state to its 5th-nearest neighbour, or to the farthest if there are fewer."""
         among = torch.cat([self.states[: int(self.seen.clamp_max(RECENT))], states])
         nearest = min(NEIGHBOURS + 1, len(among))  # the nearest of all is the state itself
-        parts = [torch.cdist(part, among).kthvalue(nearest, 1).values for part in states.split(CHUNK)]
+        parts = [torch.cdist(part, among).kthvalue(nearest, 1).values for part in torch.split(states, CHUNK)]
         return torch.cat(parts)
 
     def _remember(self, states: Tensor) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlhf_ray.actors.people import People
-from rlhf_ray.actors.ring import Members, Moment
+from rlhf_ray.actors.ring import Members, Moment, Pretrained
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling.films import Film
 from rlhf_ray.queries.pool import Clips, PoolReport
@@ -29,6 +29,8 @@ class GivenClips:
         self.waited_for = False
         """Whether the training waits for the first reward version, so that no more clips arrive before it."""
         self.say: Callable[[str], None] = lambda what: None
+        self.pretrained: Pretrained | None = None
+        """Never set: the training makes the clips."""
         self._sent: Any = None
         """Reference that is ready once the pool has stored the last clips."""
 
