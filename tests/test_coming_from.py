@@ -21,12 +21,14 @@ from rlhf_ray.cli.train import Train
 from rlhf_ray.cli.tune import Tune
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings import Experiment
+from rlhf_ray.settings.experiment import PARTS
 from rlhf_ray.settings.start import Start
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = ("from_imitation.md", "from_drlhp.md")
 PENDING = frozenset(
     {
+        "--fast",
         "agent=ppo",
         "agent=sac",
         "fragments.switch_probability",
@@ -62,7 +64,7 @@ PENDING = frozenset(
         "rlhf-ray train humanoid",
         "rlhf-ray train mountain_car",
         "rlhf-ray train swimmer",
-        "rlhf-ray train walker",
+        "rlhf-ray train walker2d",
     }
 )
 """Names that need not exist yet."""
@@ -156,7 +158,7 @@ def setting_exists(name: str, value: str) -> bool:
         parts = getattr(importlib.import_module(module), registry)
         return value == "module:Name" or value in (*parts.parts, *parts.others) or parts.find(value) is not None
     if value == "module:Name":
-        return False
+        return last in PARTS.get(".".join(groups), ())
     try:
         dataclasses.replace(of, **{last: value})
     except SettingError:
