@@ -246,8 +246,9 @@ class AddFeedback(_Action):
         print(f"{self.path}: {sum(counts)} new comparisons from {self.file}, as answers of {annotator}")
 
 
-ACTIONS = {kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Show, Weigh, Merge, Undo, Import)}
-ACTIONS["add"] = AddFeedback
+ACTIONS: dict[str, type[_Action]] = {
+    kind.__name__.lower(): kind for kind in (Info, Verify, Compact, Export, Show, Weigh, Merge, Undo, Import)
+} | {"add": AddFeedback}
 
 
 def run(words: list[str]) -> None:

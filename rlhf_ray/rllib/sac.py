@@ -25,7 +25,7 @@ from ray.rllib.utils.metrics import (
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
-from rlhf_ray.rllib.config import PreferenceConfig
+from rlhf_ray.rllib.config import Checked, PreferenceConfig
 from rlhf_ray.rllib.inherited import check_inherited
 from rlhf_ray.rllib.learned_reward import LearnedReward
 from rlhf_ray.rllib.policy import built
@@ -255,6 +255,16 @@ class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
     def check_network(self, observation_space: Any, action_space: Any, experiment: Experiment) -> Any:
         """See `PreferenceConfig.check_network`."""
         return built(self.policy_module_spec(), observation_space, action_space)
+
+    def check_environment(self) -> Checked:
+        """See `PreferenceConfig.check_environment`."""
+        checked = super().check_environment()
+        if checked.reads_history:
+            raise SettingError(
+                f"reward_model.network is {checked.experiment.reward_model.network!r}, which reads the steps before, but SAC replays "
+                "single steps: set agent to ppo, or use a network that judges each step by itself, such as 'auto'."
+            )
+        return checked
 
     def cloning(self) -> dict[str, Any]:
         """Refuse: see `PreferenceConfig.cloning`."""

@@ -91,4 +91,4 @@ def run_distances(folder: RunFolder, reward: RewardEnsemble) -> RewardDistances:
 
     experiment = folder.experiment()
     steps = steps_of_run(folder, experiment.seed)
-    return distances_to_truth(reward, experiment.environment, steps, experiment.ppo.gamma, experiment.seed)
+    return distances_to_truth(reward, experiment.environment, steps, experiment.agent_settings.gamma, experiment.seed)

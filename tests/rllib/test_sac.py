@@ -337,6 +337,11 @@ def test_what_the_environment_or_the_start_must_have(tmp_path: Path) -> None:
     tune.register_env("unbounded", lambda context: Unbounded())
     with pytest.raises(SettingError, match=r"agent is 'sac', but the actions are .* finite bounds"):
         preference_config(tiny(environment="unbounded")).check_environment()
+    pushed = tiny()
+    with pytest.raises(SettingError, match=r"network is 'gru', which reads the steps before, but SAC replays single steps"):
+        preference_config(
+            dataclasses.replace(pushed, reward_model=dataclasses.replace(pushed.reward_model, network="gru"))
+        ).check_environment()
     with pytest.raises(SettingError, match="--demonstrations needs agent=ppo"):
         new_run(tmp_path / "run", tiny(), Start(demonstrations=str(tmp_path / "some.npz")))
     with pytest.raises(SettingError, match=r"at most sac\.rollout_length=20"):
