@@ -44,21 +44,31 @@ class Novelty(nn.Module):
         self.register_buffer("squares", torch.zeros(()))
 
     @torch.no_grad()
-    def forward(self, states: Tensor) -> Tensor:
-        """Compute the rewards of ``states`` ``[n, …]``, ``[n]`` float32; remember the states, and update the normalisation."""
+    def forward(self, states: Tensor, remember: bool = True) -> Tensor:
+        """Compute the rewards of ``states``; remember the states, and update the normalisation.
+
+        Args:
+            states: ``[n, …]``.
+            remember: False for states of a replay buffer, which were remembered when they were new.
+
+        Returns:
+            ``[n]`` float32.
+        """
         states = states.reshape(len(states), self.states.shape[1]).float()
         if not len(states):
             return states.new_zeros(0)
-        rewards = torch.log1p(self._distances(states))
-        self._remember(states)
-        self._update(rewards)
+        rewards = torch.log1p(self._distances(states, remember))
+        if remember:
+            self._remember(states)
+            self._update(rewards)
         spread = (self.squares / self.count.clamp_min(1)).sqrt().clamp_min(LEAST_SPREAD)
         normalised: Tensor = (rewards - self.mean) / spread
         return normalised
 
-    def _distances(self, states: Tensor) -> Tensor:
+    def _distances(self, states: Tensor, new: bool) -> Tensor:
         """Return the distance of each state to its 5th-nearest neighbour, or to the farthest if there are fewer."""
-        among = torch.cat([self.states[: int(self.seen.clamp_max(RECENT))], states])
+        known = self.states[: int(self.seen.clamp_max(RECENT))]
+        among = torch.cat([known, states]) if new or not len(known) else known
         nearest = min(NEIGHBOURS + 1, len(among))  # the nearest of all is the state itself
         parts = [torch.cdist(part, among).kthvalue(nearest, 1).values for part in torch.split(states, CHUNK)]
         return torch.cat(parts)

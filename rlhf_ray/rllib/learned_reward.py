@@ -24,6 +24,9 @@ from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
 REWARD_MODULE_ID = "reward_model"
 
+REPLAYED = "replayed"
+"""Key in the connectors' shared data: the batch comes from a replay buffer."""
+
 
 class RewardModule(TorchRLModule):  # type: ignore[misc]
     """The reward ensemble as a learner-only RLModule, which RLlib places, broadcasts and checkpoints.
@@ -53,10 +56,14 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
             state = own | state
         super().set_state(state)
 
-    def reward(self, batch: dict[str, Tensor]) -> Tensor:
+    def reward(self, batch: dict[str, Tensor], replayed: bool = False) -> Tensor:
         """Compute the reward of each step of RLlib's train batch, in the shape of its rewards.
 
         It is the learned one; before its first version, with unsupervised pretraining, the novelty of the state that follows.
+
+        Args:
+            batch: RLlib's columns.
+            replayed: whether the steps come from a replay buffer, and were in an earlier batch when they were new.
         """
         shape = batch[Columns.REWARDS].shape
 
@@ -66,7 +73,7 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
         if self.novelty is not None and not self.ensemble.version:
             real = steps(Columns.LOSS_MASK).bool()
             rewards = torch.zeros_like(steps(Columns.REWARDS), dtype=torch.float32)
-            rewards[real] = self.novelty(steps(Columns.NEXT_OBS)[real])
+            rewards[real] = self.novelty(steps(Columns.NEXT_OBS)[real], remember=not replayed)
             return rewards.reshape(shape)
         members = self.ensemble.member_rewards(
             steps(Columns.OBS),
@@ -111,13 +118,20 @@ class LearnedReward(ConnectorV2):  # type: ignore[misc]
         self.keep_next_observations = keep_next_observations
 
     def __call__(
-        self, *, rl_module: Any, batch: dict[str, Any], episodes: Any, metrics: Any = None, **kwargs: Any
+        self,
+        *,
+        rl_module: Any,
+        batch: dict[str, Any],
+        episodes: Any,
+        shared_data: dict[str, Any] | None = None,
+        metrics: Any = None,
+        **kwargs: Any,
     ) -> dict[str, Any]:
         """Replace the rewards of the policy's steps; masked rows get 0."""
         columns = batch[DEFAULT_MODULE_ID]
         module = rl_module[REWARD_MODULE_ID].unwrapped()
         real = columns[Columns.LOSS_MASK]
-        learned = module.reward(columns) * real
+        learned = module.reward(columns, replayed=REPLAYED in (shared_data or {})) * real
         if metrics is not None:
             count = real.sum().clamp_min(1)
             mean = learned.sum() / count

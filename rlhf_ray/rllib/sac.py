@@ -261,8 +261,8 @@ class PreferenceSACConfig(PreferenceConfig, ReplaySACConfig):
         checked = super().check_environment()
         if checked.reads_history:
             raise SettingError(
-                f"reward_model.network is {checked.experiment.reward_model.network!r}, which reads the steps before, but SAC replays "
-                "single steps: set agent to ppo, or use a network that judges each step by itself, such as 'auto'."
+                f"reward_model.network is {checked.experiment.reward_model.network!r}, which reads the steps before, but SAC "
+                "replays single steps: set agent to ppo, or use a network that judges each step by itself, such as 'auto'."
             )
         return checked
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork, actor_loss, critic_loss
 from rlhf_ray.reward.optimizers import Adam
+from rlhf_ray.rllib.learned_reward import REPLAYED
 from rlhf_ray.rllib.rllib_internals import count_update, learner_pipeline
 from rlhf_ray.rllib.sac_replay import TransitionBuffer
 
@@ -80,7 +81,7 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
         new = self.replay.add(training_data.episodes or [])
         count_update(self)
         steps = self.due(before, self.replay.added)
-        if new:  # for the metrics: what the newest policy's steps are worth
+        if new:  # for the metrics, and for the novelty of the pretraining: what the newest policy's steps are worth
             self._rewarded(new, self.metrics)
         if steps:
             self._learn(steps)
@@ -99,7 +100,7 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
         first, rate = self.config.num_steps_sampled_before_learning_starts, self.config.updates_per_env_step
         return int(rate * max(0, after - first)) - int(rate * max(0, before - first))
 
-    def _rewarded(self, rows: dict[str, Tensor], metrics: Any = None) -> dict[str, Tensor]:
+    def _rewarded(self, rows: dict[str, Tensor], metrics: Any = None, *, replayed: bool = False) -> dict[str, Tensor]:
         """Pass transitions through the learner connectors, on the learner's device."""
         columns = {name: column.to(self._device) for name, column in rows.items()}
         with torch.no_grad():
@@ -107,7 +108,7 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
                 rl_module=self.module,
                 batch={DEFAULT_MODULE_ID: columns},
                 episodes=[],
-                shared_data={},
+                shared_data={REPLAYED: True} if replayed else {},
                 metrics=metrics,
             )
         done: dict[str, Tensor] = batch[DEFAULT_MODULE_ID]
@@ -119,7 +120,7 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
         left = steps
         while left:
             drawn = min(left, max(1, ROWS // size))
-            rows = self._rewarded(self.replay.sample(drawn * size))
+            rows = self._rewarded(self.replay.sample(drawn * size), replayed=True)
             for i in range(drawn):
                 sums += self._step({name: column[i * size : (i + 1) * size] for name, column in rows.items()})
             left -= drawn
@@ -174,7 +175,7 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
 class ReferenceSACLearner(SACLearner):
     """A `SACLearner` on the environment's reward, normalised to mean 0 and standard deviation 1 over the buffer."""
 
-    def _rewarded(self, rows: dict[str, Tensor], metrics: Any = None) -> dict[str, Tensor]:
-        columns = super()._rewarded(rows, metrics)
+    def _rewarded(self, rows: dict[str, Tensor], metrics: Any = None, *, replayed: bool = False) -> dict[str, Tensor]:
+        columns = super()._rewarded(rows, metrics, replayed=replayed)
         mean, std = self.replay.reward_scale()
         return columns | {Columns.REWARDS: (columns[Columns.REWARDS] - mean) / std}

@@ -51,3 +51,15 @@ def test_a_state_visited_often_is_worth_less_than_a_new_one() -> None:
 def test_few_states_are_no_error() -> None:
     assert torch.isfinite(Novelty(2)(torch.zeros(1, 2))).all()
     assert Novelty(2)(torch.zeros(0, 2)).shape == (0,)
+
+
+def test_replayed_states_are_judged_but_not_remembered() -> None:
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(300, 2)).astype(np.float32)
+    novelty = Novelty(2)
+    first = novelty(torch.as_tensor(states))
+    before = {name: value.clone() for name, value in novelty.state_dict().items()}
+    drawn = rng.integers(300, size=500)  # with repeats, as from a replay buffer
+    again = novelty(torch.as_tensor(states[drawn]), remember=False)
+    assert torch.allclose(again, first[torch.as_tensor(drawn)], atol=1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in novelty.state_dict().items())

@@ -253,8 +253,11 @@ def test_tools_for_agents_look_into_discrete_actors_and_refuse_others() -> None:
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ring_in_process")
-def test_a_restored_run_is_the_undisturbed_one_and_budgets_are_exact(tmp_path: Path) -> None:
-    experiment = tiny()
+@pytest.mark.parametrize("pretraining", [0, 80], ids=["from labels", "pretrained"])
+def test_a_restored_run_is_the_undisturbed_one_and_budgets_are_exact(tmp_path: Path, pretraining: int) -> None:
+    experiment = tiny(total_env_steps=100 + 8 * 40 + pretraining)
+    preferences = dataclasses.replace(experiment.preferences, pretraining_env_steps=pretraining)
+    experiment = dataclasses.replace(experiment, preferences=preferences)
     algorithm = PreferenceSACConfig.from_experiment(experiment).build_algo()
     results = []
     try:
@@ -267,7 +270,7 @@ def test_a_restored_run_is_the_undisturbed_one_and_budgets_are_exact(tmp_path: P
         algorithm.stop()
     assert undisturbed["env_steps"] == experiment.total_env_steps
     assert len(undisturbed["ids"]) == 20
-    assert replayed["added"] == 8 * 40
+    assert replayed["added"] == 8 * 40 + pretraining
     assert (replayed["columns"][Columns.REWARDS] <= 0).all()  # the walk's
     true = results[-1]["env_runners"]["episode_return_mean"]
     assert -400 < true < 0
@@ -338,7 +341,9 @@ def test_what_the_environment_or_the_start_must_have(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"agent is 'sac', but the actions are .* finite bounds"):
         preference_config(tiny(environment="unbounded")).check_environment()
     pushed = tiny()
-    with pytest.raises(SettingError, match=r"network is 'gru', which reads the steps before, but SAC replays single steps"):
+    with pytest.raises(
+        SettingError, match=r"network is 'gru', which reads the steps before, but SAC replays single steps"
+    ):
         preference_config(
             dataclasses.replace(pushed, reward_model=dataclasses.replace(pushed.reward_model, network="gru"))
         ).check_environment()
