@@ -35,13 +35,15 @@ OWN = {
     "preferences.selection": "my_parts:FarApart",
     "reward_model.network": "my_parts:Quadratic",
     "reward_model.loss": "my_parts:hinge",
+    "reward_model.methods": "my_parts:Doubts",
+    "preferences.schedule": "my_parts:early_and_late",
 }
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """One that a user is in, with my_parts.py."""
-    assert [file for file, _ in BLOCKS] == ["my_parts.py"] * 8 + ["my_env.py"]
+    assert [file for file, _ in BLOCKS] == ["my_parts.py"] * 12 + ["my_env.py"]
     assert all(len(block.splitlines()) <= 40 for _, block in BLOCKS)
     for name in ("my_parts.py", "my_env.py"):
         (tmp_path / name).write_text("\n\n".join(block for file, block in BLOCKS if file == name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.registry import names_of
+from rlhf_ray.data.registry import name_of, names_of
 
 
 def require(condition: bool, setting: str, value: object, rule: str) -> None:
@@ -31,6 +31,12 @@ def require_choices(settings: object, group: str) -> None:
 
 
 def name_parts(settings: object, *names: str) -> None:
-    """Replace parts given as objects, or sequences of parts, by their names (`rlhf_ray.data.registry`)."""
+    """Replace parts given as objects by their names (`rlhf_ray.data.registry`)."""
     for name in names:
-        object.__setattr__(settings, name, names_of(getattr(settings, name)))
+        object.__setattr__(settings, name, name_of(getattr(settings, name)))
+
+
+def name_several(settings: object, name: str) -> None:
+    """Replace the parts in a setting that takes several by a tuple of their names. One part may be given by itself."""
+    parts = names_of(getattr(settings, name))
+    object.__setattr__(settings, name, parts if isinstance(parts, tuple) else (parts,))

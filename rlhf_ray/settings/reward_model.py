@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rlhf_ray.settings.checks import name_parts, require, require_choices, require_layers
+from rlhf_ray.settings.checks import name_parts, name_several, require, require_choices, require_layers
 
 Activation = Literal["relu", "leaky_relu", "tanh"]
 Output = Literal["reward", "probability", "two_part"]
@@ -105,7 +105,8 @@ class RewardModelSettings:
 
     def __post_init__(self) -> None:
         require_choices(self, "reward_model")
-        name_parts(self, "network", "loss", "methods")
+        name_parts(self, "network", "loss")
+        name_several(self, "methods")
         require_layers(self.hidden, "reward_model.hidden")
         require_layers(self.convolutions, "reward_model.convolutions")
         require(

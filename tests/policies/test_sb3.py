@@ -58,7 +58,7 @@ def test_it_acts_and_values_the_same(kind: str, tmp_path: Path) -> None:
     model = saved(tmp_path / "model.zip", policy, observations, actions)
     weights = policy_weights(tmp_path / "model.zip", observations, actions)
     network = ActorCriticNetwork(observations, actions, PolicyShape())
-    check_policy(weights, network.state_dict(), "model.zip")
+    check_policy(weights, network.state_dict(), "model.zip", "ppo")
     network.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
     observations.seed(0)
     seen = np.stack([observations.sample() for _ in range(6)])
@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path) -> None:
     def refused(match: str, **options: Any) -> None:
         saved(tmp_path / "model.zip", "MlpPolicy", observations, actions, **options)
         with pytest.raises(SettingError, match=match) as raised:
-            check_policy(sb3_weights(tmp_path / "model.zip", observations, actions), network, "model.zip")
+            check_policy(sb3_weights(tmp_path / "model.zip", observations, actions), network, "model.zip", "ppo")
         assert "\n" not in str(raised.value)
 
     refused("activation_fn=ReLU", policy_kwargs={"activation_fn": torch.nn.ReLU})

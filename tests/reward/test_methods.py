@@ -164,6 +164,7 @@ def test_a_method_of_ones_own_by_name_and_as_an_object() -> None:
     trainer.fit(6)  # two passes of three batches
     assert trainer.methods[0].seen == [40, 40]  # type: ignore[attr-defined]
     assert dataclasses.replace(SMALL, methods=(Half,)).methods[0].endswith(":Half")  # type: ignore[arg-type]
+    assert dataclasses.replace(SMALL, methods="rime").methods == ("rime",)  # type: ignore[arg-type]
     experiment = Experiment(reward_model=settings)
     assert experiment.own_names() == ["tests.reward.test_methods:Half"]
     assert from_json(Experiment, to_json(experiment)).reward_model.methods == settings.methods

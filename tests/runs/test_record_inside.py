@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -121,9 +122,10 @@ def test_rewards_are_normalised_by_the_return_of_the_agents_own_discount(
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained_run.path, run)
-    config = (run / "config.json").read_text()
-    assert config.count('"gamma": 0.99') == 1
-    (run / "config.json").write_text(config.replace('"gamma": 0.99', '"gamma": 0.9'))
+    config = json.loads((run / "config.json").read_text())
+    assert config["ppo"]["gamma"] == 0.99
+    config["ppo"]["gamma"] = 0.9
+    (run / "config.json").write_text(json.dumps(config))
     cli.main(["record", str(run), *inside, "--out", str(tmp_path / "r"), "--episodes", "1"])
     assert Recording(tmp_path / "r").chunks[-1]["normaliser"]["gamma"] == 0.9
 
