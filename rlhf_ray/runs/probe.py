@@ -48,16 +48,16 @@ class Probing(Callback):
             return
         if self._probe is None:
             with carry_on("probe set"):
-                self._probe = self._make()
+                self._probe = self._make(metrics["comparisons"])
             if self._probe is None:
                 return
         if metrics["reward_version"] not in self._readings:
-            metrics |= self._of_version(self._probe)
+            metrics |= self._of_version(self._probe, metrics["comparisons"])
         used = self._readings.get(metrics.get("learner_reward_version") or 0)
         if used is not None and metrics.get("learned_reward_mean") is not None:
             metrics["learned_gain"] = used.gain(metrics["learned_reward_mean"])
 
-    def _of_version(self, probe: Fragments) -> dict[str, float]:
+    def _of_version(self, probe: Fragments, comparisons: int) -> dict[str, float]:
         """Read the probe set and the newest comparisons with the newest version."""
         earlier = max(self._readings.values(), key=lambda reading: reading.version, default=None)
         reading, reward = self._read(probe)
@@ -69,7 +69,7 @@ class Probing(Callback):
         }
         newest: Fragments | None = None
         with carry_on("correlations with the true reward"):
-            newest = self._compared(newest=True)
+            newest = self._compared(comparisons, newest=True)
         if newest is not None and np.isfinite(newest.rewards).all():
             of = reward_correlations(learned_rewards(reward, newest), newest.rewards, draws=0)
             found |= {
@@ -88,9 +88,9 @@ class Probing(Callback):
         self._readings = {version: self._readings[version] for version in kept} | {reading.version: reading}
         return reading, reward
 
-    def _make(self) -> Fragments | None:
+    def _make(self, comparisons: int) -> Fragments | None:
         """Choose the probe set from the fragments compared so far, spread evenly, and keep it in the run folder."""
-        probe = self._compared(newest=False)
+        probe = self._compared(comparisons, newest=False)
         if probe is not None:
             write_text(self._run.folder.probe, json.dumps({"fragments": probe.ids()}) + "\n")
         return probe
@@ -103,17 +103,21 @@ class Probing(Callback):
             self._store = PreferenceStore(self._run.folder.preferences, create=False)
         return self._store
 
-    def _compared(self, newest: bool) -> Fragments | None:
-        """The distinct fragments of stored comparisons: of the newest, or of an even spread over all. None without any."""
+    def _compared(self, comparisons: int, *, newest: bool) -> Fragments | None:
+        """The distinct fragments of the first ``comparisons`` stored ones: of the newest, or of an even spread. None without any.
+
+        After a kill, the store may be ahead of the run, which will ask for the rest again.
+        """
         if not self._stored():
             return None
         snapshot = self._open().snapshot()
-        if not len(snapshot):
+        held = min(len(snapshot), int(comparisons))
+        if not held:
             return None
         length = snapshot.gather(slice(0, 1)).pairs.left.length
         budget = IMAGE_STEPS if is_image(self._run.algorithm.config.checked.observation_space) else STEPS
-        count = min(len(snapshot), max(2, budget // (2 * length)))
-        rows = np.arange(len(snapshot))
+        count = min(held, max(2, budget // (2 * length)))
+        rows = np.arange(held)
         rows = rows[-count:] if newest else rows[np.linspace(0, len(rows) - 1, count).round().astype(np.int64)]
         pairs = snapshot.gather(rows).pairs
         both = Fragments.concatenate([pairs.left, pairs.right])

@@ -37,7 +37,10 @@ class Made:
         self.ring = ring
         self.run = TrainingRun(self.folder.experiment(), self.folder, cast(Any, algorithm))
 
+        self.counted = 0
+
     def label_and_fit(self, seed: int) -> None:
+        self.counted += 40
         comparisons = some_comparisons(40, seed=seed)
         self.store.commit(comparisons, annotator="oracle")
         self.trainer.add(comparisons)
@@ -46,7 +49,8 @@ class Made:
 
     def iteration(self, probing: Probing, learned: float = 0.3) -> dict[str, Any]:
         version = self.ring.version
-        metrics = {"reward_version": version, "learner_reward_version": version, "learned_reward_mean": learned}
+        metrics: dict[str, Any] = {"reward_version": version, "learner_reward_version": version}
+        metrics |= {"learned_reward_mean": learned, "comparisons": self.counted}
         probing.on_metrics(metrics)
         return metrics
 
@@ -65,6 +69,7 @@ def test_the_probe_set_stays_and_versions_differ(tmp_path: Path) -> None:
         "reward_version",
         "learner_reward_version",
         "learned_reward_mean",
+        "comparisons",
     }
     made.label_and_fit(seed=1)
     second = made.iteration(probing)
@@ -84,8 +89,21 @@ def test_a_learner_that_is_a_version_behind_is_measured_by_its_own(tmp_path: Pat
     first = made.iteration(probing)
     made.label_and_fit(seed=1)
     metrics: dict[str, Any] = {"reward_version": 2, "learner_reward_version": 1, "learned_reward_mean": 0.3}
+    metrics["comparisons"] = 80
     probing.on_metrics(metrics)
     assert metrics["learned_gain"] == first["learned_gain"]
+
+
+def test_labels_that_a_killed_run_had_asked_for_already_do_not_count_yet(tmp_path: Path) -> None:
+    rows = []
+    for name, ahead in (("plain", False), ("ahead", True)):
+        made, probing = Made(tmp_path / name), Probing()
+        probing.on_start(made.run)
+        made.label_and_fit(seed=0)
+        if ahead:
+            made.store.commit(some_comparisons(40, seed=1), annotator="oracle")
+        rows.append(made.iteration(probing))
+    assert rows[0] == pytest.approx(rows[1], nan_ok=True)
 
 
 def test_a_run_without_labels_has_no_probe_set(tmp_path: Path) -> None:
