@@ -1,8 +1,10 @@
 """Cells of a table of experiments: one run each, in a process of its own, kept in one file, so that a table resumes.
 
-A cell is an experiment, a task, a variant and a seed. Its command is a training, or one that writes such a `result.json`.
-A cell that the file holds already is not run again. Tables give the interquartile mean over seeds of the deterministic policy's
-normalised true return, (return - random) / (true reward - random), with a 95 % bootstrap interval (Agarwal et al. 2021).
+A cell is an experiment, a task, a variant and a seed. Its command is a training, or one that writes such a `result.json`. Where
+actions are Discrete, returns are those of actions drawn from the policy, as in training, elsewhere of its most probable ones: the
+most probable action of some good policies never starts to swing. A cell that the file holds already is not run again, and of cells
+with the same command, in whatever tables, one is run. Tables give the interquartile mean over seeds of the normalised true return,
+(return - random) / (true reward - random), with a 95 % bootstrap interval (Agarwal et al. 2021).
 """
 
 from __future__ import annotations
@@ -50,10 +52,25 @@ class Cell:
         """Its name in the file."""
         return f"{self.experiment}/{self.task}/{self.variant}/{self.seed}"
 
+    @property
+    def command(self) -> str:
+        """What is run, but for the folder."""
+        return " ".join(["python", *self.words, "--seed", str(self.seed)])
+
+
+TRAINING = ("-m", "rlhf_ray", "train")
+
 
 def train(*words: str) -> tuple[str, ...]:
     """The words of a training."""
-    return ("-m", "rlhf_ray", "train", *words, "--evaluation-episodes", "100")
+    return (*TRAINING, *words, "--evaluation-episodes", str(EPISODES))
+
+
+EPISODES = 50
+"""Episodes of each evaluation."""
+
+DISCRETE = ("cartpole", "CartPole", "acrobot", "Acrobot", "coinrun")
+"""What the names of tasks with Discrete actions contain."""
 
 
 def file_of(name: str) -> Path:
@@ -75,7 +92,7 @@ def run(name: str, cells: Sequence[Cell], parallel: int, runs: Path) -> None:
     def one(cell: Cell) -> None:
         started = time.perf_counter()
         try:
-            found = _run(cell, runs)
+            found = _same(cell) or _run(cell, runs)
         except RuntimeError as error:
             failed.append(str(error))
             print(f"FAILED {cell.key}: {error}", flush=True)
@@ -92,18 +109,22 @@ def run(name: str, cells: Sequence[Cell], parallel: int, runs: Path) -> None:
         raise SystemExit(f"{len(failed)} cells failed: {failed}")
 
 
+def _same(cell: Cell) -> dict[str, Any] | None:
+    """The result of a cell with the same command, of any table."""
+    tables = (kept(path.stem) for path in sorted(RESULTS.glob("method_*.json")))
+    return next((found for table in tables for found in table.values() if found["command"] == cell.command), None)
+
+
 def _run(cell: Cell, runs: Path) -> dict[str, Any]:
     runs.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=cell.key.replace("/", "-") + "-", dir=runs)) / "run"
     command = [sys.executable, *cell.words, "--seed", str(cell.seed), "--run-dir", str(folder)]
-    log = folder.parent / "log"
-    with log.open("w") as sink:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        status = subprocess.run(command, stdout=sink, stderr=sink, cwd=ROOT, env=environment).returncode
-    if status:
-        raise RuntimeError(f"{' '.join(command)} failed: {log.read_text()[-500:]}")
+    _run_command(command)
     result = json.loads((folder / "result.json").read_text())
     agent = result["trained"] or result["reference"]
+    if cell.words[: len(TRAINING)] == TRAINING and any(part in cell.task for part in DISCRETE):
+        evaluate = [sys.executable, "-m", "rlhf_ray", "evaluate", str(folder), "--episodes", str(EPISODES)]
+        agent = json.loads(_run_command([*evaluate, "--sample-actions", "--json"]))
     return {
         "return": agent["true_return_mean"],
         "random": (result["random"] or {}).get("true_return_mean"),
@@ -112,8 +133,17 @@ def _run(cell: Cell, runs: Path) -> dict[str, Any]:
         "held_out_accuracy": result.get("held_out_accuracy"),
         "verdicts": [verdict["name"] for verdict in result.get("verdicts", [])],
         "commit": about()["commit"],
-        "command": " ".join(["python", *cell.words, "--seed", str(cell.seed)]),
+        "command": cell.command,
     }
+
+
+def _run_command(command: Sequence[str]) -> str:
+    """What the command prints on its standard output."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {done.stdout[-250:]} {done.stderr[-500:]}")
+    return done.stdout
 
 
 def interquartile_mean(values: Any, axis: int = -1) -> Any:

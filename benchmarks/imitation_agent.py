@@ -7,7 +7,8 @@ Pendulum and those that imitation's own experiments were tuned with for the othe
 `NormalizedRewardNet` around the reward, as its command line does by default and its documentation page does not.
 
 ``--steps`` are the steps that PPO trains for, rounded up to whole iterations; those in which imitation only samples trajectories
-for fragments come on top, and are counted in the result. The deterministic policy at the end is evaluated on the true reward.
+for fragments come on top, and are counted in the result. The policy at the end is evaluated on the true reward: it draws Discrete
+actions, as in training, and takes the most probable of others.
 Writes ``result.json`` to the folder.
 """
 
@@ -149,7 +150,8 @@ def main() -> None:
     )
     training.train(total_timesteps=each * iterations, total_comparisons=options.comparisons)
     evaluated = make_vec_env(options.environment, rng=np.random.default_rng(options.seed + 10_000), n_envs=ENVIRONMENTS)
-    mean, deviation = evaluate_policy(agent.policy, evaluated, options.episodes, deterministic=True)
+    best = not isinstance(evaluated.action_space, gym.spaces.Discrete)
+    mean, deviation = evaluate_policy(agent.policy, evaluated, options.episodes, deterministic=best)
     options.run_dir.mkdir(parents=True, exist_ok=True)
     result = {
         "environment": options.environment,

@@ -48,7 +48,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
         "between 1 and preferences.comparisons=20, or auto",
     ),
     ("preferences", {"initial_comparisons": 0}, "preferences.initial_comparisons", "0", "between 1 and"),
-    ("preferences", {"initial_comparisons": 201}, "preferences.initial_comparisons", "201", "comparisons=200"),
+    ("preferences", {"initial_comparisons": 501}, "preferences.initial_comparisons", "501", "comparisons=500"),
     (
         "preferences",
         {"initial_comparisons": 1.5},
@@ -68,14 +68,14 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("fragments", {"switch_probability": 0.0}, "fragments.switch_probability", "0.0", "above 0 and at most 1"),
     ("reward_model", {"initial_epochs": 0.0}, "reward_model.initial_epochs", "0.0", "above 0, or None"),
     ("preferences", {"rounds": -1}, "preferences.rounds", "-1", "0 or more"),
-    ("preferences", {"rounds": 0, "initial_comparisons": 50}, "preferences.rounds", "0", "initial_comparisons to 200"),
+    ("preferences", {"rounds": 0, "initial_comparisons": 50}, "preferences.rounds", "0", "initial_comparisons to 500"),
     ("preferences", {"steepness": 0.0}, "preferences.steepness", "0.0", "above 0"),
     ("preferences", {"oversampling": 0}, "preferences.oversampling", "0", "1 or more"),
     ("preferences", {"rationality": -1.0}, "preferences.rationality", "-1.0", "0 or more"),
     ("preferences", {"mode": "both"}, "preferences.mode", "'both'", "synchronous, asynchronous"),
     ("preferences", {"answer_seconds": -1.0}, "preferences.answer_seconds", "-1.0", "0 or more"),
     ("preferences", {"minimum_comparisons": 0}, "preferences.minimum_comparisons", "0", "between 1 and"),
-    ("preferences", {"minimum_comparisons": 201}, "preferences.minimum_comparisons", "201", "comparisons=200"),
+    ("preferences", {"minimum_comparisons": 501}, "preferences.minimum_comparisons", "501", "comparisons=500"),
     ("preferences", {"max_open_questions": 0}, "preferences.max_open_questions", "0", "1 or more"),
     ("preferences", {"max_reward_age": 0}, "preferences.max_reward_age", "0", "None for no limit"),
     ("preferences", {"held_out_share": 1.0}, "preferences.held_out_share", "1.0", "below 1"),
@@ -133,11 +133,11 @@ def test_a_value_that_cannot_work_is_named_with_the_setting_and_the_remedy(
 @pytest.mark.parametrize(
     ("given", "first"),
     [
-        ({}, 50),
+        ({}, 125),
         ({"comparisons": 20}, 5),
         ({"comparisons": 1}, 1),
         ({"comparisons": 20, "rounds": 0}, 20),
-        ({"initial_comparisons": 0.1}, 20),
+        ({"initial_comparisons": 0.1}, 50),
         ({"comparisons": 3, "initial_comparisons": 0.1}, 1),
     ],
 )
@@ -157,7 +157,7 @@ def test_more_comparisons_than_anybody_means_are_refused_and_many_are_not() -> N
     Experiment(preferences=PreferenceSettings(comparisons=20_000))
     with pytest.raises(
         SettingError,
-        match=r"preferences\.comparisons is 1000000; .*100000 yields about 4000 fragments of 25 .*lower it",
+        match=r"preferences\.comparisons is 1000000; .*200000 yields about 8000 fragments of 25 .*lower it",
     ):
         Experiment(preferences=PreferenceSettings(comparisons=1_000_000))
 
@@ -233,7 +233,7 @@ def test_an_iteration_counts_the_steps_of_all_runners_and_the_learners_own_as_on
 )
 def test_auto_is_chosen_from_the_horizon_and_given_numbers_stay(horizon: int | None, length: int, initial: int) -> None:
     chosen = Experiment().resolved_fragments(horizon)
-    assert (chosen.length, chosen.initial_env_steps, chosen.start_share, chosen.varied) == (length, initial, 0.25, True)
+    assert (chosen.length, chosen.initial_env_steps, chosen.start_share, chosen.varied) == (length, initial, 0.5, True)
     assert chosen.resolved(horizon=7, total_env_steps=1) == chosen
     given = FragmentSettings(length=15, initial_env_steps=700)
     kept = Experiment(fragments=given).resolved_fragments(horizon)

@@ -62,4 +62,12 @@ def fast(experiment: Experiment) -> Experiment:
             minibatch_size=rollout,
             epochs=1,
         ),
+        sac=dataclasses.replace(
+            experiment.sac,
+            num_envs=2,
+            num_env_runners=0,
+            num_learners=0,
+            rollout_length=rollout,
+            learning_starts=rollout,
+        ),
     )

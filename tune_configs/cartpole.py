@@ -23,7 +23,12 @@ experiment = Experiment(
         comparisons=200, rounds=97, schedule="hyperbolic", steepness=6.0, selection="random"
     ),
     reward_model=RewardModelSettings(
-        hidden=(64, 64), activation="tanh", learning_rate=1e-3, initial_updates=200, updates=20
+        hidden=(64, 64),
+        activation="tanh",
+        normalize_inputs="none",
+        learning_rate=1e-3,
+        initial_updates=200,
+        updates=20,
     ),
     ppo=PPOSettings(
         num_envs=4,

@@ -26,6 +26,7 @@ experiment = Experiment(
     preferences=PreferenceSettings(
         comparisons=2_000,
         rounds=200,
+        schedule="constant",  # early fragments have no coins
         # An episode ends at the coin, at a hazard or at the time limit, so its length unavoidably leaks reward information.
         allow_variable_horizon=True,
     ),

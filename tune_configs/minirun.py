@@ -25,6 +25,7 @@ experiment = Experiment(
     preferences=PreferenceSettings(
         comparisons=400,
         rounds=30,
+        schedule="constant",
         selection="disagreement",
         # An episode ends at the coin, at a hazard or at the time limit, so its length unavoidably leaks reward information.
         allow_variable_horizon=True,

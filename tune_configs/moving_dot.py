@@ -18,7 +18,9 @@ experiment = Experiment(
     total_env_steps=150_000,
     fragments=FragmentSettings(length=10, initial_env_steps=3_200, pool=100),
     # Fitting a convolutional reward costs more than the rollouts, so one round per four iterations is enough.
-    preferences=PreferenceSettings(comparisons=300, initial_comparisons=60, rounds=23, selection="random"),
+    preferences=PreferenceSettings(
+        comparisons=300, initial_comparisons=60, rounds=23, schedule="constant", selection="random"
+    ),
     reward_model=RewardModelSettings(
         hidden=(64, 64), activation="leaky_relu", learning_rate=1e-3, initial_updates=100, updates=30
     ),

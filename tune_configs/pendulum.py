@@ -23,7 +23,12 @@ experiment = Experiment(
         comparisons=200, rounds=61, schedule="hyperbolic", steepness=6.0, selection="random"
     ),
     reward_model=RewardModelSettings(
-        hidden=(64, 64), activation="leaky_relu", learning_rate=2e-3, initial_updates=200, updates=20
+        hidden=(64, 64),
+        activation="leaky_relu",
+        normalize_inputs="none",
+        learning_rate=2e-3,
+        initial_updates=200,
+        updates=20,
     ),
     ppo=PPOSettings(
         num_envs=8,

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure the true return of a run's saved policy, acting deterministically, and score its reward model.
+    """Measure the true return of a run's saved policy, and score its reward model.
+
+    The policy takes its most probable action, or with --sample-actions draws each action, as in training.
 
     The reward model's scores are on the comparisons that its fits held out: accuracy, log-likelihood, Brier score and calibration
     error, by annotator, by age and by policy version, and its correlation with the true reward where that is known.
@@ -31,6 +33,8 @@ class Evaluate:
     """The run folder."""
     episodes: int = 20
     """Number of episodes."""
+    sample_actions: bool = False
+    """Draw actions from the policy, as in training. Its most probable ones can be stuck where drawn ones are not."""
     distances: bool = False
     """Also measure the EPIC, DARD and STARC distances of the learned from the true reward on new steps, for the report too."""
     video: Path | None = None
@@ -62,7 +66,8 @@ def run(words: list[str]) -> None:
         check_video(command.video, experiment.environment)
     policy, iteration = newest_policy(folder)
     metrics = folder.metrics_at(iteration)
-    result = evaluate(experiment.environment, policy.best, episodes=command.episodes, seed=experiment.seed)
+    act = policy.drawn(experiment.seed) if command.sample_actions else policy.best
+    result = evaluate(experiment.environment, act, episodes=command.episodes, seed=experiment.seed)
     reward, scored = scores_of_run(folder) or (None, None)
     distances = _distances(folder, reward) if command.distances else None
     values = dataclasses.asdict(result) | {

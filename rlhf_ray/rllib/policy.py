@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -287,6 +288,24 @@ class CollectorPolicy:
         inputs = self._episodes.forward(self.module.forward_inference, torch.as_tensor(np.asarray(observations)), first)
         distribution = self.module.get_inference_action_dist_cls().from_logits(inputs[Columns.ACTION_DIST_INPUTS])
         return to_env_actions(distribution.to_deterministic().sample().numpy(), self.module.action_space)
+
+    def drawn(self, seed: int) -> Callable[[Array, Array], Array]:
+        """Return what draws the actions of ``n`` observations from the policy, as in training; called like `best`."""
+        torch_state = torch.Generator().manual_seed(seed).get_state()
+
+        def act(observations: Array, first: Array) -> Array:
+            nonlocal torch_state
+            of = self._episodes.forward(
+                self.module.forward_exploration, torch.as_tensor(np.asarray(observations)), first
+            )
+            distribution = self.module.get_exploration_action_dist_cls().from_logits(of[Columns.ACTION_DIST_INPUTS])
+            with torch.random.fork_rng(devices=[]):
+                torch.set_rng_state(torch_state)
+                actions = distribution.sample().numpy()
+                torch_state = torch.get_rng_state()
+            return to_env_actions(actions, self.module.action_space)
+
+        return act
 
     def maker(self) -> PolicyMaker:
         """Return a factory of copies of this policy, for other processes."""

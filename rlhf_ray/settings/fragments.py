@@ -20,7 +20,7 @@ class FragmentSettings:
     of an episode, between 10 and 50 steps."""
     start_share: float | Auto = "auto"
     """Fraction (0 to 1) of the compared fragments that are episode starts; the others start anywhere. Episode starts are rare, so
-    each is compared more often. auto: 0.25 if initial_env_steps is auto (an agent that has fallen often stays down, and two such
+    each is compared more often. auto: 0.5 if initial_env_steps is auto (an agent that has fallen often stays down, and two such
     fragments are a tie), otherwise 0."""
     pool: int = 400
     """Number of fragments from which pairs are drawn; new fragments replace the oldest."""
@@ -115,7 +115,7 @@ class FragmentSettings:
         return ResolvedFragments(**own | chosen, varied=varied)
 
 
-STARTS = 0.25
+STARTS = 0.5
 """`FragmentSettings.start_share` if both it and initial_env_steps are auto."""
 
 

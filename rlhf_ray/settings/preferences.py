@@ -16,23 +16,23 @@ class PreferenceSettings:
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
     """synchronous: collect, ask, fit and learn in turn; the same seed gives the same run. asynchronous: all run concurrently, and
     the agent never waits for labels or fits (but see max_reward_age)."""
-    comparisons: int = 200
+    comparisons: int = 500
     """Total number of comparisons: the label budget. Used up exactly, except that in asynchronous mode a slow teacher may leave
     some unanswered. 0: train on a given reward model without asking (`rlhf-ray train --reward-from`)."""
     initial_comparisons: int | float | Literal["auto"] = "auto"
     """How many of the comparisons are asked before training, about fragments of the random policy: a number, or a share of them
     such as 0.1. auto: a quarter, as in Christiano et al. 2017."""
-    rounds: int = 24
+    rounds: int = 48
     """Number of labelling rounds after the first, spread evenly over training. Each ends with a reward model fit."""
     pretraining_env_steps: int = 0
     """Environment steps before the first labels, rounded up to iterations, in which the agent learns to visit states unlike recent
     ones (PEBBLE). The first fragments then show this agent and random actions in equal parts. Count towards total_env_steps. Needs
     observations that are vectors."""
-    schedule: str = "constant"
+    schedule: str = "hyperbolic"
     """Distribution of the comparisons over the rounds: constant; hyperbolic (∝ 1/(1+st), with s the steepness and t from 0 to 1);
     inverse_quadratic (∝ 1/(1+(st)²)); increasing (∝ 1/(1+s(1-t)), asks later); or module:Name for your own function, which takes t
     and returns the relative rate (`rlhf_ray.queries.label_rates`)."""
-    steepness: float = 1.0
+    steepness: float = 6.0
     """s in the schedules. Larger values ask earlier, or with increasing later."""
     halving_env_steps: int | None = None
     """In place of steepness: environment steps after which the rate of hyperbolic and inverse_quadratic has halved, such as 2000000

@@ -40,7 +40,7 @@ class RewardModelSettings:
     batch_norm: bool = False
     """Whether hidden layers are normalised over the batch (left and right fragments together) in a fit, and by the averages of the
     fits afterwards."""
-    normalize_inputs: InputNormalisation = "none"
+    normalize_inputs: InputNormalisation = "running"
     """How vector observations are normalised: none; running (mean 0 and standard deviation 1 over all steps compared so far); ema
     (by exponential moving averages of these statistics over fits, which change less from fit to fit)."""
     shaping_discount: float = 0.99
@@ -67,11 +67,11 @@ class RewardModelSettings:
     """Weight decay of AdamW."""
     batch_size: int = 32
     """Comparisons per gradient step."""
-    initial_updates: int = 200
+    initial_updates: int = 400
     """Gradient steps of the first fit."""
     initial_epochs: float | None = None
     """In place of initial_updates: passes of the first fit over the answers so far. None: initial_updates."""
-    updates: int = 30
+    updates: int = 60
     """Gradient steps of each later fit, which starts from the previous weights and uses all comparisons so far."""
     window: int | None = None
     """Number of newest comparisons used in a fit; older ones stay in the store. None: all."""

@@ -22,7 +22,13 @@ from tests.actors.rings import moment, ring_in
 from tests.made_up import Walk
 
 PREFERENCES = PreferenceSettings(
-    mode="asynchronous", comparisons=20, initial_comparisons=6, rounds=4, selection="disagreement", held_out_share=0.2
+    schedule="constant",
+    mode="asynchronous",
+    comparisons=20,
+    initial_comparisons=6,
+    rounds=4,
+    selection="disagreement",
+    held_out_share=0.2,
 )
 
 

@@ -21,6 +21,7 @@ from tests.actors.rings import FRAGMENTS, REWARD_MODEL, moment, ring_in
 from tests.made_up import Walk, same_comparisons
 
 PREFERENCES = PreferenceSettings(
+    schedule="constant",
     comparisons=10,
     initial_comparisons=6,
     rounds=6,

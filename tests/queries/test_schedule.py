@@ -190,7 +190,7 @@ def test_a_wrong_schedule_is_one_line(name: str, why: str) -> None:
 
 
 def test_a_training_with_room_for_fewer_rounds_asks_for_all_labels_in_those() -> None:
-    of = PreferenceSettings(comparisons=10, initial_comparisons=6, rounds=6)
+    of = PreferenceSettings(comparisons=10, initial_comparisons=6, rounds=6, schedule="constant")
     assert _labels(LabelSchedule(of, 2)) == [6, 2, 2]
     assert _labels(LabelSchedule(of, 0)) == [10]
 

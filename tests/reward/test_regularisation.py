@@ -17,7 +17,7 @@ from rlhf_ray.reward.regularisation import FACTOR, LARGEST, SMALLEST, AdaptiveL2
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
-WIDE = RewardModelSettings(hidden=(64,), batch_size=16, ensemble_size=2, weight_decay=0.0)
+WIDE = RewardModelSettings(normalize_inputs="none", hidden=(64,), batch_size=16, ensemble_size=2, weight_decay=0.0)
 
 
 def _noisy(n: int = 150, seed: int = 0) -> Comparisons:

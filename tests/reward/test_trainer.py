@@ -15,7 +15,7 @@ from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, joined, some_comparisons
 
-SMALL = RewardModelSettings(hidden=(8,), batch_size=8)
+SMALL = RewardModelSettings(hidden=(8,), batch_size=8, normalize_inputs="none")
 
 
 def _trainer(
@@ -161,7 +161,13 @@ def test_the_gradient_is_that_of_the_bootstrapped_mean_loss(
 ) -> None:
     monkeypatch.setattr(trainer_module, "BACKWARD_STEPS", part)  # the smaller one takes the batch in many parts
     settings = RewardModelSettings(
-        hidden=(4,), activation="tanh", batch_size=100, label_noise=label_noise, discount=discount, weight_decay=0.0
+        hidden=(4,),
+        activation="tanh",
+        normalize_inputs="none",
+        batch_size=100,
+        label_noise=label_noise,
+        discount=discount,
+        weight_decay=0.0,
     )
     comparisons = _some_ties(some_comparisons(12, 5))
     weights = bootstrap_weights(comparisons.pairs.ids, 3)

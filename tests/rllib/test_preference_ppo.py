@@ -134,7 +134,7 @@ def test_the_policy_normalises_observations_and_the_reward_sees_them_as_they_are
         algorithm.stop()
     assert weights["statistics.count"] == 2 * 4 * 201  # each observation of two rollouts of four whole episodes, once
     deviation = np.sqrt(weights["statistics.squares"] / weights["statistics.count"])
-    assert deviation == pytest.approx(seen.std((0, 1)), rel=0.5)  # the random policy's, roughly
+    assert deviation == pytest.approx(seen.std((0, 1)), rel=0.8)  # the random policy's, roughly
     assert np.abs(seen[..., 2]).max() > 4  # rad/s
     assert np.isfinite(result["learners"]["default_policy"]["policy_loss"])
     saved = load_policy(Path(folder)).module.network.statistics
@@ -179,7 +179,9 @@ def test_exploratory_steps_count_and_labels_still_add_up() -> None:
 
 @in_process
 def test_the_learner_sees_the_learned_reward_of_each_real_step_and_metrics_the_true_return() -> None:
-    reward_model = RewardModelSettings(hidden=(16,), use_next_state=True, use_done=True, initial_updates=20)
+    reward_model = RewardModelSettings(
+        hidden=(16,), normalize_inputs="none", use_next_state=True, use_done=True, initial_updates=20
+    )
     config = PreferencePPOConfig.from_experiment(small(reward_model=reward_model))
     algorithm = config.build_algo()
     try:

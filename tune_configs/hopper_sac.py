@@ -1,0 +1,27 @@
+"""Hopper (MuJoCo) with SAC, episodes that continue after a fall: hop forward; 350 comparisons, 100,000 environment steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rlhf_ray.settings import SACSettings
+from rlhf_ray.tune_configs import hopper, pendulum_sac
+
+experiment = dataclasses.replace(
+    hopper.experiment,
+    agent="sac",
+    # A tenth of PPO's steps and half of its labels: the replay buffer takes one gradient step for each.
+    total_env_steps=100_000,
+    preferences=dataclasses.replace(hopper.experiment.preferences, comparisons=350),
+    sac=SACSettings(
+        hidden=(128, 128),  # a gradient step costs half of one with (256, 256)
+        num_envs=4,
+        rollout_length=250,
+    ),
+)
+
+
+def search_space() -> dict[str, Any]:
+    """The search space of `rlhf-ray tune hopper_sac`: that of pendulum_sac, with Hopper's fragments."""
+    return pendulum_sac.search_space() | {"fragments.length": hopper.search_space()["fragments.length"]}
