@@ -26,8 +26,8 @@ from benchmarks.cells import Cell, difference, kept, normalised, returns, run, s
 
 SEEDS, FEW_SEEDS = tuple(range(200, 205)), tuple(range(200, 203))
 
-PENDULUM, CARTPOLE, ACROBOT, HOPPER = "pendulum", "cartpole", "acrobot", "hopper"
-MUJOCO = ("hopper", "reacher", "Hopper", "-v5")
+PENDULUM, CARTPOLE, ACROBOT, HOPPER, REACHER = "pendulum", "cartpole", "acrobot", "hopper", "Reacher-v5"
+MUJOCO = ("hopper", "Hopper", "Walker2d", "reacher", "-v5")
 """What the names of tasks that MuJoCo simulates contain."""
 
 
@@ -103,12 +103,12 @@ TEN = (
     "rlhf_ray/CartPoleFixed-v0",
     "rlhf_ray/AcrobotFixed-v0",
     "fixed/MountainCarContinuous-v0",
-    "fixed/InvertedPendulum-v5",
     "Reacher-v5",
     "Swimmer-v5",
     "HalfCheetah-v5",
     "rlhf_ray/HopperFixed-v0",
     "Pusher-v5",
+    "rlhf_ray/Walker2dFixed-v0",
 )
 
 
@@ -125,7 +125,7 @@ def defaults() -> list[Cell]:
 
 SMALL = {
     PENDULUM: ("--total-env-steps", "60000", "--preferences.comparisons", "60"),
-    CARTPOLE: ("--total-env-steps", "100000", "--preferences.comparisons", "100"),
+    REACHER: ("--total-env-steps", "100000", "--preferences.comparisons", "200"),
 }
 """Fewer labels and steps than the presets: with plenty, all variants are equally good."""
 
@@ -179,9 +179,9 @@ def parts() -> list[Cell]:
 TEACHERS = ("oracle", "stochastic", "mistake", "skip", "equal", "myopic")
 
 TEACHER_TASKS = {
-    "pendulum PPO": ("pendulum", "--total-env-steps", "60000", "--preferences.comparisons", "100"),
+    "pendulum PPO": (PENDULUM, "--total-env-steps", "60000", "--preferences.comparisons", "100"),
     "pendulum SAC": ("pendulum_sac", "--preferences.comparisons", "100"),
-    "reacher PPO": ("reacher", "--total-env-steps", "100000", "--preferences.comparisons", "200"),
+    "reacher PPO": (REACHER, *SMALL[REACHER]),
     "reacher SAC": ("reacher_sac", "--preferences.comparisons", "200"),
 }
 """Tasks and agents: both agents of a task have the same labels."""
