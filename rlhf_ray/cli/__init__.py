@@ -95,6 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         leave(0)
 
 
+def _without_preset(command: str, option: str) -> int:
+    """Say that the preset comes first."""
+    first = f"rlhf-ray {command} PRESET {option} …"
+    print(
+        f"rlhf-ray: {option} is given before a preset; the preset or environment comes first: {first}", file=sys.stderr
+    )
+    return 2
+
+
 def _run(words: list[str]) -> None:
     usage = USAGE.format(presets=", ".join(tune_configs.names()))
     if not words or words[0] in ("-h", "--help"):
@@ -104,8 +113,10 @@ def _run(words: list[str]) -> None:
     if command not in COMMANDS:
         sys.exit(f"rlhf-ray: unknown command {command!r}.\n{usage}")
     if command in ("train", "tune") and (not rest or rest[0].startswith("-")) and rest[:1] != ["--resume"]:
-        print(usage)
-        sys.exit(0 if rest and rest[0] in ("-h", "--help") else 2)
+        if not rest or rest[0] in ("-h", "--help"):
+            print(usage)
+            sys.exit(0 if rest else 2)
+        sys.exit(_without_preset(command, rest[0]))
     if threading.current_thread() is threading.main_thread():
         sigterm_as_ctrl_c()
     module, _, function = COMMANDS[command].partition(":")

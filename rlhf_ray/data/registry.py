@@ -115,9 +115,7 @@ class Registry(Generic[_T]):
             self._check(name, kind, [member for member in _members(self.protocol) if member in vars(self.protocol)])
 
     def _check(self, name: str, part: Any, members: Sequence[str]) -> None:
-        asked = (
-            f"see {self.protocol.__module__}.{self.protocol.__name__} for what a {self.protocol.__name__.lower()} needs"
-        )
+        asked = f"see {self.protocol.__module__}.{self.protocol.__name__} for what it needs"
         if lacking := [member for member in members if not hasattr(part, member)]:
             raise SettingError(f"{self.setting} is {name!r}, which lacks {', '.join(lacking)}: {asked}.")
         for member in members:

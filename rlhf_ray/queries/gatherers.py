@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rlhf_ray.data.arrays import IntArray
+from rlhf_ray.data.arrays import FloatArray, IntArray, numbers_of
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
@@ -88,14 +88,18 @@ class ScriptedGatherer:
     def _checked(self, answers: object, count: int) -> Answers:
         said = answers.preferences if isinstance(answers, Answers) else answers
         names = answers.annotators if isinstance(answers, Answers) else (self.teacher.name,) * count
-        preferences = np.asarray(said, dtype=np.float32)
-        valid = np.isnan(preferences) | ((preferences >= 0) & (preferences <= 1))
-        if preferences.shape != (count,) or len(names) != count or not valid.all():
+        preferences = numbers_of(said)
+        if preferences is None or preferences.shape != (count,) or len(names) != count or _outside(preferences):
             raise SettingError(
                 f"preferences.teacher is {self.teacher.name!r}, and for {count} pairs it answered {_shown(answers)}: it must "
                 "return a number from 0 (right) to 1 (left), or NaN to skip it, for each pair: an array of shape (pairs,)."
             )
-        return Answers(preferences, tuple(names))
+        return Answers(preferences.astype(np.float32), tuple(names))
+
+
+def _outside(preferences: FloatArray) -> bool:
+    """Return whether a preference is neither NaN nor between 0 and 1."""
+    return bool(((preferences < 0) | (preferences > 1)).any())
 
 
 def _shown(value: object) -> str:

@@ -149,6 +149,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             super().validate()
             return
         self.check_inherited()
+        if isinstance(self.env, str):  # a checkpoint's, in a process that has not set it
+            register_environment(self, self.env)
         super().validate()
         self.check_settings()
 
@@ -498,7 +500,7 @@ def register_environment(config: Any, name: str) -> None:
     """Register a name that `rlhf_ray.envs.make_env` accepts with RLlib, unless it is registered already."""
     if env_creator(name) is None:
         tune.register_env(name, envs.EnvCreator(name))
-    if envs.is_natively_vectorised(name):
+    if envs.is_natively_vectorised(name) and config.gym_env_vectorize_mode != "vector_entry_point":
         config.env_runners(gym_env_vectorize_mode="vector_entry_point")
 
 

@@ -465,7 +465,9 @@ class PreferenceStore:
         if self._files.exists("store.json"):
             _check_version(self.path, self._files.read("store.json"))
         elif not create:
-            raise ValueError(f"{self.path} is not a preference store: it has no store.json.")
+            raise ValueError(
+                f"{self.path} is not a preference store: it has no store.json. A run's is its folder preferences."
+            )
         else:
             if isinstance(self._files, LocalFiles):
                 _claim(self._files.root)

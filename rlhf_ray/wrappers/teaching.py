@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import ray
 import torch
 
 from rlhf_ray.actors.asynchronous import AsynchronousRing
@@ -447,7 +448,8 @@ def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed:
 def _end(ring: AsynchronousRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
     """Stop everything that a `Teaching` started."""
     try:
-        ring.close()
+        if ray.is_initialized():  # at the end of the process, Ray may have ended first, and all of this with it
+            ring.close()
     finally:
         release_ray()
         if own_folder is not None:

@@ -92,6 +92,7 @@ def test_the_name_of_an_environment_starts_from_the_defaults() -> None:
         (["train", "pendulum", "--total-env-steps", "100"], ["total_env_steps", "100"]),
         (["evaluate", "/nowhere"], ["/nowhere", "not a run folder"]),
         (["tune", "nothing"], ["nothing", "pendulum"]),
+        (["tune", "--trials", "3", "pendulum"], ["--trials", "before a preset", "rlhf-ray tune PRESET --trials"]),
         (["train", "pendulum", "--seed", "-1"], ["seed", "-1", "from 0"]),
         (
             ["train", "pendulum", "--preferences.comparisons", "1000000"],

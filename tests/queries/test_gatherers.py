@@ -96,7 +96,16 @@ def test_skips_and_several_annotators_are_stored_as_such(seconds: float) -> None
 
 
 @pytest.mark.parametrize(
-    "said", [np.array([0.5, 2.0]), np.array([[0.5, 0.5]]), Answers(np.zeros(2, np.float32), ("a",)), None]
+    "said",
+    [
+        np.array([0.5, 2.0]),
+        np.array([[0.5, 0.5]]),
+        Answers(np.zeros(2, np.float32), ("a",)),
+        None,
+        ["left", "right"],
+        ["1", "0"],
+        [[1, 0], 1],
+    ],
 )
 def test_answers_that_are_none_are_one_line(said: Any) -> None:
     class Rude:

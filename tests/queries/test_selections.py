@@ -206,3 +206,23 @@ def test_what_cannot_be_joined_is_one_line() -> None:
         SELECTIONS.make("random+k_center")
     with pytest.raises(SettingError, match=r"selection is 'psychic'; it must be one of random, "):
         SELECTIONS.make("entropy+psychic")
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        (None, "NoneType, not numbers"),
+        (["a"] * 20, "list, not numbers"),
+        (np.ones(3), r"shape \(3,\)"),
+        (np.full(20, math.nan), "some of them NaN"),
+    ],
+)
+def test_scores_that_are_none_are_one_line(scores: Any, said: str) -> None:
+    class Rude:
+        needs_reward = False
+
+        def score(self, candidates: Candidates, rng: np.random.Generator) -> Any:
+            return scores
+
+    with pytest.raises(SettingError, match=rf"selection is Rude, and for 20 .* it returned .*{said}.*one number per"):
+        choose(Rude(), _candidates(m=20, count=3), 3, _rng())

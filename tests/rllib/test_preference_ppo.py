@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.reward import RewardEnsemble
@@ -229,6 +230,7 @@ def test_a_checkpoint_can_be_moved_loaded_and_trained_on(tmp_path: Path) -> None
         np.testing.assert_array_equal(saved[name], value)
     assert len(PreferenceStore(tmp_path / "elsewhere" / "preferences")) == state["answered"]
 
+    _global_registry.unregister(ENV_CREATOR, algorithm.config.env)  # as in a process that never set it
     restored = PreferencePPO.from_checkpoint(str(tmp_path / "elsewhere"))
     try:
         (tmp_path / "again").mkdir()

@@ -16,7 +16,9 @@ from tests.labelling.person import Person
 from tests.made_up import Drawn, Walk
 from tests.wrappers.test_single import act
 
-PEOPLE = PreferenceSettings(mode="asynchronous", teacher="human", comparisons=12, initial_comparisons=6, rounds=2)
+PEOPLE = PreferenceSettings(
+    mode="asynchronous", teacher="human", comparisons=12, initial_comparisons=6, rounds=2, schedule="constant"
+)
 PAGE = LabellingSettings(annotators=("ada",), port=0, catch_share=0.0, overlap_share=0.0)
 FRAGMENTS = FragmentSettings(length=5, initial_env_steps=200)
 
@@ -40,7 +42,7 @@ def test_people_are_shown_what_the_agent_does_and_the_reward_is_what_they_say(
         env.action_space.seed(0)
         act(env, 2 * WINDOW)
         env.save(tmp_path / "early")  # waits for nobody
-        assert "6 of the 6 labels that are due by now are missing" in caplog.text
+        assert "6 of 6 due labels are missing" in caplog.text
         person, stopped = Person(env.links["ada"], tmp_path / "preferences"), threading.Event()
         thread = person.start(stopped.is_set)
         env.reset(seed=0)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rlhf_ray.data.arrays import FloatArray, IntArray
+from rlhf_ray.data.arrays import FloatArray, IntArray, numbers_of
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Fragments
 
@@ -90,12 +90,14 @@ def best(selection: Selection, candidates: Candidates, count: int, rng: np.rando
     Raises:
         SettingError: the selection doesn't return one number per candidate.
     """
-    scores = np.asarray(selection.score(candidates, rng))
-    unknown = ", some of them NaN" if np.isnan(scores).any() else ""
-    if scores.shape != (len(candidates.index),) or unknown:
+    given = selection.score(candidates, rng)
+    scores = numbers_of(given)
+    if scores is None or scores.shape != (len(candidates.index),) or np.isnan(scores).any():
+        nan = "" if scores is None or not np.isnan(scores).any() else ", some of them NaN"
+        what = f"{type(given).__name__}, not numbers" if scores is None else f"scores of shape {scores.shape}{nan}"
         raise SettingError(
             f"preferences.selection is {type(selection).__name__}, and for {len(candidates.index)} candidate pairs it returned "
-            f"scores of shape {scores.shape}{unknown}: it must return one number per candidate."
+            f"{what}: it must return one number per candidate."
         )
     order: IntArray = np.argsort(-scores, kind="stable")
     return order[:count]
