@@ -188,7 +188,12 @@ def test_actors_that_share_a_process_die_together_and_cost_no_label(tmp_path: Pa
         for progress in np.linspace(0.5, 1.0, 6):
             ring.advance(moment(progress, int(1000 * progress)))
             time.sleep(0.05)
-        _wait(lambda: ring.advance(moment(1.0, 1000)) is not None or ring.answered == 20)
+
+        def all_answered() -> bool:
+            ring.advance(moment(1.0, 1000))
+            return ring.answered == 20
+
+        _wait(all_answered)
         assert ring.version > 1
     stored = PreferenceStore(tmp_path / "store").load()
     assert stored is not None
