@@ -37,6 +37,7 @@ def opened(browser: Browser, index: Path) -> Iterator[Opens]:
     contexts = []
 
     def opens(hash_: str = "", page_at: Path = index, **options: Any) -> Page:
+        options.setdefault("reduced_motion", "reduce")  # a screenshot shows no fade half way
         contexts.append(browser.new_context(offline=True, **options))
         page = contexts[-1].new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -192,7 +192,7 @@ def test_it_fits_a_phone_and_everybody_can_read_it(opened):
 
     views = (("#t=4&f=l~~0~0~&f=a~~1", {"viewport": {"width": 1200, "height": 900}}), ("#theme=dark&p=1.8", PHONE))
     for hash_, options in views:
-        page = opened(hash_, reduced_motion="reduce", **options)
+        page = opened(hash_, **options)
         assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
         assert page.evaluate(CUT_OFF) == []
         page.locator(".tip").first.focus()
