@@ -3,15 +3,13 @@
 A cell is an experiment, a task, a variant and a seed. Its command is a training, or one that writes such a `result.json`. Where
 actions are Discrete, returns are those of actions drawn from the policy, as in training, elsewhere of its most probable ones: the
 most probable action of some good policies never starts to swing. A cell that the file holds already is not run again, and of cells
-with the same command, in whatever tables, one is run. Tables give the interquartile mean over seeds of the normalised true return,
-(return - random) / (true reward - random), with a 95 % bootstrap interval (Agarwal et al. 2021).
+with the same command, in whatever tables, one is run. `benchmarks/method_tables.py` makes tables and plots of them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,9 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.record import RESULTS, ROOT, about
@@ -83,6 +78,13 @@ def kept(name: str) -> dict[str, Any]:
     return dict(json.loads(path.read_text())["cells"]) if path.exists() else {}
 
 
+def write(name: str, table: Mapping[str, Any]) -> None:
+    """Write the table ``name``, a cell on each line."""
+    head = json.dumps({key: value for key, value in table.items() if key != "cells"}, indent=1).removesuffix("\n}")
+    lines = [f"  {json.dumps(key)}: {json.dumps(cell)}" for key, cell in sorted(table["cells"].items())]
+    file_of(name).write_text(f'{head},\n "cells": {{\n' + ",\n".join(lines) + "\n }\n}\n")
+
+
 def run(name: str, cells: Sequence[Cell], parallel: int, runs: Path) -> None:
     """Run the cells that are missing, ``parallel`` at a time. Report failures at the end."""
     missing = [cell for cell in cells if cell.key not in kept(name)]
@@ -98,9 +100,7 @@ def run(name: str, cells: Sequence[Cell], parallel: int, runs: Path) -> None:
             print(f"FAILED {cell.key}: {error}", flush=True)
             return
         with _LOCK:
-            all_cells = kept(name) | {cell.key: found}
-            text = json.dumps({**about(), "cells": dict(sorted(all_cells.items()))}, indent=1)
-            file_of(name).write_text(text + "\n")
+            write(name, {**about(), "cells": kept(name) | {cell.key: found}})
         print(f"{cell.key}: {found['return']:.1f} ({time.perf_counter() - started:.0f} s)", flush=True)
 
     with ThreadPoolExecutor(parallel) as pool:
@@ -134,7 +134,18 @@ def _run(cell: Cell, runs: Path) -> dict[str, Any]:
         "verdicts": [verdict["name"] for verdict in result.get("verdicts", [])],
         "commit": about()["commit"],
         "command": cell.command,
+        "curve": curve(folder),
     }
+
+
+def curve(folder: Path, points: int = 20) -> list[tuple[int, float]]:
+    """Environment steps and true return of a run, thinned to about ``points``."""
+    metrics = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    known = [
+        (row["env_steps"], round(row["true_return_mean"], 2)) for row in rows if row.get("true_return_mean") is not None
+    ]
+    return known[: -1 : max(1, len(known) // points)] + known[-1:]
 
 
 def _run_command(command: Sequence[str]) -> str:
@@ -144,60 +155,3 @@ def _run_command(command: Sequence[str]) -> str:
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {done.stdout[-250:]} {done.stderr[-500:]}")
     return done.stdout
-
-
-def interquartile_mean(values: Any, axis: int = -1) -> Any:
-    """The mean of the middle half, along ``axis``."""
-    return stats.trim_mean(values, 0.25, axis=axis)
-
-
-@dataclass(frozen=True)
-class Score:
-    """An interquartile mean with its 95 % interval and the values."""
-
-    value: float
-    low: float
-    high: float
-    each: tuple[float, ...]
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
-
-
-def score(values: Sequence[float], draws: int = 20_000) -> Score:
-    """The interquartile mean of ``values`` with a percentile bootstrap over seeds."""
-    array = np.asarray(values, np.float64)
-    picks = np.random.default_rng(0).integers(len(array), size=(draws, len(array)))
-    low, high = np.quantile(interquartile_mean(array[picks]), [0.025, 0.975])
-    return Score(float(interquartile_mean(array)), float(low), float(high), tuple(values))
-
-
-def difference(ours: Sequence[float], theirs: Sequence[float], draws: int = 20_000) -> Score:
-    """The difference of two interquartile means, with a bootstrap over the seeds of each."""
-    rng = np.random.default_rng(0)
-    both = []
-    for values in (ours, theirs):
-        array = np.asarray(values, np.float64)
-        both.append(interquartile_mean(array[rng.integers(len(array), size=(draws, len(array)))]))
-    low, high = np.quantile(both[0] - both[1], [0.025, 0.975])
-    value = float(interquartile_mean(np.asarray(ours)) - interquartile_mean(np.asarray(theirs)))
-    return Score(value, float(low), float(high), ())
-
-
-def returns(cells: Mapping[str, Any], experiment: str, task: str, variant: str) -> list[float]:
-    """The returns of all seeds that are there, in order of their numbers."""
-    prefix = f"{experiment}/{task}/{variant}/"
-    found = [key for key in cells if key.startswith(prefix)]
-    return [cells[key]["return"] for key in sorted(found, key=lambda key: int(key.rsplit("/", 1)[1]))]
-
-
-def normalised(
-    cells: Mapping[str, Any], experiment: str, task: str, variant: str, best: float | None = None
-) -> list[float]:
-    """`returns`, normalised by random actions (0) and the mean agent trained on the true reward, or ``best`` (1)."""
-    prefix = f"{experiment}/{task}/"
-    random = [cell["random"] for key, cell in cells.items() if key.startswith(prefix) and cell["random"] is not None]
-    if best is None:
-        best = statistics.mean(returns(cells, "reference", task, "true reward"))
-    low = statistics.mean(random)
-    return [(value - low) / (best - low) for value in returns(cells, experiment, task, variant)]

@@ -7,10 +7,11 @@
     python benchmarks/method.py teachers      # six teachers, PPO and SAC
     python benchmarks/method.py sac           # PreferenceSAC beside PreferencePPO
     python benchmarks/method.py coinrun       # a procgen game from pixels
-    python benchmarks/method.py --show        # all tables from what is there, as Markdown
+    python benchmarks/method.py learning      # two tasks, synchronous and asynchronous: the picture in README.md
 
 Each run is a training in a process of its own; benchmarks/results/method_TABLE.json has its command. Settings were chosen
-on seeds from 100 to 199 and committed before the seeds below were run.
+on seeds from 100 to 199 and committed before the seeds below were run. `benchmarks/method_tables.py` writes the tables and plots
+into docs/results.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.cells import Cell, difference, kept, normalised, returns, run, score, train
+from benchmarks.cells import Cell, run, train
 
 SEEDS, FEW_SEEDS = tuple(range(200, 205)), tuple(range(200, 203))
 
@@ -74,7 +75,7 @@ def imitation() -> list[Cell]:
     cells = references(list(BUDGETS))
     for task, (steps, comparisons) in BUDGETS.items():
         cells += cells_of("imitation", task, "rlhf_ray", train(task, *budget_words(task)))
-        words = ("benchmarks/imitation_agent.py", IMITATION_ENVIRONMENTS[task], "--steps", str(steps))
+        words: tuple[str, ...] = ("benchmarks/imitation_agent.py", IMITATION_ENVIRONMENTS[task], "--steps", str(steps))
         words += ("--comparisons", str(comparisons))
         cells += cells_of("imitation", task, "imitation", words)
         cells += cells_of("imitation", task, "imitation, normalised reward", (*words, "--normalise"))
@@ -93,6 +94,19 @@ def labels() -> list[Cell]:
         for count in LABELS:
             words = train(task, "--total-env-steps", str(BUDGETS[task][0]), "--preferences.comparisons", str(count))
             cells += cells_of("labels", task, str(count), words)
+    return cells
+
+
+# Learning curves, synchronous and asynchronous.
+
+
+def learning() -> list[Cell]:
+    """The cells of the table."""
+    cells = references([PENDULUM, CARTPOLE])
+    for task in (PENDULUM, CARTPOLE):
+        words = train(task, *budget_words(task))
+        cells += cells_of("learning", task, "synchronous", words)
+        cells += cells_of("learning", task, "asynchronous", (*words, "--preferences.mode", "asynchronous"))
     return cells
 
 
@@ -207,9 +221,9 @@ def sac() -> list[Cell]:
         steps, comparisons = BUDGETS[task]
         for share in (1, 2):
             count = str(comparisons // share)
-            words = ("--total-env-steps", str(steps), "--preferences.comparisons", count)
-            cells += cells_of("sac", task, f"PPO, {count} labels", train(task, *words))
             words = ("--preferences.comparisons", count)
+            ppo = train(task, "--total-env-steps", str(steps), *words)
+            cells += cells_of("sac", task, f"PPO, {count} labels", ppo)
             cells += cells_of("sac", task, f"SAC, {count} labels", train(f"{task}_sac", *words))
     return [*references([PENDULUM, HOPPER]), *cells]
 
@@ -227,6 +241,7 @@ def coinrun() -> list[Cell]:
 
 
 TABLES: Mapping[str, Callable[[], list[Cell]]] = {
+    "learning": learning,
     "imitation": imitation,
     "labels": labels,
     "defaults": defaults,
@@ -237,54 +252,16 @@ TABLES: Mapping[str, Callable[[], list[Cell]]] = {
 }
 
 
-def show(table: str) -> str:
-    """The table as Markdown: each variant's normalised return, and its difference from the first variant."""
-    cells = kept(f"method_{table}")
-    lines: list[str] = []
-    experiments = [key for key in cells if not key.startswith("reference/")]
-    order = [cell for cell in TABLES[table]() if cell.experiment != "reference"]
-    for task in dict.fromkeys(cell.task for cell in order):
-        lines += [
-            "",
-            f"**{task}**",
-            "",
-            "| | seeds | return | normalised | against the first |",
-            "|---|---|---|---|---|",
-        ]
-        variants = list(dict.fromkeys(cell.variant for cell in order if cell.task == task))
-        for variant in variants:
-            experiment = order[0].experiment
-            found = returns(cells, experiment, task, variant)
-            if not found:
-                lines.append(f"| {variant} | 0 | not yet run | | |")
-                continue
-            raw = score(found)
-            try:
-                values = normalised(cells, experiment, task, variant)
-                first = normalised(cells, experiment, task, variants[0])
-                scored, against = str(score(values)), str(difference(values, first)) if variant != variants[0] else ""
-            except (ZeroDivisionError, ValueError):
-                scored = against = "no reference"
-            lines.append(
-                f"| {variant} | {len(found)} | {raw.value:.1f} [{raw.low:.1f}, {raw.high:.1f}] | {scored} | {against} |"
-            )
-    return "\n".join([f"{len(experiments)} runs", *lines])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="which tables to fill")
+    parser.add_argument("tables", nargs="+", choices=list(TABLES), help="which tables to fill")
     parser.add_argument("--only", default="", help="only cells whose name contains this")
     parser.add_argument("--parallel", type=int, default=2, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the run folders go")
-    parser.add_argument("--show", action="store_true", help="print the tables from what is there")
     options = parser.parse_args()
     for table in options.tables:
         cells: Any = [cell for cell in TABLES[table]() if options.only in cell.key]
         run(f"method_{table}", cells, options.parallel, options.runs / f"method-{table}")
-    for table in options.tables or TABLES:
-        if options.show or options.tables:
-            print(f"\n## {table}: {show(table)}")
 
 
 if __name__ == "__main__":

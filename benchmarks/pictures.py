@@ -1,6 +1,7 @@
 """The pictures of README and docs/, made anew: `make pictures`. Takes some minutes; needs playwright and Chromium.
 
-docs/labelling.png is a run's labelling page, docs/report.png another run's report, docs/learning.png what is in benchmarks/results.
+docs/labelling.png is a run's labelling page, docs/report.png another run's report, docs/learning.png and
+docs/parts.png what is in benchmarks/results, as are the tables of docs/results.md.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import method_tables
 import page_picture
-import plot_learning
 import report_picture
 
 TRAIN = [str(Path(sys.executable).parent / "rlhf-ray"), "train", "pendulum"]
@@ -46,7 +47,7 @@ def asking(folder: Path) -> Iterator[str]:
 
 def main() -> None:
     """Make all of them."""
-    plot_learning.main()
+    method_tables.main()
     with tempfile.TemporaryDirectory() as folder:
         with asking(Path(folder) / "people") as link:
             page_picture.main(link)

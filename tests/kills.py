@@ -1,4 +1,4 @@
-"""Kills: a run's Ray actors, by kill -9, at moments drawn from a seed. For a test and benchmarks/learning.py. Not a test itself."""
+"""Kills: a run's Ray actors, by kill -9, at moments drawn from a seed. Not a test itself."""
 
 from __future__ import annotations
 

@@ -1,0 +1,269 @@
+"""The tables and plots of benchmarks/results/method_*.json: `python benchmarks/method_tables.py` writes them into docs/.
+
+Normalised is (return - random) / (true reward - random), where "true reward" is the mean agent that PPO trains on the true reward
+in as many steps. Figures are interquartile means over seeds with 95 % bootstrap intervals (Agarwal et al. 2021); those over several
+tasks draw seeds within each task.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.cells import Cell, file_of, kept
+from benchmarks.method import TABLES
+from benchmarks.record import ROOT
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+PAGE = ROOT / "docs" / "results.md"
+REFERENCE = "true reward"
+DRAWS = 5_000
+BLUE, GREY = "#0072b2", "#555555"
+
+Values = Sequence[float]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An interquartile mean with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def text(self, sign: bool = False) -> str:
+        """As tables have it."""
+        value, low, high = (number(one, sign) for one in (self.value, self.low, self.high))
+        return f"{value} ({low} to {high})"
+
+
+def number(value: float, sign: bool = False) -> str:
+    """Three digits or so, with a minus sign."""
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
+    return text.replace("-", "−")
+
+
+def _middle(groups: Sequence[Any]) -> Any:
+    return stats.trim_mean(np.concatenate(groups, axis=-1), 0.25, axis=-1)
+
+
+def _drawn(groups: Sequence[Values], seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    arrays = [np.asarray(values, np.float64) for values in groups]
+    return _middle([values[rng.integers(len(values), size=(DRAWS, len(values)))] for values in arrays])
+
+
+def estimate(*groups: Values) -> Estimate:
+    """The interquartile mean of all values; each group is resampled by itself."""
+    low, high = np.quantile(_drawn(groups), [0.025, 0.975])
+    return Estimate(float(_middle(groups)), float(low), float(high))
+
+
+def difference(ours: Sequence[Values], theirs: Sequence[Values]) -> Estimate:
+    """The interquartile mean of ``ours`` minus that of ``theirs``; runs are independent."""
+    low, high = np.quantile(_drawn(ours, 0) - _drawn(theirs, 1), [0.025, 0.975])
+    return Estimate(float(_middle(ours) - _middle(theirs)), float(low), float(high))
+
+
+class Table:
+    """The finished cells of a table, with the order of its tasks and variants."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cells: Mapping[str, Any] = kept(f"method_{name}")
+        planned = TABLES[name]()
+        self.planned: list[Cell] = [cell for cell in planned if cell.experiment != "reference"]
+        self.references = [cell for cell in planned if cell.experiment == "reference"]
+        self.tasks = list(dict.fromkeys(cell.task for cell in self.planned))
+
+    def variants(self, task: str | None = None) -> list[str]:
+        """Those of a task, or of all."""
+        return list(dict.fromkeys(cell.variant for cell in self.planned if task in (None, cell.task)))
+
+    def found(self, task: str, variant: str) -> list[Any]:
+        """The finished cells of all seeds."""
+        among = self.references if variant == REFERENCE else self.planned
+        wanted = [cell.key for cell in among if (cell.task, cell.variant) == (task, variant)]
+        return [self.cells[key] for key in wanted if key in self.cells]
+
+    def returns(self, task: str, variant: str) -> list[float]:
+        """The true return of each seed."""
+        return [cell["return"] for cell in self.found(task, variant)]
+
+    def random(self, task: str) -> float:
+        """The true return of random actions."""
+        cells = (cell for variant in self.variants(task) for cell in self.found(task, variant))
+        return float(np.mean([cell["random"] for cell in cells if cell["random"] is not None]))
+
+    def normalised(self, task: str, variant: str) -> list[float]:
+        """The true return of each seed: 0 is random, 1 the mean agent trained on the true reward. Empty if either is missing."""
+        returns, best = self.returns(task, variant), self.returns(task, REFERENCE)
+        if not returns or not best:
+            return []
+        low = self.random(task)
+        return [(value - low) / (float(np.mean(best)) - low) for value in returns]
+
+    def missing(self) -> int:
+        """How many cells are not there."""
+        return sum(cell.key not in self.cells for cell in [*self.planned, *self.references])
+
+
+def by_task(table: Table) -> list[str]:
+    """A row for each task: its variants' returns beside the true reward's agent."""
+    lines = [
+        "| task | | seeds | true return | PPO on the true reward | random | normalised |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for task in table.tasks:
+        for variant in table.variants(task):
+            if returns := table.returns(task, variant):
+                best, scores = table.returns(task, REFERENCE), table.normalised(task, variant)
+                lines.append(
+                    f"| {task} | {variant} | {len(returns)} | {estimate(returns).text()} | "
+                    f"{estimate(best).text() if best else ''} | {number(table.random(task))} | "
+                    f"{f'**{estimate(scores).text()}**' if scores else ''} |"
+                )
+    return lines
+
+
+def by_variant(table: Table) -> list[str]:
+    """A row for each variant: normalised on each task, and the difference on all from the variant that it adds to.
+
+    That is the one that its name begins with, up to a comma, or else the first.
+    """
+    variants = table.variants()
+    lines = [f"| normalised | {' | '.join(table.tasks)} | difference |", "|---" * (len(table.tasks) + 2) + "|"]
+    for variant in variants:
+        base = variant.split(",")[0] if "," in variant else variants[0]
+        scores = [table.normalised(task, variant) for task in table.tasks]
+        row = [estimate(values).text() if values else "" for values in scores]
+        both = [(mine, table.normalised(task, base)) for task, mine in zip(table.tasks, scores, strict=True)]
+        both = [pair for pair in both if all(pair)]
+        against = difference(*map(list, zip(*both, strict=True))).text(sign=True) if variant != base and both else ""
+        if any(row):
+            lines.append(f"| {variant} | {' | '.join(row)} | {against} |")
+    return lines
+
+
+def by_pair(table: Table) -> list[str]:
+    """A row for each task and variant: true return, normalised, and how far the task's first variant is ahead."""
+    lines = ["| task | | seeds | true return | normalised | the first is ahead by |", "|---|---|---|---|---|---|"]
+    for task in table.tasks:
+        first = table.normalised(task, table.variants(task)[0])
+        for number_, variant in enumerate(table.variants(task)):
+            returns, scores = table.returns(task, variant), table.normalised(task, variant)
+            if returns:
+                ahead = difference([first], [scores]).text(sign=True) if number_ and first and scores else ""
+                lines.append(
+                    f"| {task} | {variant} | {len(returns)} | {estimate(returns).text()} | "
+                    f"{estimate(scores).text() if scores else ''} | {ahead} |"
+                )
+    return lines
+
+
+LAYOUTS: Mapping[str, Callable[[Table], list[str]]] = {
+    "learning": by_task,
+    "imitation": by_pair,
+    "labels": by_variant,
+    "defaults": by_task,
+    "parts": by_variant,
+    "teachers": by_variant,
+    "sac": by_pair,
+    "coinrun": by_task,
+}
+
+
+def markdown(name: str) -> str:
+    """The table ``name`` with where it comes from."""
+    table = Table(name)
+    if not table.cells:
+        return f"`benchmarks/method.py {name}` has not been run yet."
+    commits = sorted({cell["commit"] for cell in table.cells.values()})
+    left = f" {table.missing()} of its runs are still to come." if table.missing() else ""
+    source = f"`benchmarks/method.py {name}`, `benchmarks/results/{file_of(f'method_{name}').name}`; {', '.join(commits)}.{left}"
+    return "\n".join([*LAYOUTS[name](table), "", source])
+
+
+def filled(page: str) -> str:
+    """``page`` with each table between its two marks made anew."""
+    marks = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return marks.sub(lambda match: f"{match[1]}\n{markdown(match[2])}\n\n{match[3]}", page)
+
+
+def plot_learning(path: Path) -> None:
+    """A panel for each task of the table ``learning``: each seed's true return while its agent learns from comparisons."""
+    table = Table("learning")
+    figure, panels = plt.subplots(1, len(table.tasks), figsize=(3.7 * len(table.tasks), 3.1), constrained_layout=True)
+    for panel, task in zip(panels, table.tasks, strict=True):
+        variant = table.variants(task)[0]
+        for cell in table.found(task, variant):
+            steps, values = np.transpose(cell["curve"])
+            panel.plot(steps / 1000, values, color=BLUE, alpha=0.7, linewidth=1.2)
+        panel.plot([], [], color=BLUE, label="learned from comparisons")
+        best = estimate(table.returns(task, REFERENCE)).value
+        for level, label, style in (
+            (best, "PPO on the true reward", "--"),
+            (table.random(task), "random actions", ":"),
+        ):
+            panel.axhline(level, color=GREY, linestyle=style, linewidth=1.2, label=label)
+        panel.set_title(f"{task}, {table.found(task, variant)[0]['comparisons']} comparisons", fontsize=10)
+        panel.set_xlabel("environment steps (thousands)")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("true return of an episode")
+    panels[0].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def plot_parts(path: Path) -> None:
+    """Each variant of the table ``parts`` on each task: every seed, and the interquartile mean with its interval."""
+    table = Table("parts")
+    variants = [one for one in table.variants() if any(table.normalised(task, one) for task in table.tasks)]
+    figure, panels = plt.subplots(
+        1,
+        len(table.tasks),
+        figsize=(4.2 * len(table.tasks), 0.27 * len(variants) + 1),
+        sharey=True,
+        constrained_layout=True,
+    )
+    for panel, task in zip(panels, table.tasks, strict=True):
+        for row, variant in enumerate(variants):
+            if not (scores := table.normalised(task, variant)):
+                continue
+            found = estimate(scores)
+            panel.plot(scores, [row] * len(scores), "o", color=GREY, alpha=0.4, markersize=3)
+            panel.plot([found.low, found.high], [row, row], color=BLUE, linewidth=1.6)
+            panel.plot(found.value, row, "o", color=BLUE, markersize=6)
+            if row == 0:
+                panel.axvline(found.value, color=GREY, linewidth=0.8, linestyle=":")
+        panel.set_title(task, fontsize=10)
+        panel.set_xlabel("normalised true return")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_yticks(range(len(variants)), variants, fontsize=8)
+    panels[0].invert_yaxis()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Write the tables and the plots."""
+    PAGE.write_text(filled(PAGE.read_text()))
+    for name, plot in (("learning", plot_learning), ("parts", plot_parts)):
+        if not Table(name).missing():
+            plot(PAGE.parent / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()
