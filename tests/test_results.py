@@ -1,0 +1,28 @@
+"""docs/results.md has the tables that benchmarks/results give, and the interval of an interquartile mean is a bootstrap's."""
+
+import numpy as np
+from scipy import stats
+
+from benchmarks import method_tables
+
+
+def test_the_page_shows_what_was_measured():
+    page = method_tables.PAGE.read_text()
+    assert page.count("<!-- table: ") == len(method_tables.LAYOUTS)
+    assert method_tables.filled(page) == page, "run benchmarks/method_tables.py"
+
+
+def test_an_interquartile_mean_leaves_out_a_quarter_on_each_side():
+    values = [3.0, 100.0, 1.0, 2.0, -50.0]
+    found = method_tables.estimate(values)
+    assert found.value == 2.0  # of five values, the middle three count
+    other = stats.bootstrap((values,), lambda v, axis: stats.trim_mean(v, 0.25, axis=axis), method="percentile", rng=1)
+    np.testing.assert_allclose((found.low, found.high), other.confidence_interval, rtol=0.1)
+
+
+def test_a_difference_draws_within_each_task():
+    rng = np.random.default_rng(0)
+    here, there = rng.normal(0, 1e-3, 5), rng.normal(100, 1e-3, 5)  # two tasks far apart
+    found = method_tables.difference([here + 0.5, there + 0.5], [here, there])
+    assert abs(found.value - 0.5) < 0.01
+    assert found.high - found.low < 0.1  # drawn from all ten at once, it would be wide
