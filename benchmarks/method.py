@@ -27,8 +27,14 @@ from benchmarks.cells import Cell, run, train
 
 SEEDS, FEW_SEEDS = tuple(range(200, 205)), tuple(range(200, 203))
 
-PENDULUM, CARTPOLE, ACROBOT, HOPPER, REACHER = "pendulum", "cartpole", "acrobot", "hopper", "Reacher-v5"
-MUJOCO = ("hopper", "Hopper", "Walker2d", "reacher", "-v5")
+PENDULUM, CARTPOLE, ACROBOT, HOPPER, REACHER = (
+    "pendulum",
+    "cartpole",
+    "acrobot",
+    "rlhf_ray/HopperFixed-v0",
+    "Reacher-v5",
+)
+MUJOCO = ("Hopper", "Walker2d", "reacher", "-v5")
 """What the names of tasks that MuJoCo simulates contain."""
 
 
@@ -217,14 +223,14 @@ def teachers() -> list[Cell]:
 def sac() -> list[Cell]:
     """The cells of the table: SAC at half of PPO's labels, and at as many."""
     cells: list[Cell] = []
-    for task in (PENDULUM, HOPPER):
+    for task, preset in ((PENDULUM, "pendulum_sac"), (HOPPER, "hopper_sac")):
         steps, comparisons = BUDGETS[task]
         for share in (1, 2):
             count = str(comparisons // share)
             words = ("--preferences.comparisons", count)
             ppo = train(task, "--total-env-steps", str(steps), *words)
             cells += cells_of("sac", task, f"PPO, {count} labels", ppo)
-            cells += cells_of("sac", task, f"SAC, {count} labels", train(f"{task}_sac", *words))
+            cells += cells_of("sac", task, f"SAC, {count} labels", train(preset, *words))
     return [*references([PENDULUM, HOPPER]), *cells]
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from rlhf_ray.settings import SACSettings
+from rlhf_ray.settings import Experiment, PreferenceSettings, SACSettings
 from rlhf_ray.tune_configs import hopper, pendulum_sac
 
-experiment = dataclasses.replace(
-    hopper.experiment,
+experiment = Experiment(
+    environment="rlhf_ray/HopperFixed-v0",
     agent="sac",
-    # A tenth of PPO's steps and half of its labels: the replay buffer takes one gradient step for each.
     total_env_steps=100_000,
-    preferences=dataclasses.replace(hopper.experiment.preferences, comparisons=350),
+    preferences=PreferenceSettings(comparisons=350),
     sac=SACSettings(
         hidden=(128, 128),  # a gradient step costs half of one with (256, 256)
         num_envs=4,
         rollout_length=250,
     ),
+    labelling=hopper.experiment.labelling,
 )
 
 

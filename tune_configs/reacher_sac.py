@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from rlhf_ray.settings import SACSettings
+from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SACSettings
 from rlhf_ray.tune_configs import pendulum_sac, reacher
 
-experiment = dataclasses.replace(
-    reacher.experiment,
+experiment = Experiment(
+    environment="Reacher-v5",
     agent="sac",
+    # A fifth of the steps that PPO takes to learn as much: the replay buffer takes one gradient step for each.
     total_env_steps=20_000,
-    fragments=dataclasses.replace(reacher.experiment.fragments, initial_env_steps=2_000),
-    preferences=dataclasses.replace(reacher.experiment.preferences, comparisons=200, rounds=40),
+    fragments=FragmentSettings(initial_env_steps=4_000),  # 80 episodes to ask about first
+    preferences=PreferenceSettings(comparisons=200),
     sac=SACSettings(
         hidden=(64, 64),  # a gradient step costs a quarter of one with (256, 256)
         num_envs=4,
@@ -22,6 +22,7 @@ experiment = dataclasses.replace(
         critic_learning_rate=1e-3,
         alpha_learning_rate=1e-3,
     ),
+    labelling=reacher.experiment.labelling,
 )
 
 

@@ -377,8 +377,12 @@ class RewardTrainer:
         drawn = torch.randint(0, len(next(iter(pool.values()))), (ratio * batch,), generator=self.generator)
         steps = self.settings.ensemble_size * len(drawn) * 2 * data.length
         for part in drawn.chunk(math.ceil(steps / BACKWARD_STEPS)):
-            differences = self._return_differences(self._rewards(pool, part), crop=self._crop(len(part), data.length))
-            losses = [loss for method in self.methods if (loss := method.unlabelled_loss(differences)) is not None]
+            rewards = self._rewards(pool, part)
+            differences = self._return_differences(rewards, crop=self._crop(len(part), data.length))
+            whole = self._return_differences(rewards.detach())
+            losses = [
+                loss for method in self.methods if (loss := method.unlabelled_loss(differences, whole)) is not None
+            ]
             total = torch.stack(losses).sum() * (len(part) / len(drawn))
             total.backward()  # type: ignore[no-untyped-call]
 

@@ -36,14 +36,42 @@ def _accuracy(trainer: RewardTrainer, right: Comparisons) -> float:
 
 def test_surf_learns_from_confident_pairs_alone() -> None:
     odds = math.log(CONFIDENCE / (1 - CONFIDENCE))
-    differences = torch.tensor([[odds + 0.1, -odds - 0.1, odds - 0.1, 0.0]], requires_grad=True)
-    loss = Surf().unlabelled_loss(differences)
+    whole = torch.tensor([[odds + 0.1, -odds - 0.1, odds - 0.1, 0.0, odds + 0.1]])
+    cropped = torch.tensor(
+        [[odds, -odds, odds + 9, odds + 9, -1.0]], requires_grad=True
+    )  # the last crop contradicts the whole
+    loss = Surf().unlabelled_loss(cropped, whole)
     assert loss is not None
     loss.sum().backward()
-    gradient = differences.grad
+    gradient = cropped.grad
     assert gradient is not None
-    chance = 1 / (1 + math.exp(-odds - 0.1))
-    assert gradient[0].tolist() == pytest.approx([(chance - 1) / 4, (1 - chance) / 4, 0, 0], rel=1e-4)
+    wrong = 1 / (1 + math.exp(-1.0))  # of probability: the cross entropy's gradient is probability minus label
+    expected = [(CONFIDENCE - 1) / 5, (1 - CONFIDENCE) / 5, 0, 0, -wrong / 5]
+    assert gradient[0].tolist() == pytest.approx(expected, rel=1e-4)
+
+
+class Seen(Surf):
+    """Keeps what a fit hands it."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def unlabelled_loss(self, differences: torch.Tensor, whole: torch.Tensor) -> torch.Tensor | None:
+        assert differences.requires_grad
+        assert not whole.requires_grad
+        self.kept.append((differences.detach(), whole))
+        return super().unlabelled_loss(differences, whole)
+
+
+def test_pseudo_labels_are_those_of_whole_fragments() -> None:
+    trainer = _trainer(dataclasses.replace(SMALL, methods=(Seen,)), some_comparisons(8, 20))
+    pairs = some_comparisons(1, 20, seed=7).pairs  # one pair: the pool has nothing else to draw
+    trainer.fit(10, unlabelled=pairs)
+    kept = trainer.methods[0].kept  # type: ignore[attr-defined]
+    assert all(
+        torch.allclose(whole, whole[:, :1].expand_as(whole)) for _, whole in kept
+    )  # of one pair, whatever the crop
+    assert any(float(cropped.std(1).min()) > 0 for cropped, _ in kept)  # each crop has its own window
 
 
 def test_surf_crops_windows_of_one_length_at_places_of_their_own() -> None:
@@ -88,7 +116,9 @@ def test_surf_is_part_of_a_fit_and_works_without_unlabelled_pairs() -> None:
 
 def test_rime_trusts_turns_round_and_leaves_out_by_its_thresholds() -> None:
     rime = Rime()
-    rime.largest, rime.spread, rime.passes = 0.3, 0.1, 1000
+    rime.largest, rime.spread = 0.3, 0.1
+    for rime.passes, beta in ((0, 3.0), (15, 2.5), (30, 2.0), (60, 1.0), (1000, 1.0)):  # falls by 1/30 per pass
+        assert rime.threshold == pytest.approx(-math.log(0.3 + 1e-8) + 0.5 * 0.3 + beta * 0.1)
     threshold = -math.log(0.3 + 1e-8) + 0.5 * 0.3 + 0.1
     assert rime.threshold == pytest.approx(threshold)
     losses = [0.1, threshold - 0.01, threshold + 0.01, FLIP - 0.1, FLIP + 0.1]

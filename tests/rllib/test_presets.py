@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_ray import tune_configs
-from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.settings import Experiment
 
 NEEDS = {

@@ -52,11 +52,12 @@ class FitMethod:
         """
         return None
 
-    def unlabelled_loss(self, differences: Tensor) -> Tensor | None:
+    def unlabelled_loss(self, differences: Tensor, whole: Tensor) -> Tensor | None:
         """Compute a loss of pairs without labels, which is added to the loss of a batch.
 
         Args:
-            differences: ``[members, m]`` float32, with gradients: return differences of the pairs.
+            differences: ``[members, m]`` float32, with gradients: return differences of the pairs, over the steps that count.
+            whole: ``[members, m]`` float32, without gradients: those over all steps.
 
         Returns:
             ``[members]`` float32; None for no loss.

@@ -14,8 +14,9 @@ from rlhf_ray.reward.methods.method import FitLabels, FitMethod
 ALPHA = 0.5
 """α of the paper: how fast the threshold grows with the largest loss of a trusted label."""
 
-FIRST_BETA, LAST_BETA, DECAY_PASSES = 3.0, 1.0, 30
-"""β of the paper: the threshold's slack in standard deviations of the losses, and the passes in which it shrinks (1/k)."""
+FIRST_BETA, LAST_BETA, DECAY_PASSES = 3.0, 1.0, 60
+"""β of the paper: the threshold's slack in standard deviations of the losses, and the passes in which it shrinks from the first to
+the last, as in the authors' code for locomotion."""
 
 MOST_SLACK = 3.0
 """Largest slack, in nats, as in the authors' code."""

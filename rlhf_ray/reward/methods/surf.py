@@ -23,9 +23,9 @@ CROP = 0.1
 class Surf(FitMethod):
     """Semi-supervised reward learning with data augmentation.
 
-    Each member labels pairs without answers itself and learns from those labels of which it is confident. Both kinds of pairs are
-    cropped: a window of the fragment counts, equally long on both sides, drawn anew for each batch. For rewards of single steps,
-    leaving steps out of the sum is the same as cutting them off.
+    Each member labels pairs without answers itself and learns from those labels of which it is confident. It labels whole
+    fragments, and learns from crops of them and of answered pairs: a window of the fragment counts, equally long on both sides,
+    drawn anew for each batch. For rewards of single steps, leaving steps out of the sum is the same as cutting them off.
     """
 
     unlabelled_ratio = RATIO
@@ -38,11 +38,10 @@ class Surf(FitMethod):
         step = torch.arange(length)
         return ((step >= first) & (step < first + kept)).float()
 
-    def unlabelled_loss(self, differences: Tensor) -> Tensor | None:
-        """See `FitMethod.unlabelled_loss`: cross entropy with the member's own confident labels."""
-        with torch.no_grad():
-            left = torch.sigmoid(differences)
-            labels = (left > 0.5).float()
-            confident = (torch.maximum(left, 1 - left) > CONFIDENCE).float()
+    def unlabelled_loss(self, differences: Tensor, whole: Tensor) -> Tensor | None:
+        """See `FitMethod.unlabelled_loss`: cross entropy of the crops with the member's own confident labels of whole fragments."""
+        left = torch.sigmoid(whole)
+        labels = (left > 0.5).float()
+        confident = (torch.maximum(left, 1 - left) > CONFIDENCE).float()
         losses = torch.nn.functional.binary_cross_entropy_with_logits(differences, labels, reduction="none")
         return WEIGHT * (losses * confident).mean(1)
