@@ -16,7 +16,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.feedback import read_demonstrations, read_feedback
 from rlhf_ray.store import exchange
 from rlhf_ray.store.files import open_files, store_of
-from rlhf_ray.store.merges import check_one_kind
+from rlhf_ray.store.merges import check_one_family
 from rlhf_ray.store.sharing import WRITERS
 from rlhf_ray.store.store import PreferenceStore
 
@@ -185,7 +185,7 @@ class Merge(_Action):
         # Check all of them before creating or writing anything.
         there = open_files(store_of(self.path)).exists("store.json")
         paths = [*([self.path] if there else []), *self.others]
-        check_one_kind({path: _Action(path)._open().kinds() for path in paths})
+        check_one_family({path: _Action(path)._open().families() for path in paths})
         store = PreferenceStore(store_of(self.path))
         for other in self.others:
             print(f"{self.path}: {store.import_from(store_of(other))} new comparisons from {other}")

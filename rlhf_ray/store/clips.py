@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import re
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO
@@ -38,6 +39,7 @@ class Rows:
     Attributes:
         ids: ``n`` ids (`Fragments.ids`).
         kind: shapes and dtypes. A pack holds rows of one kind.
+        family: kinds that share batches: floats of any width count as one dtype. Batches have the widest.
         checksums: ``[n]`` uint32: CRC-32 of the id and the bytes of all arrays.
         fragments: the fragments.
         arrays: their arrays, by name.
@@ -48,6 +50,7 @@ class Rows:
         self.fragments = fragments
         self.arrays = {name: getattr(fragments, name) for name in COLUMNS}
         self.kind = repr([(array.dtype.str, array.shape[1:]) for array in self.arrays.values()])
+        self.family = re.sub(r"<f\d", "float", self.kind)
         self.checksums = self.computed(np.arange(len(self.ids))) if checksums is None else checksums
 
     def computed(self, rows: IntArray) -> Array:
@@ -161,11 +164,13 @@ class Joined:
     def __init__(self, packs: Sequence[Pack]):
         self._packs = packs
         self._first = np.cumsum([0, *(len(pack.ids) for pack in packs)])
-        self._one_kind = len({pack.kind for pack in packs}) == 1
+        self._one_family = len({pack.family for pack in packs}) == 1
         self._sound = False
         self._small: dict[str, Array] = {}
-        if self._one_kind:
+        self._dtypes: dict[str, Any] = {}
+        if self._one_family:
             for name, array in packs[0].arrays.items():
+                self._dtypes[name] = np.result_type(*(pack.arrays[name].dtype for pack in packs))
                 if array.dtype.itemsize * math.prod(array.shape[1:]) <= SMALL:
                     self._small[name] = np.concatenate([pack.arrays[name] for pack in packs])
         self._large = [name for name in COLUMNS if name not in self._small]
@@ -188,18 +193,21 @@ class Joined:
             rows = positions - self._first[which]
             if not self._sound:
                 _check(self._packs, which, rows)
-                self._sound = self._one_kind and all(pack.sound for pack in self._packs)
+                self._sound = self._one_family and all(pack.sound for pack in self._packs)
             large = _one_by_one(self._packs, which, rows, self._large)
+            large = {
+                name: array.astype(self._dtypes.get(name, array.dtype), copy=False) for name, array in large.items()
+            }
         return Fragments(**{name: array.take(positions, 0) for name, array in self._small.items()}, **large)
 
 
 def _check(packs: Sequence[Pack], which: IntArray, rows: IntArray) -> None:
     used = np.unique(which).tolist()
-    kinds = {packs[number].kind for number in used}
-    if len(kinds) != 1:
+    families = {packs[number].family for number in used}
+    if len(families) != 1:
         raise ValueError(
-            f"The store holds fragments of {len(kinds)} shapes (from several environments or fragment lengths), which can't share "
-            "a batch: keep them in separate stores."
+            f"The store holds fragments of {len(families)} shapes (from several environments or fragment lengths), which can't "
+            "share a batch: keep them in separate stores."
         )
     for number in used:
         if not packs[number].sound:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -32,7 +33,7 @@ def export(store: PreferenceStore, out: Path) -> int:
 
     ``.parquet``, ``.csv`` and ``.jsonl`` get all events, in order; the column ``holds`` marks active labels. A ``.parquet`` file
     also gets the fragments: arrays as bytes, with dtype and shape (without the first dimension) as JSON in the file's metadata
-    under ``rlhf_ray.preferences``.
+    under ``rlhf_ray.preferences``. If a store has floats of several widths, the number of bytes tells a row's.
 
     ``.pkl`` and a folder get the active comparisons alone: see `rlhf_ray.store.sharing`.
 
@@ -118,6 +119,10 @@ def _write_parquet(store: PreferenceStore, events: pa.Table, sink: BinaryIO) -> 
 
 def _clip_columns(store: PreferenceStore, names: Sequence[str | None]) -> list[pa.Array]:
     there, clips = store.clips(names)
+    if clips is not None and len(there) > 1 and clips.ids() != [names[i] for i in there]:
+        # Floats of several widths: one by one, each is as it was stored, which its id depends on.
+        parts = [_clip_columns(store, [name]) for name in names]
+        return [pa.concat_arrays(column) for column in zip(*parts, strict=True)]
     columns = []
     for name in COLUMNS:
         values: list[Any] = [None] * len(names)
@@ -150,18 +155,24 @@ def _read_parquet(file: Path) -> Iterator[tuple[list[Event], Fragments | None]]:
             for row in rows
             if {row["left_id"], row["right_id"]} <= there | {None}  # skip events whose fragments were lost
         ]
-        clips = None
-        if sides:
-            arrays = {column: [row[f"{side}_{column}"] for row, side in sides] for column in COLUMNS.values()}
-            clips = Fragments(
-                **{name: _array(arrays[column], about["clips"].get(name)) for name, column in COLUMNS.items()}
+        widths: dict[tuple[int, ...], list[Any]] = {}
+        for row, side in sides:
+            widths.setdefault(tuple(len(row[f"{side}_{COLUMNS[name]}"]) for name in TENSORS), []).append((row, side))
+        for alike in widths.values():
+            arrays = {column: [row[f"{side}_{column}"] for row, side in alike] for column in COLUMNS.values()}
+            yield (
+                [],
+                Fragments(
+                    **{name: _array(arrays[column], about["clips"].get(name)) for name, column in COLUMNS.items()}
+                ),
             )
-        yield events, clips
+        yield events, None
 
 
 def _array(values: list[Any], kind: list[Any] | None) -> Any:
     """Return one array of `Fragments`, from plain values or from tensors' bytes with this dtype and shape."""
     if kind is None:
         return np.array(values)
-    dtype, shape = kind
-    return np.frombuffer(b"".join(values), np.dtype(dtype)).reshape(len(values), *shape)
+    dtype, shape = np.dtype(kind[0]), kind[1]
+    width = len(values[0]) // math.prod(shape)  # floats of a store may be of several widths
+    return np.frombuffer(b"".join(values), f"{dtype.byteorder}{dtype.kind}{width}").reshape(len(values), *shape)

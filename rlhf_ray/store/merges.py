@@ -64,10 +64,10 @@ def taken_back(merge: str | None, events: list[str]) -> pa.Table:
     return _row(UNDO, uuid.uuid4().hex, target=merge, about={"events": events})
 
 
-def kinds(snapshot: Snapshot) -> dict[str, str]:
-    """Return the kinds (`Rows.kind`) of the active comparisons' fragments, with descriptions; the oldest comparison's first."""
+def families(snapshot: Snapshot) -> dict[str, str]:
+    """Return the families (`Rows.family`) of the active comparisons' fragments, described; the oldest comparison's first."""
     packs = dict.fromkeys(np.stack([snapshot.left[:, 0], snapshot.right[:, 0]], 1).ravel().tolist())
-    return {snapshot.packs[number].kind: in_words(snapshot.packs[number]) for number in packs}
+    return {snapshot.packs[number].family: in_words(snapshot.packs[number]) for number in packs}
 
 
 def in_words(rows: Rows) -> str:
@@ -81,11 +81,11 @@ def in_words(rows: Rows) -> str:
     return f"fragments of {length} steps, {', '.join(shapes)}"
 
 
-def check_one_kind(held: Mapping[str, Mapping[str, str]]) -> None:
+def check_one_family(held: Mapping[str, Mapping[str, str]]) -> None:
     """Check that one reward model can be fitted to the content of several stores.
 
     Args:
-        held: the `kinds` of each store, by its name.
+        held: the `families` of each store, by its name.
 
     Raises:
         SettingError: there are several kinds of fragments.
@@ -100,11 +100,11 @@ def foreign(contents: Contents, snapshot: Snapshot) -> list[str]:
     """Return the ids of events about fragments of another kind than those of the oldest active comparison."""
     events = contents.events()
     sides = [contents.where(events[side].to_pylist())[:, 0].tolist() for side in ("left_id", "right_id")]
-    first = next(iter(kinds(snapshot)))
+    first = next(iter(families(snapshot)))
     return [
         event
         for event, *packs in zip(events["event_id"].to_pylist(), *sides, strict=True)
-        if any(number >= 0 and snapshot.packs[number].kind != first for number in packs)
+        if any(number >= 0 and snapshot.packs[number].family != first for number in packs)
     ]
 
 

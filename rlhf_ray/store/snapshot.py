@@ -67,9 +67,9 @@ class Snapshot:
         return self._clips.positions(self.left), self._clips.positions(self.right)
 
     @cached_property
-    def _one_kind(self) -> bool:
+    def _one_family(self) -> bool:
         used = np.unique(np.concatenate([self.left[:, 0], self.right[:, 0]])).tolist()
-        return len({self.packs[number].kind for number in used}) <= 1
+        return len({self.packs[number].family for number in used}) <= 1
 
     @cached_property
     def _ids(self) -> Array:
@@ -91,9 +91,9 @@ class Snapshot:
 
         Raises:
             DamagedClipError: a fragment is damaged, found on its first read. The store's next snapshot omits it.
-            SettingError: the active comparisons' fragments differ in length, shape or dtype.
+            SettingError: the active comparisons' fragments differ in length, shape or kind of dtype.
         """
-        if not self._one_kind:
+        if not self._one_family:
             raise SettingError(
                 f"{self.path} holds fragments of several lengths or shapes, which one reward model can't be fitted to. Undo the "
                 f"merge that added the others: rlhf-ray store undo {self.path}"

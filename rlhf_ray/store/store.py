@@ -115,7 +115,7 @@ class PreferenceStore:
             The number of new comparisons.
 
         Raises:
-            SettingError: the fragments differ in length, shape or dtype from those of the active comparisons.
+            SettingError: the fragments differ in length, shape or kind of dtype from those of the active comparisons.
             OSError: the write failed. Earlier commits are safe; the commit may be repeated.
         """
         return self._commit(comparisons.pairs, comparisons.preferences, annotator, annotator_type)
@@ -169,7 +169,7 @@ class PreferenceStore:
 
         Raises:
             ValueError: an event refers to a fragment that is neither stored nor among ``clips``.
-            SettingError: the fragments differ in length, shape or dtype from those of the active comparisons.
+            SettingError: the fragments differ in length, shape or kind of dtype from those of the active comparisons.
             OSError: the write failed. Earlier events are safe; the call may be repeated.
         """
         self._begin()
@@ -208,7 +208,7 @@ class PreferenceStore:
             The comparisons with their fragments, or None if there are none.
 
         Raises:
-            SettingError: the fragments differ in length, shape or dtype; `undo` repairs that.
+            SettingError: the fragments differ in length, shape or kind of dtype; `undo` repairs that.
         """
         while len(snapshot := self.snapshot(last)):
             with contextlib.suppress(DamagedClipError):  # the damage is now known: the next snapshot omits it
@@ -319,11 +319,11 @@ class PreferenceStore:
 
         Raises:
             ValueError: there is no store at ``path``.
-            SettingError: its fragments differ in length, shape or dtype from those here. Nothing was written.
+            SettingError: its fragments differ in length, shape or kind of dtype from those here. Nothing was written.
         """
         other, source = PreferenceStore(path, create=False), source or str(path)
         self._begin()
-        merges.check_one_kind({str(self.path): self.kinds(), source: other.kinds()})
+        merges.check_one_family({str(self.path): self.families(), source: other.families()})
         before = len(self)
         events = other.events()
         new = take(events, self._new(events["event_id"].to_pylist()))
@@ -359,10 +359,10 @@ class PreferenceStore:
         """
         self._begin()
         snapshot, done = self._contents.snapshot(), self.merges()
-        if len(merges.kinds(snapshot)) > 1:  # possible in stores from before version 1.2
+        if len(merges.families(snapshot)) > 1:  # possible in stores from before version 1.2
             self._append(merges.taken_back(None, merges.foreign(self._contents, snapshot)))
             gone = len(snapshot) - len(self)
-            return f"{gone} comparisons of {', '.join(list(merges.kinds(snapshot).values())[1:])}"
+            return f"{gone} comparisons of {', '.join(list(merges.families(snapshot).values())[1:])}"
         if not done:
             raise ValueError(f"{self.path} has no merge to undo.")
         last, mine = done[-1], self.weights()
@@ -372,9 +372,9 @@ class PreferenceStore:
         self._append(merges.taken_back(last.id, []))
         return f"{last.comparisons} comparisons from {last.source}, merged {last.time:%Y-%m-%d %H:%M} UTC"
 
-    def kinds(self) -> dict[str, str]:
+    def families(self) -> dict[str, str]:
         """Return the kinds (length, shapes, dtypes) of active comparisons' fragments, in words. More than one can't be loaded."""
-        return merges.kinds(self.snapshot())
+        return merges.families(self.snapshot())
 
     def replace_with(self, path: Path | str) -> None:
         """Replace the content of this store with that of the store at ``path``.
@@ -424,7 +424,7 @@ class PreferenceStore:
         self._contents = Contents(self._files)  # nothing counts as read before
         found = upkeep.verify(self._contents)
         problems = list(found.problems)
-        if len(self.kinds()) > 1:
+        if len(self.families()) > 1:
             problems.append(
                 f"clips: active comparisons have fragments of several kinds; `rlhf-ray store undo {self.path}` repairs that"
             )
@@ -487,11 +487,11 @@ class PreferenceStore:
     def _check_kind(self, clips: Fragments) -> None:
         """Refuse fragments that can't be loaded together with those of the active comparisons."""
         given = Rows([], clips[np.arange(0)])
-        if all(pack.kind == given.kind for pack in self._contents.packs.values()):
+        if all(pack.family == given.family for pack in self._contents.packs.values()):
             return
-        held = self.kinds()
-        if held and given.kind not in held:
-            merges.check_one_kind({str(self.path): held, "the commit": {given.kind: merges.in_words(given)}})
+        held = self.families()
+        if held and given.family not in held:
+            merges.check_one_family({str(self.path): held, "the commit": {given.family: merges.in_words(given)}})
 
     def _new(self, events: list[str]) -> IntArray:
         """Return the positions of events that are not stored yet, counting duplicates once."""

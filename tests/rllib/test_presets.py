@@ -37,8 +37,8 @@ def _fast(name: str) -> Experiment:
 @pytest.mark.parametrize("name", tune_configs.names())
 def test_each_preset_fits_its_environment_and_has_a_fast_variant(name: str) -> None:
     experiment = _fast(name)
-    checked = PreferencePPOConfig.from_experiment(experiment).check_environment()
-    assert checked.fragments.length <= experiment.ppo.rollout_length
+    checked = preference_config(experiment).check_environment()
+    assert checked.fragments.length <= getattr(experiment, experiment.agent).rollout_length
     assert experiment.total_env_steps <= 1_100
     whole = tune_configs.load(name).experiment
     assert (experiment.environment, experiment.ppo.network) == (whole.environment, whole.ppo.network)
@@ -55,7 +55,7 @@ def test_each_preset_fits_its_environment_and_has_a_fast_variant(name: str) -> N
 )
 def test_a_fast_variant_runs_to_its_end(name: str, tmp_path: Path) -> None:
     experiment = _fast(name)
-    algorithm = PreferencePPOConfig.from_experiment(experiment).preferences(store=tmp_path / "store").build_algo()
+    algorithm = preference_config(experiment).preferences(store=tmp_path / "store").build_algo()
     try:
         while not algorithm.finished:
             result = algorithm.train()

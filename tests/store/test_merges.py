@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray import cli
+from rlhf_ray.data.comparisons import Comparisons, pair_id
 from rlhf_ray.store import Event, PreferenceStore
 from rlhf_ray.store.exchange import export, import_file
 from tests.made_up import CHOICES, some_comparisons, some_fragments
@@ -28,7 +30,7 @@ def mixed(folder: Path) -> Path:
     """A store as versions before 1.2 left it after a merge of clips of another length: nothing was checked or remembered."""
     store, other = made(folder, 4, 5), made(folder.with_name("longer"), 3, 7, seed=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlhf_ray.store.merges.check_one_kind", lambda held: None)
+        patch.setattr("rlhf_ray.store.merges.check_one_family", lambda held: None)
         patch.setattr("rlhf_ray.store.merges.brought", lambda events, *_: events)
         store.import_from(other.path)
     return folder
@@ -160,3 +162,38 @@ def test_a_store_that_an_older_version_mixed_names_the_command_that_repairs_it(
     assert found is not None
     assert (len(found), found.pairs.left.length) == (4, 5)
     assert PreferenceStore(path).verify().problems == ()
+
+
+def _wide(comparisons: Comparisons) -> Comparisons:
+    """With float64 observations, as MuJoCo's environments have them."""
+    sides = (comparisons.pairs.left, comparisons.pairs.right)
+    left, right = (dataclasses.replace(side, observations=side.observations.astype(np.float64) / 3) for side in sides)
+    ids = tuple(pair_id(*sides) for sides in zip(left.ids(), right.ids(), strict=True))
+    return Comparisons(dataclasses.replace(comparisons.pairs, left=left, right=right, ids=ids), comparisons.preferences)
+
+
+@pytest.mark.parametrize("length", [5, 200])  # joined in memory, and gathered from the files
+def test_floats_of_two_widths_share_a_store(tmp_path: Path, length: int) -> None:
+    narrow, wide = some_comparisons(4, length), _wide(some_comparisons(3, length, seed=1))
+    store = made(tmp_path / "store", 4, length)
+    other = PreferenceStore(tmp_path / "other")
+    other.commit(wide, annotator="oracle")
+    assert store.import_from(other.path) == 3
+    store.commit(_wide(some_comparisons(2, length, seed=2)), annotator="oracle")
+    held = store.load()
+    assert held is not None
+    assert held.pairs.left.observations.dtype == np.float64
+    for side in ("left", "right"):
+        found, first, then = (getattr(of.pairs, side).observations for of in (held, narrow, wide))
+        assert np.array_equal(found[:4], first)
+        assert np.array_equal(found[4:7], then)
+    part = store.snapshot().gather(slice(0, 2))
+    assert part.pairs.left.observations.dtype == np.float64  # one dtype, whatever the batch
+    store.compact()
+    assert not store.verify().problems
+    export(store, tmp_path / "out.parquet")
+    again = PreferenceStore(tmp_path / "again")
+    import_file(again, tmp_path / "out.parquet")
+    assert again.load().pairs.ids == held.pairs.ids  # type: ignore[union-attr]
+    assert np.array_equal(again.load().pairs.right.observations, held.pairs.right.observations)  # type: ignore[union-attr]
+    assert not again.verify().problems  # ids are hashes of what was stored
