@@ -327,6 +327,8 @@ class Members:
     async def adopt(self, store: Path | str) -> int:
         """Import the labels of the preference store ``store``: they count as answered and contribute to the first fit.
 
+        Their pairs are not asked about again, should the same fragments be cut again.
+
         Returns:
             The number of labels.
 
@@ -339,6 +341,7 @@ class Members:
         of = self.settings
         check_labels(labels, of.fragments, of.observation_space, of.action_space, str(store))
         await self.store.import_from.remote(store)
+        await self.pool.exclude.remote(self.store.asked_pairs.remote())
         return len(labels)
 
     def check(self, report: PoolReport) -> PoolReport:

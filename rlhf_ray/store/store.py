@@ -305,6 +305,12 @@ class PreferenceStore:
         self._contents.refresh()
         return self._contents.events()
 
+    def asked_pairs(self) -> list[tuple[str, str]]:
+        """Return the fragment ids of all pairs that somebody was asked about: left and right, in order of their events."""
+        events = self.events()
+        sides = (events[side].to_pylist() for side in ("left_id", "right_id"))
+        return [(left, right) for left, right in zip(*sides, strict=True) if left and right]
+
     def import_from(self, path: Path | str, source: str | None = None) -> int:
         """Merge another store into this one: append the events that this one lacks, in the same order.
 

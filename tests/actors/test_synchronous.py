@@ -193,12 +193,30 @@ def test_a_checkpoint_holds_the_answers_up_to_then_and_no_pickle(undisturbed: Ou
     assert kinds == {".json", ".npz", ".arrow", ".parquet"}
 
 
-def test_labels_that_are_there_count_and_bring_the_gradient_steps_of_their_rounds(folder: Path, tmp_path: Path) -> None:
+def test_labels_that_are_there_count_and_bring_the_gradient_steps_of_their_rounds(
+    undisturbed: Outcome, folder: Path, tmp_path: Path
+) -> None:
     with ring_in(tmp_path, PREFERENCES) as ring:
         ring.adopt(folder / "checkpoint" / "preferences")
         report = ring.begin(200)
         assert (report.wanted, report.answered, report.comparisons) == (6, 7, 7)
         assert report.fit.gradient_steps == 10 + 5
+
+
+def test_the_pairs_of_labels_that_are_there_are_not_asked_again(
+    undisturbed: Outcome, folder: Path, tmp_path: Path
+) -> None:
+    first = LABELS[0]
+    given = PreferenceStore(tmp_path / "given")
+    given.commit(undisturbed.comparisons[:first], annotator="ada")  # another annotator: the events' ids don't tell
+    asking = dataclasses.replace(PREFERENCES, comparisons=2 * first, initial_comparisons=2 * first)
+    with ring_in(tmp_path, asking) as ring:  # of the same seed: the same fragments, and the same draw of pairs
+        ring.adopt(tmp_path / "given")
+        ring.begin(200)
+    held = PreferenceStore(tmp_path / "store").load()
+    assert held is not None
+    assert len(held) == 2 * first
+    assert len({frozenset(pair) for pair in PreferenceStore(tmp_path / "store").asked_pairs()}) == 2 * first
 
 
 def test_nothing_random_changes_the_fragments_or_pairs_but_the_seed(undisturbed: Outcome, tmp_path: Path) -> None:
