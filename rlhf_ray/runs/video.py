@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from rlhf_ray import envs
@@ -15,11 +16,9 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import writing
 from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.rollout import rollout
-from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.labelling.films import QUALITY, RENDERED_SIDE, Camera, camera_options, without_a_screen
 from rlhf_ray.measure.true_return import SEED_OFFSET, ended
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.reward.functions.ensemble import EnsembleReward
 
 FORMATS: dict[str, dict[str, Any]] = {
     ".webp": {"format": "WEBP", "quality": QUALITY, "method": 0},
@@ -116,7 +115,10 @@ def _shown(environment: str) -> Camera:
 def _rewards(trajectory: Trajectory, reward: RewardEnsemble | None) -> dict[str, FloatArray]:
     rewards: dict[str, FloatArray] = {"true": trajectory.rewards}
     if reward is not None:
-        rewards["learned"] = EnsembleReward(reward).of(Transitions.of_trajectories([trajectory]))
+        steps = torch.as_tensor(trajectory.observations), torch.as_tensor(trajectory.actions)
+        rewards["learned"] = (
+            reward.combine(reward.episode_rewards(*steps, trajectory.terminated)).numpy().astype(np.float64)
+        )
     return rewards
 
 

@@ -168,10 +168,11 @@ class Still:
         return self.action[None].repeat(len(observations), 0)
 
 
-@pytest.mark.parametrize("ending", [".webp", ".gif", ".png"])
-def test_a_video_has_every_step_of_its_episodes(tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize(("ending", "network"), [(".webp", "gru"), (".gif", "mlp"), (".png", "mlp")])
+def test_a_video_has_every_step_of_its_episodes(tmp_path: Path, ending: str, network: str) -> None:
     env = make_env("CartPole-v1")
-    reward = RewardEnsemble(env.observation_space, env.action_space, RewardModelSettings(hidden=(8,)))  # type: ignore[arg-type]
+    settings = RewardModelSettings(hidden=(8,), network=network)
+    reward = RewardEnsemble(env.observation_space, env.action_space, settings)  # type: ignore[arg-type]
     file, policy = tmp_path / "new" / f"video{ending}", Still(0)
     write_video(file, "CartPole-v1", policy, reward, episodes=2, seed=0)
     assert policy.first.count(True) == 2
