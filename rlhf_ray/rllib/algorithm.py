@@ -96,7 +96,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         self._gauges = Gauges(self._run_name())
         with spread_env_runners(), seeded_without_compiler():
             super().setup(config)
-        self._ahead = RolloutsAhead(self)
+        self._ahead = RolloutsAhead(self, of.agent_settings.max_policy_age)
         if self.config.policy_from is not None:
             weights = policy_weights(self.config.policy_from, *self._spaces)
             self.learner_group.set_weights({DEFAULT_MODULE_ID: weights})

@@ -7,8 +7,8 @@ once. This process sees observations only if it is the learner.
 from __future__ import annotations
 
 import contextlib
+import operator
 import time
-from collections import deque
 from typing import Any
 
 import ray
@@ -34,14 +34,24 @@ class RolloutsAhead:
     """The rollouts of a run's env runners. Each env runner starts its next one as soon as the last is done.
 
     An iteration takes as many rollouts as there are env runners, in order of arrival: a slow or lost env runner delays nobody, and
-    faster ones contribute more.
+    faster ones contribute more. With a bound on the age of policies, an iteration takes the rollouts that began first, waits for
+    those that would be too old for the next one, and leaves no more than the next ones take in time.
+
+    Args:
+        algorithm: an algorithm with remote env runners.
+        max_age: the most updates between the begin of a rollout and the iteration that takes it; None for no bound.
     """
 
-    def __init__(self, algorithm: Algorithm):
+    def __init__(self, algorithm: Algorithm, max_age: int | None = None):
         self.runners: Any = algorithm.env_runner_group
         self.config: Any = algorithm.config
-        self.ready: deque[tuple[Any, Any]] = deque()
-        """References of finished rollouts and their metrics."""
+        self.max_age = max_age
+        self.ready: list[tuple[int, Any]] = []
+        """Finished rollouts: the iteration that began each, and its reference with its metrics."""
+        self.takes = 0
+        """Number of iterations so far, with this one."""
+        self._begun: dict[int, int] = {}
+        """The iteration in which each env runner began its last rollout."""
 
     def take(self, most: int) -> list[tuple[Any, Any]]:
         """Return the next rollouts: one per env runner, fewer if env runners are lost or exceed ``sample_timeout_s``.
@@ -51,20 +61,32 @@ class RolloutsAhead:
         """
         wanted = min(most, self.config.num_env_runners)
         deadline = time.monotonic() + self.config.sample_timeout_s
+        self.takes += 1
         while True:
-            self.ready.extend(found for _, found in self.runners.fetch_ready_async_reqs(tags=TAG))
-            self._begin(most)
+            arrived = self.runners.fetch_ready_async_reqs(tags=TAG)
+            self.ready += [(self._begun[runner], found) for runner, found in arrived]
+            self._begin(most if self.max_age is None else min(most, wanted * (self.max_age + 1)))
             under_way, left = self._under_way(), deadline - time.monotonic()
-            if len(self.ready) >= wanted or not under_way or left <= 0:
-                return [self.ready.popleft() for _ in range(min(wanted, len(self.ready)))]
-            ray.wait(list(under_way), num_returns=1, timeout=left, fetch_local=False)
+            enough = len(self.ready) >= wanted and not any(self._is_late(runner) for runner in under_way.values())
+            if enough or not under_way or left <= 0:
+                if self.max_age is not None:
+                    self.ready.sort(key=operator.itemgetter(0))  # stable: in order of arrival where they began together
+                taken, self.ready = self.ready[:wanted], self.ready[wanted:]
+                return [found for _, found in taken]
+            late = [call for call, runner in under_way.items() if self._is_late(runner)]
+            ray.wait(late or list(under_way), num_returns=1, timeout=left, fetch_local=False)
+
+    def _is_late(self, runner: int) -> bool:
+        """Whether the rollout that this env runner is collecting would be too old for the next iteration."""
+        return self.max_age is not None and self.takes - self._begun[runner] >= self.max_age
 
     def _begin(self, most: int) -> None:
-        """Start rollouts on idle env runners, as many as are still needed."""
+        """Start rollouts on idle env runners, as long as fewer than ``most`` are finished or under way."""
         busy = set(self._under_way().values())
         idle = [runner for runner in self.runners.healthy_env_runner_ids() if runner not in busy]
         idle = idle[: max(0, most - len(self.ready) - len(busy))]
         if idle:
+            self._begun |= dict.fromkeys(idle, self.takes)
             self.runners.foreach_env_runner_async(_sample, tag=TAG, remote_worker_ids=idle)
 
     def _under_way(self) -> dict[Any, int]:
@@ -75,8 +97,8 @@ class RolloutsAhead:
 def learn_while_sampling(algorithm: Algorithm, ahead: RolloutsAhead, most: int, **of_update: Any) -> None:
     """Run one iteration of RLlib's algorithm (its `training_step`) on rollouts that started during the previous one.
 
-    The policy that sampled is usually one update old, and older for slow env runners. As always, PPO's probability ratios are
-    relative to the policy that sampled; SAC learns from any policy's steps.
+    The policy that sampled is usually one update old, and older for slow env runners, up to `RolloutsAhead`'s bound. As always,
+    PPO's probability ratios are relative to the policy that sampled; SAC learns from any policy's steps.
 
     Args:
         algorithm: an algorithm with remote env runners.

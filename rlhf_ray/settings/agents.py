@@ -19,6 +19,10 @@ class AgentSettings(Protocol):
         """Number of Ray actors that collect rollouts; 0: the run's own process collects them."""
 
     @property
+    def max_policy_age(self) -> int | None:
+        """Most updates by which a rollout's policy may be behind the one that learns from it; None: no bound."""
+
+    @property
     def num_learners(self) -> int:
         """Number of learner Ray actors; 0: the run's own process learns."""
 

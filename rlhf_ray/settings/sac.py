@@ -22,6 +22,9 @@ class SACSettings:
     """Parallel environments per env runner."""
     num_env_runners: int = 0
     """Number of Ray actors that collect rollouts, spread over the cluster. 0: collect in the run's own process."""
+    max_policy_age: int | None = None
+    """In asynchronous training, the most updates by which a rollout's policy may be behind the one that learns from it: env runners
+    then wait for each other. 0: the learner waits for them too. None: no bound; usually 1, more for slow env runners."""
     num_learners: int = 0
     """1: learn in a Ray actor. 0: learn in the run's own process."""
     gpus_per_learner: float = 0.0
@@ -64,6 +67,8 @@ class SACSettings:
         for name in ("updates_per_env_step", "actor_learning_rate", "critic_learning_rate", "initial_alpha"):
             require(getattr(self, name) > 0, f"sac.{name}", getattr(self, name), "it must be above 0")
         require(self.num_learners in (0, 1), "sac.num_learners", self.num_learners, "it must be 0 or 1")
+        age = self.max_policy_age
+        require(age is None or age >= 0, "sac.max_policy_age", age, "it must be 0 or more")
         target = self.target_entropy
         valid = target == "auto" or isinstance(target, int | float)
         require(valid, "sac.target_entropy", target, "it must be a number of nats, or auto")
