@@ -175,11 +175,16 @@ class RewardModelSettings:
         """Whether anything is estimated about annotators."""
         return self.annotator_errors or self.annotator_rationality
 
-    def first_updates(self, answers: int) -> int:
-        """Gradient steps of the first fit, to ``answers`` answers."""
-        if self.initial_epochs is None:
-            return self.initial_updates
-        return math.ceil(self.initial_epochs * max(1, answers) / self.batch_size)
+    def first_updates(self, answers: int, least_epochs: float = 0.0) -> int:
+        """Gradient steps of the first fit.
+
+        Args:
+            answers: number of answers to fit to.
+            least_epochs: passes over them to take at least, unless initial_epochs is set.
+        """
+        epochs = least_epochs if self.initial_epochs is None else self.initial_epochs
+        in_passes = math.ceil(epochs * max(1, answers) / self.batch_size)
+        return in_passes if self.initial_epochs is not None else max(self.initial_updates, in_passes)
 
     def for_people(self) -> RewardModelSettings:
         """These settings with people's label noise, unless label_noise or annotator_errors is set."""

@@ -441,6 +441,12 @@ class PreferenceStore:
         ]
         return upkeep.describe(self._contents) | {"weights": self.weights(), "merges": done}
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the ids of the left and the right fragment of each event about a pair, in the events' order."""
+        events = self.events()
+        sides = (events[side].to_pylist() for side in ("left_id", "right_id"))
+        return [(left, right) for left, right in zip(*sides, strict=True) if left and right]
+
     def clips(self, names: Sequence[str | None]) -> tuple[IntArray, Fragments | None]:
         """Load the fragments with these ids that are stored and intact.
 
