@@ -80,7 +80,8 @@ class RewardModelSettings:
     section 2.2.3), otherwise 0."""
     annotator_errors: bool = False
     """Whether to estimate each annotator's error rate after each fit and use it instead of label_noise. For several annotators of
-    differing care; needs some hundred answers."""
+    differing care; needs some hundred answers. Selections don't use it: preferences.selection=information_gain assumes answers
+    without errors then, and with label_noise that noise."""
     annotator_rationality: bool = False
     """Whether to estimate each annotator's rationality after each fit: how much a difference between two fragments decides their
     answers, relative to the others. For several annotators; needs some hundred answers."""
