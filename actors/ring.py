@@ -341,7 +341,7 @@ class Members:
         of = self.settings
         check_labels(labels, of.fragments, of.observation_space, of.action_space, str(store))
         await self.store.import_from.remote(store)
-        await self.pool.exclude.remote(self.store.asked_pairs.remote())
+        await self.pool.exclude.remote(self.store.pairs.remote())
         return len(labels)
 
     def check(self, report: PoolReport) -> PoolReport:

@@ -149,8 +149,10 @@ def test_the_first_comparisons_follow_as_a_share(given: dict[str, Any], first: i
 
 def test_the_first_fit_lasts_a_number_of_updates_or_of_passes_over_the_answers() -> None:
     assert RewardModelSettings(initial_updates=70).first_updates(50) == 70
+    assert RewardModelSettings(initial_updates=70, batch_size=32).first_updates(50, least_epochs=100) == 157
     in_passes = RewardModelSettings(batch_size=32, initial_epochs=200)  # `imitation`'s initial_epoch_multiplier
     assert (in_passes.first_updates(64), in_passes.first_updates(50)) == (400, 313)
+    assert in_passes.first_updates(64, least_epochs=1000) == 400
 
 
 def test_more_comparisons_than_anybody_means_are_refused_and_many_are_not() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.cli import fit_rewards
 from rlhf_ray.cli.arguments import parse_arguments
@@ -32,9 +32,11 @@ class Fit:
     out: Path = Path("reward_model")
     """Folder for the reward model; use it with `rlhf-ray train … --reward-from`."""
     environment: str | None = None
-    """Environment of the fragments. Not needed for a run folder or a store inside one."""
+    """Environment of the fragments. None: the run's, for a run folder or a store inside one; otherwise the spaces are made from the
+    fragments, and `rlhf-ray train --reward-from` can't use the reward model."""
     updates: int | None = None
-    """Gradient steps. None: 100 passes over the labels, and at least reward_model.initial_updates."""
+    """Gradient steps. None: reward_model.initial_epochs passes over the labels, if set; otherwise 100 passes, and at least
+    reward_model.initial_updates."""
     held_out_share: float = 0.1
     """Fraction (0 ≤ x < 1) of labels held out from the fit to measure held-out accuracy. Chosen by a hash of their ids."""
     seed: int = 0
@@ -60,10 +62,6 @@ def run(words: list[str]) -> None:
     command = parse_arguments(
         Fit, f"rlhf-ray fit {where}", words[1:], Fit() if around is None else _as_in(around.experiment())
     )
-    if command.environment is None:
-        raise SettingError(
-            f"{where} is not a run folder or inside one, so the environment is unknown; give it with --environment."
-        )
     fit_rewards.check_out(command.out)
     with nothing_to_save():
         from rlhf_ray import envs
@@ -74,23 +72,32 @@ def run(words: list[str]) -> None:
         from rlhf_ray.store.files import store_of
     passes: list[PassLosses] = []
     try:
-        env = envs.make_env(command.environment)
-        check_spaces(env.observation_space, env.action_space, command.environment)
+        spaces: tuple[Any, Any] = (None, None)
+        if command.environment is not None:
+            env = envs.make_env(command.environment)
+            spaces = env.observation_space, env.action_space
+            env.close()  # type: ignore[no-untyped-call]
+            check_spaces(*spaces, command.environment)
         reward, report = fit(
             store_of(where),
-            env.observation_space,  # type: ignore[arg-type]  # check_spaces lets no other pass
-            env.action_space,
+            *spaces,
             command.reward_model,
             held_out_share=command.held_out_share,
             updates=command.updates,
             seed=command.seed,
             after_pass=passes.append,
         )
-        env.close()  # type: ignore[no-untyped-call]
     except (ValueError, ImportError) as error:
         raise SettingError(str(error)) from error
     reward.save(command.out)
     write_curve(passes, command.out)
+    if command.environment is None:
+        print(
+            f"rlhf-ray: the environment of {where} is unknown, so the reward model is for the spaces of its fragments: "
+            f"observations {reward.observation_space} and actions {reward.action_space}. To train on it, fit "
+            "with --environment.",
+            file=sys.stderr,
+        )
     _say(command, reward, report)
 
 

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "batch_size": "supervised.batch_size",
     "updates": "supervised.epochs",
     "initial_updates": "supervised.epochs",
+    "initial_epochs": "supervised.epochs",
     "weight_decay": None,
     "window": None,
     "label_noise": None,

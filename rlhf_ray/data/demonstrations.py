@@ -24,6 +24,7 @@ from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
+from rlhf_ray.data.spaces import check_choices
 
 
 @dataclass(frozen=True)
@@ -128,13 +129,7 @@ class Demonstrations:
                 f"The demonstrations in {where} have observations of shape {shapes[0]} and actions of shape {shapes[1]}; the "
                 f"environment has {observation_space} and {action_space}. Use the environment they were recorded in."
             )
-        if isinstance(action_space, gym.spaces.Discrete):
-            last = int(action_space.start) + int(action_space.n) - 1
-            first, least, most = int(action_space.start), int(np.min(self.actions)), int(np.max(self.actions))
-            if not first <= least <= most <= last:
-                raise SettingError(
-                    f"The demonstrations in {where} have actions from {least} to {most}; the environment's are {first} to {last}."
-                )
+        check_choices(self.actions, action_space, f"The demonstrations in {where}")
         for name in ("observations", "actions"):
             values = getattr(self, name)
             if values.dtype.kind == "f" and not np.isfinite(values).all():

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray, numbers_of
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
@@ -40,38 +40,29 @@ def from_ratings(fragments: Fragments, ratings: FloatArray, rng: np.random.Gener
     Raises:
         SettingError: there are fewer than two ratings, or some are NaN.
     """
-    ratings = np.asarray(ratings, np.float64)
-    if ratings.shape != (len(fragments),) or len(fragments) < 2 or np.isnan(ratings).any():
-        raise SettingError(
-            f"{len(fragments)} rated fragments need {len(fragments)} ratings, at least 2 and none NaN; got an array of shape "
-            f"{ratings.shape}."
-        )
+    ratings = _scores(fragments, ratings, "ratings")
     n = len(fragments)
     index = np.array(list(itertools.combinations(range(n), 2)) if n <= 64 else _some_pairs(n, rng), np.int64)
     index = rng.permutation(index)[: PAIRS_PER_RATING * n]
     return _by_score(fragments, index, ratings)
 
 
-def from_ranking(fragments: Fragments, ranks: IntArray) -> Comparisons:
+def from_ranking(fragments: Fragments, ranks: IntArray | FloatArray) -> Comparisons:
     """Turn one ranked list into comparisons: of each two fragments, the one of the smaller rank is better.
 
     Args:
         fragments: the ``n`` fragments of the list, at least 2.
-        ranks: ``[n]`` int: 0 or 1 for the best. Equal ranks are ties.
+        ranks: ``[n]`` numbers: 0 or 1 for the best. Equal ranks are ties.
 
     Returns:
         All ``n (n - 1) / 2`` comparisons.
 
     Raises:
-        SettingError: there are fewer than two fragments, or not one rank for each.
+        SettingError: there are fewer than two fragments, or not one rank for each, or some are NaN.
     """
-    ranks = np.asarray(ranks)
-    if ranks.shape != (len(fragments),) or len(fragments) < 2:
-        raise SettingError(
-            f"A list of {len(fragments)} fragments needs {len(fragments)} ranks, at least 2; got an array of shape {ranks.shape}."
-        )
+    scores = -_scores(fragments, ranks, "ranks")
     index = np.array(list(itertools.combinations(range(len(fragments)), 2)), np.int64)
-    return _by_score(fragments, index, -ranks.astype(np.float64))
+    return _by_score(fragments, index, scores)
 
 
 def from_demonstrations(
@@ -129,14 +120,13 @@ def read_feedback(file: Path | str, rng: np.random.Generator) -> tuple[str, list
         return "ratings", [from_ratings(fragments, arrays["ratings"], rng)]
     if "ranks" not in arrays:
         raise SettingError(f"{file} has neither ratings nor ranks, only {', '.join(arrays)}: add one of them.")
+    ranks = _scores(fragments, arrays["ranks"], "ranks")
     lists = arrays.get("lists", np.zeros(len(fragments), np.int64))
     if lists.shape != (len(fragments),):
         raise SettingError(
             f"{file} has lists of shape {lists.shape} for {len(fragments)} fragments: give one number each."
         )
-    return "rankings", [
-        from_ranking(fragments[of], arrays["ranks"][of]) for of in (lists == k for k in np.unique(lists))
-    ]
+    return "rankings", [from_ranking(fragments[of], ranks[of]) for of in (lists == k for k in np.unique(lists))]
 
 
 def read_demonstrations(
@@ -173,6 +163,23 @@ def read_demonstrations(
 def _some_pairs(n: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     drawn = {tuple(sorted(rng.choice(n, size=2, replace=False).tolist())) for _ in range(PAIRS_PER_RATING * n)}
     return sorted(drawn)
+
+
+def _scores(fragments: Fragments, given: object, what: str) -> FloatArray:
+    """Return ratings or ranks as float64, ``[n]``.
+
+    Raises:
+        SettingError: there is not one number for each of at least two fragments, or some are NaN.
+    """
+    numbers = numbers_of(given)
+    got = "something else" if numbers is None else f"an array of shape {numbers.shape}"
+    if numbers is not None and numbers.shape == (len(fragments),) and np.isnan(numbers).any():
+        got = f"NaN for {int(np.isnan(numbers).sum())} of them"
+    elif numbers is not None and numbers.shape == (len(fragments),) and len(fragments) >= 2:
+        return numbers
+    raise SettingError(
+        f"{len(fragments)} fragments need one number each as {what}, at least 2 and none NaN; got {got}."
+    )
 
 
 def _by_score(fragments: Fragments, index: IntArray, scores: FloatArray) -> Comparisons:

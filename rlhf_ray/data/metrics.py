@@ -124,6 +124,11 @@ METRICS: dict[str, Metric] = {
             label="held-out accuracy",
         ),
         Metric(
+            "held_out_log_likelihood",
+            "Mean log-likelihood of held-out answers, whatever the loss: guessing gives -0.69.",
+            "nats",
+        ),
+        Metric(
             "held_out_brier",
             "Mean squared error of predicted probabilities on held-out comparisons: guessing gives 0.25.",
             "share",
@@ -147,6 +152,12 @@ METRICS: dict[str, Metric] = {
             "correlation",
         ),
         Metric("return_rank_correlation", "Rank correlation of the same.", "correlation"),
+        Metric(
+            "epic_distance",
+            "EPIC distance of the learned to the true reward on the newest comparisons: 0 to 1, 0.71 if unrelated.",
+            "distance",
+        ),
+        Metric("dard_distance", "DARD distance of the same.", "distance"),
         Metric("probe_reward_mean", "Mean learned reward per step on the probe set.", "learned reward"),
         Metric("probe_reward_std", "Standard deviation of the learned reward on the probe set.", "learned reward"),
         Metric(

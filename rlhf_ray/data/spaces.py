@@ -1,9 +1,13 @@
-"""Gymnasium spaces as JSON, for saved reward models and recordings."""
+"""Gymnasium spaces: as JSON, for saved reward models and recordings; made from fragments; checks of actions against them."""
 
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import Fragments
 
 
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
@@ -46,6 +50,55 @@ def choices_of(space: gym.Space[Any]) -> tuple[int, ...]:
     if isinstance(space, gym.spaces.Discrete):
         return (int(space.n),)
     return tuple(int(n) for n in space.nvec.flat) if isinstance(space, gym.spaces.MultiDiscrete) else ()
+
+
+def spaces_of(*parts: Fragments) -> tuple[gym.spaces.Box, gym.Space[Any]]:
+    """Return spaces that contain the fragments' observations and actions: enough to build a reward model for them.
+
+    Bounds and the number of actions are those that occur, which need not be all of the environment's.
+
+    Args:
+        parts: at least one batch of fragments, all with the same shapes and dtypes.
+
+    Raises:
+        SettingError: integer actions are below 0, or float actions are NaN or infinite.
+    """
+    seen, actions = parts[0].observations, parts[0].actions
+    low, high = (0, 255) if seen.dtype == np.uint8 else (-np.inf, np.inf)
+    observation_space = gym.spaces.Box(low, high, seen.shape[2:], seen.dtype.type)  # type: ignore[arg-type]
+    least, most = min(of.actions.min() for of in parts), max(of.actions.max() for of in parts)
+    if actions.dtype.kind in "iu" and actions.ndim == 2:
+        if least < 0:
+            raise SettingError(
+                f"The fragments have integer actions from {least} to {most}, but actions are numbered from 0: add {-least} to them."
+            )
+        return observation_space, gym.spaces.Discrete(int(most) + 1)
+    largest = max(abs(float(least)), abs(float(most)))
+    if not np.isfinite(largest):
+        raise SettingError("The fragments have actions that are NaN or infinite; remove them.")
+    return observation_space, gym.spaces.Box(-largest, largest, actions.shape[2:], np.float32)
+
+
+def check_choices(actions: Array, space: gym.Space[Any], what: str) -> None:
+    """Check that actions ``[…, *action_shape]`` are values of a Discrete or MultiDiscrete space. Others are not checked.
+
+    Args:
+        actions: the actions.
+        space: the environment's action space.
+        what: has the actions, for the error.
+
+    Raises:
+        SettingError: they are not.
+    """
+    if not (choices := choices_of(space)):
+        return
+    first = np.asarray(space.start).reshape(-1)  # type: ignore[attr-defined]  # both kinds have it
+    each = actions.reshape(-1, len(choices))
+    least, most, last = each.min(0), each.max(0), first + choices - 1
+    for at in np.flatnonzero((least < first) | (most > last))[:1]:
+        raise SettingError(
+            f"{what} have actions from {least[at]} to {most[at]}; the environment's are {first[at]} to {last[at]}."
+        )
 
 
 def _bound(bound: np.ndarray[Any, Any]) -> float | list[Any]:

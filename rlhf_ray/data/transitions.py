@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
-from rlhf_ray.data.fragments import Trajectory
+from rlhf_ray.data.fragments import Fragments, Trajectory
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,25 @@ class Transitions:
             **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names},
             episodes=np.concatenate(episodes).astype(np.int64),
             columns={name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns},
+        )
+
+    @staticmethod
+    def of_fragments(fragments: Fragments) -> Transitions:
+        """Convert fragments, each of which becomes one episode."""
+        n, length = fragments.rewards.shape
+        last = np.arange(length) == length - 1
+
+        def flat(values: Array) -> Array:
+            return values.reshape(n * length, *values.shape[2:])
+
+        return Transitions(
+            observations=flat(fragments.observations[:, :-1]),
+            actions=flat(fragments.actions),
+            next_observations=flat(fragments.observations[:, 1:]),
+            terminated=flat(fragments.terminated[:, None] & last),
+            rewards=flat(fragments.rewards),
+            episodes=np.repeat(np.arange(n), length),
+            steps=flat(fragments.starts[:, None] + np.arange(length)),
         )
 
     @staticmethod

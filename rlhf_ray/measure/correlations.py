@@ -65,12 +65,13 @@ def reward_correlations(learned: Array, true: Array, seed: int = 0, draws: int =
 
 
 def learned_rewards(reward: RewardEnsemble, fragments: Fragments) -> FloatArray:
-    """Compute the normalised learned reward of each step, ``[fragments, length]`` float64: the mean over members."""
+    """Compute the learned reward of each step, as `RewardEnsemble.combine` has it: ``[fragments, length]`` float64."""
     import torch  # slow to import, and correlations need none
 
     found, at_once = [], max(1, CHUNK // fragments.length)
     with torch.no_grad():
         for start in range(0, len(fragments), at_once):
             raw = reward.networks(reward.encode(fragments[start : start + at_once]))
-            found.append(((raw - reward.reward_mean[:, None, None]) / reward.reward_std[:, None, None]).mean(0))
+            members = (raw - reward.reward_mean[:, None, None]) / reward.reward_std[:, None, None]
+            found.append(reward.combine(members))
         return np.asarray(torch.cat(found).double().numpy())

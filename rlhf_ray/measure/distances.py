@@ -4,7 +4,10 @@ All are 0 for rewards that differ by potential shaping and a positive factor, an
 
 * EPIC (Gleave et al., ICLR 2021): Pearson distance of rewards, canonicalised with independent draws of states and actions. It
   looks at transitions that never happen, too.
-* DARD (Wulfe et al., ICLR 2022): the same with draws of a transition model.
+* DARD (Wulfe et al., ICLR 2022): the same with draws of a transition model. The paper's canonical reward is
+  ``R(s, a, s') + E[γ R(s', A, S'') - R(s, A, S') - γ R(S', A, S'')]``. We read it literally: there is one action A, and S' follows
+  s and S'' follows s' under that action (so do the authors of STARC). With another action from s to S', shaping would cancel
+  too, but distances differ, by up to 0.14 in small deterministic MDPs.
 * STARC (Skalse et al., ICLR 2024): L2 distance of the rewards' advantages under the uniform policy (canonicalisation VAL), each
   divided by its norm, halved. It ignores how a reward is distributed over next states.
 
@@ -90,16 +93,14 @@ def dard(first: Array, second: Array, mdp: TabularMDP, coverage: Array | None = 
     """
     weights = _coverage(mdp, mdp.transitions if coverage is None else coverage)
     states, actions = weights.sum((1, 2)), weights.sum((0, 2))
-    step = np.einsum("a,sat->st", actions, mdp.transitions)
-    step[mdp.terminal] = np.eye(mdp.states)[mdp.terminal]
     onward = mdp.transitions.copy()
     onward[mdp.terminal] = np.eye(mdp.states)[mdp.terminal][:, None]
     canonical = []
     for table in (first, second):
         reward = closed(table, mdp, states)
         means = np.einsum("sat,a,sat->s", reward, actions, onward)
-        # E R(S', A, S'') for each pair (s, s'): S' follows s and S'' follows s'.
-        crossed = step @ np.einsum("uav,a,tav->ut", reward, actions, onward)
+        # E R(S', A, S'') for each pair (s, s'): S' follows s and S'' follows s', both under A.
+        crossed = np.einsum("a,sau,aut->st", actions, onward, np.einsum("uav,tav->aut", reward, onward), optimize=True)
         canonical.append(
             reward + mdp.gamma * means[None, None, :] - means[:, None, None] - mdp.gamma * crossed[:, None, :]
         )

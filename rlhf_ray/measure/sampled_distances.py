@@ -19,6 +19,7 @@ import numpy as np
 from scipy import stats
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.measure.distances import CONSTANT, pearson, pearson_distance
 from rlhf_ray.reward.functions import RewardFunction
@@ -33,6 +34,8 @@ POOL = 4096
 """Most steps that a distance looks at."""
 CHUNK = 8192
 """Steps per call of a reward. Bounds memory for images."""
+SAME_ACTION = 1e3
+"""Distance of different choices, such as Discrete actions: any observation is nearer than another action."""
 FEATURES = 128
 """Random features of the value function in sampled STARC, if observations don't repeat."""
 
@@ -142,8 +145,9 @@ def dard(
 
     DARD draws next states from a model of the environment. Here, an observation is followed by the actions and next observations
     of the recorded steps whose observations are nearest to it (Euclidean, features divided by their deviation; equal numbers for
-    Discrete observations). With few data or many dimensions, these may be steps that can't happen there: then use
-    `rlhf_ray.measure.distances.dard` with the environment's own tables, or EPIC.
+    Discrete observations). After an observation and an action come the next observations of the steps nearest in both; of
+    Discrete actions, in the observation among the steps of the same action. With few data or many dimensions, these may be steps
+    that can't happen there: then use `rlhf_ray.measure.distances.dard` with the environment's own tables, or EPIC.
 
     Args:
         first: a reward.
@@ -159,13 +163,16 @@ def dard(
     chosen = np.sort(rng.permutation(n)[:pairs])
     over = pool.terminated[chosen]
     known = _features(pool.observations, first.observation_space)
-    here = _nearest(known[chosen], known, neighbours, rng)
-    there = _nearest(_features(pool.next_observations, first.observation_space)[chosen], known, neighbours, rng)
+    here = _nearest(_squares(known[chosen], known), neighbours, rng)
+    moves = _features(pool.actions, first.action_space) * (SAME_ACTION if choices_of(first.action_space) else 1.0)
+    onward = _squares(_features(pool.next_observations, first.observation_space)[chosen], known)
+    of_actions = [_nearest(onward + _squares(moves[at], moves), neighbours, rng) for at in here.T]
+    there = np.stack(of_actions, 1)  # [pairs, neighbours, neighbours]: from s', with the action of a step from s
     canonical = []
     for reward in (first, second):
         given = reward.of(pool[chosen])
         before = _at(reward, pool, chosen[:, None], here, n + here, pool.terminated[here]).mean(1)
-        after = _at(reward, pool, n + chosen[:, None], there, n + there, pool.terminated[there]).mean(1)
+        after = _at(reward, pool, n + chosen[:, None, None], there, n + there, pool.terminated[there]).mean((1, 2))
         crossed = _crossed(reward, pool, chosen, here, there).mean((1, 2))
         canonical.append(_flat_if_constant(given + gamma * np.where(over, 0, after) - before - gamma * crossed, given))
     found = float(pearson_distance(pearson(canonical[0], canonical[1])))
@@ -324,21 +331,22 @@ def _observations(pool: Transitions, at: Array, n: int) -> Array:
 def _crossed(
     reward: RewardFunction, pool: Transitions, chosen: IntArray, here: IntArray, there: IntArray
 ) -> FloatArray:
-    """Rewards from the next states of ``s`` to the next states of ``s'``, ``[pairs, neighbours, neighbours]``."""
+    """Rewards from the next states of ``s`` to those of ``s'`` under the same action, ``[pairs, neighbours, neighbours]``."""
     n, over, ended = len(pool), pool.terminated[chosen], pool.terminated[here]
-    middle, last, action = (n + here)[:, :, None], (n + there)[:, None, :], there[:, None, :]
-    found = np.zeros((*here.shape, here.shape[1]))
+    middle = (n + here)[:, :, None]
+    found = np.zeros(there.shape)
     live = ~over
-    found[live] = _at(reward, pool, middle[live], action[live], last[live], pool.terminated[there[live]][:, None, :])
+    found[live] = _at(reward, pool, middle[live], there[live], n + there[live], pool.terminated[there[live]])
     start = np.broadcast_to(chosen[:, None, None], middle.shape)
     leave = live[:, None] & ended  # out of a terminal state: see `distances`
     if leave.any():
         at, which = np.nonzero(leave)
-        found[at, which] = _at(reward, pool, start[at, 0], there[at], n + there[at], pool.terminated[there[at]]) - _at(
-            reward, pool, start[at, 0], there[at], middle[at, which], np.array(True)
+        then = there[at, which]
+        found[at, which] = _at(reward, pool, start[at, 0], then, n + then, pool.terminated[then]) - _at(
+            reward, pool, start[at, 0], then, middle[at, which], np.array(True)
         )
     if over.any():  # s' is terminal and stays so; from one terminal state to another the reward is 0
-        to_end = _at(reward, pool, middle[over], action[over], (n + chosen[over])[:, None, None], np.array(True))
+        to_end = _at(reward, pool, middle[over], there[over], (n + chosen[over])[:, None, None], np.array(True))
         found[over] = np.where(ended[over][:, :, None], 0, to_end)
     return found
 
@@ -355,12 +363,16 @@ def _deviation(flat: FloatArray) -> FloatArray:
     return np.where(deviation > 1e-12, deviation, 1)
 
 
-def _nearest(queries: FloatArray, known: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
-    """Find the ``count`` nearest rows of ``known``, ``[queries, count]``; ties are broken at random."""
-    squares = (queries**2).sum(1)[:, None] - 2 * queries @ known.T + (known**2).sum(1)
-    squares = np.maximum(squares, 0) + 1e-6 * rng.random(squares.shape)
-    count = min(count, len(known))
-    return np.argpartition(squares, count - 1, axis=1)[:, :count]
+def _squares(queries: FloatArray, known: FloatArray) -> FloatArray:
+    """Compute the squared distances of all rows, ``[queries, known]``."""
+    squares: FloatArray = (queries**2).sum(1)[:, None] - 2 * queries @ known.T + (known**2).sum(1)
+    return np.maximum(squares, 0.0)
+
+
+def _nearest(squares: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
+    """Find the columns of the ``count`` smallest values of each row, ``[rows, count]``; ties are broken at random."""
+    count = min(count, squares.shape[1])
+    return np.argpartition(squares + 1e-6 * rng.random(squares.shape), count - 1, axis=1)[:, :count]
 
 
 def _same_step(pool: Transitions) -> IntArray:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.arrays import Array
@@ -16,9 +15,10 @@ from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.recordings import MANIFEST, Recording
+from rlhf_ray.data.spaces import spaces_of
 from rlhf_ray.queries.gatherers import ScriptedGatherer
 from rlhf_ray.queries.parts import check_parts
-from rlhf_ray.queries.pool import ClipPool, Clips
+from rlhf_ray.queries.pool import ClipPool
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.queries.skips import Skips
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
@@ -44,8 +44,7 @@ def load_recorded(path: Path | str, fragments: FragmentSettings | None = None, s
     found: Fragments | None
     if (path / "store.json").exists():
         store = PreferenceStore(path, create=False)
-        names = {name for side in ("left_id", "right_id") for name in store.events()[side].to_pylist() if name}
-        found = store.clips(sorted(names))[1]
+        found = store.clips(sorted({name for pair in store.pairs() for name in pair}))[1]
     else:
         if (path / MANIFEST).exists():
             trajectories = [episode.trajectory for episode in Recording(path)]
@@ -138,11 +137,7 @@ class _Labelling:
         self.store = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
         self.spaces = spaces_of(fragments)
         self.preferences, self.reward_model, self.seed = preferences, reward_model, seed
-        settings = FragmentSettings(length=fragments.length, pool=len(fragments), start_share=0.0)
-        resolved = settings.resolved(horizon=None, total_env_steps=0)
-        self.pool = ClipPool(resolved, preferences, reward_model, *self.spaces, seed)
-        self.pool.add(Clips(-1, RANDOM_POLICY, fragments, 0, ()))
-        self.pool.exclude(self.store.asked_pairs())
+        self.pool = ClipPool.of(fragments, self.store.pairs(), preferences, reward_model, self.spaces, seed)
         self.gatherer = ScriptedGatherer(self._commit, preferences, seed, self._skip)
         self.skips = Skips(preferences)
         self.tally = self.store.tally()
@@ -166,7 +161,8 @@ class _Labelling:
         """Fit a new version of the reward model, if the selection needs one."""
         if self.pool.selection is None or not self.pool.selection.needs_reward:
             return
-        from rlhf_ray.reward.trainer import RewardTrainer  # imports torch, which is slow
+        from rlhf_ray.reward.methods import unlabelled_pairs  # both import torch, which is slow
+        from rlhf_ray.reward.trainer import RewardTrainer
 
         labels = self.store.load()
         assert labels is not None
@@ -174,9 +170,11 @@ class _Labelling:
         if self._trainer is None:
             share = self.preferences.held_out_share
             self._trainer = RewardTrainer(self.reward_model, *self.spaces, held_out_share=share, seed=self.seed)
-            updates = self.reward_model.initial_updates
+            updates = self.reward_model.first_updates(self.tally.held)
         self._trainer.add(labels)
-        self._trainer.fit(updates)
+        wanted = unlabelled_pairs(self.reward_model)
+        number = int(self._trainer.ensemble.version) + 1
+        self._trainer.fit(updates, unlabelled=self.pool.unlabelled(wanted, number) if wanted else None)
         self.reward = self._trainer.ensemble.state()
 
     def _commit(self, answers: Comparisons) -> None:
@@ -186,14 +184,3 @@ class _Labelling:
     def _skip(self, pairs: Pairs, annotators: Sequence[str]) -> None:
         for name in dict.fromkeys(annotators):
             self.store.skip(pairs[np.array(annotators) == name], annotator=name)
-
-
-def spaces_of(fragments: Fragments) -> tuple[gym.spaces.Box, gym.Space[Any]]:
-    """Return spaces that contain the fragments' observations and actions: enough to build a reward model for them."""
-    observations, actions = fragments.observations, fragments.actions
-    low, high = (0, 255) if observations.dtype == np.uint8 else (-np.inf, np.inf)
-    seen = gym.spaces.Box(low, high, observations.shape[2:], observations.dtype.type)  # type: ignore[arg-type]
-    if actions.dtype.kind in "iu" and actions.ndim == 2:
-        return seen, gym.spaces.Discrete(int(np.max(actions)) + 1)
-    most = float(np.abs(actions).max())
-    return seen, gym.spaces.Box(-most, most, actions.shape[2:], np.float32)

@@ -17,7 +17,7 @@ from rlhf_ray.data.comparisons import Pairs, pair_id
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.queries.selection import SELECTIONS, Candidates, choose, random_pairs
-from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store.clips import Pack, Rows
 
 if TYPE_CHECKING:
@@ -105,6 +105,23 @@ class ClipPool:
         self._episode_lengths: set[int] = set()
         self._asked: dict[int, list[tuple[str, str]]] = {}
         """The pairs of fragment ids in each batch, by batch number."""
+
+    @staticmethod
+    def of(
+        fragments: Fragments,
+        asked: Iterable[tuple[str, str]],
+        preferences: PreferenceSettings,
+        reward_model: RewardModelSettings,
+        spaces: tuple[gym.spaces.Box, gym.Space[Any]],
+        seed: int,
+    ) -> ClipPool:
+        """Make a pool of recorded fragments (at least two), which never proposes the pairs ``asked`` (see `exclude`)."""
+        settings = FragmentSettings(length=fragments.length, pool=len(fragments), start_share=0.0)
+        resolved = settings.resolved(horizon=None, total_env_steps=0)
+        pool = ClipPool(resolved, preferences, reward_model, *spaces, seed)
+        pool.add(Clips(-1, RANDOM_POLICY, fragments, 0, ()))
+        pool.exclude(asked)
+        return pool
 
     def add(self, clips: Clips) -> PoolReport:
         """Add the fragments of one rollout and return the summary. Adding a rollout again changes nothing."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
-from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.data.spaces import check_choices, spaces_of
+from rlhf_ray.queries.pool import ClipPool
 from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.reward.methods import unlabelled_pairs
 from rlhf_ray.reward.regularisation import PassLosses
 from rlhf_ray.reward.trainer import FitReport, RewardTrainer
-from rlhf_ray.settings import RewardModelSettings
+from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 
 PASSES = 100
@@ -25,8 +29,8 @@ and 0.83: more passes mostly make the reward model more confident."""
 
 def fit(
     store: PreferenceStore | Path | str,
-    observation_space: gym.spaces.Box,
-    action_space: gym.Space[Any],
+    observation_space: gym.spaces.Box | None = None,
+    action_space: gym.Space[Any] | None = None,
     settings: RewardModelSettings | None = None,
     *,
     held_out_share: float = 0.1,
@@ -38,11 +42,13 @@ def fit(
 
     Args:
         store: a preference store, or its folder or URL.
-        observation_space: observation space of the environment that the fragments come from.
+        observation_space: observation space of the environment that the fragments come from. None: made from the fragments
+            (`rlhf_ray.data.spaces.spaces_of`), as is the action space then. A run on the reward needs the environment's own.
         action_space: action space of that environment.
         settings: networks and optimiser; defaults to `RewardModelSettings()`.
         held_out_share: share of the labels, in [0, 1), excluded from the fit to measure accuracy.
-        updates: gradient steps; defaults to `default_updates`.
+        updates: gradient steps; by default ``settings.initial_epochs`` passes over the labels, if set, otherwise `PASSES`, and at
+            least ``settings.initial_updates`` steps.
         seed: seeds the initial weights and the batch order.
         after_pass: called with the losses before the first gradient step and after each pass over the labels.
 
@@ -50,7 +56,7 @@ def fit(
         The reward model (version 1, on the CPU) and the report of the fit.
 
     Raises:
-        SettingError: the store has no active label, or its fragments don't match the spaces.
+        SettingError: the store has no active label, or its fragments don't match the spaces, or none can be made from them.
     """
     settings = settings or RewardModelSettings()
     if not isinstance(store, PreferenceStore):
@@ -58,17 +64,31 @@ def fit(
     comparisons = store.load()
     if comparisons is None:
         raise SettingError(f"{store.path} has no active label to fit a reward model to; collect labels first.")
+    if observation_space is None or action_space is None:
+        observation_space, action_space = spaces_of(comparisons.pairs.left, comparisons.pairs.right)
     check_clips(comparisons, observation_space, action_space, str(store.path))
     trainer = RewardTrainer(settings, observation_space, action_space, held_out_share=held_out_share, seed=seed)
     trainer.add(comparisons)
-    updates = default_updates(len(comparisons), settings) if updates is None else updates
-    report = trainer.fit(updates, after_pass=after_pass)
+    updates = settings.first_updates(len(comparisons), PASSES) if updates is None else updates
+    unlabelled = _unlabelled(comparisons, store, settings, (observation_space, action_space), seed)
+    report = trainer.fit(updates, unlabelled=unlabelled, after_pass=after_pass)
     return trainer.ensemble.cpu(), report
 
 
-def default_updates(labels: int, settings: RewardModelSettings) -> int:
-    """Return the gradient steps for `PASSES` passes over ``labels`` labels, at least ``settings.initial_updates``."""
-    return max(settings.initial_updates, math.ceil(PASSES * labels / settings.batch_size))
+def _unlabelled(
+    comparisons: Comparisons,
+    store: PreferenceStore,
+    settings: RewardModelSettings,
+    spaces: tuple[gym.spaces.Box, gym.Space[Any]],
+    seed: int,
+) -> Pairs | None:
+    """Draw pairs of the labelled fragments that nobody was asked about, if a method of ``settings`` wants some."""
+    if not (wanted := unlabelled_pairs(settings)):
+        return None
+    # As many pairs have twice as many fragments; more would be copied for nothing.
+    some = np.random.default_rng(seed).permutation(len(comparisons))[:wanted]
+    fragments = Fragments.concatenate([comparisons.pairs.left[some], comparisons.pairs.right[some]])
+    return ClipPool.of(fragments, store.pairs(), PreferenceSettings(), settings, spaces, seed).unlabelled(wanted, 1)
 
 
 def check_clips(
@@ -83,7 +103,7 @@ def check_clips(
         where: names the store in the error.
 
     Raises:
-        SettingError: the shapes differ.
+        SettingError: the shapes differ, or actions are none of a Discrete or MultiDiscrete space.
     """
     clips = comparisons.pairs.left
     shapes = clips.observations.shape[2:], clips.actions.shape[2:]
@@ -92,3 +112,5 @@ def check_clips(
             f"The fragments in {where} have observations of shape {shapes[0]} and actions of shape {shapes[1]}; the environment "
             f"has {observation_space} and {action_space}. Use the environment that the labels were collected in."
         )
+    for side in (clips, comparisons.pairs.right):
+        check_choices(side.actions, action_space, f"The fragments in {where}")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rlhf_ray.data.comparisons import Changes, Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.measure.held_out import brier_scores, calibration_error, probabilities_of
+from rlhf_ray.measure.held_out import brier_scores, calibration_error, log_likelihoods, probabilities_of
 from rlhf_ray.reward.annotators import PRIOR, annotator_model
 from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble
 from rlhf_ray.reward.likelihood import discounts, make_loss
@@ -76,6 +76,8 @@ class FitReport:
     """Coefficient of the L2 penalty after the fit; 0 without `RewardModelSettings.adaptive_l2`."""
     methods: dict[str, float] = field(default_factory=dict)
     """Metrics of `RewardModelSettings.methods`."""
+    held_out_log_likelihood: float = math.nan
+    """Mean log-likelihood of the held-out answers in nats, whatever the loss: see `rlhf_ray.measure.held_out`."""
 
 
 def device_for(settings: RewardModelSettings) -> torch.device:
@@ -545,4 +547,5 @@ class RewardTrainer:
             rationalities=dict(self.rationalities),
             l2=0.0 if self.l2 is None else self.l2.coefficient,
             methods={name: value for method in self.methods for name, value in method.metrics().items()},
+            held_out_log_likelihood=float(log_likelihoods(predicted, said).mean()) if len(said) else float("nan"),
         )

@@ -48,7 +48,8 @@ def check_reward(
     if (reward.observation_space, reward.action_space) != (observation_space, action_space):
         raise SettingError(
             f"The reward model in {where} is for observations {reward.observation_space} and actions {reward.action_space}; the "
-            f"environment has {observation_space} and {action_space}. Use the environment it was fitted for."
+            f"environment has {observation_space} and {action_space}. Use the environment it was fitted for, or fit it again with "
+            "--environment."
         )
     if reward.settings != settings:
         raise SettingError(

@@ -168,8 +168,7 @@ class _Clips:
             )
         else:
             kept = PreferenceStore(path, create=False)
-            names = {name for side in ("left_id", "right_id") for name in kept.events()[side].to_pylist() if name}
-            fragments = kept.clips(sorted(names))[1]
+            fragments = kept.clips(sorted({name for pair in kept.pairs() for name in pair}))[1]
         if fragments is None or len(fragments) < 2:
             raise SettingError(
                 f"{path} has fewer than two clips of {self.settings.length} steps; set a smaller --length."

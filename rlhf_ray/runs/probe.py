@@ -2,7 +2,7 @@
 
 The probe set consists of fragments of the first round's comparisons. ``probe.json`` in the run folder lists their ids; the
 fragments themselves are in the preference store. Correlations with the true reward are also on the newest comparisons' fragments,
-which follow the policy. `rlhf_ray.data.metrics` declares the metrics.
+which follow the policy, and so are the distances to it. `rlhf_ray.data.metrics` declares the metrics.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ import numpy as np
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.interpret.reward.truth import true_reward_of
 from rlhf_ray.measure.correlations import learned_rewards, reward_correlations
 from rlhf_ray.measure.probe import ProbeReading
+from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.functions import RewardFunction
+from rlhf_ray.reward.functions.ensemble import EnsembleReward
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
+from rlhf_ray.runs.distances import logged_distances
 from rlhf_ray.runs.metrics_files import carry_on
 from rlhf_ray.store import PreferenceStore
 
@@ -35,6 +41,9 @@ class Probing(Callback):
         self._store: PreferenceStore | None = None
         self._readings: dict[int, ProbeReading] = {}
         self._probe: Fragments | None = None
+        self._truth: RewardFunction | None = None
+        self._sought = False
+        """Whether `_truth` was looked for."""
         if run.folder.probe.exists() and self._stored():
             with carry_on("probe set"):
                 names = json.loads(run.folder.probe.read_text())["fragments"]
@@ -71,6 +80,8 @@ class Probing(Callback):
         with carry_on("correlations with the true reward"):
             newest = self._compared(comparisons, newest=True)
         if newest is not None and np.isfinite(newest.rewards).all():
+            with carry_on("distances to the true reward"):
+                found |= self._distances(reward, newest)
             of = reward_correlations(learned_rewards(reward, newest), newest.rewards, draws=0)
             found |= {
                 "step_correlation": of.steps_linear.mean,
@@ -79,6 +90,18 @@ class Probing(Callback):
                 "return_rank_correlation": of.returns_rank.mean,
             }
         return found
+
+    def _distances(self, reward: RewardEnsemble, newest: Fragments) -> dict[str, float]:
+        """Estimate the distances to the true reward, if it is known as a function, except for images, which would take too long."""
+        if is_image(reward.observation_space) or reward.reads_history:
+            return {}
+        experiment, steps = self._run.experiment, Transitions.of_fragments(newest)
+        if not self._sought:
+            self._sought, self._truth = True, true_reward_of(experiment.environment, steps)
+        if self._truth is None:
+            return {}
+        gamma = experiment.agent_settings.gamma
+        return logged_distances(EnsembleReward(reward), self._truth, steps, gamma, experiment.seed)
 
     def _read(self, probe: Fragments) -> tuple[ProbeReading, Any]:
         reward = self._run.algorithm.reward_model()

@@ -80,7 +80,8 @@ class RewardModelSettings:
     section 2.2.3), otherwise 0."""
     annotator_errors: bool = False
     """Whether to estimate each annotator's error rate after each fit and use it instead of label_noise. For several annotators of
-    differing care; needs some hundred answers."""
+    differing care; needs some hundred answers. Selections don't use it: preferences.selection=information_gain assumes answers
+    without errors then, and with label_noise that noise."""
     annotator_rationality: bool = False
     """Whether to estimate each annotator's rationality after each fit: how much a difference between two fragments decides their
     answers, relative to the others. For several annotators; needs some hundred answers."""
@@ -175,11 +176,16 @@ class RewardModelSettings:
         """Whether anything is estimated about annotators."""
         return self.annotator_errors or self.annotator_rationality
 
-    def first_updates(self, answers: int) -> int:
-        """Gradient steps of the first fit, to ``answers`` answers."""
-        if self.initial_epochs is None:
-            return self.initial_updates
-        return math.ceil(self.initial_epochs * max(1, answers) / self.batch_size)
+    def first_updates(self, answers: int, least_epochs: float = 0.0) -> int:
+        """Gradient steps of the first fit.
+
+        Args:
+            answers: number of answers to fit to.
+            least_epochs: passes over them to take at least, unless initial_epochs is set.
+        """
+        epochs = least_epochs if self.initial_epochs is None else self.initial_epochs
+        in_passes = math.ceil(epochs * max(1, answers) / self.batch_size)
+        return in_passes if self.initial_epochs is not None else max(self.initial_updates, in_passes)
 
     def for_people(self) -> RewardModelSettings:
         """These settings with people's label noise, unless label_noise or annotator_errors is set."""

@@ -305,12 +305,6 @@ class PreferenceStore:
         self._contents.refresh()
         return self._contents.events()
 
-    def asked_pairs(self) -> list[tuple[str, str]]:
-        """Return the fragment ids of all pairs that somebody was asked about: left and right, in order of their events."""
-        events = self.events()
-        sides = (events[side].to_pylist() for side in ("left_id", "right_id"))
-        return [(left, right) for left, right in zip(*sides, strict=True) if left and right]
-
     def import_from(self, path: Path | str, source: str | None = None) -> int:
         """Merge another store into this one: append the events that this one lacks, in the same order.
 
@@ -446,6 +440,12 @@ class PreferenceStore:
             {"source": of.source, "time": of.time.isoformat(), "comparisons": of.comparisons} for of in self.merges()
         ]
         return upkeep.describe(self._contents) | {"weights": self.weights(), "merges": done}
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the ids of the left and the right fragment of each event about a pair, in the events' order."""
+        events = self.events()
+        sides = (events[side].to_pylist() for side in ("left_id", "right_id"))
+        return [(left, right) for left, right in zip(*sides, strict=True) if left and right]
 
     def clips(self, names: Sequence[str | None]) -> tuple[IntArray, Fragments | None]:
         """Load the fragments with these ids that are stored and intact.

@@ -17,18 +17,23 @@ Feature = Callable[[Fragments], FloatArray]
 """What an annotator looks at: ``[n, k]`` floats of ``n`` fragments."""
 
 
+GUESSING = 0.5
+"""Share of reversed answers of an annotator who guesses: answers reversed more often would tell the right one again."""
+
+
 class Annotator:
     """A teacher whose answers pass through an annotator's own errors. Skips and ties stay as they are.
 
-    The answer of ``teacher`` is reversed with probability ``drift * version + alike * exp(-distance / scale)``, at most 1, where
-    ``version`` is the newer policy version of the pair (0 for random actions) and ``distance`` the root mean square difference of
-    what the annotator looks at. Then, with probability ``abs(side_bias)``, the annotator answers the preferred side without
-    looking. Errors depend on the pair alone, so a resumed run repeats them.
+    The answer of ``teacher`` is reversed with probability ``alike * exp(-distance / scale) + drift * version``, where ``version``
+    is the newer policy version of the pair (0 for random actions) and ``distance`` the root mean square difference of what the
+    annotator looks at. The drift ends where the sum is one half: a tired annotator guesses. Then, with probability
+    ``abs(side_bias)``, the annotator answers the preferred side without looking. Errors depend on the pair alone, so a resumed run
+    repeats them.
 
     Args:
         teacher: what the annotator means to answer, under this teacher's name. Its own ``mistake`` is a constant error rate.
         side_bias: from -1 (always right) over 0 (none) to 1 (always left).
-        drift: error rate added per policy version: the annotator tires. 0 or more.
+        drift: error rate added per policy version, up to a rate of `GUESSING`: the annotator tires. 0 or more.
         alike: error rate added for fragments that look the same, in [0, 1].
         scale: distance at which ``alike`` has fallen to 1/e, above 0; in the units of the feature.
         feature: what the annotator looks at, in place of the observations (images in [0, 1]).
@@ -71,11 +76,12 @@ class Annotator:
     def error_rates(self, pairs: Pairs) -> FloatArray:
         """Compute the probability that each answer is reversed, ``[n]`` float64, beyond the mistakes of `teacher`."""
         versions = np.maximum(pairs.left.policy_versions, pairs.right.policy_versions)
-        rates: FloatArray = self.drift * np.maximum(versions, 0).astype(np.float64)
+        rates: FloatArray = np.zeros(len(pairs))
         if self.alike:
             apart = np.sqrt(np.mean((self.feature(pairs.left) - self.feature(pairs.right)) ** 2, axis=1))
-            rates = rates + self.alike * np.exp(-apart / self.scale)
-        return np.clip(rates, 0.0, 1.0)
+            rates = self.alike * np.exp(-apart / self.scale)
+        tired: FloatArray = np.minimum(self.drift * np.maximum(versions, 0), np.maximum(GUESSING - rates, 0.0))
+        return rates + tired
 
 
 class Population:
@@ -117,8 +123,8 @@ def six_annotators(rationality: float) -> Population:
     """The built-in population: six annotators in equal shares, who err in six ways.
 
     ``careful`` is the oracle; ``hasty`` errs in a fifth of the answers; ``unsure`` is stochastic in the true return;
-    ``left_handed`` answers left without looking in three of ten; ``tiring`` errs in one more percent per policy version;
-    ``short_sighted`` errs in up to half of the answers where the fragments look alike.
+    ``left_handed`` answers left without looking in three of ten; ``tiring`` errs in one more percent per policy version, until the
+    answers are guesses; ``short_sighted`` errs in up to half of the answers where the fragments look alike.
 
     Args:
         rationality: of ``unsure``, per unit of true return (`PreferenceSettings.rationality`).

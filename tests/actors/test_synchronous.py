@@ -216,7 +216,7 @@ def test_the_pairs_of_labels_that_are_there_are_not_asked_again(
     held = PreferenceStore(tmp_path / "store").load()
     assert held is not None
     assert len(held) == 2 * first
-    assert len({frozenset(pair) for pair in PreferenceStore(tmp_path / "store").asked_pairs()}) == 2 * first
+    assert len({frozenset(pair) for pair in PreferenceStore(tmp_path / "store").pairs()}) == 2 * first
 
 
 def test_nothing_random_changes_the_fragments_or_pairs_but_the_seed(undisturbed: Outcome, tmp_path: Path) -> None:

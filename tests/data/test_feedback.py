@@ -117,6 +117,9 @@ def test_demonstrations_are_added_against_other_behaviour(tmp_path: Path, capsys
         store_commands.run([*words[:-3], "50"])
 
 
+CLIPS = {"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2))}
+
+
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
@@ -125,8 +128,13 @@ def test_demonstrations_are_added_against_other_behaviour(tmp_path: Path, capsys
         ({"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2))}, "has neither ratings nor ranks"),
         (
             {"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2)), "ratings": np.zeros(2)},
-            "3 rated fragments need 3 ratings",
+            "3 fragments need one number each as ratings, .* got an array of shape",
         ),
+        (CLIPS | {"ratings": np.array([1.0, np.nan, np.nan])}, "as ratings, .* got NaN for 2 of them"),
+        (CLIPS | {"ranks": np.array([1.0, np.nan, 2.0])}, "as ranks, .* got NaN for 1 of them"),
+        (CLIPS | {"ranks": np.zeros(2)}, r"as ranks, .* shape \(2,\)"),
+        (CLIPS | {"ranks": np.array(["a", "b", "c"])}, "as ranks, .* got something else"),
+        (CLIPS | {"ranks": np.arange(3), "lists": np.array([0, 0, 1])}, "1 fragments need one number each as ranks"),
     ],
 )
 def test_files_that_hold_something_else_are_refused(

@@ -36,11 +36,13 @@ def test_unknown_true_rewards_have_no_correlation() -> None:
         reward_correlations(np.zeros((5, 3)), np.zeros((5, 4)))
 
 
+@pytest.mark.parametrize("weight", [0.0, -1.5])
 @pytest.mark.parametrize(("observations", "actions", "network"), [(VECTORS, FORCES, "mlp"), (IMAGES, CHOICES, "cnn")])
-def test_rewards_of_fragments_are_those_of_their_steps(observations, actions, network) -> None:  # type: ignore[no-untyped-def]
+def test_rewards_of_fragments_are_those_of_their_steps(observations, actions, network, weight) -> None:  # type: ignore[no-untyped-def]
     ensemble = RewardEnsemble(observations, actions, RewardModelSettings(network=network, hidden=(8,)))
     ensemble.reward_mean.fill_(0.5)
     ensemble.reward_std.fill_(2.0)
+    ensemble.deviation_weight.fill_(weight)
     clips = some_fragments(6, 4, observations=observations, actions=actions)
     found = learned_rewards(ensemble, clips)
     for step in range(4):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -58,6 +60,80 @@ def test_shaping_and_scale_cost_nothing_and_negation_everything(
         assert distance(reward, -same, mdp) == pytest.approx(0.0 if constant else 1.0, abs=1e-6), name
 
 
+def _pearson_in_loops(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> float:
+    """The Pearson distance of two tables, from sums over their entries."""
+    steps = [(weights[at], first[at], second[at]) for at in np.ndindex(*weights.shape)]
+    total = sum(w for w, _, _ in steps)
+    means = [sum(w * x for w, x, _ in steps) / total, sum(w * y for w, _, y in steps) / total]
+    product = sum(w * (x - means[0]) * (y - means[1]) for w, x, y in steps)
+    squares = [sum(w * (x - means[0]) ** 2 for w, x, _ in steps), sum(w * (y - means[1]) ** 2 for w, _, y in steps)]
+    return math.sqrt((1 - product / math.sqrt(squares[0] * squares[1])) / 2)
+
+
+def _epic_in_loops(reward: np.ndarray, mdp: TabularMDP) -> np.ndarray:
+    """R(s,a,s') + E[γ R(s',A,S') - R(s,A,S') - γ R(S,A,S')] (Gleave et al. 2021, definition 4.1), S, A and S' uniform."""
+    n, k = mdp.states, mdp.actions
+
+    def mean(state: int) -> float:
+        return sum(reward[state, action, after] for action in range(k) for after in range(n)) / (k * n)
+
+    of_all = sum(mean(state) for state in range(n)) / n
+    found = np.zeros((n, k, n))
+    for s, a, t in np.ndindex(n, k, n):
+        found[s, a, t] = reward[s, a, t] + mdp.gamma * mean(t) - mean(s) - mdp.gamma * of_all
+    return found
+
+
+def _dard_in_loops(reward: np.ndarray, mdp: TabularMDP) -> np.ndarray:
+    """R(s,a,s') + E[γ R(s',A,S'') - R(s,A,S') - γ R(S',A,S'')] (Wulfe et al. 2022), A uniform, S' ~ T(s,A), S'' ~ T(s',A)."""
+    n, k, chance = mdp.states, mdp.actions, mdp.transitions
+    found = np.zeros((n, k, n))
+    for s, a, t in np.ndindex(n, k, n):
+        expected = 0.0
+        for action, u, v in np.ndindex(k, n, n):
+            change = mdp.gamma * reward[t, action, v] - reward[s, action, u] - mdp.gamma * reward[u, action, v]
+            expected += chance[s, action, u] * chance[t, action, v] * change / k
+        found[s, a, t] = reward[s, a, t] + expected
+    return found
+
+
+def _starc_in_loops(first: np.ndarray, second: np.ndarray, mdp: TabularMDP) -> float:
+    """E[R(s,a,S') - V(s) + γ V(S')] (Skalse et al. 2024, VAL) of the uniform policy, by its L2 norm; half the L2 distance."""
+    n, k, chance = mdp.states, mdp.actions, mdp.transitions
+    units = []
+    for reward in (first, second):
+        values = [0.0] * n
+        for _ in range(400):  # until the Bellman equations hold
+            values = [
+                sum(chance[s, a, t] * (reward[s, a, t] + mdp.gamma * values[t]) / k for a in range(k) for t in range(n))
+                for s in range(n)
+            ]
+        canonical = [
+            sum(chance[s, a, t] * (reward[s, a, t] - values[s] + mdp.gamma * values[t]) for t in range(n))
+            for s in range(n)
+            for a in range(k)
+        ]
+        norm = math.sqrt(sum(x * x for x in canonical))
+        units.append([x / norm for x in canonical])
+    return math.sqrt(sum((x - y) ** 2 for x, y in zip(*units, strict=True))) / 2
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_tables_distances_are_those_of_the_papers_formulas_in_plain_loops(deterministic: bool) -> None:
+    rng = np.random.default_rng(3)
+    mdp = random_mdp(4, 3, 0.8, rng)
+    if deterministic:
+        mdp = TabularMDP(np.eye(4)[rng.integers(4, size=(4, 3))], mdp.initial, 0.8)
+    first, noise = rng.normal(size=(2, 4, 3, 4))
+    everywhere = np.ones((4, 3, 4))
+    for second in (first + 0.5 * noise, noise, -0.2 * first + noise):
+        both = [_epic_in_loops(of, mdp) for of in (first, second)]
+        assert distances.epic(first, second, mdp) == pytest.approx(_pearson_in_loops(*both, everywhere), abs=1e-9)
+        both = [_dard_in_loops(of, mdp) for of in (first, second)]
+        assert distances.dard(first, second, mdp) == pytest.approx(_pearson_in_loops(*both, mdp.transitions), abs=1e-9)
+        assert distances.starc(first, second, mdp) == pytest.approx(_starc_in_loops(first, second, mdp), abs=1e-9)
+
+
 def test_shaping_with_another_gamma_or_a_wiped_goal_row_is_seen() -> None:
     rng = np.random.default_rng(0)
     mdp = random_mdp(20, 4, 0.99, rng)
@@ -107,6 +183,18 @@ def test_sampled_intervals_hold_the_exact_distance(name: str) -> None:
             inside.append(found.low - 1e-6 <= exact <= found.high + 1e-6)
         assert found.value < 1e-6  # shaping cancels at any number of samples
     assert sum(inside) >= len(inside) - 1
+
+
+def test_sampled_dard_has_one_action_for_both_steps() -> None:
+    """With another action from s to S' than from s' to S'', it would be off by 0.07 or more here."""
+    for seed in (0, 5):
+        rng = np.random.default_rng(seed)
+        mdp = TabularMDP(np.eye(6)[rng.integers(6, size=(6, 2))], np.full(6, 1 / 6), 0.9)
+        first, noise = rng.normal(size=(2, 6, 2, 6))
+        second = first + 0.5 * noise
+        data = recorded(mdp, 600, rng, product=False)
+        found = sampled_distances.dard(TableReward(first), TableReward(second), data, 0.9, rng, neighbours=12)
+        assert found.value == pytest.approx(distances.dard(first, second, mdp), abs=0.02)
 
 
 def test_terminated_steps_have_no_next_potential_and_vectors_work() -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.queries.offline import label_recorded, load_recorded
 from rlhf_ray.queries.selection import SELECTIONS
+from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.teachers import TEACHERS
@@ -98,10 +100,36 @@ def test_images_and_discrete_actions_are_labelled_too(tmp_path: Path) -> None:
     assert label_recorded(found, tmp_path / "store", _preferences(selection="disagreement"), model).held == 8
 
 
+def test_the_reward_model_of_a_selection_is_fitted_as_in_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits = []
+    real = RewardTrainer.fit
+
+    def watched(self: RewardTrainer, updates: int, **rest: Any) -> Any:
+        fits.append((updates, rest["unlabelled"], {name for pair in store.pairs() for name in pair}, len(store)))
+        return real(self, updates, **rest)
+
+    monkeypatch.setattr(RewardTrainer, "fit", watched)
+    found = load_recorded(_recorded(tmp_path / "steps.npz"), FragmentSettings(length=5, pool=12))
+    model = RewardModelSettings(hidden=(8,), updates=5, initial_epochs=6, batch_size=3, methods=("surf",))
+    store = PreferenceStore(tmp_path / "store")
+    label_recorded(found, store, _preferences(selection="entropy", comparisons=20), model)
+    assert [of[0] for of in fits] == [-(-6 * fits[0][3] // 3), 5]
+    for _, unlabelled, _, held in fits:
+        assert len(unlabelled) == 12 * 11 // 2 - held  # of all fragments of the pool; pairs with an answer are left out
+    assert set(fits[0][1].left.ids()) - fits[0][2]  # fragments that were in no question, too
+
+
 def test_what_cannot_be_labelled_is_one_line(tmp_path: Path) -> None:
     steps = _recorded(tmp_path / "steps.npz")
     with pytest.raises(SettingError, match="fewer than two fragments"):
         load_recorded(steps, FragmentSettings(length=50))
+    below = load_recorded(_recorded(tmp_path / "below.npz", actions=Discrete(3, start=-1)), FragmentSettings(length=5))
+    with pytest.raises(SettingError, match="integer actions from -1 to 1, but actions are numbered from 0: add 1"):
+        label_recorded(below, tmp_path / "other", _preferences(selection="entropy"))
+    below.actions[:] += 1
+    assert label_recorded(below, tmp_path / "other", _preferences(selection="entropy"), MODEL).held == 8
     found = load_recorded(steps, FragmentSettings(length=5))
     with pytest.raises(SettingError, match=r"teacher is 'human'; name a scripted teacher"):
         label_recorded(found, tmp_path / "store", _preferences(teacher="human"))

@@ -31,12 +31,22 @@ def _close(share: float, chance: float, n: int = N) -> bool:
     return abs(share - chance) <= 4 * np.sqrt(chance * (1 - chance) / n) + 1e-9
 
 
-@pytest.mark.parametrize(("version", "rate"), [(-1, 0.0), (0, 0.0), (5, 0.1), (200, 1.0)])
+@pytest.mark.parametrize(("version", "rate"), [(-1, 0.0), (0, 0.0), (5, 0.1), (24, 0.48), (26, 0.5), (200, 0.5)])
 def test_drift_adds_errors_with_the_newer_policy_version(version: int, rate: float) -> None:
     annotator = Annotator(SimulatedTeacher("ada"), drift=0.02)
     pairs = _left_better(version=version)
     assert np.allclose(annotator.error_rates(pairs), rate)
     assert _close(float((annotator.answer(pairs, _rng()) == 0).mean()), rate)
+
+
+def test_a_tired_annotator_guesses_whatever_else_they_err_in() -> None:
+    pairs = _left_better(version=1000)
+    for teacher, alike in ((SimulatedTeacher("ada", mistake=0.2), 0.0), (SimulatedTeacher("ada"), 0.4)):
+        annotator = Annotator(teacher, drift=0.02, alike=alike)
+        assert _close(float((annotator.answer(pairs, _rng()) == 0).mean()), 0.5)
+    # Drift takes nothing away from errors that are beyond guessing already.
+    perverse = Annotator(SimulatedTeacher("ada"), drift=0.02, alike=0.8, feature=lambda of: np.zeros((len(of), 1)))
+    assert np.allclose(perverse.error_rates(pairs), 0.8)
 
 
 def test_errors_grow_the_more_alike_the_fragments_look() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 
 from rlhf_ray import cli
-from rlhf_ray.reward import RewardEnsemble, fit
-from rlhf_ray.reward.fitting import default_updates
+from rlhf_ray.data.comparisons import pair_id
+from rlhf_ray.reward import RewardEnsemble, RewardTrainer, fit
+from rlhf_ray.rllib.starting import check_reward
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
-from tests.made_up import FORCES, VECTORS, some_comparisons
+from tests.made_up import CHOICES, FORCES, VECTORS, some_comparisons
 
 PENDULUM: dict[str, Any] = {
     "observations": gym.spaces.Box(-8.0, 8.0, (3,), np.float32),
@@ -55,10 +57,60 @@ def test_a_fit_to_stored_labels_predicts_those_held_out_and_repeats_bit_for_bit(
 
 
 def test_unless_told_otherwise_it_passes_over_the_labels_a_number_of_times(tmp_path: Path) -> None:
-    assert default_updates(320, RewardModelSettings(batch_size=32, initial_updates=5)) == 1000
-    assert default_updates(8, RewardModelSettings(batch_size=32, initial_updates=200)) == 200
-    _, report = fit(labels(tmp_path / "store", 10), VECTORS, FORCES, RewardModelSettings(initial_updates=7))
-    assert report.gradient_steps == 32
+    store = labels(tmp_path / "store", 10)
+    for settings, steps in (
+        ({"initial_updates": 7}, 32),  # 100 passes over 10 labels in batches of 32
+        ({"initial_updates": 50}, 50),
+        ({"initial_updates": 50, "initial_epochs": 3}, 1),
+        ({"initial_updates": 7, "initial_epochs": 12, "batch_size": 4}, 30),
+    ):
+        _, report = fit(store, VECTORS, FORCES, RewardModelSettings(hidden=(8,), **settings))  # type: ignore[arg-type]
+        assert report.gradient_steps == steps
+
+
+def test_surf_gets_pairs_that_nobody_was_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, given = labels(tmp_path / "store", 12), []
+    real = RewardTrainer.fit
+
+    def watched(self: RewardTrainer, updates: int, **rest: Any) -> Any:
+        given.append(rest["unlabelled"])
+        return real(self, updates, **rest)
+
+    monkeypatch.setattr(RewardTrainer, "fit", watched)
+    settings = dataclasses.replace(SETTINGS, methods=("surf",))
+    for of in (SETTINGS, settings, settings):
+        fit(store, VECTORS, FORCES, of, updates=1, seed=4)
+    assert given[0] is None
+    labelled = PreferenceStore(store).load()
+    assert labelled is not None
+    pairs, asked = given[1], labelled.pairs
+    both = [*asked.left.ids(), *asked.right.ids()]
+    assert len(pairs) == len(set(pairs.ids)) == 24 * 23 // 2 - 12  # all pairs of the fragments but those with an answer
+    assert {*pairs.left.ids(), *pairs.right.ids()} == set(both)
+    mirrored = [pair_id(right, left) for left, right in zip(asked.left.ids(), asked.right.ids(), strict=True)]
+    assert not {*asked.ids, *mirrored} & {*pairs.ids}
+    assert given[2].ids == pairs.ids
+
+
+def test_without_spaces_it_makes_them_from_the_fragments(tmp_path: Path) -> None:
+    reward, _ = fit(labels(tmp_path / "forces"), settings=SETTINGS, updates=3)
+    held = PreferenceStore(tmp_path / "forces").load()
+    assert held is not None
+    largest = max(np.abs(side.actions).max() for side in (held.pairs.left, held.pairs.right))
+    assert reward.action_space == gym.spaces.Box(-largest, largest, (2,), np.float32)
+    assert reward.observation_space == gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    reward, _ = fit(labels(tmp_path / "choices", actions=CHOICES), settings=SETTINGS, updates=3)
+    assert reward.action_space == CHOICES
+
+
+def test_actions_that_are_none_of_the_environments_are_one_line(tmp_path: Path) -> None:
+    store = labels(tmp_path / "store", actions=gym.spaces.Discrete(3, start=-1))
+    with pytest.raises(
+        SettingError, match="integer actions from -1 to 1, but actions are numbered from 0: add 1 to them"
+    ):
+        fit(store)
+    with pytest.raises(SettingError, match="store have actions from -1 to 1; the environment's are 0 to 2"):
+        fit(store, VECTORS, gym.spaces.Discrete(3))
 
 
 def test_labels_that_are_missing_or_of_another_environment_are_an_error(tmp_path: Path) -> None:
@@ -102,16 +154,29 @@ def test_the_command_fits_to_a_run_and_writes_a_reward_model(
     assert (tmp_path / "first" / "curve.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_store_by_itself_needs_the_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_by_itself_has_no_environment_and_one_can_be_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store, out = labels(tmp_path / "store", **PENDULUM), tmp_path / "reward"
-    assert "give it with --environment" in fails_with(capsys, store, "--out", out)
+    cli.main(["fit", str(store), "--out", str(tmp_path / "unknown"), "--updates", "5"])
+    printed = capsys.readouterr()
+    assert "150 labels" in printed.out
+    assert printed.err.count("\n") == 1
+    assert f"environment of {store} is unknown" in printed.err
+    unknown = RewardEnsemble.load(tmp_path / "unknown")
+    assert unknown.action_space.shape == (1,)
+    assert unknown.action_space != PENDULUM["actions"]
+    with pytest.raises(SettingError, match="or fit it again with --environment"):
+        check_reward(unknown, PENDULUM["observations"], PENDULUM["actions"], unknown.settings, "unknown")
     assert "Pendulum-v9" in fails_with(capsys, store, "--out", out, "--environment", "Pendulum-v9")
     assert "FrozenLake" in fails_with(capsys, store, "--out", out, "--environment", "FrozenLake-v1")
     assert "observations of shape (3,)" in fails_with(capsys, store, "--out", out, "--environment", "MountainCar-v0")
     assert "not a preference store" in fails_with(capsys, tmp_path, "--out", out, "--environment", "Pendulum-v1")
     assert not out.exists()
     cli.main(["fit", str(store), "--out", str(out), "--environment", "Pendulum-v1", "--updates", "5"])
-    assert "150 labels" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "150 labels" in printed.out
+    assert printed.err == ""
     cli.main(["fit", str(store), "--out", str(out), "--environment", "Pendulum-v1", "--updates", "6"])  # once more
     assert "is not a reward model" in fails_with(capsys, store, "--out", tmp_path, "--environment", "Pendulum-v1")
     assert int(RewardEnsemble.load(out).version) == 1

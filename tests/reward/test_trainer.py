@@ -125,6 +125,7 @@ def test_the_report_says_what_the_formula_says_of_the_fitted_model(label_noise: 
     assert report.gradient_steps == 20
     assert report.train_loss == pytest.approx(losses[~held_out].mean(), rel=1e-4)
     assert report.held_out_loss == pytest.approx(losses[held_out].mean(), rel=1e-4)
+    assert report.held_out_log_likelihood == pytest.approx(-report.held_out_loss, rel=1e-4)
     assert report.train_accuracy == pytest.approx(right[~held_out & decided].mean())
     assert report.held_out_accuracy == pytest.approx(right[held_out & decided].mean())
     assert report.reward_std == pytest.approx(_raw_rewards(trainer, comparisons).reshape(3, -1).std(1).mean(), rel=1e-2)

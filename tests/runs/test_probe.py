@@ -145,9 +145,13 @@ def test_a_resumed_run_has_the_same_metrics_and_the_same_columns(tmp_path: Path)
     versions = {row["reward_version"] for row in rows}
     assert len(versions) > 2
     for row, again in zip(rows, resumed, strict=True):
-        named = {name for name in row if "probe" in name or "correlation" in name} | {"learned_gain", "held_out_brier"}
+        named = {name for name in row if "probe" in name or "correlation" in name or "distance" in name}
+        named |= {"learned_gain", "held_out_brier", "held_out_log_likelihood"}
         assert {name: row.get(name) for name in named} == {name: again.get(name) for name in named}
     tables = [folder.metrics_csv.read_text().splitlines() for folder in (whole, stopped)]
     assert tables[0][0] == tables[1][0]
     assert [len(np.array(line.split(","))) for line in tables[1]] == [len(tables[0][0].split(","))] * 5
-    assert stopped.report.exists()
+    assert "Distance to the true reward" in stopped.report.read_text()
+    distances = [[row[f"{name}_distance"] for name in ("epic", "dard")] for row in rows if "epic_distance" in row]
+    assert len(distances) >= len(versions) - 1
+    assert all(0 < value < 1 for values in distances for value in values)

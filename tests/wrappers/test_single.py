@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -387,6 +388,52 @@ def test_preferences_are_collected_without_fitting_and_fitted_to_without_collect
     with make(ask=False) as env, pytest.raises(RuntimeError, match="no reward to wait for"):
         env.wait_for_reward()
     assert len(PreferenceStore(store)) == 30
+
+
+def test_a_first_fit_of_one_step_is_used_at_once_without_a_later_fit_or_checkpoint(
+    in_process: SimpleNamespace, tmp_path: Path
+) -> None:
+    """drlhp loads a checkpoint that does not exist if the first fit ends before the first checkpoint is due."""
+    short = RewardModelSettings(hidden=(8,), batch_size=8, initial_updates=1, updates=1)
+    preferences = PreferenceSettings(comparisons=10, initial_comparisons=10, rounds=1)
+    with make(reward_model=short, preferences=preferences) as env:
+        taken = act(env, 2 * WINDOW + 1)
+        assert env.status()["reward_version"] == 1
+        fitted = in_process.rings[0].newest_reward()
+        _, reward, *_, info = taken[-1]
+        assert info["reward_is_learned"]
+        assert reward != info["true_reward"]
+        env.save(tmp_path / "saved")
+    saved = RewardEnsemble.load(tmp_path / "saved" / "reward_model")
+    for name, value in saved.state().items():
+        np.testing.assert_array_equal(value, fitted[name])
+    assert float(saved.reward_std.min()) != 1.0  # normalised, so fitted
+
+
+@pytest.mark.parametrize("switched_off", ["fit", "ask", "nothing"])
+def test_a_ring_with_nothing_to_do_uses_no_processor(
+    in_process: SimpleNamespace, tmp_path: Path, switched_off: str
+) -> None:
+    """drlhp's background loop copies its databases over and over if it is told not to train."""
+    arguments = {} if switched_off == "nothing" else {switched_off: False}
+    with make(folder=tmp_path, **arguments) as env:
+        act(env, 2 * WINDOW)
+        assert in_process.rings[0]._thread.is_alive()
+        before = time.process_time()
+        time.sleep(1.0)
+        assert time.process_time() - before < 0.1
+
+
+def test_saving_is_never_left_undone_in_silence(in_process: SimpleNamespace, tmp_path: Path) -> None:
+    """drlhp only sets a flag for another process, which may not be there."""
+    with make() as env:
+        act(env, 10)
+        in_process.rings[0]._failure = OSError("the disk is gone")
+        with pytest.raises(OSError, match="the disk is gone"):
+            env.save(tmp_path / "failed")
+    with pytest.raises(RuntimeError, match="closed"):
+        env.save(tmp_path / "closed")
+    assert not list(tmp_path.iterdir())
 
 
 def test_people_need_a_folder_and_only_labels_with_one_survive_it(in_process: SimpleNamespace, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ class InformationGain:
 
     The answer's own randomness does not count: pairs that every member finds even score 0. Bıyık et al. (2019, APReL) use the same
     score for samples from a posterior; here the members stand for the posterior. ``reward_model.label_noise`` adds the noise that
-    the likelihood assumes.
+    the likelihood assumes. Estimates for single annotators are not used: who will answer is not known yet.
 
     Args:
         reward_model: settings of the likelihood; none by default.

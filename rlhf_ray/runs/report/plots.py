@@ -236,6 +236,27 @@ def probe_plot(rows: Rows) -> Markup | None:
     )
 
 
+def distances_plot(rows: Rows) -> Markup | None:
+    """Distances of the learned to the true reward, over environment steps."""
+    colours = {"epic": HELD_OUT, "dard": LEARNED}
+    curves = {name: series(rows, f"{name}_distance") for name in colours}
+    if not any(len(steps) for steps, _ in curves.values()):
+        return None
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for name, values in curves.items():
+            if len(values[0]):
+                _curve(axes, *values, colours[name], label=name.upper())
+        axes.set(title="Distance of the learned to the true reward", ylim=(0, 1))
+        axes.legend(loc="best")
+        steps_axis(axes)
+
+    return render(
+        "distances", "Distances of the learned to the true reward, over environment steps.", (_WIDTH, 200), draw
+    )
+
+
 def comparisons_plot(rows: Rows, budget: float | None) -> Markup | None:
     """Number of comparisons over environment steps, and the label budget as a horizontal line."""
     steps, answered = series(rows, "comparisons")

@@ -127,6 +127,7 @@ def _page(run: Run) -> str:
         scale=plots.scale_plot(run.rows),
         learner=plots.learner_plot(run.rows),
         probe=plots.probe_plot(run.rows),
+        reward_distances=plots.distances_plot(run.rows),
         reliability=None if run.scores is None else plots.reliability_plot(run.scores.curve),
         scores=summary.scores(run.scores),
         truth=summary.truth(run.scores, run.distances),
