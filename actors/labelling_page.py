@@ -111,6 +111,7 @@ class LabellingPage:
             run_id=page.run_id,
             films=page.sessions.with_suffix(".films"),
             channels=of.channels,
+            zoom=of.zoom,
         )
         self._server: Server | None = None
         self._starting = asyncio.Lock()

@@ -18,7 +18,11 @@ INTERNALS = ("actors/ray_internals.py", "rlhf_ray/rllib/rllib_internals.py")
 """The only files that use private names of Ray."""
 RLLIB = ("rlhf_ray/rllib/", "rlhf_ray/sweeps/", "rlhf_ray/runs/", "rlhf_ray/cli/", "tune_configs/")
 """Where RLlib and Tune may be imported."""
-READS_PICKLES = ("rlhf_ray/data/pickles.py", "rlhf_ray/reward/functions/saved_modules.py", "rlhf_ray/policies/sb3.py")
+READS_PICKLES = (
+    "rlhf_ray/data/pickles.py",
+    "rlhf_ray/reward/functions/saved_modules.py",
+    "rlhf_ray/policies/sb3_file.py",
+)
 """Read other projects' files, by unpicklers that build only what they list (tests/store/test_exchange.py,
 tests/reward/test_loading.py)."""
 

@@ -267,11 +267,11 @@ def _other(kind: type[Any], name: str, value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, tuple):
-        return (*value, 7)
+        return (*value, 7) if Ellipsis in choices else tuple(2 * each for each in value)
     if value is None:
         return 7 if int in choices else 0.25
     if isinstance(value, float):
-        return 0.25
+        return 0.25 if value <= 1 else value + 1
     return value + 1
 
 

@@ -109,7 +109,7 @@ def collect(
             catch_by_reward=settings.catch_by_reward,
         )
         local = LocalStore(kept)
-        desk = Desk(local, queue, sessions.key("leases"), fps=fps, channels=settings.channels)
+        desk = Desk(local, queue, sessions.key("leases"), fps=fps, channels=settings.channels, zoom=settings.zoom)
         app = create_app(desk, sessions, hosts=allowed_hosts(settings), title=title, instructions=settings.instructions)
         warn_of_readers(settings)
         server = Server(app, settings, listen_as_before(settings, file.with_suffix(".port")))

@@ -26,7 +26,7 @@ from rlhf_ray.labelling.leases import Lease, Leases
 from rlhf_ray.labelling.questions import Answer, QuestionQueue, Shown
 from rlhf_ray.labelling.recorder import GroupCommit
 from rlhf_ray.labelling.statistics import statistics
-from rlhf_ray.settings.labelling import Channels
+from rlhf_ray.settings.labelling import Channels, Zoom
 from rlhf_ray.store import Event
 
 logger = logging.getLogger(__name__)
@@ -145,6 +145,7 @@ class Desk:
         run_id: id of the training run, stored with each event.
         films: folder for films; with None, films are lost when the page restarts.
         channels: of image clips, the channels to show.
+        zoom: see `rlhf_ray.settings.LabellingSettings.zoom`.
     """
 
     def __init__(
@@ -157,6 +158,7 @@ class Desk:
         run_id: str | None = None,
         films: Path | None = None,
         channels: Channels = "auto",
+        zoom: Zoom = "auto",
     ):
         self.store, self.queue, self.fps, self.run_id = store, queue, fps, run_id
         self.changes = 0
@@ -167,7 +169,7 @@ class Desk:
         self._recorder = GroupCommit(store.record)
         self._about: dict[str, tuple[int, int, float]] = {}
         """Per pair: its newest policy version, its reward version, and its frames per second at speed 1."""
-        self._films = Films(films, channels)
+        self._films = Films(films, channels, zoom)
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._situation = Situation()
         self._episode: tuple[Episode, float] | None = None
@@ -297,7 +299,8 @@ class Desk:
             return None
         episode, since = self._episode
         values = dataclasses.asdict(dataclasses.replace(episode, film=dataclasses.replace(episode.film, sheet=b"")))
-        return values | {"film": values["film"]["info"], "age_seconds": round(time.monotonic() - since, 1)}
+        film = dataclasses.asdict(self._films.zoomed(episode.film.info))
+        return values | {"film": film, "age_seconds": round(time.monotonic() - since, 1)}
 
     async def progress(self, annotator: str) -> dict[str, Any]:
         """Labelling progress, and the reason if there is nothing to label right now."""

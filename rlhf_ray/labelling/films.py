@@ -52,6 +52,7 @@ class FilmInfo:
         width, height: size of one frame, in pixels.
         pixelated: True if the frames are the agent's own observations, enlarged without smoothing; False if they are rendered
             for people.
+        zoom: factor by which a pixelated film is shown, if there is room; None: as large as fits.
     """
 
     id: str
@@ -60,6 +61,7 @@ class FilmInfo:
     width: int
     height: int
     pixelated: bool
+    zoom: int | None = None
 
 
 @dataclass(frozen=True)

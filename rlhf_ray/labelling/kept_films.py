@@ -13,7 +13,7 @@ from pathlib import Path
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.labelling.films import Film, FilmInfo, film, film_info, picture
-from rlhf_ray.settings.labelling import Channels
+from rlhf_ray.settings.labelling import Channels, Zoom
 
 KEPT_BYTES = 256 << 20
 """Limit for films and image clips in memory, and for films in the folder, in bytes; the newest stay."""
@@ -27,10 +27,12 @@ class Films:
     Args:
         folder: where films are stored, for a restarted page or a resumed run; None: in memory only.
         channels: of image clips, the channels to show.
+        zoom: see `rlhf_ray.settings.LabellingSettings.zoom`.
     """
 
-    def __init__(self, folder: Path | None = None, channels: Channels = "auto"):
+    def __init__(self, folder: Path | None = None, channels: Channels = "auto", zoom: Zoom = "auto"):
         self._folder, self._channels = folder, channels
+        self._zoom = None if zoom == "auto" else zoom
         self._infos: dict[str, FilmInfo] = {}
         self._content: OrderedDict[str, bytes | Array] = OrderedDict()
         """WebP films, or the images of clips that nobody has requested yet."""
@@ -48,7 +50,11 @@ class Films:
 
     def info(self, name: str) -> FilmInfo:
         """The layout of this clip's film."""
-        return self._infos[name]
+        return self.zoomed(self._infos[name])
+
+    def zoomed(self, info: FilmInfo) -> FilmInfo:
+        """The layout with the factor by which people see it."""
+        return dataclasses.replace(info, zoom=self._zoom if info.pixelated else None)
 
     def put(self, made: Film) -> None:
         """Store a film."""

@@ -16,9 +16,13 @@ from torch.nn.functional import softplus
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.policies.network import bounds
+from rlhf_ray.policies.statistics import ObservationStatistics
 
 LOG_STD = (-5.0, 2.0)
 """Range of the Gaussian's log standard deviation, before tanh."""
+
+CLAMPED_LOG_STD = (-20.0, 2.0)
+"""The same in a policy of Stable-Baselines3, which cuts it off instead of squashing it."""
 
 DISCRETE_ENTROPY = 0.5
 """Target entropy of Discrete actions, as a share of the maximum."""
@@ -56,12 +60,19 @@ class SoftActorCriticNetwork(nn.Module):
     """The networks of soft actor-critic for vector observations, with Discrete actions or Box actions within bounds.
 
     Box actions are tanh of a Gaussian, in [-1, 1] (`rlhf_ray.policies.env_actions`). Observations with bounds are scaled to
-    [-1, 1]. With Discrete actions, expectations over actions are exact (Christodoulou 2019).
+    [-1, 1], or with ``normalize_observations`` all by their running statistics. With Discrete actions, expectations over actions
+    are exact (Christodoulou 2019).
 
     Args:
         observation_space, action_space: the environment's spaces.
         hidden: units of each hidden layer.
         initial_alpha: initial temperature.
+        normalize_observations: see `SACSettings.normalize_observations`.
+
+    Attributes:
+        statistics: of the observations, with ``normalize_observations``; otherwise None.
+        clamps_log_std: ``[1]``: 1 if log standard deviations are cut off at `CLAMPED_LOG_STD`, as in a policy that began in
+            Stable-Baselines3; 0 if they are squashed into `LOG_STD`.
 
     Raises:
         SettingError: SAC doesn't support the spaces.
@@ -69,6 +80,7 @@ class SoftActorCriticNetwork(nn.Module):
 
     middle: Tensor
     scale: Tensor
+    clamps_log_std: Tensor
 
     def __init__(
         self,
@@ -76,6 +88,7 @@ class SoftActorCriticNetwork(nn.Module):
         action_space: gym.Space[Any],
         hidden: tuple[int, ...],
         initial_alpha: float,
+        normalize_observations: bool = False,
     ):
         super().__init__()
         if not isinstance(observation_space, gym.spaces.Box) or is_image(observation_space):
@@ -98,6 +111,8 @@ class SoftActorCriticNetwork(nn.Module):
         middle, scale = bounds(observation_space)
         self.register_buffer("middle", torch.as_tensor(middle, dtype=torch.float32), persistent=False)
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
+        self.register_buffer("clamps_log_std", torch.zeros(1))
+        self.statistics = ObservationStatistics(size) if normalize_observations else None
         layers: list[nn.Module] = []
         for inputs, units in pairwise((size, *hidden)):
             layers += [nn.Linear(inputs, units), nn.ReLU()]
@@ -112,13 +127,25 @@ class SoftActorCriticNetwork(nn.Module):
 
     def distribution(self, observations: Tensor) -> Tensor:
         """Return the action distribution's inputs ``[n, outputs]``: logits, or means and log standard deviations before tanh."""
-        scaled = ((observations.float() - self.middle) / self.scale).flatten(1)
-        outputs: Tensor = self.actor(scaled)
+        outputs: Tensor = self.actor(self._scaled(observations))
         if self.discrete:
             return outputs
         mean, raw = outputs.chunk(2, -1)
         low, high = LOG_STD
-        return torch.cat([mean, low + (high - low) * 0.5 * (torch.tanh(raw) + 1.0)], -1)
+        squashed = low + (high - low) * 0.5 * (torch.tanh(raw) + 1.0)
+        return torch.cat([mean, torch.where(self.clamps_log_std > 0, raw.clamp(*CLAMPED_LOG_STD), squashed)], -1)
+
+    def _scaled(self, observations: Tensor) -> Tensor:
+        """Return observations as the layers take them, ``[n, size]``."""
+        if self.statistics is not None:
+            normalised: Tensor = self.statistics(observations.float().flatten(1))
+            return normalised
+        return ((observations.float() - self.middle) / self.scale).flatten(1)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        """Load weights (called by torch). Those of before ``clamps_log_std`` squash."""
+        state_dict.setdefault(f"{prefix}clamps_log_std", torch.zeros(1))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return actions and their log probabilities, with gradients.
@@ -144,7 +171,7 @@ class SoftActorCriticNetwork(nn.Module):
 
     def values(self, critics: TwinCritics, observations: Tensor, actions: Tensor) -> Tensor:
         """Return both critics' values ``[2, n]`` of Box actions ``[n, size]``, or ``[2, n, actions]`` of all Discrete ones."""
-        scaled = ((observations.float() - self.middle) / self.scale).flatten(1)
+        scaled = self._scaled(observations)
         given = scaled if self.discrete else torch.cat([scaled, actions.flatten(1)], -1)
         values: Tensor = critics(given)
         return values if self.discrete else values.squeeze(-1)

@@ -20,7 +20,7 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.spaces import space_from_json, space_to_json
 from rlhf_ray.reward.histories import last_of_windows
 from rlhf_ray.reward.likelihood import discounts
-from rlhf_ray.reward.networks import make_network, observe, reads_history
+from rlhf_ray.reward.networks import is_built_in, make_network, observe, reads_history
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
 FORMAT = "rlhf_ray.reward/1"
@@ -97,11 +97,12 @@ class RewardEnsemble(nn.Module):
         """Dropout and batch normalisation as in a fit, within this context.
 
         Args:
-            generator: seeds the dropout masks, so that a fit repeats. Without dropout, nothing is drawn from it.
+            generator: seeds the dropout masks, also those of a network of the user's own, so that a fit repeats. Without dropout,
+                nothing is drawn from it.
         """
         self.networks.train()
         try:
-            if not self.settings.dropout:
+            if not self.settings.dropout and is_built_in(self.settings):
                 yield
                 return
             devices = {parameter.device for parameter in self.networks.parameters() if parameter.is_cuda}

@@ -13,12 +13,6 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-LOWEST_RATIO, HIGHEST_RATIO = 1.1, 1.5
-"""Held-out loss over training loss that `AdaptiveL2` aims at (Christiano et al. 2017, section 2.2.3)."""
-
-FACTOR = 1.5
-"""Factor by which `AdaptiveL2` changes its coefficient after a pass."""
-
 SMALLEST, LARGEST = 1e-6, 1.0
 """Bounds of the coefficient: within them, a few passes lead back from either end."""
 
@@ -48,16 +42,18 @@ class PassLosses:
 
 
 class AdaptiveL2:
-    """An L2 penalty, ``coefficient * sum(w ** 2)``, that keeps the held-out loss at 1.1 to 1.5 times the training loss.
+    """An L2 penalty, ``coefficient * sum(w ** 2)``, that keeps the held-out loss in an interval of multiples of the training loss.
 
-    Above, the coefficient grows by `FACTOR` after each pass; below, it shrinks (Christiano et al. 2017, section 2.2.3).
+    Above, the coefficient grows by a factor after each pass; below, it shrinks (Christiano et al. 2017, section 2.2.3).
 
     Args:
         coefficient: where to start.
+        interval: see `RewardModelSettings.l2_interval`.
+        factor: see `RewardModelSettings.l2_factor`.
     """
 
-    def __init__(self, coefficient: float = 1e-4):
-        self.coefficient = coefficient
+    def __init__(self, coefficient: float = 1e-4, interval: tuple[float, float] = (1.1, 1.5), factor: float = 1.5):
+        self.coefficient, self.interval, self.factor = coefficient, interval, factor
 
     def add_gradient(self, parameters: Iterable[nn.Parameter]) -> None:
         """Add the penalty's gradient to the gradients of ``parameters``."""
@@ -69,10 +65,11 @@ class AdaptiveL2:
         """Change the coefficient after a pass; leave it with fewer than `FEWEST_HELD_OUT` comparisons ``held_out``."""
         if held_out < FEWEST_HELD_OUT or not math.isfinite(losses.train_loss + losses.held_out_loss):
             return
-        if losses.held_out_loss > HIGHEST_RATIO * losses.train_loss:
-            self.coefficient = min(LARGEST, self.coefficient * FACTOR)
-        elif losses.held_out_loss < LOWEST_RATIO * losses.train_loss:
-            self.coefficient = max(SMALLEST, self.coefficient / FACTOR)
+        lowest, highest = self.interval
+        if losses.held_out_loss > highest * losses.train_loss:
+            self.coefficient = min(LARGEST, self.coefficient * self.factor)
+        elif losses.held_out_loss < lowest * losses.train_loss:
+            self.coefficient = max(SMALLEST, self.coefficient / self.factor)
 
 
 class EarlyStopping:

@@ -149,7 +149,9 @@ class RewardTrainer:
         self.rationalities: dict[str, float] = {}
         """Each annotator's rationality from the last fit, with `RewardModelSettings.annotator_rationality`."""
         self.methods = make_methods(settings)
-        self.l2 = AdaptiveL2() if settings.adaptive_l2 else None
+        self.l2 = None
+        if settings.adaptive_l2:
+            self.l2 = AdaptiveL2(interval=settings.l2_interval, factor=settings.l2_factor)
         self._data: StackedComparisons | None = None
 
     def add(self, comparisons: Comparisons) -> None:
@@ -501,6 +503,8 @@ class RewardTrainer:
 
     def _normalise(self, rewards: Tensor) -> None:
         """Set the normalisers so that each member has mean 0 and standard deviation 1 over all steps of all comparisons."""
+        if not self.settings.normalize_outputs:
+            return
         rewards = rewards.flatten(1)
         self.ensemble.reward_mean.copy_(rewards.mean(1))
         self.ensemble.reward_std.copy_(rewards.std(1).clamp_min(1e-6))

@@ -68,6 +68,8 @@ REFUSED = {
 class ReplaySACConfig(SACConfig):  # type: ignore[misc]
     """RLlib's SAC with the learner, networks and replay buffer of this package, on the environment's reward."""
 
+    normalize_observations = False  # of the class too, for configurations that earlier versions saved
+
     def __init__(self, algo_class: type | None = None):
         super().__init__(algo_class=algo_class or ReplaySAC)
         usual = SACSettings()
@@ -84,6 +86,7 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
         buffer_size: int | None = None,
         updates_per_env_step: float | None = None,
         hidden: tuple[int, ...] | None = None,
+        normalize_observations: bool | None = None,
         **arguments: Any,
     ) -> Self:
         """Set RLlib's training settings, and those that RLlib's SAC lacks.
@@ -92,6 +95,7 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
             buffer_size: see `SACSettings.buffer_size`.
             updates_per_env_step: see `SACSettings.updates_per_env_step`.
             hidden: see `SACSettings.hidden`.
+            normalize_observations: see `SACSettings.normalize_observations`.
             arguments: RLlib's.
         """
         super().training(**arguments)
@@ -101,6 +105,8 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
             self.updates_per_env_step = updates_per_env_step
         if hidden is not None:
             self.hidden = hidden
+        if normalize_observations is not None:
+            self.normalize_observations = normalize_observations
         return self
 
     def apply(self, settings: SACSettings) -> None:
@@ -113,6 +119,7 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
         self.learners(num_learners=settings.num_learners, num_gpus_per_learner=settings.gpus_per_learner)
         self.training(
             hidden=settings.hidden,
+            normalize_observations=settings.normalize_observations,
             buffer_size=settings.buffer_size,
             updates_per_env_step=settings.updates_per_env_step,
             num_steps_sampled_before_learning_starts=settings.learning_starts,
@@ -137,7 +144,7 @@ class ReplaySACConfig(SACConfig):  # type: ignore[misc]
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         """Return the spec of a `SoftActorCritic`."""
-        return sac_spec(self.hidden, self.initial_alpha)
+        return sac_spec(self.hidden, self.initial_alpha, self.normalize_observations)
 
     def build_learner_connector(self, input_observation_space: Any, input_action_space: Any, device: Any = None) -> Any:
         """Return an empty pipeline. `SACLearner` passes transitions through it, not episodes."""

@@ -32,7 +32,7 @@ class SquashedGaussian(TorchSquashedGaussian):  # type: ignore[misc]
 class SoftActorCritic(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):  # type: ignore[misc]
     """The agent of SAC. Env runners have only its actor.
 
-    ``model_config`` holds the arguments ``hidden`` and ``initial_alpha`` of `SoftActorCriticNetwork`.
+    ``model_config`` holds the arguments ``hidden``, ``initial_alpha`` and ``normalize_observations`` of `SoftActorCriticNetwork`.
     """
 
     def setup(self) -> None:
@@ -42,6 +42,7 @@ class SoftActorCritic(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):  # typ
             self.action_space,
             tuple(self.model_config["hidden"]),
             self.model_config["initial_alpha"],
+            self.model_config.get("normalize_observations", False),  # modules of earlier versions lack it
         )
         if self.inference_only:  # RLlib would delete parts of parts from the wrong object
             for part in TRAINING_ONLY:
@@ -68,8 +69,13 @@ class SoftActorCritic(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):  # typ
         return {Columns.ACTION_DIST_INPUTS: self.network.distribution(batch[Columns.OBS])}
 
 
-def sac_spec(hidden: tuple[int, ...], initial_alpha: float) -> RLModuleSpec:
+def sac_spec(hidden: tuple[int, ...], initial_alpha: float, normalize_observations: bool = False) -> RLModuleSpec:
     """Return the RLlib spec of a `SoftActorCritic`; RLlib fills in the spaces."""
     return RLModuleSpec(
-        module_class=SoftActorCritic, model_config={"hidden": list(hidden), "initial_alpha": initial_alpha}
+        module_class=SoftActorCritic,
+        model_config={
+            "hidden": list(hidden),
+            "initial_alpha": initial_alpha,
+            "normalize_observations": normalize_observations,
+        },
     )

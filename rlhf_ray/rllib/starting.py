@@ -79,7 +79,10 @@ def policy_weights(
             raise SettingError(f"{path} is a model of Stable-Baselines3, which needs the environment's spaces.")
         return sb3_weights(path, observation_space, action_space)
     if path.is_file() and path.suffix == ".safetensors":
-        return load_file(path)
+        weights = load_file(path)
+        if _agent_of(weights) == "sac":  # of earlier versions
+            weights.setdefault("network.clamps_log_std", np.zeros(1, np.float32))
+        return weights
     checkpoint = last_checkpoint(path / "checkpoints") or path  # a run's folder, or a checkpoint itself
     try:
         state: Mapping[str, Any] = load_policy(checkpoint).module.get_state()
@@ -94,8 +97,20 @@ def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], wher
     """Check that ``weights`` have the names and shapes of ``expected``, the weights of ``agent``'s policy.
 
     Raises:
-        SettingError: a weight is missing, unknown or of another shape. The message names the first one.
+        SettingError: they are another agent's, or a weight is missing, unknown or of another shape; names the first such weight.
     """
+    kinds = [_agent_of(of) for of in (weights, expected)]
+    if None not in kinds and kinds[0] != kinds[1]:
+        raise SettingError(
+            f"The policy in {where} is one of {kinds[0]}, but agent is {agent!r}: set agent to {kinds[0]}, or give a policy of "
+            f"{agent}."
+        )
+    normalises, does = (any("statistics." in name for name in of) for of in (weights, expected))
+    if normalises != does:
+        raise SettingError(
+            f"The policy in {where} {'normalises' if normalises else 'does not normalise'} its observations, but "
+            f"{agent}.normalize_observations is {does}: set it to {normalises}."
+        )
     given, wanted = ({name: np.shape(value) for name, value in of.items()} for of in (weights, expected))
     for name in [*wanted, *given]:
         if given.get(name) != wanted.get(name):
@@ -104,6 +119,13 @@ def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], wher
                 f"The policy in {where} doesn't fit: its {name} {has}, but with this environment, agent={agent} and its "
                 f"networks ({agent}.hidden and others) it {needs}. Use the environment and settings that it was trained with."
             )
+
+
+def _agent_of(weights: Mapping[str, Any]) -> str | None:
+    """Return the agent whose networks of ours have these weights; None if they are another network's."""
+    if "network.log_alpha" in weights:
+        return "sac"
+    return "ppo" if any(name.startswith("critic.") for name in weights) else None
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

@@ -135,7 +135,8 @@ def _first_weights(
             seed=config.settings().seed,
         )
         say(f"mean log-likelihood of the demonstrated actions: {report.before:.2f} before, {report.after:.2f} after")
-    return {name: np.ascontiguousarray(value) for name, value in policy.get_state().items()}
+    # safetensors needs contiguous arrays; numpy's own function for that gives scalars an axis.
+    return {name: np.array(value, order="C") for name, value in policy.get_state().items()}
 
 
 def _policy(config: PreferenceConfig, spaces: tuple[gym.spaces.Box, gym.Space[Any]]) -> Any:

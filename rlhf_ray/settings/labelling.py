@@ -8,6 +8,7 @@ from typing import Literal
 from rlhf_ray.settings.checks import require
 
 Channels = Literal["auto", 1, 3]
+Zoom = int | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,10 @@ class LabellingSettings:
     beside itself, or a pair they have already answered with its sides swapped."""
     channels: Channels = "auto"
     """Channels of an image observation that people see, the last ones: 1 (grey) or 3 (colour). auto: 3 if their number is a
-    multiple of 3, else 1. Set 1 if observations are stacks of 3 or 6 grey frames. The page itself enlarges clips to the window."""
+    multiple of 3, else 1. Set 1 if observations are stacks of 3 or 6 grey frames."""
+    zoom: Zoom = "auto"
+    """Factor (a whole number, 1 or more) by which the page enlarges image observations, without smoothing. auto: the largest one
+    with which two clips fit into the window, which is the limit of any other too."""
     catch_by_reward: bool = False
     """Also use catch pairs with very different true returns, where the clip with the higher return is correct. Only if annotators
     teach the environment's own reward; otherwise correct answers count as wrong."""
@@ -46,6 +50,10 @@ class LabellingSettings:
             fits = 1 <= len(name) <= 40 and name.isprintable() and name == name.strip()
             require(fits, "labelling.annotators", name, "a name has 1 to 40 printable characters")
         require(0 <= self.port <= 65535, "labelling.port", self.port, "it must be between 0 and 65535")
+        whole = isinstance(self.zoom, int) and not isinstance(self.zoom, bool) and self.zoom >= 1
+        require(
+            whole or self.zoom == "auto", "labelling.zoom", self.zoom, "it must be a whole number, 1 or more, or auto"
+        )
         require(self.channels in ("auto", 1, 3), "labelling.channels", self.channels, "it must be auto, 1 or 3")
         require(self.lease_seconds >= 5, "labelling.lease_seconds", self.lease_seconds, "it must be 5 seconds or more")
         require(

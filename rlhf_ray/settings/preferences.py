@@ -67,6 +67,9 @@ class PreferenceSettings:
     return."""
     myopia: float = 0.9
     """With teacher=myopic: weight (0 < x ≤ 1) of each step relative to the next one, so that late steps count most."""
+    teacher_discount: float = 1.0
+    """Discount factor per step (0 < x ≤ 1) of the returns that a scripted teacher compares: early steps count most. Not used by
+    population."""
     skips_count: bool = False
     """Whether a skipped pair ("can't tell") uses up one comparison of the budget. If not, another pair is asked in its place."""
     answer_seconds: float = 0.0
@@ -140,6 +143,8 @@ class PreferenceSettings:
         require(0 <= self.skip <= 1, "preferences.skip", self.skip, "it must be between 0 and 1")
         require(self.equal >= 0, "preferences.equal", self.equal, "it must be 0 or more")
         require(0 < self.myopia <= 1, "preferences.myopia", self.myopia, "it must be above 0 and at most 1")
+        discount = self.teacher_discount
+        require(0 < discount <= 1, "preferences.teacher_discount", discount, "it must be above 0 and at most 1")
         require(self.answer_seconds >= 0, "preferences.answer_seconds", self.answer_seconds, "it must be 0 or more")
         require(
             least <= self.first_fit_comparisons <= self.comparisons,

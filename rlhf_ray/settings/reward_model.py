@@ -53,6 +53,9 @@ class RewardModelSettings:
     """Whether the observation after the step is an input."""
     use_done: bool = False
     """Whether the end of the episode is an input."""
+    normalize_outputs: bool = True
+    """Whether each member's rewards are normalised to mean 0 and standard deviation 1 over the steps compared (Christiano et al.
+    2017). False: the agent gets them on the likelihood's scale, which grows with the number of fits."""
     ensemble_size: int = 3
     """Number of ensemble members. The learned reward is the mean of their normalised outputs (see deviation_weight)."""
     deviation_weight: float = 0.0
@@ -91,6 +94,10 @@ class RewardModelSettings:
     adaptive_l2: bool = False
     """Whether to add an L2 penalty whose coefficient adapts after each pass, so that the held-out loss stays between 1.1 and 1.5
     times the training loss (Christiano et al. 2017, section 2.2.3). Needs 10 held-out comparisons (preferences.held_out_share)."""
+    l2_interval: tuple[float, float] = (1.1, 1.5)
+    """With adaptive_l2: smallest and largest held-out loss, in multiples of the training loss, at which the coefficient stays."""
+    l2_factor: float = 1.5
+    """With adaptive_l2: factor (above 1) by which the coefficient grows above the interval, and shrinks below it, after a pass."""
     early_stopping: int | None = None
     """Passes over the comparisons without a lower held-out loss after which a fit stops and goes back to its best weights. Needs 10
     held-out comparisons. None: fits always take all their gradient steps."""
@@ -166,6 +173,10 @@ class RewardModelSettings:
             patience,
             "it must be 1 pass or more, or None to take all gradient steps",
         )
+        interval = self.l2_interval
+        valid = len(interval) == 2 and 0 <= interval[0] < interval[1]
+        require(valid, "reward_model.l2_interval", interval, "it must be two numbers, 0 or more, the smaller one first")
+        require(self.l2_factor > 1, "reward_model.l2_factor", self.l2_factor, "it must be above 1")
         require(0 < self.discount <= 1, "reward_model.discount", self.discount, "it must be above 0 and at most 1")
         require(
             0 <= self.gpus <= 1, "reward_model.gpus", self.gpus, "it must be between 0 and 1: the trainer uses one GPU"

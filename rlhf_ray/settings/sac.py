@@ -18,6 +18,9 @@ class SACSettings:
 
     hidden: tuple[int, ...] = (256, 256)
     """Number of units in each hidden layer of the actor and of both critics."""
+    normalize_observations: bool = False
+    """Whether actor and critics normalise observations by their running mean and deviation over the agent's steps; the reward model
+    sees them as they are. Helps where features differ in scale or have no bounds, as in MuJoCo."""
     num_envs: int = 4
     """Parallel environments per env runner."""
     num_env_runners: int = 0

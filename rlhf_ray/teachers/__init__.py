@@ -27,7 +27,7 @@ def simulated(name: str, settings: PreferenceSettings) -> SimulatedTeacher:
     """Make the teacher that ``name`` describes: one preset, or several joined by ``+``, such as ``stochastic+mistake``."""
     parameters = {parameter for preset in name.split("+") for parameter in PRESETS[preset]}
     values = {parameter: True if parameter == "soft" else getattr(settings, parameter) for parameter in parameters}
-    return SimulatedTeacher(name, **values)
+    return SimulatedTeacher(name, discount=settings.teacher_discount, **values)
 
 
 class _Teachers(Registry[Teacher]):

@@ -33,6 +33,7 @@ class SimulatedTeacher:
         skip: share of the mean return that a fragment must reach, in [0, 1]. 0: skips nothing.
         equal: share of the mean return by which the returns must differ, 0 or more.
         soft: answers the probability that it would prefer left, instead of drawing the answer.
+        discount: in (0, 1]: weight of a step relative to the one before it, in the returns that it compares (`imitation`).
 
     Raises:
         SettingError: a parameter is out of range.
@@ -48,6 +49,7 @@ class SimulatedTeacher:
         skip: float = 0.0,
         equal: float = 0.0,
         soft: bool = False,
+        discount: float = 1.0,
     ):
         for parameter, value, valid, rule in (
             ("rationality", rationality, rationality is None or rationality >= 0, "0 (random answers) or more"),
@@ -55,19 +57,21 @@ class SimulatedTeacher:
             ("mistake", mistake, 0 <= mistake <= 1, "between 0 and 1"),
             ("skip", skip, 0 <= skip <= 1, "between 0 and 1"),
             ("equal", equal, equal >= 0, "0 or more"),
+            ("teacher_discount", discount, 0 < discount <= 1, "above 0 and at most 1"),
         ):
             if not valid:
                 raise SettingError(f"preferences.{parameter} is {value}; it must be {rule}.")
         self.name, self.rationality, self.myopia = name, rationality, myopia
         self.mistake, self.skip, self.equal, self.soft = mistake, skip, equal, soft
+        self.discount = discount
 
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
         """See `Teacher.answer`."""
         left, right = true_returns(pairs)
         difference = left - right
-        if self.myopia < 1:
-            length = pairs.left.length
-            weights = self.myopia ** np.arange(length - 1, -1, -1)
+        if self.myopia < 1 or self.discount < 1:
+            steps = np.arange(pairs.left.length)
+            weights = self.myopia ** steps[::-1] * self.discount**steps
             difference = (pairs.left.rewards - pairs.right.rewards) @ weights
         answers = self._preferred(difference, rng)
         if self.mistake:

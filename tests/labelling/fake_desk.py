@@ -83,6 +83,7 @@ class FakeDesk:
     pixelated: bool = True
     episode_ended: bool = True
     size: int = 32
+    zoom: int | None = None
     told: dict[str, Any] = field(default_factory=dict)
     answers: list[tuple[str, Given, int]] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)
@@ -106,7 +107,7 @@ class FakeDesk:
         content = sheet(picture, columns)
         film_id = hashlib.sha256(content + bytes([self.pixelated])).hexdigest()
         self.sheets[film_id], self.arrays[film_id] = content, picture
-        return FilmInfo(film_id, frames, columns, self.size, self.size, self.pixelated)
+        return FilmInfo(film_id, frames, columns, self.size, self.size, self.pixelated, self.zoom)
 
     def show(self, annotator: str, pair: int) -> Showing:
         films = self.make_film(2 * pair, 24), self.make_film(2 * pair + 1, 24 if pair % 3 else 18)

@@ -3,6 +3,7 @@
 import asyncio
 import io
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ from PIL import Image
 from rlhf_ray import envs
 from rlhf_ray.labelling.films import SHADOW_SIDE, Camera, camera_options, film, film_info, picture, without_a_screen
 from rlhf_ray.labelling.kept_films import Films
+from rlhf_ray.settings import LabellingSettings, SettingError
 from tests.made_up import Drawn
 
 
@@ -74,6 +76,20 @@ def test_people_see_the_channels_that_the_settings_name(channels: int, wanted: A
     camera = Camera(without_a_screen(Seen, channels=wanted))
     assert camera.frame(observation)[0, 0].tolist() == shown
     assert "shown_channels" not in Seen.metadata
+
+
+def test_image_clips_and_episodes_have_the_zoom_of_the_settings(tmp_path: Path) -> None:
+    frames = np.zeros((2, 16, 16, 3), np.uint8)
+    for zoom, told in (("auto", None), (4, 4)):
+        films = Films(tmp_path / str(zoom), zoom=zoom)  # type: ignore[arg-type]
+        films.put_images("a" * 64, frames)
+        films.put(film("b" * 64, frames, pixelated=True))
+        films.put(film("c" * 64, frames, pixelated=False))
+        assert [films.info(name * 64).zoom for name in "abc"] == [told, told, None]  # rendered frames are smooth
+    assert Films(tmp_path / "4").info("b" * 64).zoom is None  # not stored: a restarted page has the settings' own
+    for wrong in (0, True, 1.5):
+        with pytest.raises(SettingError, match=r"labelling\.zoom is .*; it must be a whole number, 1 or more, or auto"):
+            LabellingSettings(zoom=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,16 @@ def test_a_tablets_cards_are_full_and_a_large_screens_clips_are_large(visit):
     assert width % 64 == 0
 
 
+@pytest.mark.parametrize(("zoom", "width"), [(3, 192), (99, None)])
+def test_clips_have_the_zoom_of_the_settings_if_there_is_room(visit, desk, zoom, width):
+    desk.zoom = zoom
+    page = visit()
+    size(page, (1280, 800))
+    shown = page.locator("#left").bounding_box()["width"]
+    stage = page.evaluate("document.getElementById('left').parentElement.getBoundingClientRect().width")
+    assert shown == width or (width is None and 192 < shown <= stage and shown % 64 == 0)
+
+
 def test_what_is_said_lies_over_no_answer(visit):
     page = visit()
     for screen in SCREENS:

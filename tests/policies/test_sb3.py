@@ -15,6 +15,7 @@ import torch
 
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.sb3 import is_sb3, sb3_weights
+from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 from rlhf_ray.rllib.starting import check_policy, policy_weights
 from rlhf_ray.settings import SettingError
 
@@ -91,12 +92,141 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path) -> None:
     refused("activation_fn=ReLU", policy_kwargs={"activation_fn": torch.nn.ReLU})
     refused("use_sde=True", use_sde=True)
     refused(r"its actor.0.weight has the shape \(32, 3\)", policy_kwargs={"net_arch": [32, 32]})
-    refused("has the weight actor.latent_pi.0.weight", algorithm=sb3.SAC, buffer_size=10)
+    refused(
+        "is one of sac, but agent is 'ppo': set agent to sac, or give a policy of ppo",
+        algorithm=sb3.SAC,
+        buffer_size=10,
+    )
+    refused("has the weight actor.mu.0.weight, which ours has not", algorithm=sb3.TD3, buffer_size=10)
     saved(tmp_path / "model.zip", "MlpPolicy", observations, actions)
     with pytest.raises(SettingError, match="takes 3 numbers; the environment's observations have 5"):
         sb3_weights(tmp_path / "model.zip", gym.spaces.Box(-1, 1, (5,)), actions)
     with pytest.raises(SettingError, match="does not act in the environment's action space"):
         sb3_weights(tmp_path / "model.zip", observations, gym.spaces.Box(-1, 1, (3,)))
+
+
+BOX = SPACES["bounded"][2]
+
+
+def loaded(network: Any, path: Path, agent: str) -> Any:
+    """The network with the policy in ``path``, as a start of a training loads it."""
+    weights = policy_weights(path, HALF, BOX)
+    prefix = "network." if agent == "sac" else ""
+    check_policy(weights, {f"{prefix}{name}": value for name, value in network.state_dict().items()}, path.name, agent)
+    network.load_state_dict({name.removeprefix(prefix): torch.as_tensor(value) for name, value in weights.items()})
+    return network
+
+
+def observed(n: int = 60) -> Any:
+    HALF.seed(0)
+    return np.stack([HALF.sample() for _ in range(n)]) * np.array([1, 7, 1], np.float32)
+
+
+def normalising(norm: str) -> dict[str, Any]:
+    """The options of a policy of imitation that normalises observations."""
+    base, norms = (pytest.importorskip(f"imitation.{name}") for name in ("policies.base", "util.networks"))
+    return {
+        "features_extractor_class": base.NormalizeFeaturesExtractor,
+        "features_extractor_kwargs": {"normalize_class": getattr(norms, norm)},
+    }
+
+
+def learn_statistics(path: Path, model: Any, *parts: Any) -> None:
+    """Let the parts' normalisers see different observations, and save the model."""
+    for number, part in enumerate(parts):
+        part.train()
+        for batch in np.split(observed() * (1 + number) + number, 3):
+            part(torch.as_tensor(batch))
+        part.eval()
+    model.save(path)
+
+
+@pytest.mark.parametrize("norm", ["RunningNorm", "EMANorm"])
+def test_a_policy_that_normalises_acts_and_values_the_same(norm: str, tmp_path: Path) -> None:
+    model = saved(tmp_path / "model.zip", "MlpPolicy", HALF, BOX, policy_kwargs=normalising(norm))
+    learn_statistics(tmp_path / "model.zip", model, model.policy.features_extractor)
+    with pytest.raises(
+        SettingError, match=r"normalises its observations, but ppo\.normalize_observations is False: set it to True"
+    ):
+        loaded(ActorCriticNetwork(HALF, BOX, PolicyShape()), tmp_path / "model.zip", "ppo")
+    network = loaded(
+        ActorCriticNetwork(HALF, BOX, PolicyShape(normalize_observations=True)), tmp_path / "model.zip", "ppo"
+    )
+    model.policy.set_training_mode(False)
+    with torch.no_grad():
+        seen = torch.as_tensor(observed(6))
+        outputs, values = network.decide(network.encode(seen), network.initial_memory(6))
+        wanted = model.policy.get_distribution(seen).distribution.mean
+        np.testing.assert_allclose(values, model.policy.predict_values(seen).squeeze(-1), rtol=1e-4, atol=1e-4)
+    assert isinstance(BOX, gym.spaces.Box)
+    middle, half = (BOX.low + BOX.high) / 2, (BOX.high - BOX.low) / 2
+    np.testing.assert_allclose(outputs.numpy()[:, :2] * half + middle, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm", ["none", "RunningNorm"])
+@pytest.mark.parametrize("alpha", ["auto_0.3", 0.2])
+def test_a_policy_of_sac_acts_and_values_the_same(alpha: Any, norm: str, tmp_path: Path) -> None:
+    kwargs = {"net_arch": [8, 6]} | (normalising(norm) if norm != "none" else {})
+    path, normalises = tmp_path / "model.zip", norm != "none"
+    model = saved(path, "MlpPolicy", HALF, BOX, sb3.SAC, buffer_size=10, policy_kwargs=kwargs, ent_coef=alpha)
+    policy = model.policy
+    if normalises:
+        parts = (policy.actor, policy.critic, policy.critic_target)
+        learn_statistics(path, model, *(part.features_extractor for part in parts))
+    with pytest.raises(SettingError, match=r"its network.actor.0.weight has the shape \(8, 3\)"):
+        loaded(SoftActorCriticNetwork(HALF, BOX, (9, 6), 1.0, normalises), path, "sac")
+    network = loaded(SoftActorCriticNetwork(HALF, BOX, (8, 6), 1.0, normalises), path, "sac")
+    assert network.log_alpha.exp().item() == pytest.approx(0.3 if alpha == "auto_0.3" else 0.2)
+    policy.set_training_mode(False)
+    with torch.no_grad():
+        seen = torch.as_tensor(observed(6))
+        mean, log_std, _ = policy.actor.get_action_dist_params(seen)
+        np.testing.assert_allclose(network.distribution(seen), torch.cat([mean, log_std], 1), rtol=1e-3, atol=1e-4)
+        actions = torch.rand(6, 2) * 2 - 1
+        for theirs, ours in ((policy.critic, network.critics), (policy.critic_target, network.targets)):
+            wanted = torch.stack([of.squeeze(-1) for of in theirs(seen, actions)])
+            np.testing.assert_allclose(network.values(ours, seen, actions), wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_log_deviations_are_cut_off_where_sb3_does(tmp_path: Path) -> None:
+    model = saved(
+        tmp_path / "model.zip", "MlpPolicy", HALF, BOX, sb3.SAC, buffer_size=10, policy_kwargs={"net_arch": [8]}
+    )
+    with torch.no_grad():
+        model.policy.actor.log_std.bias.copy_(torch.tensor([-12.0, 9.0]))
+        model.policy.actor.log_std.weight.mul_(0.1)
+    model.save(tmp_path / "model.zip")
+    network = loaded(SoftActorCriticNetwork(HALF, BOX, (8,), 1.0), tmp_path / "model.zip", "sac")
+    with torch.no_grad():
+        log_std = network.distribution(torch.as_tensor(observed(6)))[:, 2:]
+        wanted = model.policy.actor.get_action_dist_params(torch.as_tensor(observed(6)))[1]
+    np.testing.assert_allclose(log_std, wanted, rtol=1e-3)
+    assert log_std[:, 0].max() < -5
+    assert (log_std[:, 1] == 2).all()
+
+
+def test_a_policy_of_another_agent_is_said_in_one_line(tmp_path: Path) -> None:
+    saved(tmp_path / "ppo.zip", "MlpPolicy", HALF, BOX)
+    saved(tmp_path / "sac.zip", "MlpPolicy", HALF, BOX, sb3.SAC, buffer_size=10, policy_kwargs={"net_arch": [8, 6]})
+    sac, ppo = SoftActorCriticNetwork(HALF, BOX, (8, 6), 1.0), ActorCriticNetwork(HALF, BOX, PolicyShape())
+    for network, file, agent, of in ((sac, "ppo.zip", "sac", "ppo"), (ppo, "sac.zip", "ppo", "sac")):
+        with pytest.raises(
+            SettingError, match=f"The policy in {file} is one of {of}, but agent is '{agent}': set agent to {of}"
+        ):
+            loaded(network, tmp_path / file, agent)
+    normalised = SoftActorCriticNetwork(HALF, BOX, (8, 6), 1.0, True)
+    with pytest.raises(
+        SettingError, match=r"does not normalise its observations, but sac\.normalize_observations is True: set it"
+    ):
+        loaded(normalised, tmp_path / "sac.zip", "sac")
+    with pytest.raises(SettingError, match="does not act in the environment's action space"):
+        sb3_weights(tmp_path / "sac.zip", HALF, gym.spaces.Discrete(2))
+    with pytest.raises(SettingError, match="takes 3 numbers; the environment's observations have 5"):
+        sb3_weights(tmp_path / "sac.zip", gym.spaces.Box(-1, 1, (5,)), BOX)
+    kwargs = {"n_critics": 3, "net_arch": [8]}
+    saved(tmp_path / "sac.zip", "MlpPolicy", HALF, BOX, sb3.SAC, buffer_size=10, policy_kwargs=kwargs)
+    with pytest.raises(SettingError, match=r"has the weight critic\.qf2\.0\.weight, which ours has not"):
+        sb3_weights(tmp_path / "sac.zip", HALF, BOX)
 
 
 class Call:

@@ -7,6 +7,7 @@ import torch
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 from rlhf_ray.policies.statistics import ObservationStatistics
 
 SPACE = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -51,6 +52,28 @@ def test_the_networks_outputs_do_not_depend_on_scale_and_offset_once_normalised(
     assert torch.allclose(outputs(network, seen), outputs(other, 1000 * seen - 7), atol=1e-3)
     assert "statistics.mean" in network.state_dict()  # saved with the policy
     assert not any("statistics" in name for name, _ in network.named_parameters())
+
+
+def test_actor_and_critics_of_sac_see_normalised_observations() -> None:
+    torch.manual_seed(0)
+    network, other = (SoftActorCriticNetwork(SPACE, ACTIONS, (8,), 0.1, True) for _ in range(2))
+    plain = SoftActorCriticNetwork(SPACE, ACTIONS, (8,), 0.1)
+    other.load_state_dict(network.state_dict())
+    seen = torch.randn(500, 3)
+    for of, observations in ((network, seen), (other, 1000 * seen - 7)):
+        assert of.statistics is not None
+        of.statistics.observe(observations)
+    for compute in (
+        lambda of, x: of.distribution(x),
+        lambda of, x: of.values(of.critics, x, x),
+        lambda of, x: of.act(x)[0],
+    ):
+        assert torch.allclose(compute(network, seen), compute(other, 1000 * seen - 7), atol=1e-3)
+        assert not torch.allclose(compute(network, seen), compute(network, 1000 * seen - 7), atol=1e-3)
+    assert not any("statistics" in name for name in plain.state_dict())
+    before = {name: value for name, value in plain.state_dict().items() if name != "clamps_log_std"}
+    plain.load_state_dict(before)  # weights of earlier versions
+    assert float(plain.clamps_log_std) == 0
 
 
 def test_without_it_a_network_has_the_weights_of_before_and_images_refuse_it() -> None:

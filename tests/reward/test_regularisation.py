@@ -13,7 +13,7 @@ import torch
 from rlhf_ray.data.comparisons import Changes, Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.reward.regularisation import FACTOR, LARGEST, SMALLEST, AdaptiveL2, EarlyStopping, PassLosses
+from rlhf_ray.reward.regularisation import LARGEST, SMALLEST, AdaptiveL2, EarlyStopping, PassLosses
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import FORCES, VECTORS, some_comparisons
 
@@ -47,10 +47,10 @@ def _losses(train: float, held_out: float) -> PassLosses:
 def test_the_coefficient_follows_the_ratio_of_losses_per_comparison() -> None:
     l2 = AdaptiveL2(1e-3)
     l2.adapt(_losses(0.2, 0.4), 20)
-    assert l2.coefficient == pytest.approx(1e-3 * FACTOR)
+    assert l2.coefficient == pytest.approx(1.5e-3)
     l2.adapt(_losses(0.4, 0.4), 20)
     l2.adapt(_losses(0.4, 0.4), 20)
-    assert l2.coefficient == pytest.approx(1e-3 / FACTOR)
+    assert l2.coefficient == pytest.approx(1e-3 / 1.5)
     for losses, held_out in ((_losses(0.4, 0.52), 20), (_losses(0.2, 0.9), 9), (_losses(math.nan, 0.9), 20)):
         before = l2.coefficient
         l2.adapt(losses, held_out)

@@ -13,6 +13,7 @@
  * @property {number} width
  * @property {number} height
  * @property {boolean} pixelated
+ * @property {number | null} zoom
  */
 /** @typedef {{info: FilmInfo, sheet: ImageBitmap}} Film */
 
@@ -38,7 +39,7 @@ export function draw(canvas, film, frame) {
 
 /**
  * Scale the canvases to the largest size that fits their stages. All share one scale; for pixelated films the scale is a whole number
- * of screen pixels per film pixel.
+ * of screen pixels per film pixel, and at most their zoom.
  * @param {HTMLCanvasElement[]} canvases
  * @param {Film[]} films
  */
@@ -51,6 +52,7 @@ export function fit(canvases, films) {
   if (!(scale > 0)) return; // not on screen
   const pixelated = films.some((film) => film.info.pixelated);
   if (pixelated && scale * ratio >= 1) scale = Math.floor(scale * ratio) / ratio;
+  scale = Math.min(scale, ...films.flatMap((film) => film.info.zoom ?? []));
   canvases.forEach((canvas, at) => {
     canvas.style.width = `${films[at].info.width * scale}px`;
     canvas.style.height = `${films[at].info.height * scale}px`;

@@ -1,0 +1,171 @@
+"""Models that Stable-Baselines3 saved, as tensors and options. Runs no code from the file.
+
+A ``model.zip`` of SB3 holds ``data`` (JSON, with pickles that are not read) and files of torch, of which only tensors are loaded.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.policies.network import bounds
+from rlhf_ray.policies.statistics import LEAST_VARIANCE
+
+MOST_BYTES = 2**31
+"""Largest file of tensors in a model."""
+
+HARMLESS = (
+    "net_arch",
+    "ortho_init",
+    "log_std_init",
+    "optimizer_class",
+    "optimizer_kwargs",
+    "share_features_extractor",
+    "n_critics",
+)
+"""Options of a policy that its weights tell, or that matter to its training alone."""
+
+NORMALISES = {
+    "features_extractor_class": r"imitation\.policies\.base\.NormalizeFeaturesExtractor",
+    "features_extractor_kwargs": r"imitation\.util\.networks\.(RunningNorm|EMANorm)",
+}
+"""Options with which imitation's policies normalise their observations."""
+
+EPSILON = 1e-5
+"""What imitation's normalisers add to the variance."""
+
+
+@dataclass(frozen=True)
+class SB3File:
+    """What is in a model.
+
+    Attributes:
+        path: the file.
+        weights: the policy's state dict.
+        variables: other tensors of the algorithm.
+        options: the options of the algorithm.
+    """
+
+    path: Path
+    weights: dict[str, Tensor]
+    variables: dict[str, Tensor]
+    options: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> SB3File:
+        """Read a model.
+
+        Raises:
+            SettingError: it is damaged.
+        """
+        try:
+            with zipfile.ZipFile(path) as archive:
+                options = json.loads(archive.read("data"))
+                weights = _tensors(archive, "policy.pth")
+                names = archive.namelist()
+                variables = _tensors(archive, "pytorch_variables.pth") if "pytorch_variables.pth" in names else {}
+        except Exception as error:  # a damaged file raises almost anything
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            raise SettingError(f"{path} can't be read as a model of Stable-Baselines3: {said[0][:150]}.") from error
+        return cls(path, weights, variables, options if isinstance(options, dict) else {})
+
+    def check_options(self, activation: str) -> None:
+        """Check that the policy is one that a network of ours can be.
+
+        Args:
+            activation: the only activation function allowed, by its name in torch.
+
+        Raises:
+            SettingError: it has an option that ours has not.
+        """
+        kwargs = self.options.get("policy_kwargs")
+        kwargs = {n: v for n, v in kwargs.items() if not n.startswith(":")} if isinstance(kwargs, dict) else {}
+        for name, value in (("use_sde", self.options.get("use_sde")), *kwargs.items()):
+            fits = name in HARMLESS or (name == "activation_fn" and activation in str(value))
+            if name in NORMALISES:
+                fits = re.search(NORMALISES[name], str(value)) is not None
+            if value and not fits:
+                raise SettingError(
+                    f"The policy in {self.path} has {name}={_short(value)}, which ours has not; start from a policy with SB3's "
+                    "default."
+                )
+
+    def normaliser(self, of: str) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return count, mean and deviation of the observations, float64, from the part ``of`` of a policy of imitation."""
+        at = f"{of}.normalize."
+        if f"{at}running_mean" not in self.weights:
+            return None
+        count, mean, variance = (self.weights[at + name].double() for name in ("count", "running_mean", "running_var"))
+        return count, mean.flatten(), (variance.flatten() + EPSILON).sqrt()
+
+    def seen_by_ours(self, space: gym.spaces.Box, of: str) -> tuple[Tensor, Tensor]:
+        """Return the middle and the scale with which a network of ours sees observations: see `fitted`."""
+        normaliser = self.normaliser(of)
+        if normaliser is not None and float(normaliser[0]) > 0:
+            return normaliser[1], normaliser[2]
+        if normaliser is not None:
+            return torch.zeros_like(normaliser[1]), torch.ones_like(normaliser[1])
+        middle, scale = (torch.as_tensor(np.asarray(part, np.float64)).flatten() for part in bounds(space))
+        return middle, scale
+
+    def statistics(self, of: str) -> dict[str, Tensor]:
+        """Return the weights of `ObservationStatistics` that normalise as the part ``of`` does; none if it does not."""
+        normaliser = self.normaliser(of)
+        if normaliser is None:
+            return {}
+        count, mean, deviation = normaliser
+        return {
+            "statistics.count": count,
+            "statistics.mean": mean,
+            "statistics.squares": (deviation**2 - LEAST_VARIANCE) * count,
+        }
+
+    def fitted(self, weight: Tensor, bias: Tensor, space: gym.spaces.Box, of: str, ours: str) -> tuple[Tensor, Tensor]:
+        """Make a first layer take observations as a network of ours sees them: W u + b, with u = (m0 - m1 + s0 z) / s1.
+
+        Args:
+            weight: ``[units, size]``, of the layer, which takes observations as the part ``of`` returns them.
+            bias: ``[units]``.
+            space: the environment's observation space.
+            of: the part of the policy before the layer.
+            ours: the part whose statistics the network of ours has.
+
+        Raises:
+            SettingError: the layer takes other observations.
+        """
+        middle, scale = self.seen_by_ours(space, ours)
+        if weight.dim() != 2 or weight.shape[1] != len(middle):
+            raise SettingError(
+                f"The policy in {self.path} takes {weight.shape[-1]} numbers; the environment's observations have {len(middle)}."
+            )
+        theirs = self.normaliser(of)
+        mean, deviation = (torch.zeros_like(middle), torch.ones_like(middle)) if theirs is None else theirs[1:]
+        return weight * (scale / deviation), bias + weight @ ((middle - mean) / deviation)
+
+
+def _tensors(archive: zipfile.ZipFile, name: str) -> dict[str, Tensor]:
+    size = archive.getinfo(name).file_size
+    if size > MOST_BYTES:
+        raise ValueError(f"its weights take {size / 2**30:.1f} GiB")
+    found = torch.load(io.BytesIO(archive.read(name)), map_location="cpu", weights_only=True)
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise ValueError(f"its {name} is not a state dict")
+    return dict(found)
+
+
+def _short(value: Any) -> str:
+    """Describe an option."""
+    return re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", str(value))[:60]

@@ -1,0 +1,495 @@
+"""The cases of imitation's tests of preferences, run through the adapters and on our counterparts.
+
+After tests/algorithms/test_preference_comparisons.py and tests/test_regularization.py of imitation 1.0.1: fragmenters, gatherers,
+datasets, trainers and regularisation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.queries.offline import cut, label_recorded, load_recorded
+from rlhf_ray.queries.selection import SELECTIONS, Candidates
+from rlhf_ray.reward import RewardEnsemble, RewardTrainer
+from rlhf_ray.reward.regularisation import AdaptiveL2, PassLosses
+from rlhf_ray.reward.trainer import NothingToFitError
+from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
+from rlhf_ray.store import PreferenceStore
+from rlhf_ray.store.exchange import export, import_file
+from rlhf_ray.teachers import TEACHERS
+from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, same_comparisons, some_comparisons, some_fragments
+
+pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
+nets = pytest.importorskip("imitation.rewards.reward_nets")
+regularizers = pytest.importorskip("imitation.regularization.regularizers")
+updaters = pytest.importorskip("imitation.regularization.updaters")
+types = pytest.importorskip("imitation.data.types")
+
+from rlhf_ray.reward.functions.reward_net import LearnedRewardNet  # noqa: E402 (needs imitation)
+
+
+def trajectories_of(clips: Fragments) -> list[Any]:
+    arrays = (clips.observations, clips.actions, clips.terminated, clips.rewards)
+    return [types.TrajectoryWithRew(o, a, None, bool(end), r) for o, a, end, r in zip(*arrays, strict=True)]
+
+
+def pairs_of(pairs: Pairs) -> list[Any]:
+    return list(zip(trajectories_of(pairs.left), trajectories_of(pairs.right), strict=True))
+
+
+def learned(seed: int = 0, observations: gym.spaces.Box = VECTORS, actions: Any = FORCES, **options: Any) -> Any:
+    torch.manual_seed(seed)
+    settings = RewardModelSettings(**{"hidden": (8,), "ensemble_size": 2, **options})
+    return LearnedRewardNet(RewardEnsemble(observations, actions, settings))
+
+
+def ensemble_of(number: int, **options: Any) -> Any:
+    members = [learned(seed, **options) for seed in range(number)]
+    return nets.RewardEnsemble(members[0].observation_space, members[0].action_space, members)
+
+
+# Gatherers
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.7])
+def test_synthetic_gatherer(discount: float) -> None:
+    batch = some_comparisons(300)
+    settings = PreferenceSettings(rationality=1 / 0.4, teacher_discount=discount)
+    rng = np.random.default_rng(0)
+
+    def theirs(**options: Any) -> Any:
+        gatherer = pc.SyntheticGatherer(discount_factor=discount, rng=np.random.default_rng(0), **options)
+        return gatherer(pairs_of(batch.pairs))
+
+    chances = theirs(temperature=0.4, sample=False)
+    soft = TEACHERS.make("soft", settings=settings).answer(batch.pairs, rng)
+    np.testing.assert_allclose(soft, chances, rtol=1e-4)
+    oracle = TEACHERS.make("oracle", settings=settings).answer(batch.pairs, rng)
+    np.testing.assert_array_equal(oracle, theirs(temperature=0))
+    np.testing.assert_array_equal(oracle, TEACHERS.make("oracle", settings=settings).answer(batch.pairs, rng))
+    drawn = np.mean([TEACHERS.make("stochastic", settings=settings).answer(batch.pairs, rng) for _ in range(400)], 0)
+    assert np.abs(drawn - chances).max() < 0.12  # four standard errors of 400 answers are 0.1
+    ties = Pairs(batch.pairs.left, batch.pairs.left, batch.pairs.ids)
+    assert set(TEACHERS.make("oracle", settings=settings).answer(ties, rng)) == {0.5}
+
+
+def test_a_teachers_discount_is_checked() -> None:
+    with pytest.raises(SettingError, match=r"preferences.teacher_discount is 0.0; it must be above 0 and at most 1"):
+        PreferenceSettings(teacher_discount=0.0)
+
+
+# Fragmenters and trajectory datasets
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Episodes of 7, 5 and 2 steps, saved by imitation; the first and the last are terminated."""
+    serialize = pytest.importorskip("imitation.data.serialize")
+    rng = np.random.default_rng(0)
+    episodes = [
+        types.TrajectoryWithRew(
+            rng.normal(size=(length + 1, 3)).astype(np.float32),
+            rng.integers(4, size=length),
+            None,
+            end,
+            np.arange(length) + 1.0,
+        )
+        for length, end in ((7, True), (5, False), (2, True))
+    ]
+    serialize.save(tmp_path / "trajectories", episodes)
+    return tmp_path / "trajectories"
+
+
+def test_fragments_terminal(recorded: Path) -> None:
+    found = load_recorded(recorded, FragmentSettings(length=2, pool=100, start_share=0.0))
+    assert len(found) == 6 + 4 + 1  # each window of each episode, once
+    last = np.array([reward.tolist() in ([6.0, 7.0], [1.0, 2.0]) for reward in found.rewards])
+    ends = found.terminated
+    assert ends.sum() == 2
+    assert not ends[~last].any()
+    assert ends[found.rewards[:, 0] == 6].all()
+    assert set(found.starts[ends]) == {5, 0}
+
+
+def test_fragments_too_short_error(recorded: Path) -> None:
+    with pytest.raises(SettingError, match="fewer than two fragments of the length asked for; set a smaller length"):
+        load_recorded(recorded, FragmentSettings(length=1000, initial_env_steps=2000))
+
+
+def test_trajectory_dataset_seeding(recorded: Path) -> None:
+    trajectories = Demonstrations.load(recorded).trajectories()
+    settings = FragmentSettings(length=2, pool=6)
+    one, again, other = (cut(trajectories, settings, seed) for seed in (0, 0, 42))
+    assert one is not None
+    assert again is not None
+    assert other is not None
+    assert one.ids() == again.ids()
+    assert one.ids() != other.ids()
+
+
+@pytest.mark.parametrize("pool", [2, 5, 11])
+def test_trajectory_dataset_len(recorded: Path, pool: int) -> None:
+    assert len(load_recorded(recorded, FragmentSettings(length=2, pool=pool))) == pool
+
+
+def test_trajectory_dataset_too_long(recorded: Path, tmp_path: Path) -> None:
+    """Theirs raises when more is asked for than there is; ours labels each pair once, and says how many it labelled."""
+    found = load_recorded(recorded, FragmentSettings(length=2, pool=100, start_share=0.0))
+    assert label_recorded(found, tmp_path / "store", PreferenceSettings(comparisons=1000)).held == 11 * 10 / 2
+
+
+@pytest.mark.parametrize(
+    ("uncertainty", "selection"),
+    [("logit", "disagreement_logits"), ("probability", "disagreement"), ("label", "disagreement_labels")],
+)
+def test_active_fragmenter(uncertainty: str, selection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours ranks pairs as theirs does, on the same members."""
+    members = [nets.BasicRewardNet(VECTORS, FORCES) for _ in range(3)]
+    monkeypatch.setattr(nets, "made", lambda: nets.RewardEnsemble(VECTORS, FORCES, members), raising=False)
+    ours = RewardEnsemble(VECTORS, FORCES, RewardModelSettings(network="imitation.rewards.reward_nets:made"))
+    clips = some_fragments(20)
+    index = np.array([(i, j) for i in range(20) for j in range(i)])
+    fragmenter = pc.ActiveSelectionFragmenter(
+        pc.PreferenceModel(nets.RewardEnsemble(VECTORS, FORCES, members)),
+        pc.RandomFragmenter(rng=np.random.default_rng(0)),
+        2,
+        uncertainty,
+    )
+    wanted = []
+    for pair in index:
+        rewards = [
+            torch.as_tensor(np.stack([net.predict(*steps_of(clips[[k]])) for net in members], 1)) for k in pair.tolist()
+        ]
+        wanted.append(fragmenter.variance_estimate(*rewards))
+    candidates = Candidates(index, clips, ours.fragment_returns(clips), 5, index[:0])
+    chosen = SELECTIONS.make(selection)
+    assert chosen is not None
+    scores = chosen.score(candidates, np.random.default_rng(0))
+    order = np.argsort(wanted, kind="stable")
+    assert np.std(wanted) > 0
+    assert np.all(np.diff(np.asarray(scores)[order]) >= -1e-6)
+
+
+def steps_of(clips: Fragments) -> tuple[Any, ...]:
+    n, length = clips.rewards.shape
+    done = np.zeros((n, length), bool)
+    done[:, -1] = clips.terminated
+    flat = (clips.observations[:, :-1], clips.actions, clips.observations[:, 1:], done)
+    return tuple(of.reshape(n * length, *of.shape[2:]) for of in flat)
+
+
+def test_active_selection_needs_an_ensemble() -> None:
+    with pytest.raises(ValueError, match="not wrapped over an ensemble"):
+        pc.ActiveSelectionFragmenter(
+            pc.PreferenceModel(learned()), pc.RandomFragmenter(rng=np.random.default_rng(0)), 2
+        )
+    fragmenter = pc.ActiveSelectionFragmenter(
+        pc.PreferenceModel(ensemble_of(2)), pc.RandomFragmenter(rng=np.random.default_rng(0)), 2
+    )
+    with pytest.raises(ValueError, match="not supported"):
+        pc.ActiveSelectionFragmenter(
+            fragmenter.preference_model, pc.RandomFragmenter(rng=np.random.default_rng(0)), 2, "uncertainty_on"
+        )
+    with pytest.raises(SettingError, match=r"preferences\.selection"):
+        SELECTIONS.make("uncertainty_on")
+
+
+# Datasets
+
+
+def test_preference_dataset_errors(tmp_path: Path) -> None:
+    pairs = some_comparisons(4).pairs
+    with pytest.raises(ValueError, match=r"4 pairs need 4 preferences; got an array of shape \(5,\)"):
+        Comparisons(pairs, np.ones(5, np.float32))
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        Comparisons(pairs, np.full(4, 1.5, np.float32))
+    with pytest.raises(NothingToFitError):
+        RewardTrainer(RewardModelSettings(), VECTORS, FORCES, held_out_share=0.0, seed=0).fit(1)
+
+
+def test_preference_dataset_queue() -> None:
+    """``max_size`` is the window: older comparisons stay, and no fit uses them."""
+    batch = some_comparisons(6)
+    fits = []
+    for used, window in ((batch, 5), (batch[1:], None)):
+        settings = RewardModelSettings(
+            hidden=(8,), window=window, bootstrap=False, normalize_inputs="none", ensemble_size=1
+        )
+        torch.manual_seed(0)
+        trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
+        for i in range(len(used)):
+            trainer.add(used[i : i + 1])
+        assert len(trainer.keys) == len(used)
+        trainer.fit(8)
+        fits.append({name: value for name, value in trainer.ensemble.state().items() if name.startswith("networks")})
+    for name, value in fits[0].items():
+        np.testing.assert_allclose(value, fits[1][name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "spaces", [(VECTORS, FORCES), (VECTORS, CHOICES), (IMAGES, CHOICES)], ids=["forces", "choices", "images"]
+)
+def test_store_and_load_preference_dataset(spaces: Any, tmp_path: Path) -> None:
+    """Theirs to ours, ours to theirs, and back: the same fragments and answers."""
+    batch = some_comparisons(5, observations=spaces[0], actions=spaces[1])
+    answers = np.array([1, 0, 0.5, 0.25, 1], np.float32)
+    theirs = pc.PreferenceDataset()
+    theirs.push(pairs_of(batch.pairs), answers)
+    theirs.save(tmp_path / "preferences.pkl")
+    store = PreferenceStore(tmp_path / "store")
+    import_file(store, tmp_path / "preferences.pkl")
+    found = store.load()
+    assert found is not None
+    np.testing.assert_array_equal(found.preferences, answers)
+    assert found.pairs.left.ids() == batch.pairs.left.ids()
+    assert found.pairs.right.ids() == batch.pairs.right.ids()
+    export(store, tmp_path / "back.pkl")
+    loaded = pc.PreferenceDataset.load(tmp_path / "back.pkl")
+    assert len(loaded) == len(theirs) == 5
+    for (ours, answer), (wanted, given) in zip(loaded, theirs, strict=True):
+        assert answer == given
+        for one, other in zip(ours, wanted, strict=True):
+            for name in ("obs", "acts", "rews"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+            assert one.terminal == other.terminal
+    again = PreferenceStore(tmp_path / "again")
+    import_file(again, tmp_path / "back.pkl")
+    once_more = again.load()
+    assert once_more is not None
+    assert same_comparisons(once_more, found)
+
+
+# Preference model and trainers, on our reward
+
+
+@pytest.mark.parametrize(
+    "spaces", [(VECTORS, FORCES), (VECTORS, CHOICES), (IMAGES, CHOICES)], ids=["forces", "choices", "images"]
+)
+def test_preference_model(spaces: Any) -> None:
+    net = learned(observations=spaces[0], actions=spaces[1])
+    batch = some_comparisons(4, observations=spaces[0], actions=spaces[1])
+    model = pc.PreferenceModel(net, noise_prob=0.1, discount_factor=0.9, threshold=50)
+    chances = model(pairs_of(batch.pairs))[0].detach().numpy()
+    powers = 0.9 ** np.arange(batch.pairs.left.length)
+    left, right = (
+        net.predict(*steps_of(of)).reshape(of.rewards.shape) @ powers for of in (batch.pairs.left, batch.pairs.right)
+    )
+    np.testing.assert_allclose(chances, 0.05 + 0.9 / (1 + np.exp(right - left)), rtol=1e-3)
+
+
+def test_reward_ensemble_trainer_raises_type_error() -> None:
+    with pytest.raises(TypeError, match="PreferenceModel of a RewardEnsemble expected by EnsembleTrainer"):
+        pc.EnsembleTrainer(pc.PreferenceModel(learned()), pc.CrossEntropyRewardLoss(), rng=np.random.default_rng(0))
+
+
+def dataset_of(batch: Comparisons) -> Any:
+    dataset = pc.PreferenceDataset()
+    dataset.push(pairs_of(batch.pairs), batch.preferences)
+    return dataset
+
+
+def test_gradient_accumulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minibatches of any size give the same fit: in their trainer on our reward, and in ours."""
+    batch = some_comparisons(12)
+    fitted = []
+    for size in (6, 3):
+        net = learned(ensemble_size=1)
+        trainer = pc.BasicRewardTrainer(
+            pc.PreferenceModel(net),
+            pc.CrossEntropyRewardLoss(),
+            rng=np.random.default_rng(0),
+            batch_size=6,
+            minibatch_size=size,
+        )
+        torch.manual_seed(3)
+        trainer.train(dataset_of(batch))
+        fitted.append(net)
+    for one, other in zip(*(net.parameters() for net in fitted), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    ours = []
+    for steps in (1_000_000, 20):
+        monkeypatch.setattr("rlhf_ray.reward.trainer.BACKWARD_STEPS", steps)
+        torch.manual_seed(0)
+        trainer = RewardTrainer(RewardModelSettings(hidden=(8,)), VECTORS, FORCES, held_out_share=0.0, seed=0)
+        trainer.add(batch)
+        trainer.fit(8)
+        ours.append(trainer.ensemble.predict(*steps_of(batch.pairs.left)))
+    np.testing.assert_allclose(*ours, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["learned", "ensemble"])
+def test_that_trainer_improves(kind: str) -> None:
+    net = learned(ensemble_size=1) if kind == "learned" else ensemble_of(3, ensemble_size=1)
+    model, loss = (
+        pc.PreferenceModel(net, noise_prob=0.1, discount_factor=0.9, threshold=50),
+        pc.CrossEntropyRewardLoss(),
+    )
+    make = pc.BasicRewardTrainer if kind == "learned" else pc.EnsembleTrainer
+    trainer = make(model, loss, rng=np.random.default_rng(0), epochs=8, lr=3e-2)
+    batch = some_comparisons(24)
+
+    def value() -> float:
+        return float(np.mean([loss.forward(pairs_of(batch.pairs), batch.preferences, of).loss.item() for of in models]))
+
+    models = [pc.PreferenceModel(member) for member in getattr(net, "members", [net])]
+    before = value()
+    trainer.train(dataset_of(batch))
+    assert value() < 0.8 * before
+
+
+def reward_for(kind: str, spaces: Any) -> Any:
+    of = {"observations": spaces[0], "actions": spaces[1]}
+    made = {"learned": learned, "ensemble": lambda **o: ensemble_of(2, **o)}
+    made["deviation"] = lambda **o: nets.AddSTDRewardWrapper(ensemble_of(2, **o))
+    made["learned deviation"] = lambda **o: nets.AddSTDRewardWrapper(learned(**o))
+    return made[kind](**of)
+
+
+@pytest.mark.parametrize("kind", ["learned", "ensemble", "deviation", "learned deviation"])
+def test_trainer_no_crash(kind: str) -> None:
+    """Their whole loop on our reward, and what it makes by default for it."""
+    pytest.importorskip("seals")
+    sb3 = pytest.importorskip("stable_baselines3")
+    util = pytest.importorskip("imitation.util.util")
+    rng = np.random.default_rng(0)
+    venv = util.make_vec_env("seals/CartPole-v0", n_envs=1, rng=rng, max_episode_steps=20)
+    net = reward_for(kind, (venv.observation_space, venv.action_space))
+    agent = sb3.PPO("MlpPolicy", venv, n_epochs=1, batch_size=10, n_steps=10, device="cpu")
+    with pytest.raises(ValueError, match="spaces do not match"):
+        pc.AgentTrainer(agent, learned(), venv, rng)
+    trainer = pc.PreferenceComparisons(
+        pc.AgentTrainer(agent, net, venv, rng),
+        net,
+        num_iterations=2,
+        transition_oversampling=2,
+        fragment_length=2,
+        fragmenter=pc.RandomFragmenter(rng=rng, warning_threshold=0),
+        query_schedule="hyperbolic",
+        initial_epoch_multiplier=2,
+        rng=rng,
+    )
+    ensemble = kind in ("ensemble", "deviation")
+    assert isinstance(trainer.reward_trainer, pc.EnsembleTrainer if ensemble else pc.BasicRewardTrainer)
+    result = trainer.train(20, 10)
+    assert result["reward_loss"] > 0
+    assert 0 <= result["reward_accuracy"] <= 1
+
+
+# Regularisation
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_their_regularisation_fits_our_reward(p: int, tmp_path: Path) -> None:
+    """What `docs/from_imitation.md` says to do for another ``p``: fit with their trainer, and save what it fitted."""
+    norms = []
+    for strength in (1e-6, 0.3):
+        net = learned(ensemble_size=1)
+        factory = regularizers.LpRegularizer.create(initial_lambda=strength, lambda_updater=None, val_split=None, p=p)
+        trainer = pc.BasicRewardTrainer(
+            pc.PreferenceModel(net),
+            pc.CrossEntropyRewardLoss(),
+            rng=np.random.default_rng(0),
+            epochs=30,
+            lr=1e-2,
+            regularizer_factory=factory,
+        )
+        trainer.train(dataset_of(some_comparisons(24)))
+        net.ensemble.save(tmp_path / f"{strength}")
+        fitted = RewardEnsemble.load(tmp_path / f"{strength}")
+        np.testing.assert_array_equal(*(of.predict(*ZERO_STEPS) for of in (fitted, net)))
+        norms.append(sum(float(of.abs().pow(p).sum()) for of in fitted.networks.parameters()))
+    assert norms[1] < 0.5 * norms[0]
+
+
+ZERO_STEPS = (
+    np.zeros((2, 3), np.float32),
+    np.zeros((2, 2), np.float32),
+    np.zeros((2, 3), np.float32),
+    np.zeros(2, bool),
+)
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.5])
+@pytest.mark.parametrize("interval", [(0.9, 1.0), (0.01, 10.0)])
+@pytest.mark.parametrize("train", [10.0, 0.1])
+def test_interval_param_scaler(factor: float, interval: tuple[float, float], train: float) -> None:
+    """The same decisions, up to their step down: 1 - s there, 1 / (1 + s) here, which a step up undoes."""
+    theirs = updaters.IntervalParamScaler(factor, interval)
+    for ratio in (interval[1] * 2, interval[0] / 2, sum(interval) / 2):
+        ours = AdaptiveL2(0.01, interval, 1 + factor)
+        ours.adapt(PassLosses(1, train, train * ratio, 1.0, 1.0), held_out=20)
+        wanted = theirs(0.01, train, train * ratio)
+        if wanted < 0.01:
+            assert ours.coefficient == pytest.approx(0.01 / (1 + factor))
+        else:
+            assert ours.coefficient == pytest.approx(wanted)
+    ours = AdaptiveL2(0.01, interval, 1 + factor)
+    ours.adapt(PassLosses(1, 0.0, 1.0, 1.0, 1.0), held_out=20)
+    assert ours.coefficient == pytest.approx(theirs(0.01, 0.0, 1.0))
+    ours = AdaptiveL2(0.01, interval, 1 + factor)
+    ours.adapt(PassLosses(1, 0.0, 0.0, 1.0, 1.0), held_out=20)
+    assert ours.coefficient == theirs(0.01, 0.0, 0.0) == 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("l2_factor", 1.0), ("l2_interval", (0.9, 0.5)), ("l2_interval", (-0.1, 0.9)), ("l2_interval", (1.0,))],
+)
+def test_interval_param_scaler_init_raises(name: str, value: Any) -> None:
+    with pytest.raises(SettingError, match=f"reward_model.{name} is"):
+        RewardModelSettings(**{name: value})
+
+
+def test_the_trainer_uses_the_interval_and_the_factor() -> None:
+    settings = RewardModelSettings(
+        hidden=(8,), adaptive_l2=True, l2_interval=(1e6, 1e7), l2_factor=4.0, ensemble_size=1
+    )
+    trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.5, seed=0)
+    trainer.add(some_comparisons(40))
+    coefficients: list[float] = []
+    trainer.fit(4, after_pass=lambda losses: coefficients.append(losses.l2))
+    assert coefficients[:3] == pytest.approx([1e-4, 1e-4, 1e-4 / 4])  # from the second pass on
+
+
+def test_weight_decay_regularizer() -> None:
+    """Both take lr · λ of each weight away, besides the gradient."""
+    weights = []
+    for decay in (0.0, 0.5):
+        torch.manual_seed(0)
+        settings = RewardModelSettings(
+            hidden=(8,), weight_decay=decay, learning_rate=0.01, ensemble_size=1, bootstrap=False
+        )
+        trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
+        before = [of.detach().clone() for of in trainer.ensemble.networks.parameters()]
+        trainer.add(some_comparisons(8))
+        trainer.fit(1)
+        weights.append([of.detach().clone() for of in trainer.ensemble.networks.parameters()])
+    for start, free, decayed in zip(before, *weights, strict=True):
+        torch.testing.assert_close(free - decayed, 0.01 * 0.5 * start, atol=1e-6, rtol=1e-3)
+
+
+def test_rewards_stay_as_they_are_without_output_normalisation() -> None:
+    batch = some_comparisons(20)
+    models = []
+    for normalised in (True, False):
+        torch.manual_seed(0)
+        settings = RewardModelSettings(hidden=(8,), normalize_outputs=normalised)
+        trainer = RewardTrainer(settings, VECTORS, FORCES, held_out_share=0.0, seed=0)
+        trainer.add(batch)
+        trainer.fit(10)
+        models.append(trainer.ensemble)
+    arguments = [torch.as_tensor(of) for of in steps_of(batch.pairs.left)]
+    raw = models[1].raw_rewards(*arguments)
+    torch.testing.assert_close(models[1].member_rewards(*arguments), raw)
+    torch.testing.assert_close(models[0].raw_rewards(*arguments), raw)
+    normed = models[0].member_rewards(*arguments)
+    assert not torch.allclose(normed, raw, atol=0.05)
