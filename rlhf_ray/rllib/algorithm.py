@@ -303,14 +303,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             "gradient_steps": 0,
         }
         if report.fit is not None:
-            values |= vars(report.fit)
-            values["fit_seconds"] = values.pop("seconds")
-            for field, metric in (
-                ("error_rates", "error_rate"),
-                ("rationalities", "rationality"),
-                ("methods", "method"),
-            ):
-                values |= {f"{metric}/{name}": value for name, value in values.pop(field).items()}
+            values |= report.fit.metrics()
         self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)
 
     def _publish(self) -> None:
