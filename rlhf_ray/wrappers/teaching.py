@@ -125,7 +125,7 @@ class Teaching:
         with torch.random.fork_rng(devices=[]):  # must not affect the agent's random numbers
             self.ensemble = RewardEnsemble(*self.spaces, reward_model or RewardModelSettings())
         self.ensemble.check_steps("the wrappers ask for the rewards of")
-        self._check(preferences, folder)
+        self._check(preferences, folder, explores=(fragments or FragmentSettings()).exploration_env_steps)
         self._own_folder = tempfile.TemporaryDirectory(prefix="rlhf_ray-") if folder is None else None
         store = Path(folder or self._own_folder.name)  # type: ignore[union-attr]
         self.asks, self.fits = ask, fit
@@ -170,12 +170,11 @@ class Teaching:
         kind = WaitingRing if self.waits else AsynchronousRing
         return kind(members, schedule, clips, people, asks=self.asks, fits=self.fits), clips
 
-    def _check(self, preferences: PreferenceSettings, folder: Path | str | None) -> None:
+    def _check(self, preferences: PreferenceSettings, folder: Path | str | None, *, explores: float) -> None:
         check_parts(preferences, self.ensemble.settings)
-        of = self.fragments
-        if of.exploration_env_steps:
+        if explores:
             raise SettingError(
-                f"fragments.exploration_env_steps is {of.exploration_env_steps}; exploration needs the agent's policy, which a "
+                f"fragments.exploration_env_steps is {explores}; exploration needs the agent's policy, which a "
                 "wrapper does not have: set it to 0, and call explore(policy, env_steps)."
             )
         if preferences.pretraining_env_steps and len(self.spaces[0].shape) != 1:
@@ -183,6 +182,7 @@ class Teaching:
                 f"preferences.pretraining_env_steps is {preferences.pretraining_env_steps}, but distances between the observations "
                 f"{self.spaces[0]} mean nothing; it needs vectors: set it to 0."
             )
+        of = self.fragments
         if self.total_env_steps <= of.initial_env_steps:
             raise SettingError(
                 f"total_env_steps is {self.total_env_steps}, but the first fragments alone need fragments.initial_env_steps="
