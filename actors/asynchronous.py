@@ -67,7 +67,7 @@ class AsynchronousRing:
         fits: bool = True,
     ):
         self.members, self.schedule, self.source, self.people = members, schedule, source, people
-        self.asks, self.fits = asks, fits
+        self.asks, self.fits, self.collecting = asks, fits, True
         self.say: Callable[[str], None] = lambda what: None
         """Called with status messages before the first iteration."""
         source.say = lambda what: self.say(what)
@@ -121,6 +121,11 @@ class AsynchronousRing:
         return self._tally.held
 
     @property
+    def skipped(self) -> int:
+        """Number of pairs that were skipped so far."""
+        return self._tally.skipped
+
+    @property
     def version(self) -> int:
         """See `Ring.version`."""
         return self.members.version
@@ -166,7 +171,7 @@ class AsynchronousRing:
         """
         self._raise_failure()
         due = self.schedule.round_at(moment.progress)
-        if due > self.schedule.round_at(self._moment.progress):
+        if due > self.schedule.round_at(self._moment.progress) and self.collecting:
             self.source.offer(moment, due, wait=False)
         if self.people is not None:
             self.people.advanced(moment.progress)
@@ -238,7 +243,7 @@ class AsynchronousRing:
             "too_short": self._report.too_short,
             "distinct_clips": self._report.distinct,
             "clips_policy_version": self._report.newest_policy,
-            "skipped": self._tally.skipped,
+            "skipped": self.skipped,
             "stages": stages,
         }
 
@@ -449,7 +454,7 @@ class AsynchronousRing:
 
     def _to_ask(self, askings: Askings) -> int:
         """Return the number of pairs to send to a gatherer now."""
-        if not self.asks or self._starved_at == self._advances or self._skips.hopeless:
+        if not self.asks or not self.collecting or self._starved_at == self._advances or self._skips.hopeless:
             return 0
         before = self._labels_before
         due = before + questions(self._allowed() - before, self.source.share, self.source.share > 0)

@@ -21,6 +21,7 @@ class FixedReward:
     """
 
     env_steps = answered = rounds_held = 0
+    collecting = False
     begun_after: int | None = None
     people: None = None
     """No human annotators."""

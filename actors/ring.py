@@ -89,6 +89,8 @@ class Ring(Protocol):
     """Version of the newest reward; 0 before the first."""
     rounds_held: int
     """Labelling rounds so far, including the first; in the asynchronous mode, rounds of gradient steps."""
+    collecting: bool
+    """Whether to ask questions and make clips for them; False pauses that alone. The labels due meanwhile are asked for later."""
     begun_after: int | None
     """For a run that restarts because it was killed before its first checkpoint: the store's last event number when it first
     started; else None. In the synchronous mode with scripted teachers, later labels are ignored and asked for again, so that the

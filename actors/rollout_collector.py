@@ -13,6 +13,7 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.rollout import Act, Rollout, See, rollout
 from rlhf_ray.data.seeds import generator
+from rlhf_ray.data.switching import Switching
 from rlhf_ray.labelling.films import Camera, Episode, Film, Reel, film
 from rlhf_ray.queries.pool import Clips
 from rlhf_ray.settings import ResolvedFragments
@@ -226,17 +227,14 @@ class RolloutCollector:
     def _act(self, policy: Policy | None, rng: np.random.Generator, random_share: float, hold: int) -> Act:
         """Return a function that follows the policy, or repeats random actions for ``hold`` steps on average."""
         held, action = 0, None
-        switch = self.settings.switch_probability
-        explores: bool | None = None
+        switching = Switching(random_share, self.settings.switch_probability, rng)
 
         def act(observation: Array) -> Any:
-            nonlocal held, action, explores
+            nonlocal held, action
             if held > 0:
                 held -= 1
             else:
-                if policy is not None and (explores is None or switch == 1 or rng.random() < switch):
-                    explores = rng.random() < random_share
-                if policy is not None and not explores:
+                if policy is not None and not switching.random():
                     return policy.act(observation, rng)
                 action = self.env.action_space.sample()
                 held = 0 if hold == 1 else int(rng.geometric(1 / hold)) - 1

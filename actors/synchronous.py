@@ -31,10 +31,20 @@ class SynchronousRing:
         schedule: when how many labels are due.
         source: makes fragments other than those from the agent's own rollouts.
         people: the human annotators; None without.
+        fits: whether to fit the reward model; otherwise it only collects preferences.
     """
 
-    def __init__(self, members: Members, schedule: LabelSchedule, source: ClipSource, people: People | None = None):
+    def __init__(
+        self,
+        members: Members,
+        schedule: LabelSchedule,
+        source: ClipSource,
+        people: People | None = None,
+        *,
+        fits: bool = True,
+    ):
         self.members, self.schedule, self.source, self.people = members, schedule, source, people
+        self.fits, self.collecting = fits, True
         self.answered = 0
         self.skipped = 0
         """Number of pairs that were skipped so far."""
@@ -103,9 +113,10 @@ class SynchronousRing:
         await gathering
 
     def advance(self, moment: Moment, stop: Stop = lambda: False) -> RoundReport | None:
-        """See `Ring.advance`: hold the round that is due, after making fragments for it."""
+        """See `Ring.advance`: hold the round that is due, after making fragments for it. While paused, rounds are put off."""
         due = self.schedule.round_at(moment.progress)
-        return self._run(self._turn(moment, due, stop)) if due > self.round_number else self._run(self._look_after())
+        held = due > self.round_number and self.collecting
+        return self._run(self._turn(moment, due, stop)) if held else self._run(self._look_after())
 
     async def _turn(self, moment: Moment, number: int, stop: Stop) -> RoundReport:
         self.source.offer(moment, number, wait=True)
@@ -119,14 +130,14 @@ class SynchronousRing:
         used = self._skips.used(Tally(held=self.answered, skipped=self.skipped))
         of = self.members.settings.reward_model
         tally = await self._ask(number, stop)
-        if self.version == 0 and self.people is None:
+        if self.version == 0 and self.people is None and self.fits:
             self._skips.check_first(tally)
         updates = of.updates
         if self.version == 0:
             # Include the gradient steps of rounds that existing labels make unnecessary.
             updates = of.first_updates(tally.held) + self.schedule.rounds_covered(self._adopted) * of.updates
         fit: FitReport | None = None
-        if tally.last > self.members.read:
+        if self.fits and tally.last > self.members.read:
             if self.version == 0:
                 self.say(FIRST_FIT)
             fit = await self.members.fit(updates, tally.last, number / max(1, self.schedule.rounds))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
@@ -38,6 +39,13 @@ WRONG: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("fragments", {"length": 25, "initial_env_steps": 49}, "fragments.initial_env_steps", "49", "50 or more"),
     ("fragments", {"length": "long"}, "fragments.length", "'long'", "or auto"),
     ("fragments", {"exploration_env_steps": -1}, "fragments.exploration_env_steps", "-1", "0 or more"),
+    (
+        "fragments",
+        {"exploration_env_steps": 1.5},
+        "fragments.exploration_env_steps",
+        "1.5",
+        "a share of the training's",
+    ),
     ("fragments", {"random_action_share": -0.1}, "fragments.random_action_share", "-0.1", "between 0 and 1"),
     ("preferences", {"comparisons": -1, "initial_comparisons": 0}, "preferences.comparisons", "-1", "1 or more"),
     (
@@ -240,6 +248,22 @@ def test_auto_is_chosen_from_the_horizon_and_given_numbers_stay(horizon: int | N
     given = FragmentSettings(length=15, initial_env_steps=700)
     kept = Experiment(fragments=given).resolved_fragments(horizon)
     assert (kept.length, kept.initial_env_steps, kept.start_share, kept.varied) == (15, 700, 0.0, False)
+
+
+def test_the_share_of_exploration_is_spread_over_the_rounds() -> None:
+    fragments = FragmentSettings(length=10, initial_env_steps=1_000, exploration_env_steps=0.1)
+    of = Experiment(total_env_steps=50_000, fragments=fragments, preferences=PreferenceSettings(rounds=20))
+    assert of.resolved_fragments(200).exploration_env_steps == 250  # 20 of them are a tenth of 50,000
+    assert from_json(Experiment, to_json(of)) == of
+    one_round = PreferenceSettings(rounds=0, initial_comparisons=500)
+    assert dataclasses.replace(of, preferences=one_round).resolved_fragments(200).exploration_env_steps == 0
+    with pytest.raises(SettingError, match=r"exploration in preferences\.rounds=20 .*exploration_env_steps=2475"):
+        dataclasses.replace(of, fragments=dataclasses.replace(fragments, exploration_env_steps=0.99))
+    told = parse_arguments(Experiment, "train", ["--fragments.exploration-env-steps", "0.2"])
+    assert told.fragments.exploration_env_steps == 0.2
+    assert parse_arguments(Experiment, "train", ["--fragments.exploration-env-steps", "20"]).fragments == (
+        FragmentSettings(exploration_env_steps=20)
+    )
 
 
 def test_auto_fits_into_short_episodes_rollouts_and_budgets() -> None:

@@ -38,11 +38,13 @@ def fast(experiment: Experiment) -> Experiment:
     of = experiment.preferences
     length = 10 if experiment.fragments.length == "auto" else experiment.fragments.length
     rollout, first = max(128, length), max(400, 4 * length)
+    exploration = experiment.fragments.exploration_env_steps
+    exploration = length if isinstance(exploration, float) else exploration
     comparisons = min(8, of.comparisons)
     return dataclasses.replace(
         experiment,
-        total_env_steps=first + experiment.fragments.exploration_env_steps + 2 * 2 * rollout,
-        fragments=dataclasses.replace(experiment.fragments, initial_env_steps=first),
+        total_env_steps=first + exploration + 2 * 2 * rollout,
+        fragments=dataclasses.replace(experiment.fragments, initial_env_steps=first, exploration_env_steps=exploration),
         preferences=dataclasses.replace(
             of,
             comparisons=comparisons,

@@ -24,6 +24,7 @@ COMMANDS = {
     "fit": "fit:run",
     "label": "label:run",
     "links": "links:run",
+    "pause": "pause:run",
     "interpret": "interpret:run",
     "tune": "tune:run",
     "store": "store:run",
@@ -43,6 +44,7 @@ USAGE = """usage: rlhf-ray COMMAND …
   rlhf-ray convert SOURCE OUT [--to FORMAT]   convert recorded episodes: ours, imitation's, Minari's
   rlhf-ray label SOURCE --store STORE         collect comparisons from people, without training
   rlhf-ray links RUN [--revoke NAME]          show, renew or revoke the annotators' links to a labelling page
+  rlhf-ray pause RUN [--end]                  stop asking questions for a while; the training goes on
   rlhf-ray fit STORE [--out FOLDER]           fit a reward model to stored labels
   rlhf-ray interpret reward RUN               report what a run's learned reward looks at
   rlhf-ray interpret agent RUN                report what a run's agent sees, remembers and uses

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-Stream = Literal["pairs", "answers", "rollouts", "fragments", "films", "recordings", "unlabelled"]
+Stream = Literal["pairs", "answers", "rollouts", "fragments", "films", "recordings", "unlabelled", "exploration"]
 
 _NUMBERS: dict[Stream, int] = {
     "pairs": 1,
@@ -19,6 +19,7 @@ _NUMBERS: dict[Stream, int] = {
     "films": 5,
     "recordings": 6,
     "unlabelled": 7,
+    "exploration": 8,
 }
 """Number of each stream. Existing numbers must not change: runs of earlier versions resume with them."""
 

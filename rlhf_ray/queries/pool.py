@@ -144,7 +144,7 @@ class ClipPool:
 
     def exclude(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Never propose these pairs of fragment ids, in either order: they were asked before this pool."""
-        self._asked[BEFORE] = [*self._asked.get(BEFORE, []), *pairs]
+        self._asked[BEFORE] = list(dict.fromkeys([*self._asked.get(BEFORE, []), *pairs]))
 
     def propose(self, count: int, number: int, reward: dict[str, Array] | None) -> tuple[int, Pairs | None]:
         """Select ``count`` pairs to ask about, excluding those of earlier batches.
@@ -263,7 +263,8 @@ class ClipPool:
         (folder / "pool.json").write_text(json.dumps(about) + "\n")
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote."""
+        """Restore what `save` wrote. Pairs that this pool was told to exclude stay excluded."""
+        excluded = self._asked.get(BEFORE, [])
         about = json.loads((folder / "pool.json").read_text())
         clips: dict[tuple[int, int], Fragments] = {}
         self._ids, first = {}, 0
@@ -279,6 +280,8 @@ class ClipPool:
         self._too_short = {(version, source): count for version, source, count in about["too_short"]}
         self._episode_lengths = set(about["episode_lengths"])
         self._asked = {number: [(left, right) for left, right in pairs] for number, pairs in about["asked"]}
+        if excluded:
+            self.exclude(excluded)
 
     def _names(self) -> list[str]:
         """Return the id of each fragment in the pool, oldest first."""

@@ -79,6 +79,15 @@ class FitReport:
     held_out_log_likelihood: float = math.nan
     """Mean log-likelihood of the held-out answers in nats, whatever the loss: see `rlhf_ray.measure.held_out`."""
 
+    def metrics(self) -> dict[str, float]:
+        """Return the values by the names of metrics, with ``error_rate/NAME``, ``rationality/NAME`` and ``method/NAME``."""
+        values = dict(vars(self))
+        values["fit_seconds"] = values.pop("seconds")
+        named = (("error_rates", "error_rate"), ("rationalities", "rationality"), ("methods", "method"))
+        for of, metric in named:
+            values |= {f"{metric}/{name}": value for name, value in values.pop(of).items()}
+        return values
+
 
 def device_for(settings: RewardModelSettings) -> torch.device:
     """Return the device to fit on.

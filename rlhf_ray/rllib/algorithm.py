@@ -47,7 +47,7 @@ from rlhf_ray.rllib.rllib_internals import (
 )
 from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
 from rlhf_ray.rllib.seeding import begin_anew
-from rlhf_ray.rllib.starting import fitted_reward, policy_weights
+from rlhf_ray.rllib.starting import first_weights, fitted_reward
 
 ORIGIN = "origin.json"
 """File in a checkpoint with the Tune trial it came from."""
@@ -97,8 +97,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         with spread_env_runners(), seeded_without_compiler():
             super().setup(config)
         self._ahead = RolloutsAhead(self, of.agent_settings.max_policy_age)
-        if self.config.policy_from is not None:
-            weights = policy_weights(self.config.policy_from, *self._spaces)
+        if (weights := first_weights(self.config, *self._spaces)) is not None:
             self.learner_group.set_weights({DEFAULT_MODULE_ID: weights})
             self.env_runner_group.sync_weights(
                 from_worker_or_learner_group=self.learner_group,
@@ -303,14 +302,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
             "gradient_steps": 0,
         }
         if report.fit is not None:
-            values |= vars(report.fit)
-            values["fit_seconds"] = values.pop("seconds")
-            for field, metric in (
-                ("error_rates", "error_rate"),
-                ("rationalities", "rationality"),
-                ("methods", "method"),
-            ):
-                values |= {f"{metric}/{name}": value for name, value in values.pop(field).items()}
+            values |= report.fit.metrics()
         self.metrics.log_dict(values, key=(PREFERENCES, "round"), window=1)
 
     def _publish(self) -> None:
@@ -397,6 +389,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         """Return the configuration to rebuild the algorithm from a checkpoint, without paths to what the checkpoint contains."""
         config = self.config.copy(copy_frozen=False)
         config.store = config.reward_from = config.policy_from = config.labels_from = None
+        config.demonstrations_from = None
         return (config.get_state(),), {}
 
     def leave_off(self) -> None:

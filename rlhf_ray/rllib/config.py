@@ -25,6 +25,7 @@ from ray.rllib.utils import force_list
 
 from rlhf_ray import envs
 from rlhf_ray.actors.labelling_page import PageSettings
+from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import names_of
 from rlhf_ray.envs.checked import try_out
@@ -41,6 +42,7 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, rewar
 from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_notes
 from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
 from rlhf_ray.settings import NO_QUESTIONS, PARTS, AgentName, Experiment, ResolvedFragments, from_json, to_json
+from rlhf_ray.settings.checks import require
 from rlhf_ray.store.files import store_of
 
 
@@ -84,6 +86,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         self.reward_from: str | None = None
         self.policy_from: str | None = None
         self.labels_from: str | None = None
+        self.demonstrations_from: str | None = None
+        self.cloning_epochs: int | None = None
         self.checked: Checked | None = None
         """Set in the copy for one algorithm."""
         self.ring_name: str | None = None
@@ -254,6 +258,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         reward_model: Path | str | None = None,
         policy: Path | str | None = None,
         labels: Path | str | None = None,
+        demonstrations: Path | str | None = None,
+        cloning_epochs: int | None = None,
     ) -> Self:
         """Start training from existing parts.
 
@@ -264,7 +270,14 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
                 ``model.zip`` of SB3's PPO. The optimiser and counters start from scratch.
             labels: folder or URL of a preference store, or a run's folder. Its labels are copied, count as answered, and
                 contribute to the first fit.
+            demonstrations: recorded steps to pretrain the policy on by behavioural cloning, on top of ``policy`` if both are given:
+                what `Demonstrations.load` reads. Only PPO starts from them.
+            cloning_epochs: passes over the demonstrations. None: 50, or as many as give 1,500 gradient steps.
+
+        Raises:
+            SettingError: ``cloning_epochs`` is below 1, or there is no reward model in the folder.
         """
+        require(cloning_epochs is None or cloning_epochs >= 1, "cloning_epochs", cloning_epochs, "it must be 1 or more")
         if reward_model is not None:
             self.reward_from = _absolute(reward_model)
             self._set("reward_model", to_json(fitted_reward(reward_model).settings))
@@ -273,6 +286,10 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             self.policy_from = _absolute(policy)
         if labels is not None:
             self.labels_from = store_of(_absolute(labels))
+        if demonstrations is not None:
+            self.demonstrations_from = _absolute(demonstrations)
+        if cloning_epochs is not None:
+            self.cloning_epochs = cloning_epochs
         return self
 
     def _set(self, group: str | None, changes: dict[str, Any]) -> None:
@@ -367,6 +384,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         if self.policy_from is not None:
             weights = policy_weights(self.policy_from, seen, action_space)
             check_policy(weights, module.get_state(), self.policy_from, self.agent)
+        if self.demonstrations_from is not None:
+            self._check_demonstrations(observation_space, action_space, self.demonstrations_from)
         return Checked(of, observation_space, action_space, limit, fragments, ensemble.reads_history)
 
     def _check_pretraining(self, of: Experiment, observation_space: gym.Space[Any]) -> None:
@@ -385,6 +404,16 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
                 f"preferences.pretraining_env_steps is {steps}, but pretraining does not work with custom connectors: set it to 0, "
                 "or wrap the environment (gymnasium.wrappers) instead."
             )
+
+    def _check_demonstrations(self, observation_space: gym.spaces.Box, action_space: gym.Space[Any], path: str) -> None:
+        """Refuse demonstrations that the policy can't be cloned from."""
+        self.cloning()
+        if self._env_to_module_connector is not None:
+            raise SettingError(
+                f"Training starts from the demonstrations in {path}, but cloning works without connectors: wrap the environment "
+                "(gymnasium.wrappers) instead of using env_runners(env_to_module_connector)."
+            )
+        Demonstrations.load(path).check(observation_space, action_space, path)
 
     def _check_connectors(self, of: Experiment) -> None:
         """Refuse the rollout collector with custom connectors, because it acts without them."""

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from safetensors.numpy import load_file
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.checkpoints import last_checkpoint
+from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.policies.sb3 import is_sb3, sb3_weights
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.rllib.cloning import clone
 from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID
+from rlhf_ray.rllib.policy import built
 from rlhf_ray.rllib.saved_policy import load_policy
 from rlhf_ray.settings import RewardModelSettings
+
+if TYPE_CHECKING:
+    from rlhf_ray.rllib.config import PreferenceConfig
 
 
 def fitted_reward(path: Path | str) -> RewardEnsemble:
@@ -91,6 +98,44 @@ def policy_weights(
             f"{path} is neither a run's folder, nor a checkpoint with a policy, nor a model of Stable-Baselines3."
         ) from error
     return {name: np.asarray(value) for name, value in state.items()}
+
+
+def first_weights(
+    config: PreferenceConfig,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    say: Callable[[str], None] = lambda what: None,
+) -> dict[str, Array] | None:
+    """The weights that the policy of ``config`` starts with, after behavioural cloning; None if it starts from scratch.
+
+    Args:
+        config: its ``policy_from``, ``demonstrations_from`` and ``cloning_epochs`` say what to start from.
+        observation_space: the environment's observation space.
+        action_space: the environment's action space.
+        say: called with progress messages.
+
+    Raises:
+        SettingError: a policy or demonstrations can't be loaded.
+    """
+    spaces = observation_space, action_space
+    weights = None if config.policy_from is None else policy_weights(config.policy_from, *spaces)
+    if config.demonstrations_from is None:
+        return None if weights is None else _whole(weights)
+    demonstrations, seed = Demonstrations.load(config.demonstrations_from), config.settings().seed
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        policy = built(config.policy_module_spec(), *spaces)
+    if weights is not None:
+        policy.set_state(weights)
+    say(f"pretraining the policy on {len(demonstrations)} demonstrated steps")
+    report = clone(policy, demonstrations, epochs=config.cloning_epochs, **config.cloning(), seed=seed)
+    say(f"mean log-likelihood of the demonstrated actions: {report.before:.2f} before, {report.after:.2f} after")
+    return _whole(policy.get_state())
+
+
+def _whole(weights: Mapping[str, Any]) -> dict[str, Array]:
+    # safetensors needs contiguous arrays; numpy's own function for that gives scalars an axis.
+    return {name: np.array(value, order="C") for name, value in weights.items()}
 
 
 def check_policy(weights: Mapping[str, Array], expected: Mapping[str, Any], where: str, agent: str) -> None:

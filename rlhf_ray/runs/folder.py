@@ -60,6 +60,7 @@ class RunFolder:
         self.distances = self.path / "distances.json"
         self.probe = self.path / "probe.json"
         self.labelling = self.path / "labelling.json"
+        self.paused = self.path / "collecting.paused"
 
     @staticmethod
     def create(path: Path | str, experiment: Experiment, options: dict[str, Any] | None = None) -> RunFolder:

@@ -8,22 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
-import torch
 from safetensors.numpy import save_file
 
 from rlhf_ray.actors.ring import check_labels
-from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.comparisons import Comparisons
-from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.choice import preference_config
-from rlhf_ray.rllib.cloning import clone
-from rlhf_ray.rllib.config import PreferenceConfig
-from rlhf_ray.rllib.policy import built
-from rlhf_ray.rllib.starting import fitted_reward, policy_weights
+from rlhf_ray.rllib.starting import first_weights, fitted_reward
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.settings import Experiment
 from rlhf_ray.settings.start import Start
@@ -69,16 +61,17 @@ def new_run(
         experiment = dataclasses.replace(experiment, fragments=dataclasses.replace(experiment.fragments, length=length))
     experiment = dataclasses.replace(experiment, preferences=experiment.preferences.resolved())
     config = preference_config(experiment)
-    config.start_from(reward_model=start.reward_from, policy=start.policy_from, labels=start.labels)
+    config.start_from(
+        reward_model=start.reward_from,
+        policy=start.policy_from,
+        labels=start.labels,
+        demonstrations=start.demonstrations,
+        cloning_epochs=start.cloning_epochs,
+    )
     checked = config.check_environment()
     spaces = (checked.observation_space, checked.action_space)
     if config.labels_from is not None:
         check_labels(_first_label(config.labels_from), checked.fragments, *spaces, config.labels_from)
-    demonstrations = None
-    if start.demonstrations is not None:
-        config.cloning()
-        demonstrations = Demonstrations.load(start.demonstrations)
-        demonstrations.check(*spaces, start.demonstrations)
     folder = RunFolder.create(path, experiment, (options or {}) | {"start": dataclasses.asdict(start)})
     if not start.parts:
         return folder
@@ -88,8 +81,7 @@ def new_run(
                 reward.save(new / "reward_model")
             if config.labels_from is not None:
                 PreferenceStore(config.labels_from, create=False).copy_to(new / "labels")
-            if start.policy_from is not None or demonstrations is not None:
-                weights = _first_weights(start, demonstrations, config, spaces, say)
+            if (weights := first_weights(config, *spaces, say=say)) is not None:
                 save_file(weights, new / _POLICY)
     except BaseException:
         shutil.rmtree(folder.path, ignore_errors=True)  # an incomplete folder could not be resumed
@@ -97,7 +89,7 @@ def new_run(
     return folder
 
 
-def sources(folder: RunFolder) -> dict[str, Path]:
+def sources(folder: RunFolder) -> dict[str, Any]:
     """The paths of what the run in ``folder`` starts from, as arguments of `PreferenceConfig.start_from`.
 
     Raises:
@@ -112,37 +104,6 @@ def sources(folder: RunFolder) -> dict[str, Path]:
 
 
 _POLICY = "policy.safetensors"
-
-
-def _first_weights(
-    start: Start,
-    demonstrations: Demonstrations | None,
-    config: PreferenceConfig,
-    spaces: tuple[gym.spaces.Box, gym.Space[Any]],
-    say: Callable[[str], None],
-) -> dict[str, Array]:
-    """The weights of the policy in ``start``, pretrained on ``demonstrations``."""
-    policy = _policy(config, spaces)
-    if start.policy_from is not None:
-        policy.set_state(policy_weights(start.policy_from, *spaces))
-    if demonstrations is not None:
-        say(f"pretraining the policy on {len(demonstrations)} demonstrated steps")
-        report = clone(
-            policy,
-            demonstrations,
-            epochs=start.cloning_epochs,
-            **config.cloning(),
-            seed=config.settings().seed,
-        )
-        say(f"mean log-likelihood of the demonstrated actions: {report.before:.2f} before, {report.after:.2f} after")
-    # safetensors needs contiguous arrays; numpy's own function for that gives scalars an axis.
-    return {name: np.array(value, order="C") for name, value in policy.get_state().items()}
-
-
-def _policy(config: PreferenceConfig, spaces: tuple[gym.spaces.Box, gym.Space[Any]]) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.settings().seed)
-        return built(config.policy_module_spec(), *spaces)
 
 
 def _first_label(store: str) -> Comparisons:

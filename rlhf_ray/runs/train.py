@@ -29,6 +29,7 @@ from rlhf_ray.runs.interruption import Interrupted, Interruption, interruptible
 from rlhf_ray.runs.metrics_files import CSVFile, MetricsFile, TensorBoard, carry_on
 from rlhf_ray.runs.new_run import sources
 from rlhf_ray.runs.outcome import Outcome
+from rlhf_ray.runs.pausing import Pausing
 from rlhf_ray.runs.probe import Probing
 from rlhf_ray.runs.report.reporting import Reporting
 from rlhf_ray.runs.report.verdict import share_of_the_way, verdicts
@@ -103,7 +104,7 @@ def train(
     ):
         latest = Latest()
         files = (MetricsFile(), CSVFile(), TensorBoard(), Announcing(announcement), Reporting())
-        told = Callbacks([Probing(), Alarms(), *callbacks, latest, *files])
+        told = Callbacks([Pausing(), Probing(), Alarms(), *callbacks, latest, *files])
         outcome = None
         try:
             finished, seconds = _train(experiment, folder, resume, interrupted, told, latest)

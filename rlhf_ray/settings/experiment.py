@@ -108,7 +108,8 @@ class Experiment:
     def resolved_fragments(self, horizon: int | None = None) -> ResolvedFragments:
         """`FragmentSettings.resolved` for this experiment; an estimate while the environment's ``horizon`` is unknown."""
         of = self.agent_settings.rollout_length
-        return self.fragments.resolved(horizon=horizon, total_env_steps=self.total_env_steps, rollout=of)
+        rounds = self.preferences.rounds
+        return self.fragments.resolved(horizon=horizon, total_env_steps=self.total_env_steps, rollout=of, rounds=rounds)
 
 
 def env_steps_needed(fragments: ResolvedFragments, preferences: PreferenceSettings, iteration: int) -> tuple[int, str]:

@@ -32,9 +32,10 @@ class FragmentSettings:
     fill an iteration are added. auto: ten episodes, at least 2,000 steps and at most a tenth of total_env_steps; repeats each
     random action for 1 to 25 steps, so that fragments show more than jitter; and while nearly all answers are ties, collects more
     fragments and saves labels until answers differ."""
-    exploration_env_steps: int = 0
+    exploration_env_steps: int | float = 0
     """Environment steps before each later round, taken by the policy mixed with random actions, to get fragments of behaviour that
-    the policy alone does not show. Count towards total_env_steps."""
+    the policy alone does not show: a number, or the share of total_env_steps that all of them take together, such as 0.05. Count
+    towards total_env_steps."""
     random_action_share: float = 0.3
     """Probability (0 to 1) of a random action in the exploration steps."""
     switch_probability: float = 1.0
@@ -73,11 +74,12 @@ class FragmentSettings:
             self.initial_env_steps,
             f"the first comparison needs two fragments of fragments.length={self.length} steps; set it to {2 * length} or more",
         )
+        exploration = self.exploration_env_steps
         require(
-            self.exploration_env_steps >= 0,
+            exploration >= 0 if isinstance(exploration, int) else 0 < exploration < 1 or exploration == 0,
             "fragments.exploration_env_steps",
-            self.exploration_env_steps,
-            "it must be 0 or more",
+            exploration,
+            "it must be 0 or more, or a share of the training's steps between 0 and 1",
         )
         require(self.film_env_steps >= 1, "fragments.film_env_steps", self.film_env_steps, "it must be 1 or more")
         require(
@@ -89,13 +91,16 @@ class FragmentSettings:
         switch = self.switch_probability
         require(0 < switch <= 1, "fragments.switch_probability", switch, "it must be above 0 and at most 1")
 
-    def resolved(self, *, horizon: int | None, total_env_steps: int, rollout: int | None = None) -> ResolvedFragments:
-        """These settings with numbers in place of auto.
+    def resolved(
+        self, *, horizon: int | None, total_env_steps: int, rollout: int | None = None, rounds: int = 0
+    ) -> ResolvedFragments:
+        """These settings with numbers in place of auto and of shares.
 
         Args:
             horizon: maximum episode length, in steps; None if unknown.
             total_env_steps: the run's total environment steps.
             rollout: steps of each rollout that fragments are cut from; None if unknown.
+            rounds: number of labelling rounds after the first.
         """
         if self.length == "auto":
             most = [steps for steps in (50, horizon, rollout) if steps is not None]
@@ -111,7 +116,11 @@ class FragmentSettings:
         own = {f.name: getattr(self, f.name) for f in dataclasses.fields(FragmentSettings)}
         varied = self.initial_env_steps == "auto" or getattr(self, "varied", False)
         share = (STARTS if varied else 0.0) if self.start_share == "auto" else self.start_share
+        exploration = self.exploration_env_steps
+        if isinstance(exploration, float):
+            exploration = round(exploration * total_env_steps / rounds) if rounds else 0
         chosen = {"length": length, "initial_env_steps": initial, "start_share": share}
+        chosen["exploration_env_steps"] = exploration
         return ResolvedFragments(**own | chosen, varied=varied)
 
 
@@ -126,6 +135,7 @@ class ResolvedFragments(FragmentSettings):
     length: int = 25
     initial_env_steps: int = 2_000
     start_share: float = 0.0
+    exploration_env_steps: int = 0
     varied: bool = False
     """Whether `initial_env_steps` was auto: random actions are repeated, and labels are saved while answers are ties."""
 

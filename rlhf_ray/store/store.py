@@ -305,6 +305,12 @@ class PreferenceStore:
         self._contents.refresh()
         return self._contents.events()
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the fragment ids of the pairs that were asked about, answered or skipped, also of answers taken back."""
+        events = self.events()
+        sides = (events[side].to_pylist() for side in ("left_id", "right_id"))
+        return [(left, right) for left, right in zip(*sides, strict=True) if left and right]
+
     def import_from(self, path: Path | str, source: str | None = None) -> int:
         """Merge another store into this one: append the events that this one lacks, in the same order.
 
@@ -440,12 +446,6 @@ class PreferenceStore:
             {"source": of.source, "time": of.time.isoformat(), "comparisons": of.comparisons} for of in self.merges()
         ]
         return upkeep.describe(self._contents) | {"weights": self.weights(), "merges": done}
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """Return the ids of the left and the right fragment of each event about a pair, in the events' order."""
-        events = self.events()
-        sides = (events[side].to_pylist() for side in ("left_id", "right_id"))
-        return [(left, right) for left, right in zip(*sides, strict=True) if left and right]
 
     def clips(self, names: Sequence[str | None]) -> tuple[IntArray, Fragments | None]:
         """Load the fragments with these ids that are stored and intact.

@@ -25,7 +25,9 @@ class GivenClips:
         self.members, self.people, self.asks = members, people, asks
         self.env_steps = 0
         self.taken = 0
-        """Environment steps the training has taken."""
+        """Environment steps the training has taken, without unseen ones."""
+        self.unseen = 0
+        """Environment steps taken while collecting was paused."""
         self.waited_for = False
         """Whether the training waits for the first reward version, so that no more clips arrive before it."""
         self.say: Callable[[str], None] = lambda what: None
@@ -45,7 +47,9 @@ class GivenClips:
         """Ignored: the share follows from `taken`."""
 
     def take(self, clips: Clips, films: Sequence[Film], wait: bool) -> bool:
-        """Send clips to the pool and films to the page. Without ``wait``, drops them while the last ones are in flight.
+        """Send clips to the pool and films to the page, and with ``wait`` wait until the pool has them.
+
+        Without ``wait``, drops them while the last ones are in flight.
 
         Returns:
             Whether they were sent.
@@ -57,6 +61,8 @@ class GivenClips:
         if films and self.people is not None:
             self.people.page.actor.show.remote(films)
         self._sent = self.members.pool.add.remote(clips)
+        if wait:
+            self.members.executor.get(self._sent)
         return True
 
     def check(self, report: PoolReport, env_steps: int) -> PoolReport:
@@ -65,10 +71,10 @@ class GivenClips:
         Raises:
             SettingError: there are too few first clips to compare.
         """
-        fragments = self.members.settings.fragments
-        if self.asks and report.fragments < 2 and env_steps >= fragments.initial_env_steps:
+        fragments, seen = self.members.settings.fragments, env_steps - self.unseen
+        if self.asks and report.fragments < 2 and seen >= fragments.initial_env_steps:
             raise SettingError(
-                f"fragments.length is {fragments.length}, but {env_steps} environment steps gave fewer than two fragments of "
+                f"fragments.length is {fragments.length}, but {seen} environment steps gave fewer than two fragments of "
                 f"that length within an episode (episode lengths: {list(report.episode_lengths) or 'none ended'}): lower it."
             )
         return report

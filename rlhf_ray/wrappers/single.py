@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.labelling.films import Camera
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.taught import Taught, Transform, seen_space, transform_for
-from rlhf_ray.wrappers.teaching import Teaching, check_wait
+from rlhf_ray.wrappers.teaching import Teaching, Wait, check_wait
 
 
 class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
@@ -76,24 +76,27 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         total_env_steps: steps the agent will take, over all environments that share the reward. Labels and fits are spread over
             them. Further steps use the last learned reward.
         fragments: settings of the fragments. ``initial_env_steps`` is the number of steps before the first question;
-            ``exploration_env_steps`` must be 0.
-        preferences: how many comparisons to ask for, when, and who answers. ``mode`` is ignored: it is always asynchronous.
+            ``exploration_env_steps`` must be 0: see `explore`.
+        preferences: how many comparisons to ask for, when, and who answers. ``mode`` is ignored: ``wait`` says what waits.
         reward_model: settings of the reward model; or a folder with a saved reward model or written by `save`. With a folder, that
             reward stays fixed, nothing is asked or fitted, and all other settings are ignored.
         folder: stores the preferences in ``FOLDER/preferences``, each durably once it is given. Preferences already there count
-            and are used in fits. None: a temporary folder, deleted by `close`; `save` keeps a copy.
+            and are used in fits; their pairs are not asked about again. None: a temporary folder, deleted by `close`; `save` keeps
+            a copy.
         observation_transform: maps an observation to the part that the teacher and the reward model get, such as ``lambda
             observation: observation["pov"]``. The agent gets the full observation.
         ask: whether to ask for comparisons.
         fit: whether to fit the reward model.
         wait: whether the first ``reset`` takes ``fragments.initial_env_steps`` random actions for the first fragments and waits
             for the first version of the reward, so that the agent only sees learned rewards. Otherwise the agent's own first
-            steps provide the fragments.
+            steps provide the fragments. "always": moreover, each step whose labels are due waits until they are answered and the
+            reward model is fitted to them. With a scripted teacher, runs with the same seed and the same actions then have the
+            same labels and rewards.
         labelling: with ``preferences.teacher="human"``, the settings of the labelling page; `links` has its links. The page shows
             image observations as they are. Other environments are rendered for parts of the agent's episodes, so create ``env``
             with ``render_mode="rgb_array"``.
         seed: random seed for random actions, the choice of comparisons, and the reward networks. Runs with the same seed still
-            differ, because labels arrive at different times.
+            differ, because labels arrive at different times, except with ``wait="always"``.
 
     Raises:
         SettingError: a setting does not match the others or the environment.
@@ -111,7 +114,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         observation_transform: Transform | None = None,
         ask: bool = True,
         fit: bool = True,
-        wait: bool = False,
+        wait: Wait = False,
         labelling: LabellingSettings | None = None,
         seed: int = 0,
     ):
@@ -130,6 +133,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
             fit=fit,
             seed=seed,
             labelling=labelling,
+            waits=wait == "always",
             title=env.spec.id if env.spec else str(env),
             fps=float(env.metadata.get("render_fps") or 15),
         )
@@ -152,7 +156,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         other._attach(env, self._teaching, self._transform, self._wait)
         return other
 
-    def _attach(self, env: gym.Env[Any, Any], teaching: Teaching, transform: Transform | None, wait: bool) -> None:
+    def _attach(self, env: gym.Env[Any, Any], teaching: Teaching, transform: Transform | None, wait: Wait) -> None:
         gym.Wrapper.__init__(self, env)
         self._join(teaching, Recorder(1), transform, wait)
         self._drawing = np.random.default_rng([teaching.seed, 6, self._source])
@@ -211,7 +215,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
 
     def _draw(self, taken: int = 0) -> Array | None:
         """Render the environment if this step is part of a rendered fragment; ``taken`` steps are not recorded yet."""
-        if not self._teaching.films or self._paused:
+        if not self._teaching.films or not self._records:
             return None
         t = int(self._recorder.lengths[0]) + taken - self._first_drawn
         if t < 0 or t % self._drawn_every > self._teaching.fragments.length:
@@ -223,16 +227,15 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         seen = observation if self._transform is None else self._transform(observation)
         return np.array(seen, self._space.dtype)[None]
 
-    def _act_randomly(self, env_steps: int) -> None:
-        actions = copy.deepcopy(
-            self.env.action_space
-        )  # a copy, because the agent may sample from the environment's own space
-        actions.seed(self._teaching.seed)
-        self._reset(seed=self._teaching.seed)
+    def _play(self, choose: Callable[[Any], Any], env_steps: int, seed: int) -> None:
+        observation, _ = self._reset(seed=seed)
         for _ in range(env_steps):
             if self._recorder.over[0]:
-                self._reset()
-            self.step(actions.sample())
+                observation, _ = self._reset()
+            observation, *_ = self.step(choose(observation))
+
+    def _mix(self, random: BoolArray, drawn: Any, chosen: Any) -> Any:
+        return drawn if random[0] else chosen
 
 
 def _space(env: gym.Env[Any, Any], transform: Transform | None) -> gym.spaces.Box:

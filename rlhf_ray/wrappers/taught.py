@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,14 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.spaces import choices_of
+from rlhf_ray.data.switching import Switching
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.envs.views import view_of
+from rlhf_ray.settings.checks import require
 from rlhf_ray.wrappers.recorder import Recorder
-from rlhf_ray.wrappers.teaching import WINDOW, Teaching
+from rlhf_ray.wrappers.teaching import WINDOW, Teaching, Wait
 
 FIRST_WINDOW_CLIPS = 4
 """Length of the windows for people's first clips, in clip lengths: such a window contains two completely rendered clips."""
@@ -26,19 +30,20 @@ Transform = Callable[[Any], Any]
 
 
 class Taught:
-    """Reward switches, pausing, saving and waiting; base class of the two wrappers."""
+    """Reward switches, pausing, exploring, saving and waiting; base class of the two wrappers."""
 
+    env: Any
     _teaching: Teaching
     _recorder: Recorder
-    _wait: bool
+    _wait: Wait
 
-    def _join(self, teaching: Teaching, recorder: Recorder, transform: Transform | None, wait: bool) -> None:
+    def _join(self, teaching: Teaching, recorder: Recorder, transform: Transform | None, wait: Wait) -> None:
         self._teaching, self._recorder, self._transform, self._wait = teaching, recorder, transform, wait
         self._space, actions = teaching.spaces
         self._action_dtype: Any = np.int64 if choices_of(actions) else np.float32
         self._source = teaching.users
         teaching.users += 1
-        self._open, self._true, self._paused = True, False, False
+        self._open, self._true, self._paused, self._exploring = True, False, False, False
         self._window = max(4 * teaching.fragments.length, WINDOW // recorder.copies)
         self.true_returns: deque[float] = deque(maxlen=100)
         """True returns of the latest episodes, at most 100."""
@@ -60,6 +65,62 @@ class Taught:
     def resume(self) -> None:
         """End a `pause`."""
         self._paused = False
+
+    def pause_collecting(self) -> None:
+        """Stop cutting clips and asking questions, while training, its step count and fits to given answers go on.
+
+        Applies to all environments that share the reward. Open questions stay open. Labels still fall due, and are asked for after
+        `resume_collecting`; those of a pause that lasts to the end of the training are never asked for.
+        """
+        self._teaching.collect(False)
+
+    def resume_collecting(self) -> None:
+        """End a `pause_collecting`."""
+        self._teaching.collect(True)
+
+    def explore(self, policy: Callable[[Any], Any], env_steps: int) -> None:
+        """Step this environment with ``policy``'s actions mixed with random ones, for clips that the policy alone does not give.
+
+        Each action is random with ``fragments.random_action_share``; below 1, ``fragments.switch_probability`` makes stretches of
+        either, as in `rlhf-ray train`. The steps count towards ``total_env_steps``, and their clips are compared like the agent's;
+        `true_returns` does not have their episodes. Starts with a reset. Reset the environment afterwards too, or explore in one
+        that nothing else steps, made with ``env.share(…)``.
+
+        Args:
+            policy: maps the environment's observation (of a vector environment: the batch) to an action (the batch of actions).
+                Called at each step, also where the action is random.
+            env_steps: number of environment steps; a vector environment rounds up to steps of all its environments.
+
+        Raises:
+            RuntimeError: there is nothing to explore for: ``ask=False``, a fixed reward, or a pause.
+            SettingError: ``env_steps`` is below the length of a clip.
+        """
+        teaching = self._teaching
+        if not self._records:
+            raise RuntimeError("explore() makes clips to ask about, but this environment asks nothing: it is paused, "
+                               "has a fixed reward, or ask=False.")  # fmt: skip
+        of = teaching.fragments
+        require(env_steps >= of.length, "env_steps", env_steps, f"a clip has fragments.length={of.length} steps")
+        self._prepare()
+        rng = generator(teaching.seed, "exploration", self._source, teaching.windows)
+        drawn = self._own_actions(int(rng.integers(2**31)))
+        switching: dict[int, Switching] = {}
+
+        def choose(observation: Any) -> Any:
+            chosen = policy(observation)
+            for i in np.flatnonzero(self._recorder.lengths == 0).tolist():  # a new episode
+                switching[i] = Switching(of.random_action_share, of.switch_probability, rng)
+            random = np.array([switching[i].random() for i in range(self._recorder.copies)])
+            return self._mix(random, drawn.sample(), chosen)
+
+        returns, self._exploring = list(self.true_returns), True
+        try:
+            self._play(choose, env_steps, int(rng.integers(2**31)))
+            teaching.send(self._recorder, self._source, wait=True)
+        finally:
+            self._exploring = False
+            self.true_returns.clear()
+            self.true_returns.extend(returns)
 
     def wait_for_reward(self) -> None:
         """Wait until there is a learned reward; see ``wait``.
@@ -136,9 +197,12 @@ class Taught:
     def status(self) -> dict[str, Any]:
         """The progress, as a dict.
 
-        ``env_steps`` and ``comparisons`` so far, ``comparisons_due`` so far, the ``reward_version`` in use (0: none yet),
-        ``unlearned_steps`` (steps with reward 0.0 before the first version), ``clips_dropped`` (windows dropped because the actors
-        were busy), and ``train_accuracy`` and ``held_out_accuracy`` of the last fit.
+        ``env_steps``, ``comparisons`` and ``skipped`` pairs so far, ``comparisons_due`` so far, the ``reward_version`` in use (0:
+        none yet), ``unlearned_steps`` (steps with reward 0.0 before the first version), ``clips_dropped`` (windows dropped because
+        the actors were busy), and whether it is ``collecting`` (see `pause_collecting`). After the first fit, also the last fit's
+        metrics, by the names that `rlhf_ray.data.metrics` describes: ``train_accuracy``, ``held_out_accuracy``,
+        ``held_out_brier``, ``held_out_calibration_error``, ``error_rate/NAME`` and ``rationality/NAME`` of each annotator,
+        ``method/NAME`` and others.
         """
         return self._teaching.status()
 
@@ -161,11 +225,15 @@ class Taught:
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset the environment; a vector environment accepts ``options["reset_mask"]``. The first reset may wait; see ``wait``."""
+        self._prepare()
+        return self._reset(seed=seed, options=options)
+
+    def _prepare(self) -> None:
+        """Start the ring; the first time, wait for the reward if ``wait`` is set."""
         self._teaching.begin()
         if self._wait:
             self._wait = False
             self.wait_for_reward()
-        return self._reset(seed=seed, options=options)
 
     def _reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         raise NotImplementedError
@@ -188,14 +256,15 @@ class Taught:
         teaching = self._teaching
         teaching.check_open()
         learned = None if self._true else teaching.rewards(before, actions, after, terminated)
-        keep = not self._paused and teaching.records
-        real, episodes = self._recorder.add(before, actions, true, terminated, truncated, after, keep, frames)
+        if not self._records and len(self._recorder):
+            self._recorder.forget()  # steps before a pause and after it must not join
+        real, episodes = self._recorder.add(before, actions, true, terminated, truncated, after, self._records, frames)
         if episodes is not None:
             self.true_returns.extend(episodes[1][episodes[0]].tolist())
         if not self._paused:
             self._count(int(real.sum()))
         if learned is None:
-            if not self._true and not self._paused:
+            if not (self._true or self._paused or self._exploring):
                 teaching.note_unlearned(int(real.sum()))
             rewards = true if self._true else teaching.early_rewards(after, real)
             return rewards, np.zeros(len(true), bool), real, episodes
@@ -203,11 +272,16 @@ class Taught:
 
     def _count(self, steps: int) -> None:
         before, total = self._teaching.env_steps, self._teaching.total_env_steps
-        self._teaching.env_steps += steps
+        self._teaching.count(steps)
         self._since += 1
         if self._since >= self._window_now or before < total <= self._teaching.env_steps:
             self._since = 0
-            self._teaching.send(self._recorder, self._source)
+            self._teaching.send(self._recorder, self._source, wait=self._exploring)
+
+    @property
+    def _records(self) -> bool:
+        """Whether to record steps for clips."""
+        return not self._paused and self._teaching.records
 
     @property
     def _window_now(self) -> int:
@@ -220,6 +294,21 @@ class Taught:
 
     def _act_randomly(self, env_steps: int) -> None:
         """Reset, and take ``env_steps`` random actions."""
+        actions = self._own_actions(self._teaching.seed)
+        self._play(lambda observation: actions.sample(), env_steps, self._teaching.seed)
+
+    def _own_actions(self, seed: int) -> gym.Space[Any]:
+        """The action space with its own random numbers: the agent may sample from the environment's own space."""
+        actions: gym.Space[Any] = copy.deepcopy(self.env.action_space)
+        actions.seed(seed)
+        return actions
+
+    def _play(self, choose: Callable[[Any], Any], env_steps: int, seed: int) -> None:
+        """Reset with ``seed``, and take ``env_steps`` steps with the actions that ``choose`` gives for the observations."""
+        raise NotImplementedError
+
+    def _mix(self, random: BoolArray, drawn: Any, chosen: Any) -> Any:
+        """The action of `step`: that of ``drawn`` for environments in the mask ``random``, else of ``chosen``."""
         raise NotImplementedError
 
 

@@ -8,7 +8,7 @@ import tempfile
 import uuid
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -42,8 +42,13 @@ from rlhf_ray.reward.novelty import Novelty
 from rlhf_ray.reward.predictor import Predictor
 from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings.checks import require
 from rlhf_ray.wrappers.given_clips import GivenClips
 from rlhf_ray.wrappers.recorder import Recorder
+from rlhf_ray.wrappers.waiting_ring import WaitingRing
+
+Wait = bool | Literal["always"]
+"""What waits for learning: nothing, the first reset, or every step with labels due too."""
 
 WINDOW = 500
 """Environment steps per window. After each, fragments are cut, the ring learns the agent's progress, and its errors are raised."""
@@ -57,6 +62,7 @@ class Teaching:
     Args:
         observation_space, action_space: spaces of one environment, with observations as the reward model sees them.
         total_env_steps, fragments, preferences, reward_model, folder, ask, fit, seed, labelling: see `HumanPreferencesEnv`.
+        waits: whether a step whose labels are due waits for them and the fit.
         title: title of the labelling page.
         fps: frames per second of the environment at its own speed.
     """
@@ -75,11 +81,12 @@ class Teaching:
         fit: bool,
         seed: int,
         labelling: LabellingSettings | None = None,
+        waits: bool = False,
         title: str = "clips",
         fps: float = 15.0,
     ):
         self.spaces = (observation_space, action_space)
-        self.total_env_steps, self.seed = total_env_steps, seed
+        self.total_env_steps, self.seed, self.waits = total_env_steps, seed, waits
         resolved = (fragments or FragmentSettings()).resolved(horizon=None, total_env_steps=total_env_steps)
         pretraining = 0 if preferences is None or not ask else preferences.pretraining_env_steps
         # This library does not control the agent: the first clips are of what it does, after the pretraining.
@@ -96,7 +103,9 @@ class Teaching:
         self.version = 0
         """The version of the reward in use; 0 before the first one."""
         self.last_fit: FitReport | None = None
-        self.ring: AsynchronousRing | None = None
+        self.collecting = True
+        """Whether clips are cut and questions asked; see `collect`."""
+        self.ring: AsynchronousRing | WaitingRing | None = None
         self.users = 0
         """Number of open environments."""
         self.closed = False
@@ -104,16 +113,19 @@ class Teaching:
         self._novelty = (
             Novelty(observation_space.shape[0]) if pretraining and len(observation_space.shape) == 1 else None
         )
-        self._windows = 0
+        self.windows = 0
+        """Number of windows so far with clips."""
         self._begun = False
         if isinstance(reward_model, Path | str):
             self._fix(Path(reward_model))
             return
-        preferences = dataclasses.replace(preferences or PreferenceSettings(), mode="asynchronous")
+        preferences = dataclasses.replace(
+            preferences or PreferenceSettings(), mode="synchronous" if waits else "asynchronous"
+        )
         with torch.random.fork_rng(devices=[]):  # must not affect the agent's random numbers
             self.ensemble = RewardEnsemble(*self.spaces, reward_model or RewardModelSettings())
         self.ensemble.check_steps("the wrappers ask for the rewards of")
-        self._check(preferences, folder)
+        self._check(preferences, folder, explores=(fragments or FragmentSettings()).exploration_env_steps)
         self._own_folder = tempfile.TemporaryDirectory(prefix="rlhf_ray-") if folder is None else None
         store = Path(folder or self._own_folder.name)  # type: ignore[union-attr]
         self.asks, self.fits = ask, fit
@@ -131,7 +143,7 @@ class Teaching:
 
     def _build(
         self, preferences: PreferenceSettings, folder: Path, labelling: LabellingSettings, title: str, fps: float
-    ) -> tuple[AsynchronousRing, GivenClips]:
+    ) -> tuple[AsynchronousRing | WaitingRing, GivenClips]:
         settings = RingSettings(
             self.fragments,
             preferences,
@@ -143,7 +155,9 @@ class Teaching:
         )
         asks_people = self.asks and preferences.asks_people
         members = Members(
-            for_people(settings) if asks_people else settings, RayExecutor(f"ring-{uuid.uuid4().hex[:12]}")
+            for_people(settings) if asks_people else settings,
+            RayExecutor(f"ring-{uuid.uuid4().hex[:12]}"),
+            fits_apart=not self.waits or asks_people,
         )
         schedule = LabelSchedule(preferences, env_steps=self.total_env_steps)
         people: People | None = None
@@ -153,21 +167,22 @@ class Teaching:
         if asks_people:
             people = start_people(members, schedule, _page(labelling, folder / "labelling.json", title, fps, self.seed))
         clips = GivenClips(members, people, asks=self.asks)
-        return AsynchronousRing(members, schedule, clips, people, asks=self.asks, fits=self.fits), clips
+        kind = WaitingRing if self.waits else AsynchronousRing
+        return kind(members, schedule, clips, people, asks=self.asks, fits=self.fits), clips
 
-    def _check(self, preferences: PreferenceSettings, folder: Path | str | None) -> None:
+    def _check(self, preferences: PreferenceSettings, folder: Path | str | None, *, explores: float) -> None:
         check_parts(preferences, self.ensemble.settings)
-        of = self.fragments
-        if of.exploration_env_steps:
+        if explores:
             raise SettingError(
-                f"fragments.exploration_env_steps is {of.exploration_env_steps}; exploration needs the agent's policy, which a "
-                "wrapper does not have: set it to 0."
+                f"fragments.exploration_env_steps is {explores}; exploration needs the agent's policy, which a "
+                "wrapper does not have: set it to 0, and call explore(policy, env_steps)."
             )
         if preferences.pretraining_env_steps and len(self.spaces[0].shape) != 1:
             raise SettingError(
                 f"preferences.pretraining_env_steps is {preferences.pretraining_env_steps}, but distances between the observations "
                 f"{self.spaces[0]} mean nothing; it needs vectors: set it to 0."
             )
+        of = self.fragments
         if self.total_env_steps <= of.initial_env_steps:
             raise SettingError(
                 f"total_env_steps is {self.total_env_steps}, but the first fragments alone need fragments.initial_env_steps="
@@ -213,8 +228,14 @@ class Teaching:
         """Start the ring unless it is running."""
         self.check_open()
         if self.ring is not None and not self._begun:
+            self._exclude_stored(self.ring)
             self.ring.start()
             self._begun = True
+
+    def _exclude_stored(self, ring: AsynchronousRing | WaitingRing) -> None:
+        """Don't ask again about pairs in the store: it would keep the first answer, and the label would be missing."""
+        of = ring.members
+        of.executor.get(of.pool.exclude.remote(of.executor.get(of.store.pairs.remote())))
 
     def note_unlearned(self, steps: int) -> None:
         """Count ``steps`` with reward 0.0; the first time, warn about the effect on replay buffers."""
@@ -230,17 +251,37 @@ class Teaching:
     @property
     def records(self) -> bool:
         """Whether to record steps for clips."""
-        return self.ring is not None and self.asks
+        return self.ring is not None and self.asks and self.collecting
+
+    def collect(self, on: bool) -> None:
+        """Pause or resume collecting, without pausing the training."""
+        self.collecting = on
+        if self.ring is not None:
+            self.ring.collecting = on
+            self.ring.notify()
 
     @property
     def random_steps_wanted(self) -> int:
         """Random environment steps still needed before the first questions; 0 if the labels for the first fit exist."""
         if self.ring is None or not self.asks or self.version or self.ring.answered >= self.ring.schedule.first_fit:
             return 0
-        return max(0, self.fragments.initial_env_steps - self.env_steps)
+        return max(0, self.fragments.initial_env_steps - self.seen_steps)
 
-    def send(self, recorder: Recorder, source: int) -> None:
+    @property
+    def seen_steps(self) -> int:
+        """Environment steps so far, without those taken while collecting was paused."""
+        return self.env_steps - (0 if self.ring is None else self.clips.unseen)
+
+    def count(self, steps: int) -> None:
+        """Count environment steps."""
+        self.env_steps += steps
+        if self.ring is not None and not self.collecting:
+            self.clips.unseen += steps
+
+    def send(self, recorder: Recorder, source: int, *, wait: bool = False) -> None:
         """Cut fragments from the steps in ``recorder`` and send them, with the agent's progress, to the ring.
+
+        With ``wait``, drops none while earlier ones are in flight.
 
         Raises:
             Exception: an actor of the ring failed since the last call.
@@ -248,21 +289,21 @@ class Teaching:
         trajectories, lengths = recorder.take()
         if self.ring is None:
             return
-        if self.asks:
+        if self.asks and trajectories:
             too_short = sum(len(trajectory) < self.fragments.length for trajectory in trajectories)
-            version = RANDOM_POLICY if self.gathering else self._windows
+            version = RANDOM_POLICY if self.gathering else self.windows
             films: tuple[Film, ...] = ()
             if self.films:
                 fragments, films = self._cut_filmed(trajectories, version)
             else:
                 fragments = self._cut(trajectories, version)
-            clips = Clips(source, self._windows, fragments, too_short, lengths)
-            self.clips_dropped += not self.clips.take(clips, films, wait=self.gathering)
-            self._windows += 1
+            clips = Clips(source, self.windows, fragments, too_short, lengths)
+            self.clips_dropped += not self.clips.take(clips, films, wait=wait or self.gathering or self.waits)
+            self.windows += 1
         initial = self.fragments.initial_env_steps
         progress = (self.env_steps - initial) / (self.total_env_steps - initial)
-        self.clips.taken = self.env_steps
-        moment = Moment(min(max(progress, 0.0), 1.0), self.env_steps, 0, self._windows, _no_policy)
+        self.clips.taken = self.seen_steps
+        moment = Moment(min(max(progress, 0.0), 1.0), self.env_steps, 0, self.windows, _no_policy)
         self._note(self.ring.advance(moment))
 
     def _cut(self, trajectories: list[Trajectory], version: int) -> Fragments | None:
@@ -274,7 +315,7 @@ class Teaching:
             count=min(self.fragments.pool, max(2, 2 * sum(map(len, trajectories)) // length)),
             start_share=self.fragments.start_share,
             policy_version=version,
-            rng=generator(self.seed, "fragments", self._windows),
+            rng=generator(self.seed, "fragments", self.windows),
         )
 
     def _cut_filmed(self, trajectories: list[Trajectory], version: int) -> tuple[Fragments | None, tuple[Film, ...]]:
@@ -305,7 +346,7 @@ class Teaching:
     @property
     def people_wait(self) -> bool:
         """Whether people wait for the first clips, which the current steps provide."""
-        return bool(self.links) and not self.version and self.env_steps < self.fragments.initial_env_steps
+        return bool(self.links) and not self.version and self.seen_steps < self.fragments.initial_env_steps
 
     @property
     def links(self) -> dict[str, str]:
@@ -327,6 +368,8 @@ class Teaching:
                 "There is no reward to wait for: fit=False fits none, and ask=False needs existing preferences, in the folder or "
                 "by load()."
             )
+        if self.asks and not self.collecting:
+            raise RuntimeError("There is no reward yet, and collecting is paused: call resume_collecting() first.")
         logger.info("Waiting for the first version of the reward.")
         self.clips.waited_for = True
         self.ring.notify()
@@ -348,7 +391,13 @@ class Teaching:
             if self.ring.version:
                 self._use_version(self.ring.newest_reward())
         with whole_folder(path) as folder:
-            state = {"env_steps": self.env_steps, "windows": self._windows, "ring": self.ring is not None}
+            state = {
+                "env_steps": self.env_steps,
+                "windows": self.windows,
+                "ring": self.ring is not None,
+                "waits": self.waits,
+                "unseen": self.env_steps - self.seen_steps,
+            }
             write_nested(state, folder)
             if self.ring is not None:
                 self.ring.save(folder)
@@ -371,8 +420,13 @@ class Teaching:
         state = read_nested(path)
         if not state["ring"]:
             raise ValueError(f"{path} has a fixed reward and no preferences; use reward_model={str(path)!r} instead.")
-        self.env_steps, self._windows = state["env_steps"], state["windows"]
-        self.clips.taken = self.env_steps
+        if state.get("waits", False) != self.waits:
+            given, saved = ("'always'", "False or True")[:: 1 if self.waits else -1]
+            raise SettingError(f"wait is {given}, but {path} was saved with wait={saved}: use the same.")
+        self.env_steps, self.windows = state["env_steps"], state["windows"]
+        self.clips.unseen = state.get("unseen", 0)
+        self.clips.taken = self.seen_steps
+        self._exclude_stored(self.ring)
         self.ring.load(path)
         self._begun = True
         if self.ring.version:
@@ -380,18 +434,18 @@ class Teaching:
 
     def status(self) -> dict[str, Any]:
         """See `HumanPreferencesEnv.status`."""
-        status: dict[str, Any] = {
+        fitted = {} if self.last_fit is None else self.last_fit.metrics()
+        fitted.pop("version", None)
+        return fitted | {
             "env_steps": self.env_steps,
             "comparisons": 0 if self.ring is None else self.ring.answered,
             "comparisons_due": 0 if self.ring is None else self.ring.labels_due,
+            "skipped": 0 if self.ring is None else self.ring.skipped,
             "reward_version": self.version,
             "unlearned_steps": self.unlearned_steps,
             "clips_dropped": self.clips_dropped,
+            "collecting": self.collecting,
         }
-        if self.last_fit is not None:
-            status["held_out_accuracy"] = self.last_fit.held_out_accuracy
-            status["train_accuracy"] = self.last_fit.train_accuracy
-        return status
 
     def leave(self) -> None:
         """Called when an environment closes; with the last one, stops the ring, and Ray if it was started here."""
@@ -429,12 +483,18 @@ def _no_policy() -> Any:
     raise RuntimeError("A wrapper has no policy.")
 
 
-def check_wait(preferences: PreferenceSettings | None, wait: bool) -> None:
-    """Refuse ``wait`` with pretraining: the steps before the first reward would be random, not the agent's."""
+def check_wait(preferences: PreferenceSettings | None, wait: Wait) -> None:
+    """Check ``wait``. Refuse it with pretraining: the steps before the first reward would be random, not the agent's."""
+    require(wait in (False, True, "always"), "wait", wait, "it must be False, True or 'always'")
+    if wait == "always" and preferences is not None and preferences.human_share:
+        raise SettingError(
+            f"preferences.human_share is {preferences.human_share}, but wait is 'always', with which only one of people and the "
+            "scripted teacher answers: set human_share to 0, or wait to True."
+        )
     if wait and preferences is not None and preferences.pretraining_env_steps:
         raise SettingError(
-            f"preferences.pretraining_env_steps is {preferences.pretraining_env_steps}, but wait is True, which takes random steps "
-            "before the first reward: set one of them to 0 or False."
+            f"preferences.pretraining_env_steps is {preferences.pretraining_env_steps}, but wait is {wait!r}, which takes random "
+            "steps before the first reward: set one of them to 0 or False."
         )
 
 
@@ -445,7 +505,7 @@ def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed:
     return PageSettings(settings, file.absolute(), title, fps, title, seed, file.absolute().with_suffix(".port"))
 
 
-def _end(ring: AsynchronousRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
+def _end(ring: AsynchronousRing | WaitingRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:
     """Stop everything that a `Teaching` started."""
     try:
         if ray.is_initialized():  # at the end of the process, Ray may have ended first, and all of this with it

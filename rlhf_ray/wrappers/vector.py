@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder
 from rlhf_ray.wrappers.taught import Taught, Transform, seen_space, transform_for
-from rlhf_ray.wrappers.teaching import Teaching, check_wait
+from rlhf_ray.wrappers.teaching import Teaching, Wait, check_wait
 
 
 class HumanPreferencesVectorEnv(Taught, VectorWrapper):
@@ -42,6 +42,7 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
         env: the vector environment, with ``metadata["autoreset_mode"]``.
         total_env_steps: environment steps, summed over all ``num_envs`` environments.
         fragments, preferences, reward_model, folder, observation_transform, ask, fit, wait, seed: see `HumanPreferencesEnv`.
+        labelling: see `HumanPreferencesEnv`; people see observations that are images.
 
     Raises:
         SettingError: a setting does not match the others or the environment.
@@ -59,7 +60,8 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
         observation_transform: Transform | None = None,
         ask: bool = True,
         fit: bool = True,
-        wait: bool = False,
+        wait: Wait = False,
+        labelling: LabellingSettings | None = None,
         seed: int = 0,
     ):
         self._open = False  # until __init__ succeeds: gymnasium closes environments on deletion
@@ -87,6 +89,10 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
             ask=ask,
             fit=fit,
             seed=seed,
+            labelling=labelling,
+            waits=wait == "always",
+            title=env.spec.id if env.spec else str(env),
+            fps=float(env.metadata.get("render_fps") or 15),
         )
         VectorWrapper.__init__(self, env)
         see = transform_for(env.single_observation_space, observation_transform)
@@ -148,17 +154,17 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
             final[i] = self._see(batch)[0]
         return final
 
-    def _act_randomly(self, env_steps: int) -> None:
-        actions = copy.deepcopy(
-            self.env.action_space
-        )  # a copy, because the agent may sample from the environment's own space
-        actions.seed(self._teaching.seed)
-        self._reset(seed=self._teaching.seed)
+    def _play(self, choose: Callable[[Any], Any], env_steps: int, seed: int) -> None:
+        observations, _ = self._reset(seed=seed)
         until = self._teaching.env_steps + env_steps
         while self._teaching.env_steps < until:
             if self._recorder.autoreset is AutoresetMode.DISABLED and self._recorder.over.any():
-                self._reset(options={"reset_mask": self._recorder.over.copy()})
-            self.step(actions.sample())
+                observations, _ = self._reset(options={"reset_mask": self._recorder.over.copy()})
+            observations, *_ = self.step(choose(observations))
+
+    def _mix(self, random: BoolArray, drawn: Any, chosen: Any) -> Any:
+        chosen = np.asarray(chosen)
+        return np.where(random.reshape(-1, *[1] * (chosen.ndim - 1)), drawn, chosen)
 
 
 def _space(env: VectorEnv[Any, Any, Any], transform: Transform | None) -> gym.spaces.Box:

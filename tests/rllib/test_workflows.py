@@ -251,6 +251,22 @@ def test_a_policy_is_recorded_cloned_and_trained_on(
         assert algorithm.env_steps == 0
     finally:
         algorithm.stop()
+    config = PreferencePPOConfig.from_experiment(folder.experiment()).preferences(store=tmp_path / "other")
+    algorithm = config.start_from(demonstrations=demos, cloning_epochs=5).build_algo()
+    try:
+        for name, value in algorithm.learner_group.get_weights()["default_policy"].items():
+            np.testing.assert_array_equal(np.asarray(value), cloned[name])  # the same as from the command line
+    finally:
+        algorithm.stop()
+
+
+def test_demonstrations_that_cannot_be_cloned_from_are_refused_at_once(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", observations=np.zeros((9, 2)), actions=np.zeros((9, 1)))
+    config = PreferencePPOConfig.from_experiment(small()).start_from(demonstrations=tmp_path / "other.npz")
+    with pytest.raises(SettingError, match=r"other\.npz have observations of shape \(2,\)"):
+        config.check_environment()
+    with pytest.raises(SettingError, match="cloning_epochs is 0; it must be 1 or more"):
+        config.start_from(demonstrations=tmp_path / "other.npz", cloning_epochs=0)
 
 
 def test_a_policy_goes_on_from_a_run_or_a_checkpoint(trained_run: RunFolder, tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from rlhf_ray.actors.labelling_page import PageSettings
+from rlhf_ray.envs import make_env
+from rlhf_ray.labelling.sessions import Sessions
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
@@ -89,6 +92,23 @@ def test_people_are_asked_about_the_first_two_clips_while_others_are_made(tmp_pa
         while person.question() is None:
             assert time.monotonic() < deadline, "no question after 48 steps"
             time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_vector_environment_has_a_page_with_the_same_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[PageSettings] = []
+    monkeypatch.setattr("rlhf_ray.wrappers.teaching.start_people", lambda members, schedule, page: pages.append(page))
+    asked = LabellingSettings(annotators=("ada", "bob"), instructions="Which dot is nearer?", port=0)
+    envs = gym.vector.SyncVectorEnv([lambda: make_env("rlhf_ray/MovingDot-v0")] * 2)
+    with HumanPreferencesVectorEnv(
+        envs, total_env_steps=8_000, fragments=FRAGMENTS, preferences=PEOPLE, folder=tmp_path, labelling=asked
+    ):
+        (page,) = pages
+        assert page.settings == asked
+        assert set(Sessions.load(page.sessions).people) == {"ada", "bob"}
+        assert page.fps == envs.metadata.get("render_fps", 15)
 
 
 def test_what_cannot_be_shown_is_refused_at_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import time
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from rlhf_ray.data.fragments import RANDOM_POLICY
+from rlhf_ray.data.metrics import metric_of
 from rlhf_ray.envs import make_env
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings, SettingError
@@ -453,6 +455,31 @@ def test_every_argument_is_documented_under_its_name(kind: Any) -> None:
     section = inspect.getdoc(kind).split("Args:")[1].split("Raises:")[0]
     named = {name for line in re.findall(r"^    (\w[\w, ]*):", section, re.MULTILINE) for name in line.split(", ")}
     assert named == arguments
+
+
+def test_the_status_tells_what_a_run_measures_of_fits_and_labels(in_process: SimpleNamespace) -> None:
+    reward_model = dataclasses.replace(
+        REWARD_MODEL, annotator_errors=True, annotator_rationality=True, methods=("rime",)
+    )
+    skips = PreferenceSettings(comparisons=30, initial_comparisons=10, rounds=4, teacher="skip", skip=1.0)
+    with make(reward_model=reward_model, preferences=skips, wait="always") as env:
+        assert set(env.status()) >= {"skipped", "comparisons", "env_steps"}  # before the first fit too
+        act(env, 2_000)
+        status = env.status()
+        report = env._teaching.last_fit
+        held = in_process.held
+    assert held == 1
+    assert report is not None
+    assert status["skipped"] > 0
+    assert {f"error_rate/{name}": rate for name, rate in report.error_rates.items()}.items() <= status.items()
+    assert {f"rationality/{name}": factor for name, factor in report.rationalities.items()}.items() <= status.items()
+    assert report.methods
+    assert {f"method/{name}": value for name, value in report.methods.items()}.items() <= status.items()
+    assert (status["held_out_brier"], status["held_out_calibration_error"]) == pytest.approx(
+        (report.held_out_brier, report.held_out_calibration_error), nan_ok=True
+    )
+    known = {"unlearned_steps", "clips_dropped", "comparisons_due", "collecting", "comparisons", "env_steps"}
+    assert [name for name in status if metric_of(name) is None and name not in known] == []
 
 
 def test_the_wrapper_is_an_environment_as_gymnasium_has_them(in_process: SimpleNamespace) -> None:

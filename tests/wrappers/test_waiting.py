@@ -1,0 +1,126 @@
+"""``wait="always"``: steps wait for the labels that are due. And pairs that a store has are not asked about again."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rlhf_ray.queries.schedule import LabelSchedule
+from rlhf_ray.settings import PreferenceSettings, SettingError
+from rlhf_ray.store import PreferenceStore
+from rlhf_ray.wrappers import HumanPreferencesVectorEnv
+from rlhf_ray.wrappers.teaching import WINDOW
+from tests.made_up import Drawn, Walk
+from tests.wrappers.test_single import FRAGMENTS, PREFERENCES, REWARD_MODEL, act, make
+
+SLOW = dataclasses.replace(PREFERENCES, answer_seconds=0.01, teacher="stochastic", selection="disagreement")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_same_seed_has_the_same_labels_and_rewards(tmp_path: Path) -> None:
+    def run(name: str, seed: int) -> Any:
+        with make(wait="always", preferences=SLOW, folder=tmp_path / name, seed=seed, total_env_steps=2_000) as env:
+            rewards = [reward for _, reward, *_ in act(env, 1_600)]
+            assert env.status()["env_steps"] == 2_000
+        stored = PreferenceStore(tmp_path / name / "preferences").load()
+        assert stored is not None
+        return rewards, stored.pairs.ids, stored.preferences.tolist()
+
+    first, again, other = run("first", 0), run("again", 0), run("other", 1)
+    assert first == again
+    assert len(first[1]) == 30
+    assert first[0] != other[0]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_after_each_step_the_labels_that_are_due_are_there_and_fitted_to() -> None:
+    schedule = LabelSchedule(dataclasses.replace(SLOW, mode="synchronous"), env_steps=4_000)
+    with make(wait="always", preferences=SLOW) as env:
+        env.reset(seed=0)
+        for _ in range(7):
+            status = env.status()
+            told = max(400, WINDOW * (status["env_steps"] // WINDOW))
+            due = schedule.due_in_round(schedule.round_at((told - 400) / 3_600))
+            assert status["comparisons"] == status["comparisons_due"] == due
+            assert status["comparisons"] - status["held_out"] > 0.6 * due  # of the last fit
+            act(env, WINDOW)
+        act(env, 101)
+        assert env.status()["comparisons"] == 30
+        assert env.status()["reward_version"] == 5  # the first fit, and one in each of the 4 rounds
+
+
+@pytest.mark.usefixtures("in_process")
+def test_vector_environments_wait_too_and_what_is_saved_goes_on(tmp_path: Path) -> None:
+    def envs() -> HumanPreferencesVectorEnv:
+        copies = [lambda: Walk((20,), numbered=False)] * 4
+        settings: dict[str, Any] = {"fragments": FRAGMENTS, "reward_model": REWARD_MODEL, "preferences": SLOW}
+        return HumanPreferencesVectorEnv(
+            gym.vector.SyncVectorEnv(copies), total_env_steps=4_000, wait="always", **settings
+        )
+
+    def steps(wrapped: HumanPreferencesVectorEnv, count: int) -> list[float]:
+        rng = np.random.default_rng(0)
+        wrapped.reset(seed=0)
+        return [float(wrapped.step(rng.uniform(-1, 1, (4, 1)).astype(np.float32))[1].sum()) for _ in range(count)]
+
+    with envs() as one, envs() as other:
+        assert steps(one, 450) == steps(other, 450)
+        one.save(tmp_path / "saved")
+        before = one.status()
+        assert before["comparisons"] > 10
+        expected = steps(one, 25)
+    with envs() as one:
+        one.load(tmp_path / "saved")
+        assert steps(one, 25) == expected
+        steps(one, 600)
+        assert one.status()["comparisons"] == 30
+    with make() as env, pytest.raises(SettingError, match=r"wait is False or True, but .* saved with wait='always'"):
+        env.load(tmp_path / "saved")
+
+
+@pytest.mark.usefixtures("in_process")
+def test_labels_are_collected_without_fitting_and_fitted_to_without_collecting(tmp_path: Path) -> None:
+    with make(wait="always", folder=tmp_path, fit=False) as env:
+        env._wait = False  # the first reset waits for a reward, which there won't be
+        act(env, 4_000)
+        assert (env.status()["comparisons"], env.status()["reward_version"]) == (30, 0)
+    with make(wait="always", ask=False) as env:
+        env.load(tmp_path / "preferences")
+        assert act(env, WINDOW)[0][4]["reward_is_learned"]
+        assert (env.status()["comparisons"], env.status()["comparisons_due"]) == (30, 0)
+
+
+@pytest.mark.parametrize("wait", [True, "always"])
+@pytest.mark.parametrize("how", ["folder", "load"])
+def test_pairs_that_the_store_has_are_not_asked_about_again(
+    in_process: SimpleNamespace, tmp_path: Path, wait: Any, how: str
+) -> None:
+    few = PreferenceSettings(comparisons=10, initial_comparisons=10, rounds=0)
+    with make(wait=wait, preferences=few, folder=tmp_path / "labels") as env:
+        env.reset()
+    store = tmp_path / "labels" / "preferences"
+    assert len(PreferenceStore(store)) == 10
+    twice = PreferenceSettings(comparisons=20, initial_comparisons=20, rounds=0)
+    folder = tmp_path / "labels" if how == "folder" else tmp_path / "other"
+    with make(wait=wait, preferences=twice, folder=folder) as env:  # the same seed, so the same clips
+        if how == "load":
+            env.load(store)
+        env.reset()
+        ring = env._teaching.ring
+        assert ring is not None
+        assert ring.members.gatherers[0].asked == 10
+        assert env.status()["comparisons"] == 20
+
+
+def test_waiting_that_cannot_be_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"wait is 'never'; it must be False, True or 'always'"):
+        make(wait="never")
+    both = PreferenceSettings(mode="asynchronous", human_share=0.5)
+    with pytest.raises(SettingError, match=r"preferences\.human_share is 0\.5, but wait is 'always'"):
+        make(Drawn(), wait="always", preferences=both)
