@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.test_coming_from import ROWS, spans
-from tests.wrappers import test_single
+from tests.wrappers import test_exploring, test_single
 
 ARGUMENTS, METHODS = "Arguments of `HumanPreferencesEnvWrapper`", "Methods and attributes"
 SHOWN: dict[tuple[str, str], tuple[str, Callable[..., None]]] = {
@@ -29,12 +29,12 @@ SHOWN: dict[tuple[str, str], tuple[str, Callable[..., None]]] = {
         test_single.test_a_fixed_reward_needs_neither_labels_nor_ray,
     ),
     (METHODS, "start_segment_collection"): (
-        "HumanPreferencesEnv.resume",
-        test_single.test_while_paused_steps_neither_count_nor_give_clips,
+        "HumanPreferencesEnv.resume_collecting",
+        test_exploring.test_collecting_can_be_paused_alone,
     ),
     (METHODS, "stop_segment_collection"): (
-        "HumanPreferencesEnv.pause",
-        test_single.test_while_paused_steps_neither_count_nor_give_clips,
+        "HumanPreferencesEnv.pause_collecting",
+        test_exploring.test_collecting_can_be_paused_alone,
     ),
     (METHODS, "switch_to_true_reward"): (
         "HumanPreferencesEnv.use_true_reward",
