@@ -26,4 +26,5 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(teaching, "GivenClips", SettledClips)
     monkeypatch.setattr(teaching, "hold_ray", hold_ray)
     monkeypatch.setattr(teaching, "release_ray", release_ray)
+    monkeypatch.setattr(teaching, "ray", SimpleNamespace(is_initialized=lambda: True))
     return seen
