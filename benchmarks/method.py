@@ -150,6 +150,8 @@ SMALL = {
 """Fewer labels and steps than the presets: with plenty, all variants are equally good."""
 
 WRONG = ("--preferences.teacher", "mistake")
+OF_200 = ("--preferences.comparisons", "200")
+"""60 comparisons, some of them wrong, are too few for Pendulum, whatever the likelihood."""
 
 PARTS: Mapping[str, tuple[str, ...]] = {
     "random pairs": (),
@@ -172,6 +174,25 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "30 % wrong": (*WRONG, "--preferences.mistake", "0.3"),
     "30 % wrong, noise model": (*WRONG, "--preferences.mistake", "0.3", "--reward-model.label-noise", "0.6"),
     "30 % wrong, RIME": (*WRONG, "--preferences.mistake", "0.3", "--reward-model.methods", "rime"),
+    "10 % wrong of 200": (*OF_200, *WRONG, "--preferences.mistake", "0.1"),
+    "10 % wrong of 200, noise model": (
+        *OF_200,
+        *WRONG,
+        "--preferences.mistake",
+        "0.1",
+        "--reward-model.label-noise",
+        "0.2",
+    ),
+    "30 % wrong of 200": (*OF_200, *WRONG, "--preferences.mistake", "0.3"),
+    "30 % wrong of 200, noise model": (
+        *OF_200,
+        *WRONG,
+        "--preferences.mistake",
+        "0.3",
+        "--reward-model.label-noise",
+        "0.6",
+    ),
+    "30 % wrong of 200, RIME": (*OF_200, *WRONG, "--preferences.mistake", "0.3", "--reward-model.methods", "rime"),
 }
 """Options of each variant; the first is what the others are compared with."""
 
@@ -190,7 +211,8 @@ def parts() -> list[Cell]:
     cells = small_references()
     for variant, more in PARTS.items():
         for task, words in SMALL.items():
-            cells += cells_of("parts", task, variant, train(task, *words, *more))
+            budget = words[:2] if more[:2] == OF_200 else words
+            cells += cells_of("parts", task, variant, train(task, *budget, *more))
     return cells
 
 
