@@ -1,4 +1,4 @@
-"""Hopper (MuJoCo) with SAC, episodes that continue after a fall: hop forward; 350 comparisons, 100,000 environment steps."""
+"""Hopper (MuJoCo) with SAC, episodes that continue after a fall: hop forward; 175 comparisons, 200,000 environment steps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from rlhf_ray.tune_configs import hopper, pendulum_sac
 experiment = Experiment(
     environment="rlhf_ray/HopperFixed-v0",
     agent="sac",
-    total_env_steps=100_000,
-    preferences=PreferenceSettings(comparisons=350),
+    total_env_steps=200_000,
+    preferences=PreferenceSettings(comparisons=175),
     sac=SACSettings(
-        hidden=(128, 128),  # a gradient step costs half of one with (256, 256)
+        hidden=(128, 128),  # a gradient step costs half of one with (256, 256), which learns no more
+        normalize_observations=True,
         num_envs=4,
         rollout_length=250,
+        updates_per_env_step=0.5,  # twice the steps with as many updates learns more than 1.0 in half of them
+        actor_learning_rate=1e-3,
+        critic_learning_rate=1e-3,
     ),
     labelling=hopper.experiment.labelling,
 )
