@@ -256,10 +256,23 @@ def sac() -> list[Cell]:
     return [*references([PENDULUM, HOPPER]), *cells]
 
 
+# A procgen game, in what two cores can do.
+
+COINRUN = (
+    "coinrun",
+    *("--environment", "benchmarks.coinrun_progress:CoinrunProgress-v0", "--total-env-steps", "200000"),
+    *("--fragments.initial-env-steps", "10000", "--fragments.pool", "400"),
+    *("--preferences.comparisons", "300", "--preferences.rounds", "40", "--preferences.schedule", "hyperbolic"),
+    *("--reward-model.ensemble-size", "1", "--reward-model.no-use-done"),
+    *("--reward-model.initial-updates", "150", "--reward-model.updates", "15"),
+    *("--ppo.network", "nature", "--ppo.num-envs", "16", "--ppo.rollout-length", "128", "--ppo.minibatch-size", "256"),
+)
+
+
 def coinrun() -> list[Cell]:
     """The cells of the table."""
     return [
-        Cell(experiment, "coinrun", variant, seed, train("coinrun", *words))
+        Cell(experiment, "coinrun", variant, seed, train(*COINRUN, *words))
         for seed in FEW_SEEDS
         for experiment, variant, words in (
             ("coinrun", "comparisons", ()),
