@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.test_coming_from import ROWS, spans
+from tests.coming_from.pages import ROWS, spans
 from tests.wrappers import test_exploring, test_single
 
 ARGUMENTS, METHODS = "Arguments of `HumanPreferencesEnvWrapper`", "Methods and attributes"
