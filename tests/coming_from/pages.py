@@ -49,10 +49,20 @@ def rows(page: str) -> Iterator[Row]:
 ROWS = [row for page in PAGES for row in rows(page)]
 
 
+def row_of(page: str, under: str, theirs: str) -> Row:
+    """The row of ``theirs`` under the heading that has ``under``."""
+    (row,) = [row for row in ROWS if row.page == page and under in row.heading and theirs in row.theirs]
+    return row
+
+
 def named(page: str, under: str, theirs: str) -> tuple[str, ...]:
     """Our names in the row of ``theirs`` under the heading that has ``under``."""
-    (row,) = [row for row in ROWS if row.page == page and under in row.heading and theirs in row.theirs]
-    return spans(row.ours[0])
+    return spans(row_of(page, under, theirs).ours[0])
+
+
+def note(page: str, under: str, theirs: str) -> tuple[str, ...]:
+    """Names in the row's remark."""
+    return spans(row_of(page, under, theirs).ours[-1])
 
 
 def settings(group: str, **values: Any) -> Any:
