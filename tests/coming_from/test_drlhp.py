@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -16,10 +15,11 @@ from rlhf_ray import tune_configs
 from rlhf_ray.cli import store as store_command
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.train import Train
-from rlhf_ray.labelling.schema import ANSWERS
+from rlhf_ray.labelling.questions import Shown
+from rlhf_ray.queries.pool import Clips
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.rllib.ppo import PreferencePPOConfig, apply_ppo
-from rlhf_ray.settings import PPOSettings
+from rlhf_ray.settings import PPOSettings, PreferenceSettings
 from rlhf_ray.store import PreferenceStore
 from tests.coming_from.pages import DRLHP, ROWS, given, named, note, pool_of, row_of, spans
 from tests.made_up import CHOICES, some_comparisons, some_fragments
@@ -91,9 +91,6 @@ def test_dropout_and_batch_norm_are_off_after_a_fit_and_on_in_it() -> None:
 def test_the_newest_segments_are_kept() -> None:
     for heading, option in ((ARGUMENTS, "max_pref_interface_segs"), (OPTIONS, "max_segs")):
         (name,) = named(DRLHP, heading, option)
-        from rlhf_ray.queries.pool import Clips
-        from rlhf_ray.settings import PreferenceSettings
-
         pool, ring = pool_of(given(name, 6, length=5, start_share=0.0), PreferenceSettings()), []
         for version in range(4):
             clips = some_fragments(4, seed=version)
@@ -107,7 +104,13 @@ def test_the_newest_segments_are_kept() -> None:
 def test_options_are_the_commands(tmp_path: Path) -> None:
     teacher, prefs, rewards, policy, folder = (
         named(DRLHP, OPTIONS, option)[0]
-        for option in ("synthetic_prefs", "load_prefs_dir", "load_reward_predictor_ckpt_dir", "load_policy_ckpt_dir", "log_dir")
+        for option in (
+            "synthetic_prefs",
+            "load_prefs_dir",
+            "load_reward_predictor_ckpt_dir",
+            "load_policy_ckpt_dir",
+            "log_dir",
+        )
     )
     (true,) = note(DRLHP, OPTIONS, "train_policy_with_original_rewards")
     found = of(f"{teacher} human {prefs} labels {policy} other {folder} here {true}")
@@ -174,7 +177,8 @@ def test_keys_have_the_answers_of_theirs() -> None:
     names = {"←": "ArrowLeft", "→": "ArrowRight", "↓": "ArrowDown", "x": "x"}
     meant = [next(answer for answer, key in answers.items() if key == names[each]) for each in shown]
     assert meant == ["left", "right", "equal", "incomparable"]
-    assert [ANSWERS[answer] for answer in meant] == [1.0, 0.0, 0.5, None]
+    shown_pair = Shown("a", "b", swapped=False)
+    assert [shown_pair.preference(answer) for answer in meant] == [1.0, 0.0, 0.5, None]  # type: ignore[arg-type]
     assert {"undo", "skip", "flag"} <= set(answers)
 
 
@@ -187,7 +191,3 @@ def test_stored_preferences_are_replayed(tmp_path: Path, capsys: pytest.CaptureF
     held = PreferenceStore(tmp_path / "store").load()
     assert held is not None
     assert page.count("<img") + page.count("<video") >= 2 * len(held)
-
-
-def values(option: str) -> Any:
-    return row_of(DRLHP, OPTIONS, option).ours
