@@ -94,6 +94,28 @@ def test_active_selection_has_the_newest_reward_and_pairs_of_the_pool() -> None:
         test_pool.test_no_selection_asks_a_pair_twice_or_mirrored(kind.partition("=")[2])
 
 
+class Longest:
+    """A selection of one's own: the pair whose first clip begins latest."""
+
+    name, needs_reward = "longest", False
+
+    def score(self, candidates: Any, rng: np.random.Generator) -> Any:
+        return candidates.fragments.starts[candidates.index[:, 0]].astype(np.float64)
+
+
+def test_a_fragmenter_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    (name,) = named(IMITATION, FRAGMENTERS, "Fragmenter")
+    assert (name.partition("=")[0],) == named(IMITATION, "`PreferenceComparisons`", "fragmenter")
+    monkeypatch.setattr(pc, "Longest", Longest, raising=False)
+    own = given(name.partition("=")[0], "imitation.algorithms.preference_comparisons:Longest", oversampling=100)
+    pool = pool_of(FragmentSettings(length=5), own)
+    clips = some_fragments(12)
+    pool.add(Clips(0, 0, clips, 0, ()))
+    pairs = pool.propose(1, 0, None)[1]
+    assert pairs is not None
+    assert pairs.left.starts[0] == clips.starts.max()
+
+
 def test_exploration_steps_of_a_round() -> None:
     """The share that `AgentTrainer.sample` explores, of the steps that `PreferenceComparisons.train` asks it for."""
     (name,) = named(IMITATION, "`AgentTrainer`", "exploration_frac")

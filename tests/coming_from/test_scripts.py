@@ -14,10 +14,13 @@ import pytest
 from rlhf_ray import tune_configs
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.cli.train import Train
+from rlhf_ray.data.metrics import metric_of
 from rlhf_ray.policies.network import image_encoder
+from rlhf_ray.rllib import PreferencePPO, PreferenceSAC
+from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.ppo import PreferencePPOConfig, apply_ppo
 from rlhf_ray.runs.trackers import TRACKERS
-from rlhf_ray.settings import PPOSettings, SACSettings
+from rlhf_ray.settings import Experiment, PPOSettings, SACSettings
 from tests.coming_from.pages import IMITATION, ROWS, named, note, row_of, spans
 from tests.made_up import Walk
 
@@ -74,6 +77,28 @@ def test_active_selection_is_what_their_script_selects_by_default(configurations
     assert named(IMITATION, SCRIPT, "uncertainty_on") == (logit, *others)
 
 
+def test_agents_are_algorithms_and_environments_are_given_as_theirs() -> None:
+    agents = named(IMITATION, "`PreferenceComparisons`", "trajectory_generator")
+    assert (*agents, "HumanPreferencesEnv") == named(IMITATION, "`AgentTrainer`", "algorithm")
+    assert named(IMITATION, PARTS, "policy.sac") == agents[1:]
+    for agent, algorithm in zip(agents, (PreferencePPO, PreferenceSAC), strict=True):
+        config = preference_config(Experiment(agent=agent.partition("=")[2]))  # type: ignore[arg-type]
+        assert config.algo_class is algorithm
+    given = [named(IMITATION, PARTS, f"environment.{option}") for option in ("gym_id", "num_vec", "parallel")]
+    assert named(IMITATION, "`AgentTrainer`", "venv") == tuple(name for names in given for name in names)
+
+
+def test_trajectories_are_converted_by_one_command() -> None:
+    """Which `test_rows` tries for ``save`` and ``load``."""
+    assert named(IMITATION, "Other scripts", "convert_trajs") == named(IMITATION, "`save`, `load`", "save")[:1]
+
+
+def test_learned_returns_are_metrics() -> None:
+    assert named(IMITATION, "`RewardVecEnvWrapper`", "episode_rewards") == ()
+    assert metric_of("learned_return_mean") is not None
+    assert metric_of("learned_returns_mean") is None
+
+
 SAME = [
     (SCRIPT, "active_selection_oversampling", "`ActiveSelectionFragmenter`", "fragment_sample_factor"),
     (PARTS, "reward.add_std_alpha", "`AddSTDRewardWrapper`", "default_alpha"),
@@ -87,6 +112,7 @@ SAME = [
     (PARTS, "rl.rl_cls", "`PreferenceComparisons`", "trajectory_generator"),
     ("`AgentTrainer`", "random_prob", "`ExplorationWrapper`", "random_prob"),
     ("`AgentTrainer`", "switch_prob", "`ExplorationWrapper`", "switch_prob"),
+    ("Other scripts", "analyze", "Other scripts", "tuning"),
     ("`EMANorm`", "hid_sizes", "`BasicShapedRewardNet`", "hid_sizes"),
 ]
 """Rows of one thing: what the first ones say must be what the second ones say, which tests compare."""
