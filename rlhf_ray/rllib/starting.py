@@ -73,7 +73,7 @@ def policy_weights(
 
     Args:
         path: a run's folder, for its newest checkpoint; an RLlib checkpoint; a ``.safetensors`` file; or a ``model.zip`` of
-            Stable-Baselines3.
+            Stable-Baselines3, or the folder that `imitation` saved one in.
         observation_space: the environment's observation space, for SB3's.
         action_space: the environment's action space, for SB3's.
 
@@ -81,6 +81,8 @@ def policy_weights(
         SettingError: there is no policy at ``path``.
     """
     path = Path(path)
+    if is_sb3(path / "model.zip"):
+        path = path / "model.zip"
     if is_sb3(path):
         if observation_space is None or action_space is None:
             raise SettingError(f"{path} is a model of Stable-Baselines3, which needs the environment's spaces.")

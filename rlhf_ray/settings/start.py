@@ -17,7 +17,8 @@ class Start:
     """Start with the labels of this preference store or run folder. They count towards the budget, so fewer are asked."""
     policy_from: str | None = None
     """Start from this policy's weights. A run folder, one of its RLlib checkpoints, or a model.zip of Stable-Baselines3's PPO,
-    A2C or SAC (MlpPolicy, or for PPO and A2C CnnPolicy of images), from which only tensors are read."""
+    A2C or SAC (MlpPolicy, or for PPO and A2C CnnPolicy of images) or the folder that imitation saved it in. Only tensors are read
+    from it."""
     demonstrations: str | None = None
     """Pretrain the policy on these demonstrations by behavioural cloning. An .npz with arrays observations and actions (as
     `rlhf-ray record` writes), trajectories saved by imitation, or a Minari data set."""

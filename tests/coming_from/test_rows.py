@@ -18,20 +18,19 @@ import torch
 from rlhf_ray.labelling.films import picture
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.queries.label_rates import make_rate
-from rlhf_ray.queries.pool import ClipPool, Clips
+from rlhf_ray.queries.pool import Clips
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.settings import (
     Experiment,
     FragmentSettings,
-    LabellingSettings,
     PPOSettings,
     PreferenceSettings,
     RewardModelSettings,
     from_json,
 )
+from tests.coming_from.pages import DRLHP, IMITATION, given, named, pool_of
 from tests.made_up import FORCES, VECTORS, some_comparisons, some_fragments
-from tests.test_coming_from import ROWS, spans
 
 pc = pytest.importorskip("imitation.algorithms.preference_comparisons", reason="the extra 'imitation'")
 nets = pytest.importorskip("imitation.rewards.reward_nets")
@@ -42,28 +41,6 @@ from tests.data import test_conversion  # noqa: E402
 from tests.policies import test_sb3  # noqa: E402
 from tests.queries import test_imitations_preference_cases as preference_cases  # noqa: E402 (needs imitation)
 from tests.reward import test_reward_net as reward_net_cases  # noqa: E402
-
-IMITATION, DRLHP = "from_imitation.md", "from_drlhp.md"
-
-
-def named(page: str, under: str, theirs: str) -> tuple[str, ...]:
-    """Our names in the row of ``theirs`` under the heading that has ``under``."""
-    (row,) = [row for row in ROWS if row.page == page and under in row.heading and theirs in row.theirs]
-    return spans(row.ours[0])
-
-
-def settings(group: str, **values: Any) -> Any:
-    """The settings of a group of an experiment, by full names of settings as pages have them."""
-    kinds = {"reward_model": RewardModelSettings, "preferences": PreferenceSettings, "fragments": FragmentSettings}
-    kinds |= {"ppo": PPOSettings, "labelling": LabellingSettings}  # type: ignore[dict-item]
-    return kinds[group](**values)
-
-
-def given(name: str, value: Any, **others: Any) -> Any:
-    """The settings with the setting ``name``, such as ``reward_model.window``, at ``value``; the name may have its own."""
-    name, _, own = name.partition("=")
-    group, _, field = name.partition(".")
-    return settings(group, **{field: own or value}, **others)
 
 
 def depends(model: RewardEnsemble) -> list[bool]:
@@ -286,17 +263,6 @@ def test_uncertainty_on(monkeypatch: pytest.MonkeyPatch) -> None:
     names = named(IMITATION, "ActiveSelectionFragmenter", "uncertainty_on")
     for theirs, ours in zip(("logit", "probability", "label"), names, strict=True):
         preference_cases.test_active_fragmenter(theirs, ours.partition("=")[2], monkeypatch)
-
-
-def pool_of(fragments: FragmentSettings, preferences: PreferenceSettings) -> ClipPool:
-    return ClipPool(
-        fragments.resolved(horizon=None, total_env_steps=10_000),
-        preferences,
-        RewardModelSettings(),
-        VECTORS,
-        FORCES,
-        seed=0,
-    )
 
 
 def test_fragment_sample_factor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import re
 import typing
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +22,8 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings import Experiment
 from rlhf_ray.settings.experiment import PARTS
 from rlhf_ray.settings.start import Start
+from tests.coming_from.pages import DOCS, DRLHP, IMITATION, PAGES, ROWS, spans
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ("from_imitation.md", "from_drlhp.md")
 REGISTRIES = {
     "preferences.teacher": "rlhf_ray.teachers:TEACHERS",
     "preferences.gatherer": "rlhf_ray.queries.parts:GATHERERS",
@@ -83,39 +81,6 @@ OF_DRLHP = {
 """What drlhp's wrapper and the original's ``params.py`` have, by the headings of its page."""
 HELPERS = frozenset({"cnn_transpose"})
 """Functions that nobody outside calls."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A row of a table: the names in its first cell, the other cells, and the heading that it is under."""
-
-    page: str
-    heading: str
-    theirs: tuple[str, ...]
-    ours: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.page}: {', '.join(self.theirs)}"
-
-
-def spans(cell: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"`([^`]+)`", cell))
-
-
-def rows(page: str) -> Iterator[Row]:
-    heading, width = "", 0
-    for line in (DOCS / page).read_text().splitlines():
-        if line.startswith("#"):
-            heading = line.lstrip("# ")
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
-        if cells and cells[0] in ("imitation", "drlhp"):
-            width = len(cells)
-        elif cells and set(line) - set("|- "):
-            assert len(cells) == width, line
-            yield Row(page, heading, spans(cells[0]), tuple(cells[1:]))
-
-
-ROWS = [row for page in PAGES for row in rows(page)]
 
 
 def options() -> set[str]:
@@ -233,7 +198,7 @@ def under() -> dict[str, set[str]]:
     """The names in the first cells under each name in a heading, and under "" those that every class has."""
     names = defaultdict(set)
     for row in ROWS:
-        if row.page == "from_imitation.md":
+        if row.page == IMITATION:
             for name in spans(row.heading) or ([""] if row.heading == "In every class" else [row.heading]):
                 names[name].update(row.theirs)
     return names
@@ -287,5 +252,5 @@ def test_every_option_of_imitations_script_has_a_row() -> None:
 
 @pytest.mark.parametrize("heading", OF_DRLHP)
 def test_every_option_of_drlhp_has_a_row(heading: str) -> None:
-    there = {name for row in ROWS if row.page == "from_drlhp.md" and row.heading == heading for name in row.theirs}
+    there = {name for row in ROWS if row.page == DRLHP and row.heading == heading for name in row.theirs}
     assert not set(OF_DRLHP[heading].split()) - there
