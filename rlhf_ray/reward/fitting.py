@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from rlhf_ray.reward.regularisation import PassLosses
 from rlhf_ray.reward.trainer import FitReport, RewardTrainer
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
+
+logger = logging.getLogger(__name__)
 
 PASSES = 100
 """Default number of passes over the labels. Close to the presets' first fits (Pendulum: 200 steps of batch 32 for 50 labels).
@@ -67,6 +70,12 @@ def fit(
     if observation_space is None or action_space is None:
         observation_space, action_space = spaces_of(comparisons.pairs.left, comparisons.pairs.right)
     check_clips(comparisons, observation_space, action_space, str(store.path))
+    if settings.use_action and _same_actions(comparisons):
+        logger.warning(
+            "All actions in %s are the same, as in clips that were imported from drlhp: set reward_model.use_action to False, or "
+            "the reward of any other action is arbitrary.",
+            store.path,
+        )
     trainer = RewardTrainer(settings, observation_space, action_space, held_out_share=held_out_share, seed=seed)
     trainer.add(comparisons)
     updates = settings.first_updates(len(comparisons), PASSES) if updates is None else updates
@@ -89,6 +98,12 @@ def _unlabelled(
     some = np.random.default_rng(seed).permutation(len(comparisons))[:wanted]
     fragments = Fragments.concatenate([comparisons.pairs.left[some], comparisons.pairs.right[some]])
     return ClipPool.of(fragments, store.pairs(), PreferenceSettings(), settings, spaces, seed).unlabelled(wanted, 1)
+
+
+def _same_actions(comparisons: Comparisons) -> bool:
+    """Whether all steps of the compared fragments have one action."""
+    first = comparisons.pairs.left.actions[0, 0]
+    return all(bool((side.actions == first).all()) for side in (comparisons.pairs.left, comparisons.pairs.right))
 
 
 def check_clips(

@@ -113,6 +113,22 @@ def test_actions_that_are_none_of_the_environments_are_one_line(tmp_path: Path) 
         fit(store, VECTORS, gym.spaces.Discrete(3))
 
 
+def test_a_reward_of_actions_that_are_all_the_same_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = some_comparisons(20, 6, seed=1)
+    clips = [
+        dataclasses.replace(side, actions=np.zeros_like(side.actions)) for side in (found.pairs.left, found.pairs.right)
+    ]
+    pairs = dataclasses.replace(found.pairs, left=clips[0], right=clips[1])
+    PreferenceStore(tmp_path / "same").commit(dataclasses.replace(found, pairs=pairs), annotator="oracle")
+    fit(tmp_path / "same", VECTORS, FORCES, dataclasses.replace(SETTINGS, use_action=False), updates=1)
+    fit(labels(tmp_path / "different", 20), VECTORS, FORCES, SETTINGS, updates=1)
+    assert not caplog.records
+    fit(tmp_path / "same", VECTORS, FORCES, SETTINGS, updates=1)
+    assert "reward_model.use_action" in caplog.text
+
+
 def test_labels_that_are_missing_or_of_another_environment_are_an_error(tmp_path: Path) -> None:
     PreferenceStore(tmp_path / "empty")
     with pytest.raises(SettingError, match="has no active label"):
