@@ -202,10 +202,12 @@ def filled(page: str) -> str:
     return marks.sub(lambda match: f"{match[1]}\n{markdown(match[2])}\n\n{match[3]}", page)
 
 
-def plot_learning(path: Path) -> None:
-    """A panel for each task of the table ``learning``: each seed's true return while its agent learns from comparisons."""
-    table = Table("learning")
-    figure, panels = plt.subplots(1, len(table.tasks), figsize=(3.7 * len(table.tasks), 3.1), constrained_layout=True)
+def plot_curves(name: str, path: Path) -> None:
+    """A panel for each task of the table ``name``: each seed's true return while its agent learns from comparisons."""
+    table = Table(name)
+    width = 3.7 * max(len(table.tasks), 1.4)
+    figure, rows = plt.subplots(1, len(table.tasks), figsize=(width, 3.1), constrained_layout=True, squeeze=False)
+    panels = rows[0]
     for panel, task in zip(panels, table.tasks, strict=True):
         variant = table.variants(task)[0]
         for cell in table.found(task, variant):
@@ -222,7 +224,9 @@ def plot_learning(path: Path) -> None:
         panel.set_xlabel("environment steps (thousands)")
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("true return of an episode")
-    panels[0].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside lower center", ncols=3
+    )
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
@@ -260,9 +264,11 @@ def plot_parts(path: Path) -> None:
 def main() -> None:
     """Write the tables and the plots."""
     PAGE.write_text(filled(PAGE.read_text()))
-    for name, plot in (("learning", plot_learning), ("parts", plot_parts)):
+    for name in ("learning", "coinrun"):
         if not Table(name).missing():
-            plot(PAGE.parent / f"{name}.png")
+            plot_curves(name, PAGE.parent / f"{name}.png")
+    if not Table("parts").missing():
+        plot_parts(PAGE.parent / "parts.png")
 
 
 if __name__ == "__main__":

@@ -334,6 +334,14 @@ class Announcer(tune.Callback):  # type: ignore[misc]
         self.say = say
         self._told: dict[str, str] = {}
         """The links last reported, by trial."""
+        self._total = 0
+        """How many trials there will be. Tune makes some of them only when they are due."""
+
+    def setup(
+        self, stop: Any = None, num_samples: Any = None, total_num_samples: int | None = None, **info: Any
+    ) -> None:
+        """Learn how many trials there will be (called by Tune)."""
+        self._total = total_num_samples or 0
 
     def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
         """Report new links (called by Tune regularly)."""
@@ -349,7 +357,8 @@ class Announcer(tune.Callback):  # type: ignore[misc]
 
     def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Report a start (called by Tune)."""
-        self.say(f"{trial}: started, {sum(t.is_finished() for t in trials)} of {len(trials)} trials done")
+        total = max(self._total, len(trials))
+        self.say(f"{trial}: started, {sum(t.is_finished() for t in trials)} of {total} trials done")
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
         """Report a measurement or a refusal (called by Tune)."""
