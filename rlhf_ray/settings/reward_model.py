@@ -10,7 +10,7 @@ from rlhf_ray.settings.checks import name_parts, name_several, require, require_
 
 Activation = Literal["relu", "leaky_relu", "tanh"]
 Output = Literal["reward", "probability", "two_part"]
-InputNormalisation = Literal["none", "running", "ema"]
+InputNormalisation = Literal["none", "running", "ema", "symlog"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class RewardModelSettings:
     fits afterwards."""
     normalize_inputs: InputNormalisation = "running"
     """How vector observations are normalised: none; running (mean 0 and standard deviation 1 over all steps compared so far); ema
-    (by exponential moving averages of these statistics over fits, which change less from fit to fit)."""
+    (by exponential moving averages of these statistics over fits, which change less from fit to fit); symlog (running, of
+    sign(x) log(1 + |x|): small values keep their differences beside rare large ones; Hafner et al. 2023)."""
     shaping_discount: float = 0.99
     """Discount factor γ of the network shaped, which adds γΦ(s') - Φ(s). The agent's own discount factor keeps its best policy."""
     use_state: bool = True

@@ -115,7 +115,7 @@ def test_with_normalised_inputs_the_scale_of_observations_does_not_matter(networ
     np.testing.assert_allclose(*(of - of[:, :1] for of in returns), rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("how", ["running", "ema"])
+@pytest.mark.parametrize("how", ["running", "ema", "symlog"])
 def test_input_statistics_are_part_of_a_version_and_a_reload_changes_no_reward(tmp_path: Path, how: Any) -> None:
     trainer = _trainer(normalize_inputs=how, use_next_state=True)
     comparisons = _scaled(some_comparisons(30), 5.0, 3.0)
@@ -156,6 +156,21 @@ def test_running_statistics_are_those_of_all_steps_and_ema_follows_them_slowly()
     constant = NormalisedInputs(1, "running")
     constant.observe(torch.full((5, 1), 3.0))
     assert constant(torch.tensor([[3.0], [4.0], [99.0]])).flatten().tolist() == [0.0, 1.0, 10.0]
+
+
+def test_symlog_keeps_the_differences_of_small_values_beside_rare_large_ones() -> None:
+    torch.manual_seed(0)
+    features = torch.cat([torch.randn(950, 1) * 0.1, torch.randn(50, 1) * 100])  # upright poles, and some that spin
+    gaps = {}
+    for how in ("running", "symlog"):
+        inputs = NormalisedInputs(1, how)  # type: ignore[arg-type]
+        inputs.observe(features)
+        low, high = inputs(torch.tensor([[-0.1], [0.1]])).flatten().tolist()
+        gaps[how] = high - low
+    assert gaps["symlog"] > 10 * gaps["running"]
+    seen = np.sign(features.numpy()) * np.log(1 + np.abs(features.numpy()))
+    normalised = (np.log(1.1) - seen.mean()) / seen.std()
+    assert inputs(torch.tensor([[0.1]])).item() == pytest.approx(normalised, rel=1e-4)
 
 
 @pytest.mark.parametrize("weight", [-1.0, 0.0, 0.7])

@@ -22,7 +22,7 @@ class NormalisedInputs(nn.Module):
 
     Args:
         size: number of columns.
-        how: running or ema (`RewardModelSettings.normalize_inputs`).
+        how: running, ema or symlog (`RewardModelSettings.normalize_inputs`).
 
     Attributes:
         mean, variance: ``[size]`` float32.
@@ -46,7 +46,7 @@ class NormalisedInputs(nn.Module):
         Args:
             features: ``[…, at least size]`` of all steps compared so far.
         """
-        seen = features[..., : self.size].flatten(0, -2).double()
+        seen = self._first(features).flatten(0, -2).double()
         mean, variance = seen.mean(0), seen.var(0, correction=0)
         if self.how == "ema" and int(self.fits):
             shift = (mean - self.mean.to(mean)) ** 2
@@ -60,8 +60,13 @@ class NormalisedInputs(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Return ``features`` ``[…, columns]`` with the first ``size`` columns normalised."""
         scale = torch.where(self.variance > LEAST_VARIANCE, self.variance, 1.0).rsqrt()
-        first = ((features[..., : self.size] - self.mean) * scale).clamp(-LIMIT, LIMIT)
+        first = ((self._first(features) - self.mean) * scale).clamp(-LIMIT, LIMIT)
         return torch.cat([first, features[..., self.size :]], -1)
+
+    def _first(self, features: Tensor) -> Tensor:
+        """Return the columns to normalise."""
+        first = features[..., : self.size]
+        return first.sign() * first.abs().log1p() if self.how == "symlog" else first
 
 
 def normaliser(size: int, how: InputNormalisation) -> NormalisedInputs | None:
