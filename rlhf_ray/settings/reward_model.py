@@ -43,7 +43,7 @@ class RewardModelSettings:
     normalize_inputs: InputNormalisation = "running"
     """How vector observations are normalised: none; running (mean 0 and standard deviation 1 over all steps compared so far); ema
     (by exponential moving averages of these statistics over fits, which change less from fit to fit); symlog (running, of
-    sign(x) log(1 + |x|): small values keep their differences beside rare large ones; Hafner et al. 2023)."""
+    sign(x) log(1 + abs(x)): small values keep their differences beside rare large ones; Hafner et al. 2023)."""
     shaping_discount: float = 0.99
     """Discount factor γ of the network shaped, which adds γΦ(s') - Φ(s). The agent's own discount factor keeps its best policy."""
     use_state: bool = True
