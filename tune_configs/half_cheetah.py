@@ -37,6 +37,7 @@ experiment = Experiment(
     reward_model=RewardModelSettings(
         hidden=(64, 64),  # Christiano
         activation="leaky_relu",  # Christiano, B-Pref
+        normalize_inputs="running",
         ensemble_size=3,  # Christiano, B-Pref
         learning_rate=1e-3,
         batch_size=64,

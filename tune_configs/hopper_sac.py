@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_ray.settings import Experiment, PreferenceSettings, SACSettings
+from rlhf_ray.settings import Experiment, PreferenceSettings, RewardModelSettings, SACSettings
 from rlhf_ray.tune_configs import hopper, pendulum_sac
 
 experiment = Experiment(
@@ -12,6 +12,7 @@ experiment = Experiment(
     agent="sac",
     total_env_steps=200_000,
     preferences=PreferenceSettings(comparisons=175),
+    reward_model=RewardModelSettings(normalize_inputs="running"),
     sac=SACSettings(
         hidden=(128, 128),  # a gradient step costs half of one with (256, 256), which learns no more
         normalize_observations=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, SACSettings
+from rlhf_ray.settings import Experiment, FragmentSettings, PreferenceSettings, RewardModelSettings, SACSettings
 from rlhf_ray.tune_configs import pendulum_sac, reacher
 
 experiment = Experiment(
@@ -14,6 +14,7 @@ experiment = Experiment(
     total_env_steps=20_000,
     fragments=FragmentSettings(initial_env_steps=4_000),  # 80 episodes to ask about first
     preferences=PreferenceSettings(comparisons=200),
+    reward_model=RewardModelSettings(normalize_inputs="running"),
     sac=SACSettings(
         hidden=(64, 64),  # a gradient step costs a quarter of one with (256, 256)
         num_envs=4,

@@ -40,7 +40,7 @@ class RewardModelSettings:
     batch_norm: bool = False
     """Whether hidden layers are normalised over the batch (left and right fragments together) in a fit, and by the averages of the
     fits afterwards."""
-    normalize_inputs: InputNormalisation = "running"
+    normalize_inputs: InputNormalisation = "symlog"
     """How vector observations are normalised: none; running (mean 0 and standard deviation 1 over all steps compared so far); ema
     (by exponential moving averages of these statistics over fits, which change less from fit to fit); symlog (running, of
     sign(x) log(1 + abs(x)): small values keep their differences beside rare large ones; Hafner et al. 2023)."""

@@ -8,7 +8,9 @@ from typing import Literal
 from rlhf_ray.settings.checks import name_parts, require, require_choices
 from rlhf_ray.settings.reward_model import RewardModelSettings
 
-SUPERVISED_MODEL = RewardModelSettings(ensemble_size=1, bootstrap=False, use_next_state=True)
+SUPERVISED_MODEL = RewardModelSettings(
+    ensemble_size=1, bootstrap=False, use_next_state=True, normalize_inputs="running"
+)
 """Defaults of the reward model for a fit to recorded rewards: one network that sees the state, the action and the next state."""
 
 Balance = Literal["none", "sampler", "inverse_frequency", "drop_zeros"]

@@ -102,7 +102,7 @@ def test_published_networks_have_the_policys_convolutions(name: str, units: int)
 
 
 def test_one_output_per_action_is_selected_by_each_component() -> None:
-    network = _made("per_action", VECTORS, SWITCHES, hidden=(6,))
+    network = _made("per_action", VECTORS, SWITCHES, hidden=(6,), normalize_inputs="none")
     inputs, _, _ = _encoded(network, VECTORS, SWITCHES)
     outputs = network.head(inputs["features"].flatten(0, 1).expand(3, 12, 3)).view(3, 4, 3, 5)
     chosen = inputs["selects"].nonzero()[:, 2].view(4, 3, 2)

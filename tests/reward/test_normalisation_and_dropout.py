@@ -81,7 +81,7 @@ def test_predictions_draw_no_masks_and_know_no_batch(network: str) -> None:
 
 
 def test_batch_norm_sees_left_and_right_in_one_forward() -> None:
-    trainer = _trainer(batch_norm=True, ensemble_size=1, use_action=False)
+    trainer = _trainer(batch_norm=True, ensemble_size=1, use_action=False, normalize_inputs="none")
     trainer.add(some_comparisons(30))
     data = trainer._data
     assert data is not None

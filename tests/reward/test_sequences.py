@@ -55,7 +55,8 @@ def test_a_step_depends_on_itself_and_all_steps_before_and_on_none_after(name: s
 
 def test_the_gru_computes_what_its_equations_say() -> None:
     torch.manual_seed(0)
-    network = make_network(VECTORS, FORCES, RewardModelSettings(network="gru", hidden=(7, 5), activation="tanh"))
+    settings = RewardModelSettings(network="gru", hidden=(7, 5), activation="tanh", normalize_inputs="none")
+    network = make_network(VECTORS, FORCES, settings)
     clips = some_fragments(3, 4)
     inputs = network.encode(*(torch.as_tensor(of) for of in (clips.observations, clips.actions, clips.terminated)))
     rewards = network(inputs)

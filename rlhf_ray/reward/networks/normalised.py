@@ -26,7 +26,7 @@ class NormalisedInputs(nn.Module):
 
     Attributes:
         mean, variance: ``[size]`` float32.
-        fits: scalar int64: how often the statistics were updated; 0: inputs stay as they are.
+        fits: scalar int64: how often the statistics were updated; 0: mean 0 and variance 1.
     """
 
     mean: Tensor
