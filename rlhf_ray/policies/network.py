@@ -107,6 +107,11 @@ class ActorCriticNetwork(nn.Module):
             self.actor = nn.Sequential(*_tanh_layers(size, shape.hidden), linear(shape.hidden[-1], actions, 0.01))
             self.critic = nn.Sequential(*_tanh_layers(size, shape.hidden), linear(shape.hidden[-1], 1, 1.0))
 
+    @property
+    def trains_encoder(self) -> bool:
+        """Whether `encode` has trained parameters; otherwise its output stays the same during an update."""
+        return self.image or self.memory_size > 0
+
     def initial_memory(self, n: int) -> Tensor:
         """Return the memory ``[n, memory_size]`` at the start of an episode."""
         if not self.memory_size:

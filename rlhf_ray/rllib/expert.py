@@ -21,7 +21,6 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
-from ray.rllib.evaluation.postprocessing import Postprocessing
 
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.reference import REFERENCES, ReferencePPOConfig
@@ -59,6 +58,7 @@ class ExpertLearner(PPOLearner):
     """
 
     adam_epsilon = 1e-5
+    clips_values = True
 
     def get_state(self, components: Any = None, **keywords: Any) -> dict[str, Any]:
         """Return RLlib's state and the statistics; without these if only ``components`` are asked for."""
@@ -76,21 +76,6 @@ class ExpertLearner(PPOLearner):
     @property
     def _scaled(self) -> ReturnScaled:
         return next(each for each in learner_connectors(self) if isinstance(each, ReturnScaled))
-
-    def compute_loss_for_module(
-        self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
-    ) -> Any:
-        """Compute the loss (called by RLlib).
-
-        Two squared errors compete: the value's, and that of the value limited to the clipping range around the one before the
-        update. The larger one counts.
-        """
-        loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
-        values = self.module[module_id].unwrapped().compute_values(batch, embeddings=fwd_out[Columns.EMBEDDINGS])
-        before, targets = batch[Columns.VF_PREDS], batch[Postprocessing.VALUE_TARGETS]
-        limited = before + (values - before).clamp(-config.clip_param, config.clip_param)
-        more = ((limited - targets) ** 2 - (values - targets) ** 2).clamp_min(0.0)
-        return loss + config.vf_loss_coeff * more[batch[Columns.LOSS_MASK]].mean()
 
 
 class ReturnScaled(ConnectorV2):  # type: ignore[misc]

@@ -1,62 +1,211 @@
-"""PPOLearner: RLlib's PPO learner, with minibatches of the right size for policies with memory."""
+"""PPOLearner: RLlib's PPO learner, with gradient steps of our own (`rlhf_ray.policies.ppo_update`) where they come to the same.
+
+They do for the policies of `rlhf_ray.rllib.policy` without memory, with the losses and gradients of RLlib's PPO. RLlib's own
+update takes the others: another RLModule, a learner that overrides the loss or the gradients, a penalty on the KL divergence.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
 import numpy as np
 import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
+from rlhf_ray.policies.flat import FlatAdam
+from rlhf_ray.policies.ppo_update import PPOLoss, PPOUpdate, Rows, shuffled
 from rlhf_ray.reward.optimizers import Adam
 from rlhf_ray.rllib.policy import ActorCritic
+from rlhf_ray.rllib.rllib_internals import count_update, log_trained_steps, train_batch
+
+logger = logging.getLogger(__name__)
+
+REPLACED = (
+    "_update",
+    "apply_gradients",
+    "compute_gradients",
+    "compute_loss_for_module",
+    "compute_losses",
+    "postprocess_gradients",
+    "postprocess_gradients_for_module",
+)
+"""RLlib's methods that our gradient steps don't call."""
 
 
 class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
-    """RLlib's PPO learner with an optimiser that doesn't import torch's compiler."""
+    """RLlib's PPO learner with gradient steps of our own.
+
+    Attributes:
+        adam_epsilon: Adam's.
+        clips_values: see `PPOLoss.clips_values`.
+        steps: takes the gradient steps; None if RLlib does.
+    """
 
     adam_epsilon = 1e-8
+    clips_values = False
+    steps: PPOUpdate | None = None
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """Register the optimiser (called by RLlib)."""
-        params = self.get_parameters(self._module[module_id])
-        optimizer = Adam(params, eps=self.adam_epsilon)
+        module = self._module[module_id]
+        if module_id == DEFAULT_MODULE_ID and self.steps is None and self._takes_own_steps(module.unwrapped()):
+            self.steps = PPOUpdate(module.unwrapped().network, module.unwrapped().action_space)
+        params = self.get_parameters(module)
+        if module_id == DEFAULT_MODULE_ID and self.steps is not None:
+            params = self.steps.flat.parameters
+            optimizer: Adam = FlatAdam(self.steps.flat, eps=self.adam_epsilon)
+        else:
+            optimizer = Adam(params, eps=self.adam_epsilon)
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=params, lr_or_lr_schedule=config.lr)
+
+    def _takes_own_steps(self, module: Any) -> bool:
+        of = self.config
+        return (
+            type(module) is ActorCritic
+            and not module.network.memory_size
+            and all(getattr(type(self), name) is getattr(PPOLearner, name) for name in REPLACED)
+            and of.use_critic
+            and not of.use_kl_loss
+            and of.grad_clip_by == "global_norm"
+            and not of.torch_compile_learner
+            and not of._torch_grad_scaler_class
+            and not of._torch_lr_scheduler_classes
+        )
 
     def update(
         self,
         *arguments: Any,
         training_data: TrainingData | None = None,
+        timesteps: dict[str, Any] | None = None,
+        num_total_minibatches: int = 0,
+        num_epochs: int = 1,
         minibatch_size: int | None = None,
+        shuffle_batch_per_epoch: bool = False,
         **keywords: Any,
     ) -> Any:
-        """Update the policy with rollouts.
+        """Update the policy with rollouts (called by RLlib).
 
-        With memory, a minibatch consists of sequences: pieces of episodes. RLlib takes as many as have ``minibatch_size`` steps on
-        average, but counts a step more for each, the one with the last observation: instead of 8 rollouts, it would take 7.
+        Args:
+            arguments: RLlib's own.
+            training_data: episodes, or references to some.
+            timesteps: steps so far, for schedules of learning rates.
+            num_total_minibatches: number of minibatches in place of ``num_epochs``, so that several learners take as many.
+            num_epochs: passes over the rollouts.
+            minibatch_size: steps of a minibatch; None for all.
+            shuffle_batch_per_epoch: whether each pass has an order of its own.
+            keywords: RLlib's own.
         """
-        if minibatch_size and training_data is not None and self.module[DEFAULT_MODULE_ID].is_stateful():
+        if training_data is not None:
             training_data.solve_refs()
-            if training_data.episodes:
-                steps = sum(map(len, training_data.episodes))
-                minibatch_size = math.ceil(minibatch_size * (steps + len(training_data.episodes)) / steps)
         observations = self._observations(training_data)
-        results = super().update(*arguments, training_data=training_data, minibatch_size=minibatch_size, **keywords)
+        if self.steps is None or training_data is None or not training_data.episodes:
+            results = super().update(
+                *arguments,
+                training_data=training_data,
+                timesteps=timesteps,
+                num_total_minibatches=num_total_minibatches,
+                num_epochs=num_epochs,
+                minibatch_size=self._with_added_steps(minibatch_size, training_data),
+                shuffle_batch_per_epoch=shuffle_batch_per_epoch,
+                **keywords,
+            )
+        else:
+            self.before_gradient_based_update(timesteps=timesteps or {})
+            count_update(self)
+            columns = train_batch(self, training_data.episodes)[DEFAULT_MODULE_ID]
+            rows = self._rows(columns)
+            size = minibatch_size or len(rows)
+            shuffle = shuffle_batch_per_epoch and num_epochs > 1
+            index = shuffled(len(rows), num_epochs, size, shuffle=shuffle, minibatches=num_total_minibatches)
+            self._take_steps(rows, index.to(self._device))
+            log_trained_steps(self, DEFAULT_MODULE_ID, columns, minibatches=len(index), size=size)
+            self.after_gradient_based_update(timesteps=timesteps or {})
+            results = self.metrics.reduce()
         if observations is not None:
             # After the update: until here, the policy must be the one that acted.
             self.module[DEFAULT_MODULE_ID].unwrapped().network.statistics.observe(observations)
         return results
+
+    def _rows(self, columns: dict[str, Tensor]) -> Rows:
+        """Return the steps of a train batch, without those that RLlib has added for their values."""
+        assert self.steps is not None
+        real = columns[Columns.LOSS_MASK].nonzero().squeeze(1)
+        inputs, *others = (
+            columns[name].index_select(0, real)
+            for name in (
+                Columns.OBS,
+                Columns.ACTIONS,
+                Columns.ACTION_LOGP,
+                Postprocessing.ADVANTAGES,
+                Postprocessing.VALUE_TARGETS,
+                Columns.VF_PREDS,
+            )
+        )
+        return Rows(self.steps.inputs_of(inputs), *others)
+
+    def _take_steps(self, rows: Rows, index: Tensor) -> None:
+        assert self.steps is not None
+        of = self.config
+        loss = PPOLoss(
+            clip=of.clip_param,
+            value_coefficient=of.vf_loss_coeff,
+            entropy_coefficient=float(self.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
+            largest_value_loss=of.vf_clip_param,
+            clips_values=self.clips_values,
+        )
+        optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
+        average = _average if of.num_learners > 1 else None
+        parts = self.steps.take_steps(optimizer, rows, loss, index, max_norm=of.grad_clip, average=average)
+        left_out = int(parts.pop("steps_left_out"))
+        if left_out:
+            logger.warning("%d of %d gradient steps were left out: their gradients were not finite.", left_out, len(index))
+        parts["gradients_default_optimizer_global_norm"] = parts.pop("gradient_norm")
+        parts["mean_kl_loss"] = torch.zeros(())
+        self.metrics.log_dict(parts, key=DEFAULT_MODULE_ID, window=1)
+
+    def compute_loss_for_module(
+        self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> Any:
+        """Compute the loss (called by RLlib where it takes the gradient steps)."""
+        loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+        if not self.clips_values:
+            return loss
+        values = self.module[module_id].unwrapped().compute_values(batch, embeddings=fwd_out[Columns.EMBEDDINGS])
+        before, targets = batch[Columns.VF_PREDS], batch[Postprocessing.VALUE_TARGETS]
+        limited = before + (values - before).clamp(-config.clip_param, config.clip_param)
+        more = ((limited - targets) ** 2 - (values - targets) ** 2).clamp_min(0.0)
+        return loss + config.vf_loss_coeff * more[batch[Columns.LOSS_MASK]].mean()
+
+    def _with_added_steps(self, minibatch_size: int | None, training_data: TrainingData | None) -> int | None:
+        """Return the size of RLlib's minibatches.
+
+        With memory, a minibatch consists of sequences: pieces of episodes. RLlib takes as many as have ``minibatch_size`` steps on
+        average, but counts a step more for each, the one with the last observation: instead of 8 rollouts, it would take 7.
+        """
+        stateful = self.module[DEFAULT_MODULE_ID].is_stateful()
+        if not minibatch_size or training_data is None or not training_data.episodes or not stateful:
+            return minibatch_size
+        steps = sum(map(len, training_data.episodes))
+        return math.ceil(minibatch_size * (steps + len(training_data.episodes)) / steps)
 
     def _observations(self, training_data: TrainingData | None) -> Tensor | None:
         """Return the observations ``[n, size]`` of rollouts, if the policy normalises them."""
         module = self.module[DEFAULT_MODULE_ID].unwrapped()
         if training_data is None or not isinstance(module, ActorCritic) or module.network.statistics is None:
             return None
-        training_data.solve_refs()
         # Before the update, which adds a step to each episode.
         seen = [episode.get_observations() for episode in training_data.episodes or () if len(episode)]
         return torch.as_tensor(np.concatenate(seen)).flatten(1) if seen else None
+
+
+def _average(gradient: Tensor) -> None:
+    """Average a gradient over learners, in place."""
+    torch.distributed.all_reduce(gradient)
+    gradient.div_(torch.distributed.get_world_size())

@@ -10,7 +10,18 @@ import ray
 import torch
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.rllib.algorithms import algorithm
+from ray.rllib.core.columns import Columns
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
+from ray.rllib.utils.metrics import (
+    ALL_MODULES,
+    DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY,
+    MODULE_TRAIN_BATCH_SIZE_MEAN,
+    NUM_ENV_STEPS_TRAINED,
+    NUM_ENV_STEPS_TRAINED_LIFETIME,
+    NUM_MODULE_STEPS_TRAINED,
+    NUM_MODULE_STEPS_TRAINED_LIFETIME,
+    WEIGHTS_SEQ_NO,
+)
 from ray.tune.registry import ENV_CREATOR, _global_registry
 from ray.util.debug import log_once
 
@@ -80,6 +91,39 @@ def learner_pipeline(learner: Any) -> Any:
 def count_update(learner: Any) -> None:
     """Count an update of the weights, as RLlib's own `Learner.update` does. Rollouts carry the number; env runners compare it."""
     learner._weights_seq_no += 1
+
+
+def train_batch(learner: Any, episodes: list[Any]) -> Any:
+    """Return the train batch that a learner's connectors make of episodes: columns of each module."""
+    return learner._learner_connector(
+        rl_module=learner.module, batch={}, episodes=episodes, shared_data={}, metrics=learner.metrics
+    )
+
+
+def log_trained_steps(learner: Any, module_id: str, columns: Any, *, minibatches: int, size: int) -> None:
+    """Log what RLlib logs for each minibatch, once for all of an update.
+
+    Args:
+        learner: the learner.
+        module_id: the module that it trains.
+        columns: the train batch.
+        minibatches: how many there were.
+        size: steps of each.
+    """
+    log, trained = learner.metrics.log_value, minibatches * size
+    log((module_id, WEIGHTS_SEQ_NO), learner._weights_seq_no, window=1)
+    log((module_id, MODULE_TRAIN_BATCH_SIZE_MEAN), size, reduce="mean")
+    for key in (module_id, ALL_MODULES):
+        throughput = {} if key == module_id else {"with_throughput": True}
+        log((key, NUM_MODULE_STEPS_TRAINED), trained, reduce="sum", **throughput)
+        log((key, NUM_MODULE_STEPS_TRAINED_LIFETIME), trained, reduce="lifetime_sum", with_throughput=True)
+    log((ALL_MODULES, NUM_ENV_STEPS_TRAINED), trained, reduce="sum", with_throughput=True)
+    log((ALL_MODULES, NUM_ENV_STEPS_TRAINED_LIFETIME), trained, reduce="lifetime_sum", with_throughput=True)
+    if WEIGHTS_SEQ_NO in columns:
+        behind = (learner._weights_seq_no - columns[WEIGHTS_SEQ_NO][columns[Columns.LOSS_MASK]]).float().mean()
+        log((module_id, DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY), behind, window=1)
+    learner._metrics_all_modules_num_env_steps_trained.inc(value=trained)
+    learner._metrics_all_modules_num_module_steps_trained.inc(value=trained)
 
 
 def use_own_learning_rates(learner: Any, timestep: int) -> None:

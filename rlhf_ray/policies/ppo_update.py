@@ -1,0 +1,316 @@
+"""PPO's update of a policy: the clipped surrogate loss, and a gradient step for each minibatch of a rollout.
+
+The numbers are those of RLlib's learner, without its cost for each minibatch: rows are gathered many minibatches at a time, gradients
+are clipped and applied as one vector, and metrics are computed once. Two MLPs, the usual policy for vectors, also need no autograd:
+their forward and backward passes are a few products of stacked matrices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.data.spaces import choices_of
+from rlhf_ray.policies.actions import entropy, log_probability
+from rlhf_ray.policies.flat import FlatAdam, FlatParameters
+from rlhf_ray.policies.network import ActorCriticNetwork
+
+GATHERED_BYTES = 16 * 2**20
+"""Most bytes of rows gathered at once."""
+
+HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """``n`` steps of rollouts.
+
+    Attributes:
+        inputs: ``[n, …]``: observations if the network has an encoder to train, otherwise what it makes of them.
+        actions: ``[n, …]``, the policy's.
+        log_probabilities: ``[n]`` float32, of the actions when they were taken.
+        advantages: ``[n]`` float32.
+        targets: ``[n]`` float32: of the value.
+        values: ``[n]`` float32: before the update.
+    """
+
+    inputs: Tensor
+    actions: Tensor
+    log_probabilities: Tensor
+    advantages: Tensor
+    targets: Tensor
+    values: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def columns(self) -> tuple[Tensor, ...]:
+        """Return the tensors, in the order of the attributes."""
+        return self.inputs, self.actions, self.log_probabilities, self.advantages, self.targets, self.values
+
+    def minibatches(self, index: Tensor) -> Iterator[Rows]:
+        """Yield the rows of ``index [minibatches, size]``, one minibatch at a time."""
+        size = index.shape[1]
+        bytes_of = sum(column[0].numel() * column.element_size() for column in self.columns())
+        for part in torch.split(index, max(1, GATHERED_BYTES // (bytes_of * size))):
+            gathered = (torch.split(column.index_select(0, part.flatten()), size) for column in self.columns())
+            for of in zip(*gathered, strict=True):
+                yield Rows(*of)
+
+
+@dataclass(frozen=True)
+class PPOLoss:
+    """PPO's loss (Schulman et al. 2017), as RLlib computes it.
+
+    Attributes:
+        clip: the ratio of probabilities counts within 1 ± this.
+        value_coefficient: factor of the squared error of the value.
+        entropy_coefficient: factor of the entropy.
+        largest_value_loss: a squared error counts up to this.
+        clips_values: whether the value's change is limited to ± clip too, where that makes the error larger (Procgen's agents).
+    """
+
+    clip: float
+    value_coefficient: float
+    entropy_coefficient: float
+    largest_value_loss: float = math.inf
+    clips_values: bool = False
+
+    def __call__(self, network: ActorCriticNetwork, space: gym.Space[Any], rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss and its parts: policy_loss, vf_loss, vf_loss_unclipped, entropy, vf_explained_var."""
+        read = network.encode(rows.inputs) if network.trains_encoder else rows.inputs
+        outputs, values = network.heads(read)
+        ratio = torch.exp(log_probability(outputs, rows.actions, space) - rows.log_probabilities)
+        surrogate = torch.min(
+            rows.advantages * ratio, rows.advantages * ratio.clamp(1.0 - self.clip, 1.0 + self.clip)
+        ).mean()
+        errors = (values - rows.targets) ** 2
+        counted = errors.clamp(max=self.largest_value_loss)
+        if self.clips_values:
+            limited = rows.values + (values - rows.values).clamp(-self.clip, self.clip)
+            counted = torch.max(counted, (limited - rows.targets) ** 2)
+        of_entropy = entropy(outputs, space).mean()
+        loss = -surrogate + self.value_coefficient * counted.mean() - self.entropy_coefficient * of_entropy
+        explained = 1.0 - (rows.targets - values).var() / rows.targets.var().clamp_min(1e-20)
+        return loss, {
+            "policy_loss": -surrogate,
+            "vf_loss": counted.mean(),
+            "vf_loss_unclipped": errors.mean(),
+            "entropy": of_entropy,
+            "vf_explained_var": explained.clamp_min(-1.0),
+        }
+
+
+class PPOUpdate:
+    """Takes gradient steps on a policy.
+
+    Args:
+        network: the policy, without memory, on its device.
+        space: the action space.
+
+    Attributes:
+        flat: the network's trained parameters.
+    """
+
+    def __init__(self, network: ActorCriticNetwork, space: gym.Space[Any]):
+        self.network, self.space = network, space
+        self._stacked = StackedMLPs.layers_of(network)
+        if self._stacked:
+            pairs = [
+                parameter
+                for actor, critic in self._stacked
+                for parameter in (actor.weight, critic.weight, actor.bias, critic.bias)
+            ]
+            last = list(network.actor[-1].parameters()) + list(network.critic[-1].parameters())
+            others = [] if network.discrete else [network.log_std]
+            self.flat = FlatParameters([*pairs, *last, *others])
+        else:
+            self.flat = FlatParameters(list(network.parameters()))
+
+    def inputs_of(self, observations: Tensor) -> Tensor:
+        """Return `Rows.inputs` for observations."""
+        if self.network.trains_encoder:
+            return observations
+        with torch.no_grad():
+            return self.network.encode(observations)
+
+    def take_steps(
+        self,
+        optimizer: FlatAdam,
+        rows: Rows,
+        loss: PPOLoss,
+        index: Tensor,
+        *,
+        max_norm: float | None = None,
+        average: Callable[[Tensor], None] | None = None,
+    ) -> dict[str, Tensor]:
+        """Take a gradient step for each minibatch. A step whose gradient is not finite is left out.
+
+        Args:
+            optimizer: of `flat`.
+            rows: the rollouts.
+            loss: the loss.
+            index: ``[minibatches, size]`` int64: the rows of each minibatch (`shuffled`).
+            max_norm: largest Euclidean norm of a gradient; None for no limit.
+            average: called with each gradient vector: averages it over learners in place.
+
+        Returns:
+            Of the last minibatch, before its step: the parts of the loss, ``total_loss`` and ``gradient_norm``. Of all:
+            ``steps_left_out``.
+        """
+        gradient_of = StackedMLPs(self.network, self.flat, self.space, loss, index.shape[1]) if self._stacked and not loss.clips_values else None
+        self.flat.attach_gradients()
+        gradient, left_out = self.flat.gradient, torch.zeros((), device=self.flat.values.device)
+        parts: dict[str, Tensor] = {}
+        last = len(index) - 1
+        for number, minibatch in enumerate(rows.minibatches(index)):
+            if number == last:
+                with torch.no_grad():
+                    total, parts = loss(self.network, self.space, minibatch)
+                    parts["total_loss"] = total
+            if gradient_of is not None:
+                gradient_of(minibatch)
+            else:
+                gradient.zero_()
+                loss(self.network, self.space, minibatch)[0].backward()
+            if average is not None:
+                average(gradient)
+            norm = gradient.norm()
+            if max_norm is not None:
+                gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+            skip = 1.0 - torch.isfinite(norm).float()
+            left_out += skip
+            optimizer.take_step(skip)
+            if number == last:
+                parts["gradient_norm"] = norm
+        return parts | {"steps_left_out": left_out}
+
+
+def shuffled(
+    count: int, epochs: int, minibatch_size: int, *, shuffle: bool = True, minibatches: int | None = None
+) -> Tensor:
+    """Return the rows of each minibatch of ``epochs`` passes over ``count`` rows: ``[minibatches, size]`` int64.
+
+    Minibatches have the same size; one that begins at the end of a pass goes on with the next. Randomness is torch's own.
+
+    Args:
+        count: number of rows.
+        epochs: passes.
+        minibatch_size: rows of a minibatch.
+        shuffle: whether each pass has an order of its own.
+        minibatches: how many minibatches, instead of ``epochs``.
+    """
+    number = minibatches or -(-epochs * count // minibatch_size)
+    passes = -(-number * minibatch_size // count)
+    orders = [torch.randperm(count) if shuffle else torch.arange(count) for _ in range(passes)]
+    return torch.cat(orders)[: number * minibatch_size].view(number, minibatch_size)
+
+
+class StackedMLPs:
+    """The gradient of `PPOLoss` for an actor and a critic that are MLPs of the same hidden layers, without autograd.
+
+    Args:
+        network: the policy.
+        flat: its parameters, those of both networks' layers one after the other.
+        space: the action space.
+        loss: the loss, without clipped values.
+        size: rows of a minibatch.
+    """
+
+    def __init__(
+        self, network: ActorCriticNetwork, flat: FlatParameters, space: gym.Space[Any], loss: PPOLoss, size: int
+    ):
+        self.loss, self.size = loss, size
+        self.choices = choices_of(space)
+        layers = self.layers_of(network)
+
+        def views(vector: Tensor, name: str) -> list[Tensor]:
+            return [flat.view_of(getattr(actor, name), getattr(critic, name), vector) for actor, critic in layers]
+
+        self.weights = views(flat.values, "weight")
+        self.transposed = [weight.transpose(1, 2) for weight in self.weights]
+        self.biases = [bias[:, None] for bias in views(flat.values, "bias")]
+        self.of_weights, self.of_biases = views(flat.gradient, "weight"), views(flat.gradient, "bias")
+        self.heads = network.actor[-1], network.critic[-1]
+        self.of_heads = [
+            (flat.part_of(head.weight, flat.gradient), flat.part_of(head.bias, flat.gradient)) for head in self.heads
+        ]
+        self.log_std = None if self.choices else network.log_std
+        self.of_log_std = None if self.choices else flat.part_of(network.log_std, flat.gradient)
+
+    @staticmethod
+    def layers_of(network: ActorCriticNetwork) -> list[tuple[nn.Linear, nn.Linear]]:
+        """Return the hidden layers of actor and critic, if they are MLPs of tanh; otherwise nothing."""
+        if network.image or network.memory_size:
+            return []
+        return list(zip(network.actor[:-1:2], network.critic[:-1:2], strict=True))
+
+    @torch.no_grad()
+    def __call__(self, rows: Rows) -> None:
+        """Set the gradient of the loss."""
+        values = rows.inputs.expand(2, -1, -1)
+        inputs = []
+        for bias, weight in zip(self.biases, self.transposed, strict=True):
+            inputs.append(values)
+            values = torch.baddbmm(bias, values, weight).tanh_()
+        actor, critic = self.heads
+        outputs = torch.addmm(actor.bias, values[0], actor.weight.t())
+        value = torch.addmm(critic.bias, values[1], critic.weight.t())
+        of_outputs = self._of_discrete(rows, outputs) if self.choices else self._of_gaussian(rows, outputs)
+        errors = value[:, 0] - rows.targets
+        if self.loss.largest_value_loss != math.inf:
+            errors = errors * (errors**2 <= self.loss.largest_value_loss)
+        of_value = errors[:, None].mul_(2.0 * self.loss.value_coefficient / self.size)
+        change = torch.empty_like(values)
+        for i, (head, of) in enumerate(zip(self.heads, (of_outputs, of_value), strict=True)):
+            torch.mm(of.t(), values[i], out=self.of_heads[i][0])
+            torch.sum(of, 0, out=self.of_heads[i][1])
+            torch.mm(of, head.weight, out=change[i])
+        for layer in reversed(range(len(self.weights))):
+            change.addcmul_(change * values, values, value=-1.0)  # tanh' = 1 - tanh²
+            torch.bmm(change.transpose(1, 2), inputs[layer], out=self.of_weights[layer])
+            torch.sum(change, 1, out=self.of_biases[layer])
+            if layer:
+                values = inputs[layer]
+                change = torch.bmm(change, self.weights[layer])
+
+    def _of_log_probability(self, rows: Rows, log_probability_: Tensor) -> Tensor:
+        """Return the derivative ``[n]`` of the loss by the actions' log probabilities."""
+        ratio = log_probability_.sub_(rows.log_probabilities).exp_()
+        clip = self.loss.clip
+        counts = torch.where(rows.advantages > 0, ratio <= 1.0 + clip, ratio >= 1.0 - clip)
+        return ratio.mul_(rows.advantages).mul_(counts).mul_(-1.0 / self.size)
+
+    def _of_gaussian(self, rows: Rows, mean: Tensor) -> Tensor:
+        assert self.log_std is not None and self.of_log_std is not None
+        inverse = torch.exp(-self.log_std)
+        deviation = (rows.actions - mean).mul_(inverse)
+        squares = deviation * deviation
+        log_probability_ = (-0.5 * squares).sub_(self.log_std + HALF_LOG_TWO_PI).sum(-1)
+        by_log_probability = self._of_log_probability(rows, log_probability_)[:, None]
+        torch.sum(squares.sub_(1.0).mul_(by_log_probability), 0, out=self.of_log_std)
+        self.of_log_std.sub_(self.loss.entropy_coefficient)
+        return deviation.mul_(inverse).mul_(by_log_probability)
+
+    def _of_discrete(self, rows: Rows, logits: Tensor) -> Tensor:
+        actions = rows.actions.long().reshape(len(logits), len(self.choices))
+        logs = [part.log_softmax(-1) for part in torch.split(logits, list(self.choices), -1)]
+        chosen = torch.cat([log.gather(-1, actions[:, i : i + 1]) for i, log in enumerate(logs)], -1)
+        by_log_probability = self._of_log_probability(rows, chosen.sum(-1))[:, None]
+        parts = []
+        for i, log in enumerate(logs):
+            probabilities = log.exp()
+            of_logits = probabilities * -by_log_probability
+            of_logits.scatter_add_(-1, actions[:, i : i + 1], by_log_probability)
+            if self.loss.entropy_coefficient:
+                of_entropy = -(probabilities * log).sum(-1, keepdim=True)
+                probabilities.mul_(log.add_(of_entropy))
+                of_logits.add_(probabilities, alpha=self.loss.entropy_coefficient / self.size)
+            parts.append(of_logits)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
