@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.policies.actions import entropy, log_probability
 from rlhf_ray.policies.flat import FlatAdam, FlatParameters
 from rlhf_ray.policies.network import ActorCriticNetwork
+
+CHUNK = 4096
+"""Rows of a forward pass without gradients; more images at once need much memory."""
 
 GATHERED_BYTES = 16 * 2**20
 """Most bytes of rows gathered at once."""
@@ -140,6 +145,12 @@ class PPOUpdate:
         with torch.no_grad():
             return self.network.encode(observations)
 
+    def values_of(self, inputs: Tensor) -> Tensor:
+        """Return the values ``[n]`` of `Rows.inputs`, without gradients."""
+        encode = self.network.encode if self.network.trains_encoder else nn.Identity()
+        with torch.no_grad():
+            return torch.cat([self.network.critic(encode(part)).squeeze(-1) for part in torch.split(inputs, CHUNK)])
+
     def take_steps(
         self,
         optimizer: FlatAdam,
@@ -210,6 +221,30 @@ def shuffled(
     passes = -(-number * minibatch_size // count)
     orders = [torch.randperm(count) if shuffle else torch.arange(count) for _ in range(passes)]
     return torch.cat(orders)[: number * minibatch_size].view(number, minibatch_size)
+
+
+def advantages(
+    rewards: Array, values: Array, terminated: Array, cut: Array, *, gamma: float, decay: float
+) -> FloatArray:
+    """Return generalised advantage estimates (Schulman et al. 2016), ``[steps, copies]`` float32.
+
+    Args:
+        rewards: ``[steps, copies]``.
+        values: ``[steps + 1, copies]``: of the observation before each step, and after the last one.
+        terminated: ``[steps, copies]``: the next value is 0.
+        cut: ``[steps, copies]``: the next row is not of this episode.
+        gamma: discount factor.
+        decay: λ.
+    """
+    errors = rewards + gamma * values[1:] * ~terminated - values[:-1]
+    factors = (gamma * decay * ~(terminated | cut)).astype(errors.dtype)
+    result = np.empty(errors.shape, np.float32)
+    running = np.zeros_like(errors[0])
+    for step in range(len(errors) - 1, -1, -1):
+        running *= factors[step]
+        running += errors[step]
+        result[step] = running
+    return result
 
 
 class StackedMLPs:

@@ -14,6 +14,7 @@ from rlhf_ray.data.failures import cause
 from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.seeds import generator
+from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.queries.pool import Clips
 from rlhf_ray.rllib.connectors import environment_observations
@@ -74,24 +75,31 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
     def _clips(self, env_runner: Any, episodes: Any) -> Clips:
         config = env_runner.config
         settings: ResolvedFragments = config.checked.fragments
-        version = max((_weights_version(episode) for episode in episodes), default=0)
         space = env_runner.env.single_action_space
-        trajectories = [
-            Trajectory(
-                observations=environment_observations(episode),
-                actions=to_env_actions(episode.get_actions(), space),
-                rewards=np.asarray(episode.get_rewards(), dtype=np.float64),
-                terminated=bool(episode.is_terminated),
-                start=int(episode.t_started),
-            )
-            for episode in episodes
-            if len(episode) > 0
-        ]
-        count, rollout = -(-settings.pool // max(1, config.num_env_runners)), config.get_rollout_fragment_length()
+        if isinstance(episodes[0], VectorRollout):
+            (rollout,) = episodes
+            version = rollout.version
+            trajectories = rollout.trajectories(to_env_actions(rollout.actions, space))
+            ended = rollout.episode_lengths()
+        else:
+            version = max((_weights_version(episode) for episode in episodes), default=0)
+            trajectories = [
+                Trajectory(
+                    observations=environment_observations(episode),
+                    actions=to_env_actions(episode.get_actions(), space),
+                    rewards=np.asarray(episode.get_rewards(), dtype=np.float64),
+                    terminated=bool(episode.is_terminated),
+                    start=int(episode.t_started),
+                )
+                for episode in episodes
+                if len(episode) > 0
+            ]
+            ended = tuple(int(episode.t) for episode in episodes if episode.is_done)
+        count, steps = -(-settings.pool // max(1, config.num_env_runners)), config.get_rollout_fragment_length()
         horizon = config.checked.horizon
         if settings.varied and horizon:
             # Take few enough per rollout that the pool spans an episode: the end of an episode alone may not vary.
-            count = -(-count * rollout // max(rollout, horizon))
+            count = -(-count * steps // max(steps, horizon))
         fragments: Fragments | None = cut_fragments(
             trajectories,
             length=settings.length,
@@ -101,8 +109,7 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
             rng=generator(config.checked.experiment.seed, "fragments", env_runner.worker_index, version),
         )
         too_short = sum(len(trajectory) < settings.length for trajectory in trajectories)
-        lengths = tuple(int(episode.t) for episode in episodes if episode.is_done)
-        return Clips(env_runner.worker_index, version, fragments, too_short, lengths)
+        return Clips(env_runner.worker_index, version, fragments, too_short, ended)
 
 
 def _weights_version(episode: Any) -> int:

@@ -124,6 +124,10 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         """
         raise NotImplementedError
 
+    def env_runner_for(self, checked: Checked) -> type:
+        """Return the class of the env runners."""
+        return EnvRunner
+
     def cloning(self) -> dict[str, Any]:
         """Return the agent's own arguments of `rlhf_ray.rllib.cloning.clone`.
 
@@ -508,6 +512,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             rl_module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: policy, REWARD_MODULE_ID: reward})
         )
         config.multi_agent(policies_to_train=[DEFAULT_MODULE_ID])
+        if config.env_runner_cls is EnvRunner:
+            config.env_runner_cls = config.env_runner_for(checked)
         if checked.reads_history:
             config.episode_lookback_horizon = max(config.episode_lookback_horizon, checked.fragments.length)
         if config._env_to_module_connector is None and config._module_to_env_connector is None:

@@ -22,6 +22,7 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 
+from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.reference import REFERENCES, ReferencePPOConfig
 from rlhf_ray.rllib.rllib_internals import learner_connectors
@@ -35,6 +36,8 @@ STATISTICS = "return_statistics"
 
 class ExpertPPOConfig(ReferencePPOConfig):
     """RLlib's PPO on the true reward with the published normalisation of rewards and Adam's epsilon."""
+
+    env_runner = EnvRunner  # `ReturnScaled` needs episodes
 
     def get_default_learner_class(self) -> type:
         """See RLlib."""

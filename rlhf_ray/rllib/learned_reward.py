@@ -106,7 +106,11 @@ def module_state(version: dict[str, Array]) -> dict[str, Array]:
     return {f"ensemble.{name}": value for name, value in version.items()}
 
 
-class LearnedReward(ConnectorV2):  # type: ignore[misc]
+class RewardConnector(ConnectorV2):  # type: ignore[misc]
+    """A learner connector that replaces the rewards of a train batch and needs no episodes for it."""
+
+
+class LearnedReward(RewardConnector):
     """Puts the learned reward into the train batch. Must come after the conversion to tensors and before advantages.
 
     Args:

@@ -13,17 +13,20 @@ from typing import Any
 import numpy as np
 import torch
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.evaluation.postprocessing import Postprocessing
+from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
+from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.policies.flat import FlatAdam
-from rlhf_ray.policies.ppo_update import PPOLoss, PPOUpdate, Rows, shuffled
+from rlhf_ray.policies.ppo_update import PPOLoss, PPOUpdate, Rows, advantages, shuffled
 from rlhf_ray.reward.optimizers import Adam
+from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.policy import ActorCritic
-from rlhf_ray.rllib.rllib_internals import count_update, log_trained_steps, train_batch
+from rlhf_ray.rllib.rllib_internals import count_update, learner_connectors, log_trained_steps, train_batch
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +40,22 @@ REPLACED = (
     "postprocess_gradients_for_module",
 )
 """RLlib's methods that our gradient steps don't call."""
+
+
+def takes_own_steps(learner: Any, of: Any, module: Any) -> bool:
+    """Return whether a learner class takes our gradient steps, with this RLlib configuration, for this module."""
+    return (
+        type(module) is ActorCritic
+        and not module.network.memory_size
+        and issubclass(learner, PPOLearner)
+        and all(getattr(learner, name) is getattr(PPOLearner, name) for name in REPLACED)
+        and of.use_critic
+        and not of.use_kl_loss
+        and of.grad_clip_by == "global_norm"
+        and not of.torch_compile_learner
+        and not of._torch_grad_scaler_class
+        and not of._torch_lr_scheduler_classes
+    )
 
 
 class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
@@ -55,7 +74,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """Register the optimiser (called by RLlib)."""
         module = self._module[module_id]
-        if module_id == DEFAULT_MODULE_ID and self.steps is None and self._takes_own_steps(module.unwrapped()):
+        if module_id == DEFAULT_MODULE_ID and self.steps is None and takes_own_steps(type(self), self.config, module.unwrapped()):
             self.steps = PPOUpdate(module.unwrapped().network, module.unwrapped().action_space)
         params = self.get_parameters(module)
         if module_id == DEFAULT_MODULE_ID and self.steps is not None:
@@ -64,20 +83,6 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         else:
             optimizer = Adam(params, eps=self.adam_epsilon)
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=params, lr_or_lr_schedule=config.lr)
-
-    def _takes_own_steps(self, module: Any) -> bool:
-        of = self.config
-        return (
-            type(module) is ActorCritic
-            and not module.network.memory_size
-            and all(getattr(type(self), name) is getattr(PPOLearner, name) for name in REPLACED)
-            and of.use_critic
-            and not of.use_kl_loss
-            and of.grad_clip_by == "global_norm"
-            and not of.torch_compile_learner
-            and not of._torch_grad_scaler_class
-            and not of._torch_lr_scheduler_classes
-        )
 
     def update(
         self,
@@ -119,8 +124,12 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         else:
             self.before_gradient_based_update(timesteps=timesteps or {})
             count_update(self)
-            columns = train_batch(self, training_data.episodes)[DEFAULT_MODULE_ID]
-            rows = self._rows(columns)
+            given = training_data.episodes
+            if isinstance(given[0], VectorRollout):
+                columns, rows = self._rows_of_arrays(given)
+            else:
+                columns = train_batch(self, given)[DEFAULT_MODULE_ID]
+                rows = self._rows(columns)
             size = minibatch_size or len(rows)
             shuffle = shuffle_batch_per_epoch and num_epochs > 1
             index = shuffled(len(rows), num_epochs, size, shuffle=shuffle, minibatches=num_total_minibatches)
@@ -149,6 +158,55 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
             )
         )
         return Rows(self.steps.inputs_of(inputs), *others)
+
+    def _rows_of_arrays(self, rollouts: list[VectorRollout]) -> tuple[dict[str, Tensor], Rows]:
+        """Return the train batch and steps of rollouts that are arrays: what connectors and RLlib's advantages make of episodes."""
+        assert self.steps is not None
+        network, of = self.steps.network, self.config
+        batch: dict[str, list[Tensor]] = {}
+        values, inputs = [], []
+        for rollout in rollouts:
+            real = torch.as_tensor(rollout.real)
+            observations = torch.as_tensor(rollout.observations).to(self._device)
+            made = self.steps.inputs_of(observations.flatten(0, 1))
+            values.append(self.steps.values_of(made).reshape(observations.shape[:2]).cpu().numpy())
+            inputs.append(made.reshape(*observations.shape[:2], *made.shape[1:])[:-1][real])
+            for name, column in (
+                (Columns.OBS, observations[:-1]),
+                (Columns.NEXT_OBS, observations[1:]),
+                (Columns.ACTIONS, torch.as_tensor(rollout.actions)),
+                (Columns.ACTION_LOGP, torch.as_tensor(rollout.log_probabilities)),
+                (Columns.REWARDS, torch.as_tensor(rollout.rewards).float()),
+                (Columns.TERMINATEDS, torch.as_tensor(rollout.terminated)),
+                (WEIGHTS_SEQ_NO, torch.full(real.shape, rollout.version)),
+            ):
+                batch.setdefault(name, []).append(column.to(self._device)[real])
+        columns = {name: of[0] if len(of) == 1 else torch.cat(of) for name, of in batch.items()}
+        columns[Columns.LOSS_MASK] = torch.ones(len(columns[Columns.OBS]), dtype=torch.bool, device=self._device)
+        for connector in learner_connectors(self):
+            if isinstance(connector, RewardConnector):
+                connector(rl_module=self.module, batch={DEFAULT_MODULE_ID: columns}, episodes=[], metrics=self.metrics)
+        rewards = columns[Columns.REWARDS].cpu().numpy()
+        estimated, end = [], 0
+        for rollout, value in zip(rollouts, values, strict=True):
+            begin, end = end, end + len(rollout)
+            each = np.zeros(rollout.real.shape, np.float32)
+            each[rollout.real] = rewards[begin:end]
+            estimates = advantages(
+                each, value, rollout.terminated, rollout.truncated, gamma=of.gamma, decay=of.lambda_
+            )
+            estimated.append((estimates[rollout.real], value[:-1][rollout.real]))
+        advantage, before = (torch.as_tensor(np.concatenate(each)) for each in zip(*estimated, strict=True))
+        targets = advantage + before
+        advantage = (advantage - advantage.mean()) / max(1e-4, float(advantage.std(correction=0)))
+        return columns, Rows(
+            inputs[0] if len(inputs) == 1 else torch.cat(inputs),
+            columns[Columns.ACTIONS],
+            columns[Columns.ACTION_LOGP],
+            advantage.to(self._device),
+            targets.to(self._device),
+            before.to(self._device),
+        )
 
     def _take_steps(self, rows: Rows, index: Tensor) -> None:
         assert self.steps is not None
@@ -201,8 +259,16 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         if training_data is None or not isinstance(module, ActorCritic) or module.network.statistics is None:
             return None
         # Before the update, which adds a step to each episode.
-        seen = [episode.get_observations() for episode in training_data.episodes or () if len(episode)]
+        seen = [_seen(episode) for episode in training_data.episodes or () if len(episode)]
         return torch.as_tensor(np.concatenate(seen)).flatten(1) if seen else None
+
+
+def _seen(episode: Any) -> Any:
+    """Return the observations ``[n, …]`` of an episode or a rollout."""
+    if not isinstance(episode, VectorRollout):
+        return episode.get_observations()
+    # As in RLlib's episodes: also the one after the last step of each.
+    return np.concatenate([episode.observations[rows.start : rows.stop + 1, copy] for copy, rows in episode.pieces()])
 
 
 def _average(gradient: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -11,12 +12,16 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
-from rlhf_ray.rllib.config import PreferenceConfig
+from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, needs_episodes
+from rlhf_ray.rllib.config import Checked, PreferenceConfig
+from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.inherited import check_inherited
-from rlhf_ray.rllib.learner import PPOLearner
+from rlhf_ray.rllib.learner import PPOLearner, takes_own_steps
 from rlhf_ray.rllib.policy import checked_network, policy_spec
 from rlhf_ray.rllib.rllib_internals import model_config, module_spec
 from rlhf_ray.settings import Experiment, PPOSettings, from_json
+
+logger = logging.getLogger(__name__)
 
 
 class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
@@ -72,6 +77,16 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         """See `PreferenceConfig.check_network`."""
         size = self.minibatch_size or experiment.ppo.minibatch_size
         return checked_network(self.policy_module_spec(), observation_space, action_space, size)
+
+    def env_runner_for(self, checked: Checked) -> type:
+        """See `PreferenceConfig.env_runner_for`: one that samples arrays, if nothing needs RLlib's episodes."""
+        module = self.check_network(checked.observation_space, checked.action_space, checked.experiment)
+        if checked.reads_history or not takes_own_steps(self.learner_class, self, module):
+            return EnvRunner
+        if (what := needs_episodes(self)) is not None:
+            logger.warning("Rollouts come from RLlib's own env runner, which is slower: %s.", what)
+            return EnvRunner
+        return ArrayEnvRunner
 
     def cloning(self) -> dict[str, Any]:
         """See `PreferenceConfig.cloning`."""

@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlhf_ray.actors.ray_internals import hush_ray
+from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
 from rlhf_ray.rllib.config import register_environment
 from rlhf_ray.rllib.env_runner import EnvRunner, raise_fault
+from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.policy import CollectorPolicy, policy_spec
 from rlhf_ray.rllib.ppo import apply_ppo
@@ -31,12 +32,17 @@ class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
     gradient limits would not suit it.
     """
 
+    env_runner: type = ArrayEnvRunner
+    """Samples for a policy without memory."""
+
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> ReferencePPOConfig:
         """Build the reference configuration of ``experiment``."""
         config = cls()
         _apply(config, experiment)
         apply_ppo(config, experiment.ppo, experiment.total_env_steps)
+        if experiment.ppo.memory == "none" and experiment.ppo.num_learners <= 1:
+            config.env_runner_cls = cls.env_runner
         spec: RLModuleSpec = policy_spec(experiment.ppo)
         config.rl_module(rl_module_spec=spec)
         return config
@@ -80,7 +86,7 @@ def _apply(config: Any, experiment: Experiment) -> None:
     config.debugging(seed=experiment.seed, log_level="ERROR")
 
 
-class NormalisedReward(ConnectorV2):  # type: ignore[misc]
+class NormalisedReward(RewardConnector):
     """Normalises the true rewards to mean 0 and standard deviation 1 over all steps so far."""
 
     def __init__(self, *arguments: Any, **keywords: Any):

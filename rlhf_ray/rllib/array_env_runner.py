@@ -1,0 +1,198 @@
+"""ArrayEnvRunner: samples a vector environment as arrays, without episode objects and connector pipelines.
+
+RLlib's env runner spends most of its time on them. Everything that sees or changes episodes needs its own runner, which
+`rlhf_ray.rllib.config` then takes: callbacks of episodes, connectors, other RLModules, memory.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.env.env_runner import ENV_STEP_FAILURE
+from ray.rllib.utils import force_list
+from ray.rllib.utils.metrics import RLMODULE_INFERENCE_TIMER
+
+from rlhf_ray.data.spaces import choices_of
+from rlhf_ray.data.vector_rollout import VectorRollout
+from rlhf_ray.policies.acting import outputs_of
+from rlhf_ray.policies.actions import log_probability
+from rlhf_ray.policies.env_actions import to_env_actions
+from rlhf_ray.rllib.clip_cutter import ClipCutter
+from rlhf_ray.rllib.env_runner import EnvRunner
+
+NOISE_ROWS = 256
+"""Steps whose noise is drawn at once."""
+
+
+EPISODE_HOOKS = (
+    "on_episode_created",
+    "on_episode_start",
+    "on_episode_step",
+    "on_episode_end",
+    "on_sample_end",
+)
+"""Callbacks that see episodes."""
+
+
+def needs_episodes(config: Any) -> str | None:
+    """Return what in an RLlib configuration works with RLlib's episodes only, in words; None if there is nothing."""
+    for name in ("env_to_module", "module_to_env", "learner"):
+        if getattr(config, f"_{name}_connector") is not None:
+            return f"{name}_connector"
+    for hook in EPISODE_HOOKS:
+        if getattr(config, f"callbacks_{hook}"):
+            return f"callbacks({hook})"
+        for kind in force_list(config.callbacks_class):
+            if kind is not ClipCutter and getattr(kind, hook, None) is not getattr(RLlibCallback, hook):
+                return f"callbacks: {getattr(kind, '__name__', 'a function')} may use {hook}"
+    if config.output:
+        return "offline_data(output)"
+    return "several learners" if config.num_learners > 1 else None
+
+
+class ArrayEnvRunner(EnvRunner):
+    """An env runner whose `sample` returns a `VectorRollout`, in a list of its own, for each rollout of a number of steps."""
+
+    def _sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        explore: bool,
+        random_actions: bool = False,
+        force_reset: bool = False,
+    ) -> Any:
+        """Sample steps (called by RLlib). A number of whole episodes, or random actions, come as RLlib's episodes."""
+        if num_timesteps is None or random_actions or self.config.in_evaluation:
+            episodes = super()._sample(
+                num_timesteps=num_timesteps,
+                num_episodes=num_episodes,
+                explore=explore,
+                random_actions=random_actions,
+                force_reset=force_reset or not self.config.in_evaluation,
+            )
+            self._needs_initial_reset |= not self.config.in_evaluation  # episodes of one kind don't go on in the other
+            return episodes
+        return [self._sample_steps(num_timesteps, explore, force_reset)]
+
+    def _sample_steps(self, wanted: int, explore: bool, reset: bool) -> VectorRollout:
+        policy = outputs_of(self.module.unwrapped().network)
+        space = self.env.single_action_space
+        acting = _Gaussian(explore) if not choices_of(space) else _Categorical(choices_of(space), explore)
+        if reset or self._needs_initial_reset:
+            self._begin()
+        while True:
+            starts = self._lengths.copy()
+            observations, actions, outputs, results, reals, clock = [self._seen], [], [], [], [], [time.perf_counter()]
+            inference, counted = 0.0, 0
+            while counted < wanted:
+                began = time.perf_counter()
+                given = policy(self._seen)
+                action = acting(given)
+                inference += time.perf_counter() - began
+                stepped: Any = self._try_env_step(to_env_actions(action, space))
+                if stepped is ENV_STEP_FAILURE:
+                    break
+                seen, reward, terminated, truncated, _ = stepped
+                self._seen = np.array(seen)  # a copy: some environments reuse their arrays
+                real = ~self._ended
+                observations.append(self._seen)
+                actions.append(action)
+                outputs.append(given)
+                results.append((np.array(reward, np.float64), np.array(terminated), np.array(truncated)))
+                reals.append(real)
+                clock.append(time.perf_counter())
+                self._lengths = np.where(real, self._lengths + 1, 0)
+                self._ended = terminated | truncated
+                counted += int(real.sum())
+            else:
+                break
+            self._begin()
+        rewards, terminateds, truncateds = (np.stack(of) for of in zip(*results, strict=True))
+        rollout = VectorRollout(
+            np.stack(observations),
+            np.stack(actions),
+            _log_probabilities(np.stack(outputs), np.stack(actions), space),
+            rewards,
+            terminateds,
+            truncateds,
+            np.stack(reals),
+            starts,
+            self._weights_seq_no,
+        )
+        self.metrics.log_value(RLMODULE_INFERENCE_TIMER, inference / len(actions))
+        self._log_episodes(rollout, np.array(clock))
+        return rollout
+
+    def _begin(self) -> None:
+        """Start new episodes in all copies."""
+        seed = self._seed if self._needs_initial_reset else None
+        observations, _ = self._try_env_reset(seed=seed, options=None)
+        self._seen = np.array(observations)
+        self._ended = np.zeros(self.num_envs, bool)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+        self._returns, self._begun = np.zeros(self.num_envs), np.full(self.num_envs, time.perf_counter())
+        self._needs_initial_reset = False
+
+    def _log_episodes(self, rollout: VectorRollout, clock: Any) -> None:
+        """Log the number of steps, and what RLlib logs of each episode that has ended."""
+        ended = 0
+        for copy, rows in rollout.pieces():
+            if rows.start:  # a new episode
+                self._returns[copy], self._begun[copy] = 0.0, clock[rows.start]
+            self._returns[copy] += rollout.rewards[rows, copy].sum()
+            last = rows.stop - 1
+            if rollout.ended[last, copy]:
+                ended += 1
+                before = int(rollout.starts[copy]) if rows.start == 0 else 0
+                length = before + rows.stop - rows.start
+                self._log_episode_metrics(length, float(self._returns[copy]), clock[last + 1] - self._begun[copy])
+                self._returns[copy], self._begun[copy] = 0.0, clock[last + 1]
+        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=len(rollout))
+        self._increase_sampled_metrics(len(rollout), ended)
+
+
+class _Gaussian:
+    """Draws Box actions; takes their means without exploration. Randomness is torch's own."""
+
+    def __init__(self, explore: bool):
+        self.explore, self.noise = explore, iter(())
+
+    def __call__(self, outputs: Any) -> Any:
+        mean, log_std = np.split(outputs, 2, 1)
+        if not self.explore:
+            return mean
+        noise = next(self.noise, None)
+        if noise is None:
+            self.noise = iter(torch.randn(NOISE_ROWS, *mean.shape).numpy())
+            noise = next(self.noise)
+        return mean + np.exp(log_std) * noise
+
+
+class _Categorical:
+    """Draws the components of Discrete and MultiDiscrete actions; takes the likeliest without exploration."""
+
+    def __init__(self, choices: tuple[int, ...], explore: bool):
+        self.explore, self.noise = explore, iter(())
+        self.single, self.splits = len(choices) == 1, np.cumsum(choices)[:-1]
+
+    def __call__(self, outputs: Any) -> Any:
+        if self.explore:
+            noise = next(self.noise, None)
+            if noise is None:
+                exponential = torch.empty(NOISE_ROWS, *outputs.shape).exponential_()
+                self.noise = iter(torch.log(exponential.clamp_min_(1e-20)).neg_().numpy())
+                noise = next(self.noise)
+            outputs = outputs + noise  # Gumbel's
+        if self.single:
+            return outputs.argmax(1)
+        return np.stack([part.argmax(1) for part in np.split(outputs, self.splits, 1)], 1)
+
+
+def _log_probabilities(outputs: Any, actions: Any, space: Any) -> Any:
+    with torch.inference_mode():
+        return log_probability(torch.as_tensor(outputs), torch.as_tensor(actions), space).numpy()
