@@ -1,0 +1,142 @@
+"""ArrayEnvRunner beside RLlib's env runner: the same episodes, metrics and distribution of actions; and when it steps back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from rlhf_ray.data.vector_rollout import VectorRollout
+from rlhf_ray.policies.acting import outputs_of
+from rlhf_ray.policies.actions import log_probability
+from rlhf_ray.rllib import PreferencePPOConfig
+from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, needs_episodes
+from rlhf_ray.rllib.env_runner import EnvRunner
+from tests.rllib.test_ppo_learner import configured, learner_of
+from rlhf_ray.rllib.reference import ReferencePPOConfig
+
+
+def runners(environment: str, **ppo: Any) -> list[Any]:
+    """Both kinds, with the same policy and seed."""
+    config = configured(ReferencePPOConfig, environment, **ppo)
+    state = learner_of(config, environment).module[DEFAULT_MODULE_ID].get_state(inference_only=True)
+    made = []
+    for kind in (EnvRunner, ArrayEnvRunner):
+        runner = kind(config=config, worker_index=0, num_workers=0)
+        runner._seed = 5
+        runner.module.set_state(state)
+        made.append(runner)
+    return made
+
+
+@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1", "rlhf_ray/MovingDot-v0", "rlhf_ray/CartPoleFixed-v0"])
+def test_without_noise_the_steps_are_those_of_rllib_s_runner(environment: str) -> None:
+    theirs, ours = runners(environment, num_envs=3, rollout_length=70)
+    for _ in range(4):
+        episodes, (rollout,) = theirs.sample(explore=False), ours.sample(explore=False)
+        assert isinstance(rollout, VectorRollout)
+        assert len(rollout) == sum(map(len, episodes))
+        trajectories = rollout.trajectories(rollout.actions)
+        key = lambda seen: seen[0].tobytes()  # noqa: E731
+        expected = sorted((episode for episode in episodes if len(episode)), key=lambda each: key(each.get_observations()))
+        found = sorted(trajectories, key=lambda each: key(each.observations))
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_allclose(other.observations, one.get_observations(), rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(other.actions, one.get_actions(), rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(other.rewards, one.get_rewards(), rtol=1e-3, atol=1e-3)
+            assert other.terminated == one.is_terminated
+            assert other.start == one.t_started
+    expected, found = theirs.get_metrics(), ours.get_metrics()
+    assert {name for name in expected if "connector" not in name and not name.startswith("env_to_module")} == set(found)
+    for name in ("episode_return_mean", "episode_len_mean", "num_env_steps_sampled_lifetime", "num_episodes_lifetime"):
+        if name in expected:
+            assert float(found[name].peek()) == pytest.approx(float(expected[name].peek()), rel=1e-3)
+    for runner in (theirs, ours):
+        runner.stop()
+
+
+@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
+def test_log_probabilities_are_the_network_s_of_the_actions(environment: str) -> None:
+    _, runner = runners(environment, num_envs=2, rollout_length=64)
+    (rollout,) = runner.sample()
+    network = runner.module.unwrapped().network
+    with torch.no_grad():
+        outputs, _ = network.heads(network.encode(torch.as_tensor(rollout.observations[:-1]).flatten(0, 1)))
+        expected = log_probability(outputs, torch.as_tensor(rollout.actions).flatten(0, 1), runner.env.single_action_space)
+    np.testing.assert_allclose(rollout.log_probabilities.ravel(), expected.numpy(), rtol=1e-3, atol=1e-4)
+    assert len(np.unique(rollout.actions)) > 1
+    runner.stop()
+
+
+def test_discrete_actions_are_drawn_with_their_probabilities() -> None:
+    _, runner = runners("CartPole-v1", num_envs=4, rollout_length=500)
+    (rollout,) = runner.sample()
+    with torch.no_grad():
+        outputs = outputs_of(runner.module.unwrapped().network)(rollout.observations[:-1].reshape(-1, 4))
+        likely = torch.as_tensor(outputs).softmax(-1)[:, 1].reshape(500 if len(rollout.actions) == 500 else -1, 4)
+    real = rollout.real
+    taken, expected = rollout.actions[real].mean(), likely.numpy()[real].mean()
+    assert taken == pytest.approx(expected, abs=4 * (0.25 / real.sum()) ** 0.5)
+    runner.stop()
+
+
+def test_the_same_seed_gives_the_same_rollout() -> None:
+    rollouts = []
+    for _ in range(2):
+        _, runner = runners("Pendulum-v1")
+        torch.manual_seed(9)
+        rollouts.append(runner.sample()[0])
+        runner.stop()
+    np.testing.assert_array_equal(rollouts[0].observations, rollouts[1].observations)
+
+
+def test_whole_episodes_come_as_rllib_s_and_rollouts_begin_anew_after_them() -> None:
+    _, runner = runners("Pendulum-v1", num_envs=2, rollout_length=50)
+    runner.sample()
+    episodes = runner.sample(num_episodes=2)
+    assert [len(each) for each in episodes] == [200, 200]
+    (rollout,) = runner.sample()
+    assert rollout.starts.tolist() == [0, 0]
+    runner.stop()
+
+
+class SeesEpisodes(RLlibCallback):  # type: ignore[misc]
+    def on_episode_end(self, **arguments: Any) -> None:
+        """Nothing."""
+
+
+class SeesIterations(RLlibCallback):  # type: ignore[misc]
+    def on_train_result(self, **arguments: Any) -> None:
+        """Nothing."""
+
+
+def config() -> PreferencePPOConfig:
+    return PreferencePPOConfig().environment("Pendulum-v1").preferences(comparisons=20, total_env_steps=10_000)
+
+
+def test_what_needs_episodes_is_named() -> None:
+    assert needs_episodes(config()) is None
+    assert needs_episodes(config().callbacks(SeesIterations)) is None
+    assert "SeesEpisodes" in str(needs_episodes(config().callbacks(SeesEpisodes)))
+    assert "on_sample_end" in str(needs_episodes(config().callbacks(on_sample_end=lambda **arguments: None)))
+    assert "learner_connector" in str(needs_episodes(config().learners(learner_connector=lambda *spaces: [])))
+
+
+def test_a_callback_of_episodes_takes_rllib_s_runner_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    checked = config().check_environment()
+    assert config().for_one_algorithm(checked, "ring").env_runner_cls is ArrayEnvRunner
+    assert not caplog.records
+    assert config().callbacks(SeesEpisodes).for_one_algorithm(checked, "ring").env_runner_cls is EnvRunner
+    (record,) = caplog.records
+    assert "SeesEpisodes" in record.getMessage()
+
+
+def test_a_policy_with_memory_takes_rllib_s_runner() -> None:
+    remembering = config()
+    remembering.experiment["ppo"] = {**remembering.experiment["ppo"], "memory": "gru"}
+    checked = remembering.check_environment()
+    assert remembering.for_one_algorithm(checked, "ring").env_runner_cls is EnvRunner

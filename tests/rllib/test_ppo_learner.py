@@ -1,0 +1,142 @@
+"""PPOLearner's gradient steps against RLlib's own update, on the same rollouts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
+
+from rlhf_ray import envs
+from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
+from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.rllib.expert import ExpertPPOConfig
+from rlhf_ray.rllib.reference import ReferencePPOConfig
+from rlhf_ray.settings import Experiment, PPOSettings
+
+
+def configured(kind: type, environment: str, *, own_steps: bool = True, **ppo: Any) -> Any:
+    """A configuration whose learner takes our gradient steps, or, since it overrides the losses, RLlib's."""
+    of = PPOSettings(**{"num_envs": 4, "rollout_length": 50, "epochs": 3, "minibatch_size": 50, "entropy_coefficient": 0.01, **ppo})
+    config = kind.from_experiment(Experiment(environment=environment, ppo=of))  # type: ignore[attr-defined]
+    if not own_steps:
+        base: Any = config.get_default_learner_class()
+
+        class Overriding(base):  # type: ignore[misc]
+            def compute_losses(self, **arguments: Any) -> Any:
+                return super().compute_losses(**arguments)
+
+        config.learners(learner_class=Overriding)
+    config.validate()
+    return config
+
+
+def learner_of(config: Any, environment: str) -> Any:
+    torch.manual_seed(0)
+    return config.build_learner(env=envs.make_env(environment))
+
+
+def sampled(config: Any, learner: Any, runner: type, calls: int = 1) -> list[Any]:
+    """Rollouts of the learner's policy; the same ones for the same configuration and kind of runner."""
+    torch.manual_seed(3)
+    np.random.seed(3)
+    of = runner(config=config, worker_index=0, num_workers=0)
+    of.module.set_state(learner.module[DEFAULT_MODULE_ID].get_state(inference_only=True))
+    for _ in range(calls):
+        rollout = of.sample()
+    of.stop()
+    return list(rollout)
+
+
+def updated(learner: Any, rollouts: list[Any], size: int, epochs: int = 3) -> dict[str, Any]:
+    """Metrics of an update without shuffling."""
+    results = learner.update(
+        training_data=TrainingData(episodes=copy.deepcopy(rollouts)),
+        timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: 0},
+        num_epochs=epochs,
+        minibatch_size=size,
+    )
+    return {name: stats.peek() for name, stats in results[DEFAULT_MODULE_ID].items()}
+
+
+@pytest.mark.parametrize("kind", [ReferencePPOConfig, ExpertPPOConfig])
+@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1", "rlhf_ray/MovingDot-v0"])
+def test_weights_and_metrics_are_those_of_rllib_s_update(kind: type, environment: str) -> None:
+    theirs, ours = (configured(kind, environment, own_steps=own) for own in (False, True))
+    plain, own = learner_of(theirs, environment), learner_of(ours, environment)
+    assert plain.steps is None
+    assert own.steps is not None
+    episodes = sampled(theirs, plain, EnvRunner)
+    steps = sum(map(len, episodes))
+    # RLlib's minibatch has a masked row more for each episode.
+    expected = updated(plain, episodes, steps + len(episodes))
+    found = updated(own, episodes, steps)
+    for name, weights in plain.module[DEFAULT_MODULE_ID].get_state().items():
+        np.testing.assert_allclose(own.module[DEFAULT_MODULE_ID].get_state()[name], weights, rtol=1e-4, atol=3e-6)
+    assert set(found) == set(expected)
+    for name in ("total_loss", "policy_loss", "vf_loss_unclipped", "entropy", "gradients_default_optimizer_global_norm"):
+        assert float(found[name]) == pytest.approx(float(expected[name]), rel=2e-3, abs=1e-4), name
+
+
+@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
+def test_rollouts_as_arrays_give_the_rows_of_episodes(environment: str) -> None:
+    config = configured(ReferencePPOConfig, environment)
+    episodes, arrays = (sampled(config, learner_of(config, environment), kind, 2) for kind in (EnvRunner, ArrayEnvRunner))
+    assert len(arrays) == 1
+    rollout = arrays[0]
+    # The same steps for both: episodes made of the arrays.
+    pieces = [
+        (rollout.observations[rows.start : rows.stop + 1, at], rollout.actions[rows, at]) for at, rows in rollout.pieces()
+    ]
+    learner = learner_of(config, environment)
+    columns, rows = learner._rows_of_arrays(arrays)
+    assert len(rows) == len(rollout) >= 200
+    assert len(columns["obs"]) == len(rollout)
+    assert sum(map(len, episodes)) >= 200
+    every = np.concatenate([seen[:-1] for seen, _ in pieces])
+    assert sorted(map(tuple, every.tolist())) == sorted(map(tuple, columns["obs"].numpy().tolist()))
+    # Advantages: the definition, for each piece, from values and rewards of the same learner.
+    rewards = columns["rewards"].numpy()
+    at = {tuple(each): number for number, each in enumerate(columns["obs"].numpy().tolist())}
+    gamma, decay = config.gamma, config.lambda_
+    for (copy_, of_rows), (seen, _) in zip(rollout.pieces(), pieces, strict=True):
+        with torch.no_grad():
+            network = learner.steps.network
+            values = network.critic(network.encode(torch.as_tensor(seen))).squeeze(-1).numpy()
+        running = 0.0
+        for step in range(len(seen) - 2, -1, -1):
+            number = at[tuple(seen[step].tolist())]
+            last = step == len(seen) - 2 and rollout.terminated[of_rows.stop - 1, copy_]
+            error = rewards[number] + (0.0 if last else gamma * values[step + 1]) - values[step]
+            running = error + gamma * decay * running
+            assert float(rows.targets[number]) == pytest.approx(running + values[step], rel=1e-3, abs=1e-3)
+    assert float(rows.advantages.mean()) == pytest.approx(0.0, abs=1e-4)
+    assert float(rows.advantages.std(correction=0)) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_state_of_the_optimiser_is_restored() -> None:
+    config = configured(ReferencePPOConfig, "Pendulum-v1")
+    first, second = (learner_of(config, "Pendulum-v1") for _ in range(2))
+    rollouts = sampled(config, first, ArrayEnvRunner)
+    updated(first, rollouts, 100)
+    second.set_state(first.get_state())
+    for learner in (first, second):
+        updated(learner, rollouts, 100)
+    ours, theirs = (learner.module[DEFAULT_MODULE_ID].get_state() for learner in (first, second))
+    for name in ours:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-6)
+
+
+def test_running_statistics_see_what_the_policy_saw() -> None:
+    config = configured(ReferencePPOConfig, "Pendulum-v1", normalize_observations=True)
+    learner = learner_of(config, "Pendulum-v1")
+    rollouts = sampled(config, learner, ArrayEnvRunner)
+    updated(learner, rollouts, 100)
+    statistics = learner.steps.network.statistics
+    assert int(statistics.count) == 4 * 51  # the observation after the last step too
+    np.testing.assert_allclose(statistics.mean.numpy(), rollouts[0].observations.mean((0, 1)), atol=1e-4)
