@@ -38,7 +38,7 @@ def _with_torch(network: ActorCriticNetwork) -> Outputs:
 
 
 def _with_numpy(network: ActorCriticNetwork) -> Outputs:
-    layers = [layer for layer in network.actor if isinstance(layer, nn.Linear)]
+    layers = [layer for layer in network.actor.children() if isinstance(layer, nn.Linear)]
     weights = [np.ascontiguousarray(layer.weight.detach().numpy().T) for layer in layers]
     biases = [layer.bias.detach().numpy().copy() for layer in layers]
     encode = _scaling(network)

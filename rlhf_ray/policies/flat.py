@@ -54,7 +54,8 @@ class FlatParameters:
     def view_of(self, first: nn.Parameter, second: nn.Parameter, vector: Tensor) -> Tensor:
         """Return the part of ``vector`` of two parameters of one shape, one right after the other, as ``[2, *shape]``."""
         starts = [self._start(parameter) for parameter in (first, second)]
-        assert starts[1] == starts[0] + first.numel() and first.shape == second.shape
+        assert starts[1] == starts[0] + first.numel()
+        assert first.shape == second.shape
         return vector[starts[0] : starts[0] + 2 * first.numel()].view(2, *first.shape)
 
     def part_of(self, parameter: nn.Parameter, vector: Tensor) -> Tensor:

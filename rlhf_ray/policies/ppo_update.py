@@ -1,8 +1,8 @@
 """PPO's update of a policy: the clipped surrogate loss, and a gradient step for each minibatch of a rollout.
 
-The numbers are those of RLlib's learner, without its cost for each minibatch: rows are gathered many minibatches at a time, gradients
-are clipped and applied as one vector, and metrics are computed once. Two MLPs, the usual policy for vectors, also need no autograd:
-their forward and backward passes are a few products of stacked matrices.
+The numbers are those of RLlib's learner, without its cost for each minibatch: rows are gathered many minibatches at a time,
+gradients are clipped and applied as one vector, and metrics are computed once. Two MLPs, the usual policy for vectors, also need no
+autograd: their forward and backward passes are a few products of stacked matrices.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class PPOLoss:
     largest_value_loss: float = math.inf
     clips_values: bool = False
 
-    def __call__(self, network: ActorCriticNetwork, space: gym.Space[Any], rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(
+        self, network: ActorCriticNetwork, space: gym.Space[Any], rows: Rows
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and its parts: policy_loss, vf_loss, vf_loss_unclipped, entropy, vf_explained_var."""
         read = network.encode(rows.inputs) if network.trains_encoder else rows.inputs
         outputs, values = network.heads(read)
@@ -127,12 +129,12 @@ class PPOUpdate:
         self.network, self.space = network, space
         self._stacked = StackedMLPs.layers_of(network)
         if self._stacked:
-            pairs = [
+            pairs: list[Any] = [
                 parameter
                 for actor, critic in self._stacked
                 for parameter in (actor.weight, critic.weight, actor.bias, critic.bias)
             ]
-            last = list(network.actor[-1].parameters()) + list(network.critic[-1].parameters())
+            last = [parameter for head in heads_of(network) for parameter in head.parameters()]
             others = [] if network.discrete else [network.log_std]
             self.flat = FlatParameters([*pairs, *last, *others])
         else:
@@ -175,7 +177,9 @@ class PPOUpdate:
             Of the last minibatch, before its step: the parts of the loss, ``total_loss`` and ``gradient_norm``. Of all:
             ``steps_left_out``.
         """
-        gradient_of = StackedMLPs(self.network, self.flat, self.space, loss, index.shape[1]) if self._stacked and not loss.clips_values else None
+        gradient_of = None
+        if self._stacked and not loss.clips_values:
+            gradient_of = StackedMLPs(self.network, self.flat, self.space, loss, index.shape[1])
         self.flat.attach_gradients()
         gradient, left_out = self.flat.gradient, torch.zeros((), device=self.flat.values.device)
         parts: dict[str, Tensor] = {}
@@ -189,7 +193,7 @@ class PPOUpdate:
                 gradient_of(minibatch)
             else:
                 gradient.zero_()
-                loss(self.network, self.space, minibatch)[0].backward()
+                loss(self.network, self.space, minibatch)[0].backward()  # type: ignore[no-untyped-call]
             if average is not None:
                 average(gradient)
             norm = gradient.norm()
@@ -247,6 +251,13 @@ def advantages(
     return result
 
 
+def heads_of(network: ActorCriticNetwork) -> tuple[Any, Any]:
+    """Return the last layers of an actor and a critic that are MLPs."""
+    actor: Any = network.actor
+    critic: Any = network.critic
+    return actor[-1], critic[-1]
+
+
 class StackedMLPs:
     """The gradient of `PPOLoss` for an actor and a critic that are MLPs of the same hidden layers, without autograd.
 
@@ -272,7 +283,7 @@ class StackedMLPs:
         self.transposed = [weight.transpose(1, 2) for weight in self.weights]
         self.biases = [bias[:, None] for bias in views(flat.values, "bias")]
         self.of_weights, self.of_biases = views(flat.gradient, "weight"), views(flat.gradient, "bias")
-        self.heads = network.actor[-1], network.critic[-1]
+        self.heads = heads_of(network)
         self.of_heads = [
             (flat.part_of(head.weight, flat.gradient), flat.part_of(head.bias, flat.gradient)) for head in self.heads
         ]
@@ -284,7 +295,9 @@ class StackedMLPs:
         """Return the hidden layers of actor and critic, if they are MLPs of tanh; otherwise nothing."""
         if network.image or network.memory_size:
             return []
-        return list(zip(network.actor[:-1:2], network.critic[:-1:2], strict=True))
+        actor: Any = network.actor
+        critic: Any = network.critic
+        return list(zip(actor[:-1:2], critic[:-1:2], strict=True))
 
     @torch.no_grad()
     def __call__(self, rows: Rows) -> None:
@@ -323,7 +336,8 @@ class StackedMLPs:
         return ratio.mul_(rows.advantages).mul_(counts).mul_(-1.0 / self.size)
 
     def _of_gaussian(self, rows: Rows, mean: Tensor) -> Tensor:
-        assert self.log_std is not None and self.of_log_std is not None
+        assert self.log_std is not None
+        assert self.of_log_std is not None
         inverse = torch.exp(-self.log_std)
         deviation = (rows.actions - mean).mul_(inverse)
         squares = deviation * deviation

@@ -7,6 +7,7 @@ RLlib's env runner spends most of its time on them. Everything that sees or chan
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.utils import force_list
 from ray.rllib.utils.metrics import RLMODULE_INFERENCE_TIMER
 
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.policies.acting import outputs_of
@@ -56,6 +58,18 @@ def needs_episodes(config: Any) -> str | None:
 
 class ArrayEnvRunner(EnvRunner):
     """An env runner whose `sample` returns a `VectorRollout`, in a list of its own, for each rollout of a number of steps."""
+
+    _needs_initial_reset: bool
+    _seen: Array
+    """The newest observation of each copy."""
+    _ended: BoolArray
+    """Whether each copy's episode has ended, so that its next step is a reset."""
+    _lengths: IntArray
+    """Steps of each copy's episode so far; of one that has ended, all."""
+    _returns: FloatArray
+    """True return of each copy's episode so far."""
+    _begun: FloatArray
+    """Time at which each copy's episode began."""
 
     def _sample(
         self,
@@ -160,7 +174,8 @@ class _Gaussian:
     """Draws Box actions; takes their means without exploration. Randomness is torch's own."""
 
     def __init__(self, explore: bool):
-        self.explore, self.noise = explore, iter(())
+        self.explore = explore
+        self.noise: Iterator[Any] = iter(())
 
     def __call__(self, outputs: Any) -> Any:
         mean, log_std = np.split(outputs, 2, 1)
@@ -177,7 +192,8 @@ class _Categorical:
     """Draws the components of Discrete and MultiDiscrete actions; takes the likeliest without exploration."""
 
     def __init__(self, choices: tuple[int, ...], explore: bool):
-        self.explore, self.noise = explore, iter(())
+        self.explore = explore
+        self.noise: Iterator[Any] = iter(())
         self.single, self.splits = len(choices) == 1, np.cumsum(choices)[:-1]
 
     def __call__(self, outputs: Any) -> Any:

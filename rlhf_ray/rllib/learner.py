@@ -64,22 +64,26 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
     Attributes:
         adam_epsilon: Adam's.
         clips_values: see `PPOLoss.clips_values`.
-        steps: takes the gradient steps; None if RLlib does.
+        own_steps: takes the gradient steps; None if RLlib does.
     """
 
     adam_epsilon = 1e-8
     clips_values = False
-    steps: PPOUpdate | None = None
+    own_steps: PPOUpdate | None = None
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """Register the optimiser (called by RLlib)."""
         module = self._module[module_id]
-        if module_id == DEFAULT_MODULE_ID and self.steps is None and takes_own_steps(type(self), self.config, module.unwrapped()):
-            self.steps = PPOUpdate(module.unwrapped().network, module.unwrapped().action_space)
+        if (
+            module_id == DEFAULT_MODULE_ID
+            and self.own_steps is None
+            and takes_own_steps(type(self), self.config, module.unwrapped())
+        ):
+            self.own_steps = PPOUpdate(module.unwrapped().network, module.unwrapped().action_space)
         params = self.get_parameters(module)
-        if module_id == DEFAULT_MODULE_ID and self.steps is not None:
-            params = self.steps.flat.parameters
-            optimizer: Adam = FlatAdam(self.steps.flat, eps=self.adam_epsilon)
+        if module_id == DEFAULT_MODULE_ID and self.own_steps is not None:
+            params = self.own_steps.flat.parameters
+            optimizer: Adam = FlatAdam(self.own_steps.flat, eps=self.adam_epsilon)
         else:
             optimizer = Adam(params, eps=self.adam_epsilon)
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=params, lr_or_lr_schedule=config.lr)
@@ -110,7 +114,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         if training_data is not None:
             training_data.solve_refs()
         observations = self._observations(training_data)
-        if self.steps is None or training_data is None or not training_data.episodes:
+        if self.own_steps is None or training_data is None or not training_data.episodes:
             results = super().update(
                 *arguments,
                 training_data=training_data,
@@ -144,7 +148,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
 
     def _rows(self, columns: dict[str, Tensor]) -> Rows:
         """Return the steps of a train batch, without those that RLlib has added for their values."""
-        assert self.steps is not None
+        assert self.own_steps is not None
         real = columns[Columns.LOSS_MASK].nonzero().squeeze(1)
         inputs, *others = (
             columns[name].index_select(0, real)
@@ -157,19 +161,19 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
                 Columns.VF_PREDS,
             )
         )
-        return Rows(self.steps.inputs_of(inputs), *others)
+        return Rows(self.own_steps.inputs_of(inputs), *others)
 
     def _rows_of_arrays(self, rollouts: list[VectorRollout]) -> tuple[dict[str, Tensor], Rows]:
         """Return the train batch and steps of rollouts that are arrays: what connectors and RLlib's advantages make of episodes."""
-        assert self.steps is not None
-        network, of = self.steps.network, self.config
+        assert self.own_steps is not None
+        of = self.config
         batch: dict[str, list[Tensor]] = {}
         values, inputs = [], []
         for rollout in rollouts:
             real = torch.as_tensor(rollout.real)
             observations = torch.as_tensor(rollout.observations).to(self._device)
-            made = self.steps.inputs_of(observations.flatten(0, 1))
-            values.append(self.steps.values_of(made).reshape(observations.shape[:2]).cpu().numpy())
+            made = self.own_steps.inputs_of(observations.flatten(0, 1))
+            values.append(self.own_steps.values_of(made).reshape(observations.shape[:2]).cpu().numpy())
             inputs.append(made.reshape(*observations.shape[:2], *made.shape[1:])[:-1][real])
             for name, column in (
                 (Columns.OBS, observations[:-1]),
@@ -192,9 +196,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
             begin, end = end, end + len(rollout)
             each = np.zeros(rollout.real.shape, np.float32)
             each[rollout.real] = rewards[begin:end]
-            estimates = advantages(
-                each, value, rollout.terminated, rollout.truncated, gamma=of.gamma, decay=of.lambda_
-            )
+            estimates = advantages(each, value, rollout.terminated, rollout.truncated, gamma=of.gamma, decay=of.lambda_)
             estimated.append((estimates[rollout.real], value[:-1][rollout.real]))
         advantage, before = (torch.as_tensor(np.concatenate(each)) for each in zip(*estimated, strict=True))
         targets = advantage + before
@@ -209,7 +211,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         )
 
     def _take_steps(self, rows: Rows, index: Tensor) -> None:
-        assert self.steps is not None
+        assert self.own_steps is not None
         of = self.config
         loss = PPOLoss(
             clip=of.clip_param,
@@ -220,10 +222,12 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         )
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
         average = _average if of.num_learners > 1 else None
-        parts = self.steps.take_steps(optimizer, rows, loss, index, max_norm=of.grad_clip, average=average)
+        parts = self.own_steps.take_steps(optimizer, rows, loss, index, max_norm=of.grad_clip, average=average)
         left_out = int(parts.pop("steps_left_out"))
         if left_out:
-            logger.warning("%d of %d gradient steps were left out: their gradients were not finite.", left_out, len(index))
+            logger.warning(
+                "%d of %d gradient steps were left out: their gradients were not finite.", left_out, len(index)
+            )
         parts["gradients_default_optimizer_global_norm"] = parts.pop("gradient_norm")
         parts["mean_kl_loss"] = torch.zeros(())
         self.metrics.log_dict(parts, key=DEFAULT_MODULE_ID, window=1)

@@ -70,7 +70,9 @@ def test_gradients_without_autograd_are_autograd_s(space: gym.Space[Any], larges
 def test_some_of_the_ratios_are_clipped() -> None:
     update = policy(ACTIONS[0])
     rows = rows_of(update)
-    ratio = (log_probability(update.network.heads(rows.inputs)[0], rows.actions, update.space) - rows.log_probabilities).exp()
+    ratio = (
+        log_probability(update.network.heads(rows.inputs)[0], rows.actions, update.space) - rows.log_probabilities
+    ).exp()
     assert ((ratio > 1.2) & (rows.advantages > 0)).any()
     assert ((ratio < 0.8) & (rows.advantages < 0)).any()
 
@@ -120,7 +122,7 @@ def test_clipped_values_and_images_go_by_autograd() -> None:
     rows = rows_of(update)
     clipping = dataclasses.replace(LOSS, clips_values=True)
     update.take_steps(FlatAdam(update.flat, lr=1e-3), rows, clipping, torch.arange(64)[None])
-    loss, parts = clipping(update.network, update.space, rows)
+    _, parts = clipping(update.network, update.space, rows)
     assert parts["vf_loss"] >= parts["vf_loss_unclipped"]
     images = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
     network = ActorCriticNetwork(images, ACTIONS[1], PolicyShape(network="nature"))

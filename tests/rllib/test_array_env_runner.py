@@ -16,8 +16,8 @@ from rlhf_ray.policies.actions import log_probability
 from rlhf_ray.rllib import PreferencePPOConfig
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, needs_episodes
 from rlhf_ray.rllib.env_runner import EnvRunner
-from tests.rllib.test_ppo_learner import configured, learner_of
 from rlhf_ray.rllib.reference import ReferencePPOConfig
+from tests.rllib.test_ppo_learner import configured, learner_of
 
 
 def runners(environment: str, **ppo: Any) -> list[Any]:
@@ -33,7 +33,9 @@ def runners(environment: str, **ppo: Any) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1", "rlhf_ray/MovingDot-v0", "rlhf_ray/CartPoleFixed-v0"])
+@pytest.mark.parametrize(
+    "environment", ["Pendulum-v1", "CartPole-v1", "rlhf_ray/MovingDot-v0", "rlhf_ray/CartPoleFixed-v0"]
+)
 def test_without_noise_the_steps_are_those_of_rllib_s_runner(environment: str) -> None:
     theirs, ours = runners(environment, num_envs=3, rollout_length=70)
     for _ in range(4):
@@ -42,7 +44,9 @@ def test_without_noise_the_steps_are_those_of_rllib_s_runner(environment: str) -
         assert len(rollout) == sum(map(len, episodes))
         trajectories = rollout.trajectories(rollout.actions)
         key = lambda seen: seen[0].tobytes()  # noqa: E731
-        expected = sorted((episode for episode in episodes if len(episode)), key=lambda each: key(each.get_observations()))
+        expected = sorted(
+            (episode for episode in episodes if len(episode)), key=lambda each: key(each.get_observations())
+        )
         found = sorted(trajectories, key=lambda each: key(each.observations))
         for one, other in zip(expected, found, strict=True):
             np.testing.assert_allclose(other.observations, one.get_observations(), rtol=1e-4, atol=1e-4)
@@ -66,7 +70,9 @@ def test_log_probabilities_are_the_network_s_of_the_actions(environment: str) ->
     network = runner.module.unwrapped().network
     with torch.no_grad():
         outputs, _ = network.heads(network.encode(torch.as_tensor(rollout.observations[:-1]).flatten(0, 1)))
-        expected = log_probability(outputs, torch.as_tensor(rollout.actions).flatten(0, 1), runner.env.single_action_space)
+        expected = log_probability(
+            outputs, torch.as_tensor(rollout.actions).flatten(0, 1), runner.env.single_action_space
+        )
     np.testing.assert_allclose(rollout.log_probabilities.ravel(), expected.numpy(), rtol=1e-3, atol=1e-4)
     assert len(np.unique(rollout.actions)) > 1
     runner.stop()

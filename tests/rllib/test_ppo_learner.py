@@ -22,7 +22,9 @@ from rlhf_ray.settings import Experiment, PPOSettings
 
 def configured(kind: type, environment: str, *, own_steps: bool = True, **ppo: Any) -> Any:
     """A configuration whose learner takes our gradient steps, or, since it overrides the losses, RLlib's."""
-    of = PPOSettings(**{"num_envs": 4, "rollout_length": 50, "epochs": 3, "minibatch_size": 50, "entropy_coefficient": 0.01, **ppo})
+    of = PPOSettings(
+        **{"num_envs": 4, "rollout_length": 50, "epochs": 3, "minibatch_size": 50, "entropy_coefficient": 0.01, **ppo}
+    )
     config = kind.from_experiment(Experiment(environment=environment, ppo=of))  # type: ignore[attr-defined]
     if not own_steps:
         base: Any = config.get_default_learner_class()
@@ -69,8 +71,8 @@ def updated(learner: Any, rollouts: list[Any], size: int, epochs: int = 3) -> di
 def test_weights_and_metrics_are_those_of_rllib_s_update(kind: type, environment: str) -> None:
     theirs, ours = (configured(kind, environment, own_steps=own) for own in (False, True))
     plain, own = learner_of(theirs, environment), learner_of(ours, environment)
-    assert plain.steps is None
-    assert own.steps is not None
+    assert plain.own_steps is None
+    assert own.own_steps is not None
     episodes = sampled(theirs, plain, EnvRunner)
     steps = sum(map(len, episodes))
     # RLlib's minibatch has a masked row more for each episode.
@@ -79,19 +81,28 @@ def test_weights_and_metrics_are_those_of_rllib_s_update(kind: type, environment
     for name, weights in plain.module[DEFAULT_MODULE_ID].get_state().items():
         np.testing.assert_allclose(own.module[DEFAULT_MODULE_ID].get_state()[name], weights, rtol=1e-4, atol=3e-6)
     assert set(found) == set(expected)
-    for name in ("total_loss", "policy_loss", "vf_loss_unclipped", "entropy", "gradients_default_optimizer_global_norm"):
+    for name in (
+        "total_loss",
+        "policy_loss",
+        "vf_loss_unclipped",
+        "entropy",
+        "gradients_default_optimizer_global_norm",
+    ):
         assert float(found[name]) == pytest.approx(float(expected[name]), rel=2e-3, abs=1e-4), name
 
 
 @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])
 def test_rollouts_as_arrays_give_the_rows_of_episodes(environment: str) -> None:
     config = configured(ReferencePPOConfig, environment)
-    episodes, arrays = (sampled(config, learner_of(config, environment), kind, 2) for kind in (EnvRunner, ArrayEnvRunner))
+    episodes, arrays = (
+        sampled(config, learner_of(config, environment), kind, 2) for kind in (EnvRunner, ArrayEnvRunner)
+    )
     assert len(arrays) == 1
     rollout = arrays[0]
     # The same steps for both: episodes made of the arrays.
     pieces = [
-        (rollout.observations[rows.start : rows.stop + 1, at], rollout.actions[rows, at]) for at, rows in rollout.pieces()
+        (rollout.observations[rows.start : rows.stop + 1, at], rollout.actions[rows, at])
+        for at, rows in rollout.pieces()
     ]
     learner = learner_of(config, environment)
     columns, rows = learner._rows_of_arrays(arrays)
@@ -106,7 +117,7 @@ def test_rollouts_as_arrays_give_the_rows_of_episodes(environment: str) -> None:
     gamma, decay = config.gamma, config.lambda_
     for (copy_, of_rows), (seen, _) in zip(rollout.pieces(), pieces, strict=True):
         with torch.no_grad():
-            network = learner.steps.network
+            network = learner.own_steps.network
             values = network.critic(network.encode(torch.as_tensor(seen))).squeeze(-1).numpy()
         running = 0.0
         for step in range(len(seen) - 2, -1, -1):
@@ -137,6 +148,6 @@ def test_running_statistics_see_what_the_policy_saw() -> None:
     learner = learner_of(config, "Pendulum-v1")
     rollouts = sampled(config, learner, ArrayEnvRunner)
     updated(learner, rollouts, 100)
-    statistics = learner.steps.network.statistics
+    statistics = learner.own_steps.network.statistics
     assert int(statistics.count) == 4 * 51  # the observation after the last step too
     np.testing.assert_allclose(statistics.mean.numpy(), rollouts[0].observations.mean((0, 1)), atol=1e-4)

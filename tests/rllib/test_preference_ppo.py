@@ -179,11 +179,14 @@ def test_exploratory_steps_count_and_labels_still_add_up() -> None:
 
 
 @in_process
-def test_the_learner_sees_the_learned_reward_of_each_real_step_and_metrics_the_true_return() -> None:
+@pytest.mark.parametrize("arrays", [True, False])
+def test_the_learner_sees_the_learned_reward_of_each_real_step_and_metrics_the_true_return(arrays: bool) -> None:
     reward_model = RewardModelSettings(
         hidden=(16,), normalize_inputs="none", use_next_state=True, use_done=True, initial_updates=20
     )
     config = PreferencePPOConfig.from_experiment(small(reward_model=reward_model))
+    if not arrays:
+        config.callbacks(on_episode_end=lambda **arguments: None)  # needs RLlib's episodes
     algorithm = config.build_algo()
     try:
         result = algorithm.train()
@@ -193,19 +196,33 @@ def test_the_learner_sees_the_learned_reward_of_each_real_step_and_metrics_the_t
         assert -2000 < result["env_runners"]["episode_return_mean"] < -300
         learner = algorithm.learner_group._learner
         episodes = algorithm.env_runner.sample(num_timesteps=800)
-        batch = learner._learner_connector(
-            rl_module=learner.module, batch={}, episodes=copy.deepcopy(episodes), shared_data={}, metrics=None
-        )[DEFAULT_MODULE_ID]
-        row = 0
-        for episode in episodes:
-            steps = len(episode)
-            observations = episode.get_observations()
-            actions = np.clip(episode.get_actions() * 2.0, -2.0, 2.0)
-            ended = np.zeros(steps, dtype=bool)
-            expected = ensemble.predict(observations[:-1], actions, observations[1:], ended)
-            np.testing.assert_allclose(batch["rewards"][row : row + steps], expected, rtol=1e-4, atol=1e-5)
-            assert batch["rewards"][row + steps] == 0.0  # the row RLlib adds
-            row += steps + 1
+        if arrays:
+            (rollout,) = episodes
+            columns, _ = learner._rows_of_arrays(episodes)
+            rewards = np.zeros(rollout.real.shape)
+            rewards[rollout.real] = columns["rewards"]
+            pieces = [(rewards[rows, at], rows, at) for at, rows in rollout.pieces()]
+            steps = [
+                (found, rollout.observations[rows.start : rows.stop + 1, at], rollout.actions[rows, at])
+                for found, rows, at in pieces
+            ]
+        else:
+            batch = learner._learner_connector(
+                rl_module=learner.module, batch={}, episodes=copy.deepcopy(episodes), shared_data={}, metrics=None
+            )[DEFAULT_MODULE_ID]
+            # RLlib adds a row to each episode.
+            ends = np.cumsum([len(episode) + 1 for episode in episodes])
+            assert not batch["rewards"][ends - 1].any()
+            steps = [
+                (batch["rewards"][end - len(episode) - 1 : end - 1], episode.get_observations(), episode.get_actions())
+                for end, episode in zip(ends, episodes, strict=True)
+            ]
+        assert sum(len(found) for found, _, _ in steps) == 800
+        for found, observations, actions in steps:
+            ended = np.zeros(len(found), dtype=bool)
+            applied = np.clip(actions * 2.0, -2.0, 2.0)
+            expected = ensemble.predict(observations[:-1], applied, observations[1:], ended)
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     finally:
         algorithm.stop()
 
