@@ -311,6 +311,8 @@ def test_a_gatherer_that_fails_in_the_last_iteration_fails_the_run(folder: Path)
 
 def test_a_network_of_whole_fragments_is_asked_for_all_members_at_once() -> None:
     class Recurrent(torch.nn.Module):
+        reads_history = True
+
         def __init__(self, observation_space: Any, settings: RewardModelSettings):
             super().__init__()
             size = observation_space.shape[0]

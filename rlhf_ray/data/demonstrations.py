@@ -89,11 +89,11 @@ class Demonstrations:
                 return Demonstrations(**{name: arrays[name] for name in _NAMES if name in arrays})
         except SettingError:
             raise
-        except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
+        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
             reason = getattr(error, "strerror", None) or error
             raise SettingError(
                 f"{path} holds no demonstrations ({reason}): it must be an .npz with the arrays observations and actions, as "
-                "`rlhf-ray record` writes it, trajectories saved by imitation, or a Minari data set."
+                "`rlhf-ray record` writes it, a recording, trajectories saved by imitation, or a Minari data set."
             ) from error
 
     @staticmethod

@@ -15,9 +15,9 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray, numbers_of
 from rlhf_ray.data.comparisons import Comparisons, Pairs
-from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
+from rlhf_ray.data.recordings import load_demonstrations
 
 PAIRS_PER_RATING = 2
 """Comparisons per rating: each rated fragment is compared with about four others."""
@@ -111,22 +111,38 @@ def read_feedback(file: Path | str, rng: np.random.Generator) -> tuple[str, list
         with np.load(file, allow_pickle=False) as given:
             arrays: dict[str, Array] = {name: given[name] for name in given}
         fragments = _fragments(arrays)
-    except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise SettingError(
             f"{file} holds no rated or ranked fragments ({getattr(error, 'strerror', None) or error}): it must be an .npz with the "
-            "arrays observations [n, length + 1, …], actions [n, length, …], and ratings [n] or ranks [n]."
+            "arrays observations [n, length + 1, …], actions [n, length, …], and ratings [n] or ranks [n]. Recorded demonstrations "
+            "need --against."
         ) from error
+    if {"ratings", "ranks"} <= set(arrays):
+        raise SettingError(f"{file} has both ratings and ranks: leave one of them out.")
+    try:
+        return _read_numbers(arrays, fragments, rng)
+    except SettingError as error:
+        raise SettingError(f"{file}: {error}") from error
+
+
+def _read_numbers(
+    arrays: dict[str, Array], fragments: Fragments, rng: np.random.Generator
+) -> tuple[str, list[Comparisons]]:
     if "ratings" in arrays:
         return "ratings", [from_ratings(fragments, arrays["ratings"], rng)]
     if "ranks" not in arrays:
-        raise SettingError(f"{file} has neither ratings nor ranks, only {', '.join(arrays)}: add one of them.")
+        raise SettingError(f"it has neither ratings nor ranks, only {', '.join(arrays)}: add one of them.")
     ranks = _scores(fragments, arrays["ranks"], "ranks")
     lists = arrays.get("lists", np.zeros(len(fragments), np.int64))
     if lists.shape != (len(fragments),):
-        raise SettingError(
-            f"{file} has lists of shape {lists.shape} for {len(fragments)} fragments: give one number each."
-        )
-    return "rankings", [from_ranking(fragments[of], ranks[of]) for of in (lists == k for k in np.unique(lists))]
+        raise SettingError(f"it has lists of shape {lists.shape} for {len(fragments)} fragments: give one number each.")
+    found = []
+    for number in np.unique(lists):
+        of = lists == number
+        if of.sum() < 2:
+            raise SettingError(f"its list {number} has one fragment only: leave it out, or rank others beside it.")
+        found.append(from_ranking(fragments[of], ranks[of]))
+    return "rankings", found
 
 
 def read_demonstrations(
@@ -135,7 +151,7 @@ def read_demonstrations(
     """Compare fragments of recorded demonstrations with fragments of other recorded behaviour (`from_demonstrations`).
 
     Args:
-        file: the demonstrations (`Demonstrations.load`).
+        file: the demonstrations (`load_demonstrations`).
         against: the other behaviour, in the same format.
         length: steps per fragment.
         count: number of comparisons wanted.
@@ -144,10 +160,12 @@ def read_demonstrations(
     Raises:
         SettingError: a file holds no episode of ``length`` steps.
     """
+    if count < 1:
+        raise SettingError(f"--count is {count}; it must be 1 or more.")
     cut = []
     for path in (file, against):
         fragments = cut_fragments(
-            Demonstrations.load(path).trajectories(),
+            load_demonstrations(path).trajectories(),
             length=length,
             count=count,
             start_share=0.0,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_ray.data.arrays import BoolArray, FloatArray, IntArray
+from rlhf_ray.data.errors import SettingError
 
 RANDOM_POLICY = -1
 """Policy version of fragments from uniformly random actions."""
@@ -66,6 +67,20 @@ class Fragments:
     def nbytes(self) -> int:
         """Total size of all arrays in bytes."""
         return sum(int(getattr(self, f.name).nbytes) for f in fields(self))
+
+    def check_finite(self, where: str) -> None:
+        """Check that observations and actions are finite.
+
+        Args:
+            where: names the source, for the error.
+
+        Raises:
+            SettingError: some are NaN or infinite.
+        """
+        for name in ("observations", "actions"):
+            values = getattr(self, name)
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise SettingError(f"{where} has {name} that are NaN or infinite; remove their fragments.")
 
     def returns(self) -> FloatArray:
         """Compute the true, undiscounted return of each fragment, ``[n]`` float64."""

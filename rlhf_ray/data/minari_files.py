@@ -118,7 +118,7 @@ def write_minari(
     name = re.sub(r"[^-_/\w]", "-", name)
     spec = None if environment is None else gym.registry.get(environment)
     with whole_folder(out) as new:
-        data = new / "data"
+        data = (new / "data").absolute()  # Minari joins a relative path to itself
         storage = storage_class.new(
             data, observation_space, action_space, spec, data_format="hdf5", jpeg_encoding=False
         )
@@ -146,8 +146,10 @@ def _data(path: Path) -> Path | None:
         try:
             if "data_format" in json.loads((folder / METADATA).read_text()):
                 return folder
-        except (OSError, ValueError, TypeError):
+        except (OSError, TypeError):
             continue
+        except ValueError:  # it is there, and damaged: reading it says so
+            return folder
     return None
 
 

@@ -36,7 +36,8 @@ ERRORS = (
 def reason(error: BaseException) -> str:
     """Describe an error of `ERRORS` in one line."""
     malformed = isinstance(error, TypeError | AttributeError | ValueError | MemoryError)
-    return f"{type(error).__name__}: {error}" if malformed else str(error)
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}" if malformed else said
 
 
 class Stored:

@@ -410,6 +410,17 @@ def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:
         )
 
 
+def load_demonstrations(path: Path | str) -> Demonstrations:
+    """Load the steps of a recording, or of anything that `Demonstrations.load` reads.
+
+    Raises:
+        SettingError: ``path`` holds no demonstrations; the message says what is missing.
+    """
+    if (Path(path) / MANIFEST).exists():
+        return Demonstrations.of([each.trajectory for each in Recording(path)])
+    return Demonstrations.load(path)
+
+
 def load_transitions(path: Path | str, most: int | None = None) -> Transitions:
     """Load steps from a recording, demonstrations, trajectories saved by imitation, or a Minari data set. Runs no code from them.
 

@@ -38,8 +38,10 @@ def to_policy_actions(actions: Array, space: gym.Space[Any]) -> Array:
 
 
 def to_env_actions_tensor(actions: torch.Tensor, space: gym.Space[Any]) -> torch.Tensor:
-    """Convert actions like `to_env_actions`, for tensors."""
-    if not isinstance(space, gym.spaces.Box) or not _bounded(space):
+    """Convert actions like `to_env_actions`, for tensors: integers become int64, as in fragments."""
+    if not isinstance(space, gym.spaces.Box):
+        return actions.long()
+    if not _bounded(space):
         return actions
     low, high = (torch.as_tensor(bound, device=actions.device) for bound in (space.low, space.high))
     return (low + (actions + 1.0) * (high - low) / 2.0).clamp(low, high)

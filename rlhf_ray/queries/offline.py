@@ -118,6 +118,8 @@ def label_recorded(
     schedule = LabelSchedule(of)
     for number in range(schedule.rounds + 1):
         labelling.ask(schedule.due_in_round(number))
+        if number == 0:
+            labelling.skips.check_first(labelling.tally)
         if labelling.tally.held and number < schedule.rounds:
             labelling.fit()
     return labelling.tally

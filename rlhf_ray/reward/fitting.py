@@ -17,7 +17,7 @@ from rlhf_ray.data.spaces import check_choices, spaces_of
 from rlhf_ray.queries.pool import ClipPool
 from rlhf_ray.reward.ensemble import RewardEnsemble
 from rlhf_ray.reward.methods import unlabelled_pairs
-from rlhf_ray.reward.regularisation import PassLosses
+from rlhf_ray.reward.regularisation import FEWEST_HELD_OUT, PassLosses
 from rlhf_ray.reward.trainer import FitReport, RewardTrainer
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
@@ -81,6 +81,14 @@ def fit(
     updates = settings.first_updates(len(comparisons), PASSES) if updates is None else updates
     unlabelled = _unlabelled(comparisons, store, settings, (observation_space, action_space), seed)
     report = trainer.fit(updates, unlabelled=unlabelled, after_pass=after_pass)
+    wanted = [name for name in ("adaptive_l2", "early_stopping") if getattr(settings, name)]
+    if wanted and report.held_out < FEWEST_HELD_OUT:
+        logger.warning(
+            "reward_model.%s had no effect: it needs %d held-out comparisons, and there are %d. Raise the held-out share.",
+            " and reward_model.".join(wanted),
+            FEWEST_HELD_OUT,
+            report.held_out,
+        )
     return trainer.ensemble.cpu(), report
 
 
@@ -118,7 +126,7 @@ def check_clips(
         where: names the store in the error.
 
     Raises:
-        SettingError: the shapes differ, or actions are none of a Discrete or MultiDiscrete space.
+        SettingError: the shapes differ, actions are none of a Discrete or MultiDiscrete space, or some values are not finite.
     """
     clips = comparisons.pairs.left
     shapes = clips.observations.shape[2:], clips.actions.shape[2:]
@@ -129,3 +137,4 @@ def check_clips(
         )
     for side in (clips, comparisons.pairs.right):
         check_choices(side.actions, action_space, f"The fragments in {where}")
+        side.check_finite(where)

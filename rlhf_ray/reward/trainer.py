@@ -249,10 +249,11 @@ class RewardTrainer:
         steps = self._descend(data, train, counted, updates, unlabelled, after_pass)
         rewards = self._all_rewards(data)
         if not bool(torch.isfinite(rewards).all()):
+            of = self.settings
+            methods = f", reward_model.methods ({' '.join(of.methods)})" if of.methods else ""
             raise SettingError(
-                f"reward_model.learning_rate is {self.settings.learning_rate:g}, and after {steps} gradient steps the rewards "
-                f"are NaN or infinite: lower it, or fix reward_model.network ({self.settings.network}) or reward_model.loss "
-                f"({self.settings.loss})."
+                f"reward_model.learning_rate is {of.learning_rate:g}, and after {steps} gradient steps the rewards are NaN or "
+                f"infinite: lower it, or fix reward_model.network ({of.network}), reward_model.loss ({of.loss}){methods}."
             )
         self._normalise(rewards)
         if self.settings.models_annotators:
@@ -396,8 +397,9 @@ class RewardTrainer:
             losses = [
                 loss for method in self.methods if (loss := method.unlabelled_loss(differences, whole)) is not None
             ]
-            total = torch.stack(losses).sum() * (len(part) / len(drawn))
-            total.backward()  # type: ignore[no-untyped-call]
+            if losses:
+                total = torch.stack(losses).sum() * (len(part) / len(drawn))
+                total.backward()  # type: ignore[no-untyped-call]
 
     def _crop(self, pairs: int, length: int) -> Tensor | None:
         """Return factors ``[pairs, 2, length]`` of the steps of a batch; None if every step counts."""

@@ -25,8 +25,8 @@ from ray.rllib.utils import force_list
 
 from rlhf_ray import envs
 from rlhf_ray.actors.labelling_page import PageSettings
-from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.data.registry import names_of
 from rlhf_ray.envs.checked import try_out
 from rlhf_ray.envs.spaces import check_spaces
@@ -275,7 +275,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             labels: folder or URL of a preference store, or a run's folder. Its labels are copied, count as answered, and
                 contribute to the first fit.
             demonstrations: recorded steps to pretrain the policy on by behavioural cloning, on top of ``policy`` if both are given:
-                what `Demonstrations.load` reads. Only PPO starts from them.
+                what `load_demonstrations` reads. Only PPO starts from them.
             cloning_epochs: passes over the demonstrations. None: 50, or as many as give 1,500 gradient steps.
 
         Raises:
@@ -417,7 +417,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
                 f"Training starts from the demonstrations in {path}, but cloning works without connectors: wrap the environment "
                 "(gymnasium.wrappers) instead of using env_runners(env_to_module_connector)."
             )
-        Demonstrations.load(path).check(observation_space, action_space, path)
+        load_demonstrations(path).check(observation_space, action_space, path)
 
     def _check_connectors(self, of: Experiment) -> None:
         """Refuse the rollout collector with custom connectors, because it acts without them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,8 @@ from safetensors.numpy import load_file
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.checkpoints import last_checkpoint
-from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.policies.sb3 import is_sb3, sb3_weights
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.cloning import clone
@@ -33,11 +34,23 @@ def fitted_reward(path: Path | str) -> RewardEnsemble:
     Raises:
         SettingError: there is none.
     """
+    if Path(path).is_file():
+        raise SettingError(
+            f"{path} is a file, but training uses a reward model's folder (reward.json). Use a network that imitation saved as "
+            "reward_model.network, or examine it with `rlhf-ray interpret reward`."
+        )
     inside = Path(path) / REWARD_MODULE_ID
     try:
         return RewardEnsemble.load(inside if (inside / "reward.json").exists() else path)
+    except (SettingError, json.JSONDecodeError) as error:
+        if isinstance(error, SettingError):
+            raise
+        raise SettingError(f"{path} can't be read as a reward model ({error}): it is damaged.") from error
     except ValueError as error:
         raise SettingError(str(error)) from error
+    except Exception as error:  # a damaged file raises almost anything
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SettingError(f"{path} can't be read as a reward model ({said}): it is damaged.") from error
 
 
 def check_reward(
@@ -123,7 +136,7 @@ def first_weights(
     weights = None if config.policy_from is None else policy_weights(config.policy_from, *spaces)
     if config.demonstrations_from is None:
         return None if weights is None else _whole(weights)
-    demonstrations, seed = Demonstrations.load(config.demonstrations_from), config.settings().seed
+    demonstrations, seed = load_demonstrations(config.demonstrations_from), config.settings().seed
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy = built(config.policy_module_spec(), *spaces)

@@ -220,6 +220,8 @@ class Progress(Callback):
             parts.append("stopped early")
         self._say(", ".join(parts))
         self._say(f"report: {self._folder.report}")
+        if outcome.interrupted:
+            self.console.print(f"to continue: rlhf-ray train --resume {self._folder.path}", soft_wrap=True)
 
     def _iterations(self) -> int:
         return (self.experiment.total_env_steps - self.experiment.resolved_fragments().initial_env_steps) // (

@@ -84,10 +84,15 @@ def import_file(store: PreferenceStore, file: Path) -> int:
     with tempfile.TemporaryDirectory() as folder:  # a store of its own first: import everything or nothing
         given = PreferenceStore(Path(folder) / "given")
         if file.read_bytes()[:4] == b"PAR1":
-            for events, clips in _read_parquet(file):
-                given.record(events, clips)
+            try:
+                for events, clips in _read_parquet(file):
+                    given.record(events, clips)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise ValueError(f"{file} is damaged ({' '.join(str(error).split())}): export it again.") from error
         else:
             origin, comparisons = foreign.read(file)
+            for side in (comparisons.pairs.left, comparisons.pairs.right):
+                side.check_finite(str(file))
             given.commit(comparisons, annotator=origin, annotator_type="import")
         return store.import_from(given.path, source=str(file))
 

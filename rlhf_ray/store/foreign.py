@@ -74,6 +74,9 @@ class _Room:
 
 
 def _imitation(found: dict[str, Any]) -> Comparisons:
+    if not len(found["fragments1"]):
+        raise ValueError("it has no comparisons")
+
     def clips(fragments: list[Any]) -> Fragments:
         n = len(fragments)
         actions = stack([one.acts for one in fragments])

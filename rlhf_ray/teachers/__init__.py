@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers.population import Annotator, Feature, Population, six_annotators
@@ -38,7 +39,17 @@ class _Teachers(Registry[Teacher]):
         joined = name.split("+")
         if len(joined) > 1 and all(preset in PRESETS for preset in joined):
             return simulated(name, offered["settings"])
-        return super().make(name, **offered)
+        if len(joined) > 1:
+            wrong = next(preset for preset in joined if preset not in PRESETS)
+            raise SettingError(
+                f"preferences.teacher is {name!r}, but {wrong!r} can't be joined by +; only {', '.join(PRESETS)} can."
+            )
+        teacher = super().make(name, **offered)
+        if not isinstance(teacher.name, str) or not teacher.name:
+            raise SettingError(
+                f"preferences.teacher is {name!r}, whose name is {teacher.name!r}; it must be a text, the annotator's in the store."
+            )
+        return teacher
 
 
 TEACHERS = _Teachers(

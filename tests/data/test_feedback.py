@@ -134,7 +134,7 @@ CLIPS = {"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2))}
         (CLIPS | {"ranks": np.array([1.0, np.nan, 2.0])}, "as ranks, .* got NaN for 1 of them"),
         (CLIPS | {"ranks": np.zeros(2)}, r"as ranks, .* shape \(2,\)"),
         (CLIPS | {"ranks": np.array(["a", "b", "c"])}, "as ranks, .* got something else"),
-        (CLIPS | {"ranks": np.arange(3), "lists": np.array([0, 0, 1])}, "1 fragments need one number each as ranks"),
+        (CLIPS | {"ranks": np.arange(3), "lists": np.array([0, 0, 1])}, "its list 1 has one fragment only"),
     ],
 )
 def test_files_that_hold_something_else_are_refused(

@@ -172,6 +172,11 @@ def _inner_network(
         )
     network: Any = first
     if not hasattr(first, "encode"):
+        if getattr(first, "reads_history", False):
+            raise SettingError(
+                f"reward_model.network is {name!r}, which has reads_history = True but no encode(): a network of single steps sees "
+                "no others."
+            )
         members = members_of(first, settings) if is_reward_net(first) else None
         if members is None:
             members = [first, *(NETWORKS.make(name, **offered) for _ in range(settings.ensemble_size - 1))]
@@ -199,30 +204,83 @@ def is_built_in(settings: RewardModelSettings) -> bool:
 def _try_out(
     network: Any, observation_space: gym.spaces.Box, action_space: gym.Space[Any], settings: RewardModelSettings
 ) -> None:
-    """Check a custom network on fragments of zeros."""
+    """Check a custom network on random fragments."""
     n, length = 2, 3
-    observations = torch.as_tensor(np.zeros((n, length + 1, *observation_space.shape), observation_space.dtype))
-    actions = np.zeros((n, length, *(action_space.shape or ())), action_space.dtype)
-    actions += np.asarray(getattr(action_space, "start", 0), action_space.dtype)
+    observations = torch.as_tensor(_some((n, length + 1), observation_space))
+    actions = torch.as_tensor(_some((n, length), action_space))
+    whole = (observations, actions, torch.zeros(n, dtype=torch.bool))
     wanted = (settings.ensemble_size, n, length)
-    network.eval()  # layers that keep running statistics don't count the zeros
+    name = f"reward_model.network is {settings.network!r}"
+    network.eval()  # layers that keep running statistics don't count these
     try:
-        rewards = network(network.encode(observations, torch.as_tensor(actions), torch.zeros(n, dtype=torch.bool)))
+        inputs = network.encode(*whole)
+        rewards = network(inputs)
     except Exception as error:
         raise SettingError(
-            f"reward_model.network is {settings.network!r}, and a trial call with observations {observation_space} and actions "
-            f"{action_space} raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}. See "
-            "rlhf_ray.reward.networks for its inputs."
+            f"{name}, and a trial call with observations {observation_space} and actions {action_space} raised "
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else error!r}. See rlhf_ray.reward.networks for "
+            "its inputs."
         ) from error
-    network.train()
     if not isinstance(rewards, Tensor) or tuple(rewards.shape) != wanted:
         shape = tuple(rewards.shape) if isinstance(rewards, Tensor) else type(rewards).__name__
         raise SettingError(
-            f"reward_model.network is {settings.network!r}, and for {n} fragments of {length} steps it returned {shape}: it must "
-            f"return the reward of each step for each member, {wanted} (a StepNetwork: [batch])."
+            f"{name}, and for {n} fragments of {length} steps it returned {shape}: it must return the reward of each step for each "
+            f"member, {wanted} (a StepNetwork: [batch])."
         )
+    if not bool(torch.isfinite(rewards).all()):
+        raise SettingError(f"{name}, and in a trial call it returned NaN or infinite rewards: return finite ones.")
     if not rewards.requires_grad:
         raise SettingError(
-            f"reward_model.network is {settings.network!r}, and its rewards depend on no parameter: give it parameters, and don't "
-            "detach its output, or there is nothing to fit."
+            f"{name}, and its rewards depend on no parameter: give it parameters, and don't detach its output, or there is nothing "
+            "to fit."
         )
+    if any(isinstance(of, Tensor) and of.requires_grad for of in inputs.values()):
+        raise SettingError(f"{name}, whose encode() depends on parameters: it runs once, so use them in forward().")
+    if not isinstance(network, PerStep):
+        _check_history(network, whole, rewards.detach(), name)
+    network.train()
+
+
+def _check_history(network: Any, whole: tuple[Tensor, Tensor, Tensor], rewards: Tensor, name: str) -> None:
+    """Check that a step's reward depends on no later step, and only with ``reads_history`` on earlier ones."""
+    observations, actions, terminated = whole
+    with torch.no_grad():
+        if reads_history(network):
+            seen, done = observations.clone(), actions.clone()
+            seen[:, -1], done[:, -1] = seen[:, 0], done[:, 0]
+            again = network(network.encode(seen, done, terminated))
+            if not _alike(again[..., :-1], rewards[..., :-1]):
+                raise SettingError(f"{name}, and the reward of a step depends on a later one: look back only.")
+            return
+        for step in range(actions.shape[1]):
+            try:
+                alone = network.encode(observations[:, step : step + 2], actions[:, step : step + 1], terminated)
+                same = _alike(network(alone)[..., 0], rewards[..., step])
+            except Exception as error:
+                said = str(error).splitlines()[0] if str(error) else repr(error)
+                raise SettingError(
+                    f"{name}, and for fragments of one step, as in the agent's training, it raised {type(error).__name__}: {said}. "
+                    "Set reads_history = True if it needs the steps before."
+                ) from error
+            if not same:
+                raise SettingError(
+                    f"{name}, and the reward of a step depends on others of its fragment: set reads_history = True if it depends "
+                    "on those before."
+                )
+
+
+def _alike(first: Tensor, second: Tensor) -> bool:
+    return bool(torch.allclose(first, second, rtol=1e-3, atol=1e-4))
+
+
+def _some(shape: tuple[int, int], space: gym.Space[Any]) -> Any:
+    """Return different elements of a space, ``[*shape, *space.shape]``; the same ones each time."""
+    rng = np.random.default_rng(0)
+    whole = (*shape, *(space.shape or ()))
+    if isinstance(space, gym.spaces.Box):
+        low, high = np.maximum(space.low, -1.0), np.minimum(space.high, 255.0 if space.dtype == np.uint8 else 1.0)
+        low, high = np.minimum(low, space.high), np.maximum(high, space.low)
+        return rng.uniform(low, np.maximum(low, high), whole).astype(space.dtype)
+    most = np.asarray(space.n if isinstance(space, gym.spaces.Discrete) else getattr(space, "nvec", 2))
+    first = np.asarray(getattr(space, "start", 0))
+    return (first + rng.integers(0, most, whole)).astype(space.dtype)

@@ -53,8 +53,9 @@ def members_of(net: nn.Module, settings: RewardModelSettings) -> list[nn.Module]
     Raises:
         SettingError: the settings have another ensemble size, or another weight of the deviation.
     """
-    inner: Any = net
+    inner, alpha = net, 0.0  # type: Any, float
     while hasattr(inner, "base"):
+        alpha = alpha or float(getattr(inner, "default_alpha", 0.0))
         inner = inner.base
     if not hasattr(inner, "predict_processed_all"):
         return None
@@ -64,7 +65,7 @@ def members_of(net: nn.Module, settings: RewardModelSettings) -> list[nn.Module]
             f"reward_model.network is {settings.network!r}, an ensemble of {len(members)}, but reward_model.ensemble_size is "
             f"{settings.ensemble_size}: set it to {len(members)}."
         )
-    alpha, weight = float(getattr(net, "default_alpha", 0.0)), float(getattr(settings, "deviation_weight", 0.0))
+    weight = float(getattr(settings, "deviation_weight", 0.0))
     ours = alpha * math.sqrt(len(members) / (len(members) - 1))  # imitation divides the variance by n - 1
     if not math.isclose(ours, weight, rel_tol=1e-3):
         raise SettingError(

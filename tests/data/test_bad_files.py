@@ -1,0 +1,117 @@
+"""Files that hold less than they should: each is one line that names the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.cli.convert import run as convert
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.feedback import read_demonstrations, read_feedback
+from rlhf_ray.data.minari_files import MinariFolder
+from rlhf_ray.data.recordings import load_demonstrations
+from rlhf_ray.queries.offline import label_recorded
+from rlhf_ray.reward import RewardEnsemble, fit
+from rlhf_ray.rllib.starting import fitted_reward
+from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
+from rlhf_ray.store import PreferenceStore
+from rlhf_ray.store.exchange import import_file
+from tests.data.test_conversion import recorded
+from tests.made_up import FORCES, VECTORS, some_comparisons, some_fragments
+
+
+def test_a_recording_is_taken_as_demonstrations(tmp_path: Path) -> None:
+    episodes = recorded(tmp_path / "recording", (VECTORS, FORCES))
+    found = load_demonstrations(tmp_path / "recording")
+    assert len(found) == sum(len(each.trajectory) for each in episodes)
+    np.testing.assert_array_equal(found.actions[:3], episodes[0].trajectory.actions)
+
+
+def test_a_relative_path_is_a_minari_data_set_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("minari")
+    recorded(tmp_path / "recording", (VECTORS, FORCES))
+    monkeypatch.chdir(tmp_path)
+    convert(["recording", "sub/pend-v0", "--to", "minari"])
+    assert len(list(MinariFolder("sub/pend-v0"))) == 3
+    (tmp_path / "sub" / "pend-v0" / "data" / "metadata.json").write_text("{")
+    with pytest.raises(SettingError, match=r"pend-v0 can't be read as a Minari data set"):
+        MinariFolder("sub/pend-v0")
+
+
+def test_empty_files_are_one_line(tmp_path: Path) -> None:
+    for name in ("zero.npz", "zero.pkl"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(SettingError, match=rf"{name} holds no demonstrations"):
+            Demonstrations.load(tmp_path / name)
+        with pytest.raises(SettingError, match=rf"{name} holds no rated or ranked"):
+            read_feedback(tmp_path / name, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("reward.json", "[]"), ("reward.json", "{"), ("reward.safetensors", "x")]
+)
+def test_a_damaged_reward_model_is_one_line(tmp_path: Path, file: str, content: str) -> None:
+    RewardEnsemble(VECTORS, FORCES, RewardModelSettings(hidden=(4,))).save(tmp_path / "rw")
+    assert fitted_reward(tmp_path / "rw").settings.hidden == (4,)
+    (tmp_path / "rw" / file).write_text(content)
+    with pytest.raises(SettingError, match=r"rw can't be read as a reward model .*damaged") as found:
+        fitted_reward(tmp_path / "rw")
+    assert "\n" not in str(found.value)
+
+
+def test_a_saved_network_is_no_reward_model_of_ours(tmp_path: Path) -> None:
+    torch.save({}, tmp_path / "net.pt")
+    with pytest.raises(SettingError, match=r"net\.pt is a file, but training uses a reward model's folder"):
+        fitted_reward(tmp_path / "net.pt")
+
+
+def test_observations_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    comparisons = some_comparisons(4)
+    comparisons.pairs.left.observations[0, 0, 0] = np.nan
+    store = PreferenceStore(tmp_path / "store")
+    store.commit(comparisons, annotator="a")
+    with pytest.raises(SettingError, match="store has observations that are NaN"):
+        fit(store, VECTORS, FORCES)
+
+
+def test_a_truncated_export_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1" + b"x" * 40)
+    with pytest.raises(ValueError, match=r"cut\.parquet is damaged"):
+        import_file(PreferenceStore(tmp_path / "store"), tmp_path / "cut.parquet")
+
+
+def test_ratings_and_ranks_together_and_no_comparison_at_all_are_refused(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {"actions": np.zeros((3, 5, 1)), "observations": np.zeros((3, 6, 2))}
+    np.savez(tmp_path / "both.npz", **arrays, ratings=np.arange(3), ranks=np.arange(3))
+    with pytest.raises(SettingError, match=r"both\.npz has both"):
+        read_feedback(tmp_path / "both.npz", np.random.default_rng(0))
+    with pytest.raises(SettingError, match="--count is 0"):
+        read_demonstrations(tmp_path, tmp_path, 5, 0, np.random.default_rng(0))
+
+
+class SkipsAll:
+    name = "silent"
+
+    def answer(self, pairs: Any, rng: Any) -> Any:
+        return np.full(len(pairs), np.nan, np.float32)
+
+
+def test_a_teacher_that_skips_everything_ends_the_labelling(tmp_path: Path) -> None:
+    settings = PreferenceSettings(comparisons=8, teacher=SkipsAll)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="which skipped all of the first"):
+        label_recorded(some_fragments(60, 5), tmp_path / "store", settings)
+    assert PreferenceStore(tmp_path / "store").tally().skipped < 200
+
+
+def test_early_stopping_without_enough_held_out_comparisons_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = PreferenceStore(tmp_path / "store")
+    store.commit(some_comparisons(20), annotator="a")
+    fit(store, VECTORS, FORCES, RewardModelSettings(hidden=(4,), early_stopping=2), updates=2)
+    assert "reward_model.early_stopping had no effect" in caplog.text
