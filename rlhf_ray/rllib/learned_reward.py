@@ -109,6 +109,8 @@ def module_state(version: dict[str, Array]) -> dict[str, Array]:
 class RewardConnector(ConnectorV2):  # type: ignore[misc]
     """A learner connector that replaces the rewards of a train batch and needs no episodes for it."""
 
+    reads_next_observations = False
+
 
 class LearnedReward(RewardConnector):
     """Puts the learned reward into the train batch. Must come after the conversion to tensors and before advantages.
@@ -116,6 +118,8 @@ class LearnedReward(RewardConnector):
     Args:
         keep_next_observations: whether the agent's losses need next observations.
     """
+
+    reads_next_observations = True
 
     def __init__(self, *arguments: Any, keep_next_observations: bool = False, **keywords: Any):
         super().__init__(*arguments, **keywords)

@@ -166,30 +166,30 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
     def _rows_of_arrays(self, rollouts: list[VectorRollout]) -> tuple[dict[str, Tensor], Rows]:
         """Return the train batch and steps of rollouts that are arrays: what connectors and RLlib's advantages make of episodes."""
         assert self.own_steps is not None
-        of = self.config
+        of, connectors = self.config, [each for each in learner_connectors(self) if isinstance(each, RewardConnector)]
         batch: dict[str, list[Tensor]] = {}
-        values, inputs = [], []
+        values = []
         for rollout in rollouts:
             real = torch.as_tensor(rollout.real)
             observations = torch.as_tensor(rollout.observations).to(self._device)
             made = self.own_steps.inputs_of(observations.flatten(0, 1))
             values.append(self.own_steps.values_of(made).reshape(observations.shape[:2]).cpu().numpy())
-            inputs.append(made.reshape(*observations.shape[:2], *made.shape[1:])[:-1][real])
-            for name, column in (
-                (Columns.OBS, observations[:-1]),
-                (Columns.NEXT_OBS, observations[1:]),
-                (Columns.ACTIONS, torch.as_tensor(rollout.actions)),
-                (Columns.ACTION_LOGP, torch.as_tensor(rollout.log_probabilities)),
-                (Columns.REWARDS, torch.as_tensor(rollout.rewards).float()),
-                (Columns.TERMINATEDS, torch.as_tensor(rollout.terminated)),
-                (WEIGHTS_SEQ_NO, torch.full(real.shape, rollout.version)),
-            ):
-                batch.setdefault(name, []).append(column.to(self._device)[real])
-        columns = {name: of[0] if len(of) == 1 else torch.cat(of) for name, of in batch.items()}
+            parts = {
+                Columns.OBS: observations[:-1],
+                Columns.ACTIONS: torch.as_tensor(rollout.actions),
+                Columns.ACTION_LOGP: torch.as_tensor(rollout.log_probabilities),
+                Columns.REWARDS: torch.as_tensor(rollout.rewards).float(),
+                Columns.TERMINATEDS: torch.as_tensor(rollout.terminated),
+                WEIGHTS_SEQ_NO: torch.full(real.shape, rollout.version),
+            }
+            if any(connector.reads_next_observations for connector in connectors):
+                parts[Columns.NEXT_OBS] = observations[1:]
+            for name, part in parts.items():
+                batch.setdefault(name, []).append(part.to(self._device)[real])
+        columns = {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in batch.items()}
         columns[Columns.LOSS_MASK] = torch.ones(len(columns[Columns.OBS]), dtype=torch.bool, device=self._device)
-        for connector in learner_connectors(self):
-            if isinstance(connector, RewardConnector):
-                connector(rl_module=self.module, batch={DEFAULT_MODULE_ID: columns}, episodes=[], metrics=self.metrics)
+        for connector in connectors:
+            connector(rl_module=self.module, batch={DEFAULT_MODULE_ID: columns}, episodes=[], metrics=self.metrics)
         rewards = columns[Columns.REWARDS].cpu().numpy()
         estimated, end = [], 0
         for rollout, value in zip(rollouts, values, strict=True):
@@ -202,7 +202,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         targets = advantage + before
         advantage = (advantage - advantage.mean()) / max(1e-4, float(advantage.std(correction=0)))
         return columns, Rows(
-            inputs[0] if len(inputs) == 1 else torch.cat(inputs),
+            self.own_steps.inputs_of(columns[Columns.OBS]),
             columns[Columns.ACTIONS],
             columns[Columns.ACTION_LOGP],
             advantage.to(self._device),
