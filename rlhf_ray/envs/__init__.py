@@ -6,7 +6,14 @@ Importing this package registers ``rlhf_ray/CartPoleFixed-v0``, ``AcrobotFixed-v
 """
 
 from rlhf_ray.envs.batches import make_batch
-from rlhf_ray.envs.registry import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register
+from rlhf_ray.envs.registry import (
+    EnvCreator,
+    is_natively_vectorised,
+    make_env,
+    make_vector_env,
+    register,
+    steps_together,
+)
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.envs.views import View, Viewed, view_of, viewed
 
@@ -20,6 +27,7 @@ __all__ = [
     "make_env",
     "make_vector_env",
     "register",
+    "steps_together",
     "view_of",
     "viewed",
 ]

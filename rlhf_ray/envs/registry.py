@@ -92,6 +92,16 @@ def is_natively_vectorised(name: str) -> bool:
     return name.startswith(PROCGEN_PREFIX) or name in _NATIVE
 
 
+def steps_together(name: str) -> bool:
+    """Return whether `make_vector_env` steps the copies together: natively, or as gymnasium's own vector environment (CartPole)."""
+    return is_natively_vectorised(name) or _gymnasium_s_own(name)
+
+
+def _gymnasium_s_own(name: str) -> bool:
+    spec = gymnasium.registry.get(name)
+    return spec is not None and str(spec.vector_entry_point).startswith("gymnasium.envs.classic_control")
+
+
 def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """Make one environment.
 
@@ -156,6 +166,8 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
     if name.startswith(PROCGEN_PREFIX):
         game, mode = procgen_game_and_mode(name)
         return procgen.ProcgenVectorEnv(game, mode, num_envs=num_envs, **options)
+    if _gymnasium_s_own(name):
+        return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **options)
     return SyncVectorEnv(
         [lambda: make_env(name, **options) for _ in range(num_envs)],
         autoreset_mode=AutoresetMode.NEXT_STEP,

@@ -535,7 +535,7 @@ def register_environment(config: Any, name: str) -> None:
     """Register a name that `rlhf_ray.envs.make_env` accepts with RLlib, unless it is registered already."""
     if env_creator(name) is None:
         tune.register_env(name, envs.EnvCreator(name))
-    if envs.is_natively_vectorised(name) and config.gym_env_vectorize_mode != "vector_entry_point":
+    if envs.steps_together(name) and config.gym_env_vectorize_mode != "vector_entry_point":
         config.env_runners(gym_env_vectorize_mode="vector_entry_point")
 
 
