@@ -24,7 +24,7 @@ from rlhf_ray.policies.flat import FlatAdam, FlatParameters
 from rlhf_ray.policies.network import ActorCriticNetwork
 
 CHUNK = 4096
-"""Rows of a forward pass without gradients; more images at once need much memory."""
+"""PPORows of a forward pass without gradients; more images at once need much memory."""
 
 GATHERED_BYTES = 16 * 2**20
 """Most bytes of rows gathered at once."""
@@ -33,7 +33,7 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 @dataclass(frozen=True)
-class Rows:
+class PPORows:
     """``n`` steps of rollouts.
 
     Attributes:
@@ -59,14 +59,14 @@ class Rows:
         """Return the tensors, in the order of the attributes."""
         return self.inputs, self.actions, self.log_probabilities, self.advantages, self.targets, self.values
 
-    def minibatches(self, index: Tensor) -> Iterator[Rows]:
+    def minibatches(self, index: Tensor) -> Iterator[PPORows]:
         """Yield the rows of ``index [minibatches, size]``, one minibatch at a time."""
         size = index.shape[1]
         bytes_of = sum(column[0].numel() * column.element_size() for column in self.columns())
         for part in torch.split(index, max(1, GATHERED_BYTES // (bytes_of * size))):
             gathered = (torch.split(column.index_select(0, part.flatten()), size) for column in self.columns())
             for of in zip(*gathered, strict=True):
-                yield Rows(*of)
+                yield PPORows(*of)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class PPOLoss:
     clips_values: bool = False
 
     def __call__(
-        self, network: ActorCriticNetwork, space: gym.Space[Any], rows: Rows
+        self, network: ActorCriticNetwork, space: gym.Space[Any], rows: PPORows
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and its parts: policy_loss, vf_loss, vf_loss_unclipped, entropy, vf_explained_var."""
         read = network.encode(rows.inputs) if network.trains_encoder else rows.inputs
@@ -141,14 +141,14 @@ class PPOUpdate:
             self.flat = FlatParameters(list(network.parameters()))
 
     def inputs_of(self, observations: Tensor) -> Tensor:
-        """Return `Rows.inputs` for observations."""
+        """Return `PPORows.inputs` for observations."""
         if self.network.trains_encoder:
             return observations
         with torch.no_grad():
             return self.network.encode(observations)
 
     def values_of(self, inputs: Tensor) -> Tensor:
-        """Return the values ``[n]`` of `Rows.inputs`, without gradients."""
+        """Return the values ``[n]`` of `PPORows.inputs`, without gradients."""
         encode = self.network.encode if self.network.trains_encoder else nn.Identity()
         with torch.no_grad():
             return torch.cat([self.network.critic(encode(part)).squeeze(-1) for part in torch.split(inputs, CHUNK)])
@@ -156,7 +156,7 @@ class PPOUpdate:
     def take_steps(
         self,
         optimizer: FlatAdam,
-        rows: Rows,
+        rows: PPORows,
         loss: PPOLoss,
         index: Tensor,
         *,
@@ -300,7 +300,7 @@ class StackedMLPs:
         return list(zip(actor[:-1:2], critic[:-1:2], strict=True))
 
     @torch.no_grad()
-    def __call__(self, rows: Rows) -> None:
+    def __call__(self, rows: PPORows) -> None:
         """Set the gradient of the loss."""
         values = rows.inputs.expand(2, -1, -1)
         inputs = []
@@ -328,14 +328,14 @@ class StackedMLPs:
                 values = inputs[layer]
                 change = torch.bmm(change, self.weights[layer])
 
-    def _of_log_probability(self, rows: Rows, log_probability_: Tensor) -> Tensor:
+    def _of_log_probability(self, rows: PPORows, log_probability_: Tensor) -> Tensor:
         """Return the derivative ``[n]`` of the loss by the actions' log probabilities."""
         ratio = log_probability_.sub_(rows.log_probabilities).exp_()
         clip = self.loss.clip
         counts = torch.where(rows.advantages > 0, ratio <= 1.0 + clip, ratio >= 1.0 - clip)
         return ratio.mul_(rows.advantages).mul_(counts).mul_(-1.0 / self.size)
 
-    def _of_gaussian(self, rows: Rows, mean: Tensor) -> Tensor:
+    def _of_gaussian(self, rows: PPORows, mean: Tensor) -> Tensor:
         assert self.log_std is not None
         assert self.of_log_std is not None
         inverse = torch.exp(-self.log_std)
@@ -347,7 +347,7 @@ class StackedMLPs:
         self.of_log_std.sub_(self.loss.entropy_coefficient)
         return deviation.mul_(inverse).mul_(by_log_probability)
 
-    def _of_discrete(self, rows: Rows, logits: Tensor) -> Tensor:
+    def _of_discrete(self, rows: PPORows, logits: Tensor) -> Tensor:
         actions = rows.actions.long().reshape(len(logits), len(self.choices))
         logs = [part.log_softmax(-1) for part in torch.split(logits, list(self.choices), -1)]
         chosen = torch.cat([log.gather(-1, actions[:, i : i + 1]) for i, log in enumerate(logs)], -1)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.policies.flat import FlatAdam
-from rlhf_ray.policies.ppo_update import PPOLoss, PPOUpdate, Rows, advantages, shuffled
+from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
 from rlhf_ray.reward.optimizers import Adam
 from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.policy import ActorCritic
@@ -146,7 +146,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
             self.module[DEFAULT_MODULE_ID].unwrapped().network.statistics.observe(observations)
         return results
 
-    def _rows(self, columns: dict[str, Tensor]) -> Rows:
+    def _rows(self, columns: dict[str, Tensor]) -> PPORows:
         """Return the steps of a train batch, without those that RLlib has added for their values."""
         assert self.own_steps is not None
         real = columns[Columns.LOSS_MASK].nonzero().squeeze(1)
@@ -161,9 +161,9 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
                 Columns.VF_PREDS,
             )
         )
-        return Rows(self.own_steps.inputs_of(inputs), *others)
+        return PPORows(self.own_steps.inputs_of(inputs), *others)
 
-    def _rows_of_arrays(self, rollouts: list[VectorRollout]) -> tuple[dict[str, Tensor], Rows]:
+    def _rows_of_arrays(self, rollouts: list[VectorRollout]) -> tuple[dict[str, Tensor], PPORows]:
         """Return the train batch and steps of rollouts that are arrays: what connectors and RLlib's advantages make of episodes."""
         assert self.own_steps is not None
         of, connectors = self.config, [each for each in learner_connectors(self) if isinstance(each, RewardConnector)]
@@ -201,7 +201,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         advantage, before = (torch.as_tensor(np.concatenate(each)) for each in zip(*estimated, strict=True))
         targets = advantage + before
         advantage = (advantage - advantage.mean()) / max(1e-4, float(advantage.std(correction=0)))
-        return columns, Rows(
+        return columns, PPORows(
             self.own_steps.inputs_of(columns[Columns.OBS]),
             columns[Columns.ACTIONS],
             columns[Columns.ACTION_LOGP],
@@ -210,7 +210,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
             before.to(self._device),
         )
 
-    def _take_steps(self, rows: Rows, index: Tensor) -> None:
+    def _take_steps(self, rows: PPORows, index: Tensor) -> None:
         assert self.own_steps is not None
         of = self.config
         loss = PPOLoss(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlhf_ray.envs import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register
+from rlhf_ray.envs import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register, steps_together
 
 
 def test_register_is_idempotent() -> None:
@@ -28,10 +28,12 @@ def test_makes_gymnasium_ids_with_options() -> None:
 @pytest.mark.parametrize("name", ["CartPole-v1", "rlhf_ray/CartPoleFixed-v0", "rlhf_ray/MovingDot-v0"])
 def test_vector_env_resets_on_the_next_step(name: str) -> None:
     envs = make_vector_env(name, 2, max_episode_steps=3)
-    assert isinstance(envs, SyncVectorEnv)
+    assert isinstance(envs, SyncVectorEnv) is (name != "CartPole-v1")  # which gymnasium vectorises itself
+    assert steps_together(name) is (name == "CartPole-v1")
     assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     envs.reset(seed=0)
     actions = np.zeros(2, np.int64)
+    assert envs.single_observation_space == make_env(name).observation_space
     ends = [bool(envs.step(actions)[3].all()) for _ in range(8)]
     assert ends == [False, False, True, False, False, False, True, False]
     envs.close()

@@ -14,7 +14,7 @@ from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.policies.actions import log_probability, sample
 from rlhf_ray.policies.flat import FlatAdam, FlatParameters
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
-from rlhf_ray.policies.ppo_update import PPOLoss, PPOUpdate, Rows, StackedMLPs, advantages, shuffled
+from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, StackedMLPs, advantages, shuffled
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 ACTIONS: list[gym.Space[Any]] = [
@@ -34,7 +34,7 @@ def policy(space: gym.Space[Any], seed: int = 0) -> PPOUpdate:
     return PPOUpdate(network, space)
 
 
-def rows_of(update: PPOUpdate, count: int = 64) -> Rows:
+def rows_of(update: PPOUpdate, count: int = 64) -> PPORows:
     """Steps of an older policy, so that some ratios are clipped, on either side."""
     generator = torch.Generator().manual_seed(1)
     observations = torch.randn(count, 3, generator=generator)
@@ -43,7 +43,7 @@ def rows_of(update: PPOUpdate, count: int = 64) -> Rows:
     outputs, values = outputs.detach(), values.detach()
     actions = sample(outputs, update.space, generator)
     before = log_probability(outputs, actions, update.space) + 0.4 * torch.randn(count, generator=generator)
-    return Rows(
+    return PPORows(
         inputs,
         actions,
         before,
@@ -86,7 +86,7 @@ def test_steps_are_those_of_torch_s_adam_and_clipping(space: gym.Space[Any]) -> 
     adam = torch.optim.Adam(theirs.network.parameters(), lr=1e-2)
     for each in index:
         adam.zero_grad()
-        part = Rows(*(column[each] for column in rows.columns()))
+        part = PPORows(*(column[each] for column in rows.columns()))
         LOSS(theirs.network, space, part)[0].backward()
         torch.nn.utils.clip_grad_norm_(theirs.network.parameters(), 0.5)
         adam.step()
@@ -131,7 +131,7 @@ def test_clipped_values_and_images_go_by_autograd() -> None:
     assert of_images.inputs_of(seen) is seen
     before = of_images.flat.values.clone()
     column = torch.zeros(16)
-    pixels = Rows(seen, torch.arange(16) % 4, column - 1.4, torch.randn(16), column + 1.0, column)
+    pixels = PPORows(seen, torch.arange(16) % 4, column - 1.4, torch.randn(16), column + 1.0, column)
     of_images.take_steps(FlatAdam(of_images.flat, lr=1e-3), pixels, LOSS, torch.arange(16).view(2, 8))
     assert not torch.equal(of_images.flat.values, before)
     assert of_images.values_of(seen).shape == (16,)
