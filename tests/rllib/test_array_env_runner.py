@@ -18,6 +18,7 @@ from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, needs_episodes
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.reference import ReferencePPOConfig
 from tests.rllib.test_ppo_learner import configured, learner_of
+from tests.whole_runs import small
 
 
 def runners(environment: str, **ppo: Any) -> list[Any]:
@@ -127,6 +128,7 @@ def config() -> PreferencePPOConfig:
 def test_what_needs_episodes_is_named() -> None:
     assert needs_episodes(config()) is None
     assert needs_episodes(config().callbacks(SeesIterations)) is None
+    assert "num_learners" in str(needs_episodes(config().learners(num_learners=1)))
     assert "SeesEpisodes" in str(needs_episodes(config().callbacks(SeesEpisodes)))
     assert "on_sample_end" in str(needs_episodes(config().callbacks(on_sample_end=lambda **arguments: None)))
     assert "learner_connector" in str(needs_episodes(config().learners(learner_connector=lambda *spaces: [])))
@@ -135,9 +137,9 @@ def test_what_needs_episodes_is_named() -> None:
 def test_a_callback_of_episodes_takes_rllib_s_runner_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
     checked = config().check_environment()
     assert config().for_one_algorithm(checked, "ring").env_runner_cls is ArrayEnvRunner
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name.startswith("rlhf_ray")]  # RLlib logs its own
     assert config().callbacks(SeesEpisodes).for_one_algorithm(checked, "ring").env_runner_cls is EnvRunner
-    (record,) = caplog.records
+    (record,) = [record for record in caplog.records if record.name.startswith("rlhf_ray")]
     assert "SeesEpisodes" in record.getMessage()
 
 
@@ -146,3 +148,14 @@ def test_a_policy_with_memory_takes_rllib_s_runner() -> None:
     remembering.experiment["ppo"] = {**remembering.experiment["ppo"], "memory": "gru"}
     checked = remembering.check_environment()
     assert remembering.for_one_algorithm(checked, "ring").env_runner_cls is EnvRunner
+
+
+@pytest.mark.usefixtures("ring_in_process")
+def test_a_learner_actor_gets_episodes_and_trains() -> None:
+    of = small()
+    algorithm = PreferencePPOConfig.from_experiment(of.with_agent_settings(num_learners=1)).build_algo()
+    try:
+        assert algorithm.config.env_runner_cls is EnvRunner
+        assert algorithm.train()["learners"][DEFAULT_MODULE_ID]["reward_version"] == 1
+    finally:
+        algorithm.stop()
