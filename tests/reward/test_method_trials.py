@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.policies.env_actions import to_env_actions_tensor
 from rlhf_ray.reward.methods import FitLabels, FitMethod, make_methods
 from rlhf_ray.reward.methods.trial import try_out
 from rlhf_ray.reward.networks import make_network
@@ -187,3 +188,10 @@ def test_only_presets_are_joined() -> None:
     settings = PreferenceSettings(teacher="my_parts:Mine+mistake")
     with pytest.raises(SettingError, match=r"'my_parts:Mine' can't be joined by \+"):
         TEACHERS.make(settings.teacher, settings=settings)
+
+
+def test_a_network_gets_int64_actions_in_the_learner_too() -> None:
+    actions = to_env_actions_tensor(torch.tensor([0, 3], dtype=torch.int32), SPACES[1])  # RLlib's batches have int32
+    assert actions.dtype == torch.int64
+    made = network(OneHot).networks[0]
+    assert made(torch.zeros(2, 3), actions, torch.zeros(2, 3), torch.zeros(2, dtype=torch.bool)).shape == (2,)
