@@ -78,9 +78,9 @@ class Announcement:
 
 @contextlib.contextmanager
 def announced(folder: Path, **about: Any) -> Iterator[Announcement]:
-    """Context manager: `runs` lists the run in ``folder``, and `stop` can stop it. Ray must be running.
+    """Context manager: `runs` lists the run in ``folder``, and `stop` can stop it.
 
-    Does nothing on a private Ray that the run started for itself.
+    Does nothing without Ray, or on a private one that the run started for itself.
 
     Args:
         folder: the run's folder.
@@ -89,7 +89,7 @@ def announced(folder: Path, **about: Any) -> Iterator[Announcement]:
     Raises:
         SettingError: a run in this folder is already running in the cluster.
     """
-    if private_ray():
+    if private_ray() or not ray.is_initialized():
         yield Announcement(None)
         return
     metadata = job_metadata()

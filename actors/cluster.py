@@ -71,6 +71,12 @@ def start_ray(cpus: int) -> None:
                 return
 
 
+def join_cluster() -> None:
+    """Connect to the cluster at ``RAY_ADDRESS``, if that is set (`start_ray`)."""
+    if os.environ.get("RAY_ADDRESS"):
+        start_ray(cpus=0)
+
+
 def _start_here(cpus: int, attempts_left: int) -> bool:
     """Start Ray on this machine. Return False, after cleaning up, if it takes longer than Ray allows (on a busy machine)."""
     with started_for_a_run(workers=1) as start:  # one for the ring's shared process; others start on demand

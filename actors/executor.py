@@ -1,12 +1,10 @@
-"""Executors: how the ring starts and calls its actors, in Ray or, for tests, in this process."""
+"""Executors: how the ring starts and calls its actors. Here in Ray; `rlhf_ray.actors.local` has one for this process."""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import functools
-import inspect
-import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import ray
@@ -61,6 +59,10 @@ class Executor(Protocol):
 
     def keep(self, reference: Any) -> None:
         """Copy the reference's value to this node, so that it outlives the node that made it. Doesn't read it."""
+        ...
+
+    def apart(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context manager to enter while the agent waits for actors: they draw no random numbers of the agent's."""
         ...
 
     def stop(self, actor: Any) -> None:
@@ -134,6 +136,10 @@ class RayExecutor:
         """See `Executor.keep`."""
         ray.wait([reference], timeout=0, fetch_local=True)
 
+    def apart(self) -> contextlib.AbstractContextManager[None]:
+        """See `Executor.apart`. Actors are in processes of their own."""
+        return contextlib.nullcontext()
+
     def stop(self, actor: Any) -> None:
         """See `Executor.stop`. A shared process ends with its last actor."""
         if not isinstance(actor, Hosted):
@@ -152,112 +158,3 @@ def look_up(name: str, role: str) -> Any:
         return ray.get_actor(f"{name}/{role}")
     except ValueError:
         return Hosted(ray.get_actor(f"{name}/{HOST}"), role)
-
-
-class DirectExecutor:
-    """Plain objects in this process: a call runs at once, or, for a coroutine, in the running event loop."""
-
-    def __init__(self) -> None:
-        self.actors: dict[str, Any] = {}
-        """The objects, by role."""
-        self._makers: dict[str, Callable[[], Any]] = {}
-        self.lock = threading.RLock()
-        """Held during each call that is not a coroutine: an actor runs one call at a time."""
-
-    def start(
-        self,
-        kind: type,
-        role: str,
-        *arguments: Any,
-        gpus: float = 0.0,
-        shares: bool = False,
-        anywhere: bool = False,
-    ) -> Any:
-        """See `Executor.start`."""
-        self._makers[role] = functools.partial(kind, *arguments)
-        self.restart(role)
-        return _DirectActor(self, role)
-
-    def started(self) -> None:
-        """See `Executor.started`."""
-
-    def restart(self, role: str) -> None:
-        """Recreate the object, as Ray does with a killed actor: it loses its state."""
-        self.actors[role] = self._makers[role]()
-
-    def find(self, role: str) -> Callable[[], Any]:
-        """See `Executor.find`."""
-        return lambda: _DirectActor(self, role)
-
-    def get(self, reference: Any, timeout: float | None = None) -> Any:
-        """See `Executor.get`."""
-        return reference.result()
-
-    def put(self, value: Any) -> Any:
-        """See `Executor.put`."""
-        return _Direct(value)
-
-    def ready(self, reference: Any) -> bool:
-        """See `Executor.ready`."""
-        return True
-
-    def keep(self, reference: Any) -> None:
-        """See `Executor.keep`."""
-
-    def stop(self, actor: Any) -> None:
-        """See `Executor.stop`."""
-
-
-class _DirectActor:
-    def __init__(self, executor: DirectExecutor, role: str):
-        self._executor, self._role = executor, role
-
-    def __getattr__(self, method: str) -> Any:
-        if method == "__ray_ready__":
-            return _Method(lambda: True, self._executor.lock)
-        return _Method(getattr(self._executor.actors[self._role], method), self._executor.lock)
-
-
-class _Method:
-    """Supports ``method.remote(…)`` and ``method.options(num_returns=2).remote(…)``."""
-
-    def __init__(self, call: Callable[..., Any], lock: threading.RLock, returns: int = 1):
-        self._call, self._lock, self._returns = call, lock, returns
-
-    def options(self, num_returns: int) -> _Method:
-        return _Method(self._call, self._lock, num_returns)
-
-    def remote(self, *arguments: Any, **keywords: Any) -> Any:
-        try:
-            with self._lock:
-                value = self._call(*map(_value, arguments), **{name: _value(each) for name, each in keywords.items()})
-        except Exception as error:
-            failed = _Direct(error=error)
-            return failed if self._returns == 1 else (failed,) * self._returns
-        if inspect.iscoroutine(value):
-            return _Direct(waiting=asyncio.ensure_future(value))
-        return _Direct(value) if self._returns == 1 else tuple(map(_Direct, value))
-
-
-class _Direct:
-    """The result of a call, or the exception it raised."""
-
-    def __init__(self, value: Any = None, error: Exception | None = None, waiting: asyncio.Future[Any] | None = None):
-        self._value, self._error, self._waiting = value, error, waiting
-
-    def result(self) -> Any:
-        if self._waiting is not None:
-            return self._waiting.result()
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        if self._waiting is not None:
-            return (yield from self._waiting.__await__())
-        yield from asyncio.sleep(0).__await__()
-        return self.result()
-
-
-def _value(argument: Any) -> Any:
-    return argument.result() if isinstance(argument, _Direct) else argument

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rlhf_ray.actors.background import Background
 from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
@@ -75,12 +76,13 @@ class GathererActor:
         self._gatherer = make(self._commit, self._skip)
         self._find_store, self._get = store, get
         self._store: Any = None
-        self._thread = ThreadPoolExecutor(1, "gatherer")
+        self._thread = Background("gatherer")
         self._left: dict[int, set[str]] = {}
         """Ids of each batch's unanswered pairs."""
         self._error: BaseException | None = None
         self._changes = self._failed = 0
         self._last: int | None = None
+        self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
 
@@ -90,7 +92,7 @@ class GathererActor:
             return
         self._loop = asyncio.get_running_loop()
         self._left[number] = set(pairs.ids)
-        self._loop.run_in_executor(self._thread, self._answer, number, pairs)
+        self._thread.submit(functools.partial(self._answer, number, pairs))
 
     async def wait(self, numbers: Sequence[int], changes: int) -> GathererProgress:
         """Return the state once it differs from ``changes``, or after a short wait.
@@ -115,6 +117,11 @@ class GathererActor:
             self._last,
             self._failed,
         )
+
+    def end(self) -> None:
+        """Store nothing more, not even what could not be stored yet."""
+        self._ended = True
+        self._thread.end()
 
     # Runs in the thread.
 
@@ -145,7 +152,7 @@ class GathererActor:
             self._store = self._find_store()
         names = np.array(annotators)
         last = 0
-        while True:
+        while not self._ended:
             try:
                 for name in dict.fromkeys(names.tolist()):
                     self._get(store(rows := names == name, name))
@@ -165,4 +172,5 @@ class GathererActor:
 
     def _wake(self) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._changed.set)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._changed.set)

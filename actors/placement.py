@@ -23,11 +23,9 @@ CPUS = {
     "store": 0.0,
     "collector": 0.2,
     "reward_trainer": 0.5,
-    "evaluator": 0.1,
 }
 """CPUs that each actor claims, one in total: in the synchronous mode only one actor works at a time, in the asynchronous mode only
-the reward trainer works hard. The store claims none, so that it fits on its node however busy that is. The evaluator exists only in
-sweeps, which wait for it (rlhf_ray/sweeps/trial.py)."""
+the reward trainer works hard. The store claims none, so that it fits on its node however busy that is."""
 
 HOST = "host"
 """Role of the actor that hosts those sharing a process (`rlhf_ray.actors.host.ActorHost`)."""

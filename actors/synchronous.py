@@ -262,15 +262,16 @@ class SynchronousRing:
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         task = self._loop.create_task(work)
-        try:
-            return self._loop.run_until_complete(task)
-        except BaseException:
-            # The training was interrupted: cancel everything before the ring is saved.
-            if left := asyncio.all_tasks(self._loop):
-                for each in left:
-                    each.cancel()
-                self._loop.run_until_complete(asyncio.wait(left))
-            raise
+        with self.members.executor.apart():
+            try:
+                return self._loop.run_until_complete(task)
+            except BaseException:
+                # The training was interrupted: cancel everything before the ring is saved.
+                if left := asyncio.all_tasks(self._loop):
+                    for each in left:
+                        each.cancel()
+                    self._loop.run_until_complete(asyncio.wait(left))
+                raise
 
 
 async def _wait(reference: Any) -> Any:

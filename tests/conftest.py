@@ -16,7 +16,6 @@ os.environ.update(
 )
 
 import atexit
-import functools
 import shutil
 import time
 from collections.abc import Iterator
@@ -108,16 +107,14 @@ def ray_session() -> Iterator[None]:
 
 
 def put_rings_in_process(patch: pytest.MonkeyPatch) -> None:
-    from rlhf_ray.actors.executor import DirectExecutor
+    from rlhf_ray.actors.local import LocalExecutor
 
-    executor = functools.cache(lambda name: DirectExecutor())
-    for module in ("algorithm", "clip_cutter"):
-        patch.setattr(f"rlhf_ray.rllib.{module}.RayExecutor", executor)
+    patch.setattr("rlhf_ray.rllib.algorithm.RayExecutor", LocalExecutor)
 
 
 @pytest.fixture
 def ring_in_process(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Algorithms that this process trains have their ring in it, not in processes that take seconds to start."""
+    """Asynchronous rings run in this process too, not in processes that take seconds to start."""
     put_rings_in_process(monkeypatch)
 
 

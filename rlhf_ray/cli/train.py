@@ -97,7 +97,7 @@ def run(words: list[str]) -> None:
 
     with nothing_to_save():
         from rlhf_ray.runs.new_run import new_run
-        from rlhf_ray.runs.train import quiet, start_ray, train
+        from rlhf_ray.runs.train import quiet, train
 
     quiet()
     folder = resumed or new_run(
@@ -120,10 +120,7 @@ def run(words: list[str]) -> None:
         _train_expert(experiment, folder, resumed is not None, command.evaluation_episodes)
         return
     with resumable(folder), Progress(experiment) as progress:
-        of = experiment.agent_settings
-        progress.on_stage("starting Ray")
-        start_ray(cpus=2 + of.num_env_runners + of.num_learners)
-        progress.on_stage("starting actors, collecting the first fragments" if resumed is None else "starting actors")
+        progress.on_stage("starting, collecting the first fragments" if resumed is None else "starting")
         train(
             experiment,
             folder,
@@ -137,15 +134,12 @@ def run(words: list[str]) -> None:
 def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episodes: int) -> None:
     """Train on the true reward, with a progress bar, and print the outcome."""
     from rlhf_ray.runs.expert import train_expert
-    from rlhf_ray.runs.train import start_ray
 
     def watch(metrics: dict[str, Any]) -> None:
         mean = metrics["true_return_mean"]
         bar.show(metrics["env_steps"], "" if mean is None else f"mean true return {mean:.2f}")
 
     with resumable(folder), Counting("env steps", experiment.total_env_steps) as bar:
-        of = experiment.agent_settings
-        start_ray(cpus=1 + of.num_env_runners + of.num_learners)
         outcome = train_expert(experiment, folder, resume=resume, evaluation_episodes=episodes, watch=watch)
     if outcome.random is None or outcome.reference is None:
         print(f"stopped after {outcome.env_steps} steps; resume with `rlhf-ray train --resume {folder.path}`")

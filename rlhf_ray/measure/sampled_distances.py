@@ -16,7 +16,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from scipy import stats
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.spaces import choices_of
@@ -77,6 +76,8 @@ def correlation(
     """
     values = [reward.of(steps) for reward in (first, second)]
     if ranks:
+        from scipy import stats  # takes a second to import, which a run need not wait for
+
         values = [stats.rankdata(of) for of in values]
     resampled = pearson(values[0], values[1], _resamples(steps, rng))
     return _estimate(float(pearson(values[0], values[1])), resampled, len(steps))

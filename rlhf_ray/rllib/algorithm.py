@@ -27,6 +27,7 @@ from rlhf_ray.actors.build import build_ring
 from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.fixed_reward import FixedReward
+from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.actors.loop import PreferenceLoop, budget
 from rlhf_ray.actors.placement import NODES_WITHIN, await_room, ring_bundles
 from rlhf_ray.actors.ring import LABELS, STATE, Pretrained, RingSettings, RoundReport, check_horizon
@@ -72,7 +73,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         request = super().default_resource_request(config)
         ours: PreferenceConfig = cls.get_default_config().update_from_dict(config)
         of = ours.settings()
-        if not of.preferences.comparisons:
+        if not of.preferences.comparisons or ours.ring_here:
             return request
         return PlacementGroupFactory([*request.bundles, *ring_bundles(of.reward_model.gpus)], strategy=request.strategy)
 
@@ -81,10 +82,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         settings: PreferenceConfig = self.config
         checked = settings.check_environment()
         self._check_gpu()
-        own, *bundles = self.default_resource_request(self.config.to_dict()).bundles
-        start_ray(math.ceil(sum(bundle.get("CPU", 0.0) for bundle in (own, *bundles))))
-        if ray.util.get_current_placement_group() is None:  # else Tune reserved the requested resources
-            await_room(bundles, nodes_within=NODES_WITHIN if os.environ.get("RAY_ADDRESS") else 0.0)
+        if settings.needs_ray:
+            self._claim_room()
         name = f"ring-{uuid.uuid4().hex[:12]}"
         self.config = settings.for_one_algorithm(checked, name)
         self._checked, of = checked, checked.experiment
@@ -120,6 +119,13 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         """Return the agent's own arguments of `LearnerGroup.update`."""
         raise NotImplementedError
 
+    def _claim_room(self) -> None:
+        """Start Ray if it isn't running, and wait until it has room for this algorithm's actors."""
+        own, *bundles = self.default_resource_request(self.config.to_dict()).bundles
+        start_ray(math.ceil(sum(bundle.get("CPU", 0.0) for bundle in (own, *bundles))))
+        if ray.util.get_current_placement_group() is None:  # else Tune reserved the requested resources
+            await_room(bundles, nodes_within=NODES_WITHIN if os.environ.get("RAY_ADDRESS") else 0.0)
+
     def _check_gpu(self) -> None:
         agent: str = self.config.agent
         gpus = 0.0 if self.config.num_learners else self.config.num_gpus_per_learner
@@ -141,7 +147,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         )
         ring = build_ring(
             settings,
-            RayExecutor(name),
+            LocalExecutor(name) if config.ring_here else RayExecutor(name),
             config.make_env(film=of.preferences.asks_people),
             rollouts=config.num_envs_per_env_runner,
             iterations=budget(of, fragments, most, fragments.initial_env_steps)[1]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
-from rlhf_ray.actors.executor import Executor, RayExecutor
+from rlhf_ray.actors.executor import Executor
+from rlhf_ray.actors.local import executor_of
 from rlhf_ray.data.errors import LostClipsError
 from rlhf_ray.data.failures import cause
 from rlhf_ray.data.fragments import Fragments, Trajectory, cut_fragments
@@ -48,10 +49,11 @@ class ClipCutter(RLlibCallback):  # type: ignore[misc]
         if preferences.asks_people and not is_image(env_runner.env.single_observation_space):
             return  # people compare videos that the rollout collector renders
         failed = dropped = 0
-        ring = self._ring = self._ring or RayExecutor(config.ring_name)
+        ring = self._ring = self._ring or executor_of(config.ring_name)
         if preferences.mode == "synchronous":
             try:
-                ring.get(self._send(ring, env_runner, samples))
+                with ring.apart():
+                    ring.get(self._send(ring, env_runner, samples))
             except Exception as error:
                 raise LostClipsError.because(str(cause(error)).partition("\n")[0]) from error
         else:

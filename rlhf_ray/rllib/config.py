@@ -146,6 +146,19 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         copies = self.num_envs_per_env_runner * max(1, self.num_env_runners)
         return self.iteration_env_steps + (copies if self.settings().preferences.allow_variable_horizon else 0)
 
+    @property
+    def ring_here(self) -> bool:
+        """Whether the ring's actors run in the algorithm's process: it waits while they work, and nobody else calls them."""
+        of = self.settings()
+        waits = of.preferences.mode == "synchronous" and not of.preferences.asks_people
+        return waits and not self.num_env_runners and not of.reward_model.gpus
+
+    @property
+    def needs_ray(self) -> bool:
+        """Whether the algorithm has actors in processes of their own."""
+        here = self.ring_here or not self.settings().preferences.comparisons
+        return not here or bool(self.num_env_runners or self.num_learners or self.evaluation_num_env_runners)
+
     def validate(self) -> None:
         """Check all settings.
 

@@ -11,6 +11,7 @@ import torch
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.rllib.algorithms import algorithm
 from ray.rllib.core.columns import Columns
+from ray.rllib.env import env_runner_group
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.metrics import (
     ALL_MODULES,
@@ -46,7 +47,9 @@ def tell_cluster(key: str, said: str) -> None:
 
 
 def told_cluster(key: str) -> str | None:
-    """Remove and return the line under ``key``; None if there is none."""
+    """Remove and return the line under ``key``; None if there is none, or no Ray."""
+    if not ray.is_initialized():
+        return None
     said = _internal_kv_get(key.encode(), namespace=NAMESPACE)
     if said is not None:
         _internal_kv_del(key.encode(), namespace=NAMESPACE)
@@ -160,6 +163,22 @@ class _SpreadGroup(EnvRunnerGroup):  # type: ignore[misc]
         self._arguments = arguments | {"scheduling_strategy": "SPREAD"}
 
 
+class _RayIfRunning:
+    """Ray for RLlib's group of env runners, which puts its configuration into the object store even if it has no actors.
+
+    That would start Ray.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(ray, name)
+
+    def put(self, value: Any) -> Any:
+        return ray.put(value) if ray.is_initialized() else value
+
+
+env_runner_group.ray = _RayIfRunning()
+
+
 @contextlib.contextmanager
 def spread_env_runners() -> Iterator[None]:
     """Context manager: algorithms that are set up inside spread their env runners over the cluster.
@@ -167,7 +186,7 @@ def spread_env_runners() -> Iterator[None]:
     By default, Ray first fills half of the caller's node, which also runs the learner and the ring's actors. Has no effect in a
     Tune trial, whose placement group has a bundle for each actor.
     """
-    if ray.util.get_current_placement_group() is not None:
+    if not ray.is_initialized() or ray.util.get_current_placement_group() is not None:
         yield
         return
     before: Callable[..., Any] = algorithm.EnvRunnerGroup

@@ -13,6 +13,7 @@ from typing import Any
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 
+from rlhf_ray.actors.cluster import join_cluster, start_ray
 from rlhf_ray.actors.ray_internals import hush_ray
 from rlhf_ray.data.atomic import append
 from rlhf_ray.data.checkpoints import last_checkpoint, save_checkpoint
@@ -57,6 +58,9 @@ def train_expert(
         The outcome. ``reference`` is the expert's true return.
     """
     config = EXPERTS[experiment.agent].from_experiment(experiment)
+    join_cluster()
+    if others := config.num_env_runners + config.num_learners:
+        start_ray(cpus=1 + others)
     with interruptible() as interrupted:
         with interrupted.at_once():
             algorithm = config.build_algo()

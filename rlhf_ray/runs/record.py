@@ -14,7 +14,8 @@ import gymnasium as gym
 
 from rlhf_ray.actors.cluster import hold_ray, release_ray
 from rlhf_ray.actors.episode_player import EpisodePlayer
-from rlhf_ray.actors.executor import DirectExecutor, Executor, RayExecutor
+from rlhf_ray.actors.executor import Executor, RayExecutor
+from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import GAMMA, RecordedEpisode
@@ -183,8 +184,8 @@ def _episodes(
         return
     arguments = (make_env, plan.seed, plan.epsilon, plan.policy)
     if actors <= 1:
-        direct = DirectExecutor()
-        yield from _played(plan, direct, [direct.start(EpisodePlayer, "player", *arguments)], 1, steps, episodes)
+        here = LocalExecutor()
+        yield from _played(plan, here, [here.start(EpisodePlayer, "player", *arguments)], 1, steps, episodes)
         return
     hold_ray(cpus=actors)
     ray = RayExecutor(f"recording-{uuid.uuid4().hex[:12]}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_ray.actors.announced import Announcement, announced
+from rlhf_ray.actors.cluster import join_cluster
 from rlhf_ray.actors.cluster import start_ray as start_ray  # re-exported for callers
 from rlhf_ray.actors.ray_internals import LOGGER, hush_ray
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
@@ -42,7 +43,7 @@ EVALUATED_WITHIN = 2.0
 
 def quiet() -> None:
     """Silence RLlib's deprecation and startup messages. Errors still show."""
-    for name in ("ray.rllib", "ray._common.deprecation"):
+    for name in ("ray.rllib", "ray.tune", "ray._common.deprecation"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for name in ("ray.rllib", "ray.rllib.utils.actor_manager", "ray.rllib.env.env_runner_group", LOGGER):
         logging.getLogger(name).addFilter(NoFaults())
@@ -97,6 +98,7 @@ def train(
     Raises:
         CallbackError: a callback raised. The run has stopped with a checkpoint, unless it was complete.
     """
+    join_cluster()  # where others see the run; the algorithm starts a Ray of its own if it needs one
     totals = {"total_env_steps": experiment.total_env_steps, "total_labels": experiment.preferences.comparisons}
     with (
         interruptible() as interrupted,

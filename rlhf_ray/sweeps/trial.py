@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import uuid
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray.tune import PlacementGroupFactory, Trainable
 from ray.tune.search.repeater import TRIAL_INDEX
 
-from rlhf_ray.actors.placement import CPUS, of_ring
 from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.failures import cause
-from rlhf_ray.measure.true_return import TrueReturn, evaluate
+from rlhf_ray.measure.true_return import evaluate
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.metrics import PREFERENCES
-from rlhf_ray.rllib.policy import PolicyMaker
 from rlhf_ray.rllib.ppo import PreferencePPO
 from rlhf_ray.rllib.sac import PreferenceSAC
 from rlhf_ray.settings import AgentName, Experiment, from_json
@@ -41,23 +37,6 @@ LINKS = "links.json"
 
 MEASUREMENTS = 20
 """Approximate number of measurements per trial: often enough for a scheduler, at a few percent of the trial's time."""
-
-
-class Evaluator:
-    """Plays episodes in its own environments and process, so that measuring doesn't affect the training.
-
-    Args:
-        environment: a name that `rlhf_ray.envs.make_env` accepts.
-        episodes: episodes per measurement. Initial states are the same each time and for all trials, for a fair comparison.
-        seed: seeds the episodes.
-    """
-
-    def __init__(self, environment: str, episodes: int, seed: int):
-        self.environment, self.episodes, self.seed = environment, episodes, seed
-
-    def measure(self, make_policy: PolicyMaker) -> TrueReturn:
-        """Measure the true return of the deterministic policy."""
-        return evaluate(self.environment, make_policy().best, episodes=self.episodes, seed=self.seed)
 
 
 def experiment_of(config: dict[str, Any]) -> Experiment:
@@ -94,7 +73,7 @@ class Measured(LearnsFromPreferences):
 
     @classmethod
     def default_resource_request(cls, config: Any) -> Any:
-        """Return the bundles of RLlib and the ring, which include the evaluator; one CPU if the settings are invalid."""
+        """Return the bundles of RLlib and the ring; one CPU if the settings are invalid."""
         if isinstance(config, dict) and TRIAL in config:
             try:
                 config = preference_config(experiment_of(config))
@@ -103,8 +82,7 @@ class Measured(LearnsFromPreferences):
         return super().default_resource_request(config)
 
     def setup(self, config: Any) -> None:
-        """Set up the algorithm (see `LearnsFromPreferences.setup`) and the evaluator."""
-        self.evaluator: Any = None
+        """Set up the algorithm (see `LearnsFromPreferences.setup`)."""
         if self._refusal is None:
             try:
                 self._begin(config)
@@ -117,17 +95,6 @@ class Measured(LearnsFromPreferences):
         if self.ring.people is not None and self._storage is not None:
             self._leave_links(self.ring.people.page.links)
             self.ring.people.page.on_links = self._leave_links
-        if self._plan is not None and self._plan["metric"] == "return":
-            options = {
-                "name": f"evaluator-{uuid.uuid4().hex[:12]}",
-                "num_cpus": CPUS["evaluator"],
-                "scheduling_strategy": of_ring("evaluator"),
-                "max_restarts": -1,
-                "max_task_retries": -1,
-                "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
-            }
-            evaluator = ray.remote(**options)(Evaluator)
-            self.evaluator = evaluator.remote(str(self.config.env), self._plan["episodes"], self._plan["seed"])
 
     def _leave_links(self, links: dict[str, str]) -> None:
         """Write the links to the labelling page to the trial's folder, for its owner only: a trial's output isn't shown."""
@@ -165,19 +132,14 @@ class Measured(LearnsFromPreferences):
         else:
             (Path(checkpoint_dir) / REFUSAL).write_text(self._refusal)
 
-    def cleanup(self) -> None:
-        """See `LearnsFromPreferences.cleanup`."""
-        if getattr(self, "evaluator", None) is not None:
-            ray.kill(self.evaluator)
-        super().cleanup()
-
     def _measure(self, result: dict[str, Any]) -> float | None:
         """Return the objective if a measurement is due and possible; else None."""
         if not self.finished and (self.training_iteration + 1) % self._every:
             return None
-        if self.evaluator is not None:
-            true: TrueReturn = ray.get(self.evaluator.measure.remote(self._policy()))
-            return true.true_return_mean
+        if self._plan is not None and self._plan["metric"] == "return":
+            # The initial states are the same each time and for all trials, for a fair comparison.
+            of = {"episodes": self._plan["episodes"], "seed": self._plan["seed"]}
+            return evaluate(str(self.config.env), self._policy()().best, **of).true_return_mean
         loss = result[PREFERENCES].get("round", {}).get("held_out_loss")
         return None if loss is None or not math.isfinite(loss) else -float(loss)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_ray.actors.build import build_ring
-from rlhf_ray.actors.executor import DirectExecutor, Executor
+from rlhf_ray.actors.executor import Executor
+from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.actors.ring import Moment, RingSettings
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
 from tests.made_up import AlwaysUp, Walk
@@ -49,7 +50,7 @@ def ring_in(
     )
     ring = build_ring(
         settings,
-        executor or DirectExecutor(),
+        executor or LocalExecutor(),
         make_env,
         rollouts=4,
         iterations=iterations,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray.actors.asynchronous import AsynchronousRing, Meter
-from rlhf_ray.actors.executor import DirectExecutor
+from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.nested import read_nested
 from rlhf_ray.queries.pool import Clips
@@ -109,7 +109,7 @@ def test_exploration_is_gathered_while_the_agent_goes_on_and_counts_its_steps(tm
 
 
 def test_what_goes_wrong_in_the_ring_is_raised_to_the_agent(tmp_path: Path) -> None:
-    executor = DirectExecutor()
+    executor = LocalExecutor()
     with ring_in(tmp_path, PREFERENCES, executor=executor) as ring:
         ring.begin(200)
         # As if its rollouts held episodes of another length, which the next look at the pool finds.
@@ -136,14 +136,13 @@ def test_wrong_clips_end_the_wait_for_the_first_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", ["pool", "gatherer", "store", "reward_trainer", "collector"])
 def test_a_restarted_actor_costs_neither_a_label_nor_the_run(tmp_path: Path, role: str) -> None:
-    executor = DirectExecutor()
+    executor = LocalExecutor()
     slow = dataclasses.replace(PREFERENCES, answer_seconds=0.02)
     with ring_in(tmp_path, slow, executor=executor) as ring:
         ring.begin(200)
         ring.advance(moment(0.25, 400))
         time.sleep(0.05)  # in the middle of its work
-        with executor.lock:
-            executor.restart(role)
+        executor.restart(role)
         for progress in np.linspace(0.5, 1.0, 6):
             ring.advance(moment(progress, int(1000 * progress)))
             time.sleep(0.05)
@@ -157,7 +156,7 @@ def test_a_restarted_actor_costs_neither_a_label_nor_the_run(tmp_path: Path, rol
 
 
 def test_no_more_is_asked_than_is_due_while_a_slow_store_counts_the_answers(tmp_path: Path) -> None:
-    executor = DirectExecutor()
+    executor = LocalExecutor()
     with ring_in(tmp_path, dataclasses.replace(PREFERENCES, answer_seconds=0.01), executor=executor) as ring:
         ring.begin(200)
         tally = executor.actors["store"].tally
@@ -176,15 +175,14 @@ def test_no_more_is_asked_than_is_due_while_a_slow_store_counts_the_answers(tmp_
 
 @pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])
 def test_actors_that_share_a_process_die_together_and_cost_no_label(tmp_path: Path, mode: Any) -> None:
-    executor = DirectExecutor()
+    executor = LocalExecutor()
     preferences = dataclasses.replace(PREFERENCES, mode=mode)
     with ring_in(tmp_path, preferences, executor=executor) as ring:
         ring.begin(200)
         ring.advance(moment(0.25, 400))
-        with executor.lock:
-            shared = ["store", "pool", "gatherer", "collector", *(["reward_trainer"] if mode == "synchronous" else [])]
-            for role in shared:
-                executor.restart(role)
+        shared = ["store", "pool", "gatherer", "collector", *(["reward_trainer"] if mode == "synchronous" else [])]
+        for role in shared:
+            executor.restart(role)
         for progress in np.linspace(0.5, 1.0, 6):
             ring.advance(moment(progress, int(1000 * progress)))
             time.sleep(0.05)
@@ -245,7 +243,7 @@ def test_a_restored_ring_has_every_stored_label_and_asks_the_open_questions_agai
 
 def test_a_checkpoint_does_not_stop_the_stages(tmp_path: Path) -> None:
     """What a checkpoint waits for, others need not: while a slow pool writes, answers are stored."""
-    executor = DirectExecutor()
+    executor = LocalExecutor()
     slow = dataclasses.replace(PREFERENCES, answer_seconds=0.05, minimum_comparisons=2)
     with ring_in(tmp_path, slow, executor=executor) as ring:
         ring.begin(200)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import ray
 
-from rlhf_ray.actors.executor import DirectExecutor
+from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.actors.ring import RoundReport
 from rlhf_ray.actors.synchronous import SynchronousRing
 from rlhf_ray.data.comparisons import Comparisons
@@ -49,12 +49,12 @@ def _round(ring: SynchronousRing, number: int) -> RoundReport:
     return report
 
 
-Before = Callable[[SynchronousRing, DirectExecutor, int], Any]
+Before = Callable[[SynchronousRing, LocalExecutor, int], Any]
 
 
 def _run(folder: Path, before_round: Before = lambda ring, executor, number: None) -> Outcome:
     """All rounds from the first to the last."""
-    reports, executor = [], DirectExecutor()
+    reports, executor = [], LocalExecutor()
     with ring_in(folder, PREFERENCES, executor=executor) as ring:
         for number in range(PREFERENCES.rounds + 1):
             before_round(ring, executor, number)
@@ -94,7 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(folder: Path) -> Outcome:
-    def keep(ring: SynchronousRing, executor: DirectExecutor, number: int) -> None:
+    def keep(ring: SynchronousRing, executor: LocalExecutor, number: int) -> None:
         if number == CHECKPOINT:
             (folder / "checkpoint").mkdir()
             ring.save(folder / "checkpoint")
@@ -141,7 +141,7 @@ def test_a_second_ring_with_the_same_seed_comes_to_the_same_bit_for_bit(undistur
 def test_actors_that_die_between_rounds_are_restarted_and_change_nothing(undisturbed: Outcome, tmp_path: Path) -> None:
     deaths = {1: ["collector"], 3: ["reward_trainer"], 4: ["store", "gatherer"]}
 
-    def kill(ring: SynchronousRing, executor: DirectExecutor, number: int) -> None:
+    def kill(ring: SynchronousRing, executor: LocalExecutor, number: int) -> None:
         for role in deaths.get(number, []):
             executor.restart(role)
 
@@ -149,7 +149,7 @@ def test_actors_that_die_between_rounds_are_restarted_and_change_nothing(undistu
 
 
 def test_a_pool_that_dies_loses_its_clips_and_what_was_due_is_asked_for_later(tmp_path: Path) -> None:
-    executor = DirectExecutor()
+    executor = LocalExecutor()
     with ring_in(tmp_path, PREFERENCES, executor=executor) as ring:
         _round(ring, 0)
         executor.restart("pool")
@@ -179,7 +179,7 @@ def test_a_ring_that_begins_again_with_what_it_had_stored_comes_to_the_same_bit_
 ) -> None:
     PreferenceStore(folder / "store").copy_to(tmp_path / "store")
 
-    def begin_again(ring: SynchronousRing, executor: DirectExecutor, number: int) -> None:
+    def begin_again(ring: SynchronousRing, executor: LocalExecutor, number: int) -> None:
         ring.begun_after = 0
 
     _assert_same(_run(tmp_path, begin_again), undisturbed)
@@ -260,7 +260,7 @@ def test_clips_that_are_lost_fail_the_run_where_it_would_be_another_one_without_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
 ) -> None:
     preferences = dataclasses.replace(PREFERENCES, mode=mode, selection="random")
-    executor = DirectExecutor()
+    executor = LocalExecutor()
     with ring_in(tmp_path, preferences, executor=executor) as ring:
         assert ring.begin(200) is not None
 
@@ -280,7 +280,7 @@ def test_methods_get_pairs_that_nobody_was_asked_about_and_a_run_with_them_repea
     methods = dataclasses.replace(REWARD_MODEL, methods=("surf", "rime", "rune"), adaptive_l2=True, early_stopping=2)
     rewards = []
     for turn in ("once", "again"):
-        executor = DirectExecutor()
+        executor = LocalExecutor()
         with ring_in(tmp_path / turn, PREFERENCES, reward_model=methods, executor=executor) as ring:
             report = [_round(ring, number) for number in range(4)][-1]
             pool = executor.actors["pool"]

@@ -284,7 +284,7 @@ def test_room_is_counted_bundle_by_bundle(bundles: list[Any], nodes: list[Any], 
 
 
 def test_a_trial_asks_for_what_its_training_and_its_ring_take() -> None:
-    for runners, cpus in ((0, [1, 1]), (2, [1, 1, 1, 1])):
+    for runners, cpus in ((0, [1]), (2, [1, 1, 1, 1])):  # alone, a trial has its ring in its own process
         experiment = apply(Experiment(), {"ppo.num_env_runners": runners})
         request = SweepTrial.default_resource_request({TRIAL: {**_common(), "experiment": to_json(experiment)}})
         assert [bundle["CPU"] for bundle in request.bundles] == cpus

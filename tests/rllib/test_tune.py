@@ -58,8 +58,7 @@ def test_a_tuner_ends_each_trial_with_its_budget(tmp_path: Path) -> None:
     config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[24]))
     config.env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
     config.evaluation(evaluation_interval=2, custom_evaluation_function=mean_length)
-    request = PreferencePPO.default_resource_request(tiny())
-    assert request.bundles == [{"CPU": 1.0}, {"CPU": 1.0}]
+    assert PreferencePPO.default_resource_request(tiny()).bundles == [{"CPU": 1.0}]
     results = tune.Tuner(
         PreferencePPO,
         param_space=config,

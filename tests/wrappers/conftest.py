@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlhf_ray.actors.executor import DirectExecutor
+from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.wrappers import teaching
 from tests.wrappers.in_process import SettledClips, SettledRing
 
@@ -21,7 +21,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     def release_ray() -> None:
         seen.held -= 1
 
-    monkeypatch.setattr(teaching, "RayExecutor", lambda name: DirectExecutor())
+    monkeypatch.setattr(teaching, "RayExecutor", lambda name: LocalExecutor())
     monkeypatch.setattr(teaching, "AsynchronousRing", SettledRing)
     monkeypatch.setattr(teaching, "GivenClips", SettledClips)
     monkeypatch.setattr(teaching, "hold_ray", hold_ray)

@@ -15,7 +15,7 @@ import gymnasium as gym
 import pytest
 import ray
 
-from rlhf_ray.actors.executor import DirectExecutor
+from rlhf_ray.actors.local import LocalExecutor
 from rlhf_ray.settings import PreferenceSettings, SettingError
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.wrappers import HumanPreferencesVectorEnv
@@ -61,7 +61,7 @@ def test_it_learns_beside_the_training_survives_a_lost_actor_and_goes_on_from_a_
 @pytest.fixture
 def direct(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ring's actors are plain objects."""
-    monkeypatch.setattr("rlhf_ray.wrappers.teaching.RayExecutor", lambda name: DirectExecutor())
+    monkeypatch.setattr("rlhf_ray.wrappers.teaching.RayExecutor", lambda name: LocalExecutor())
 
 
 @pytest.mark.usefixtures("direct")

@@ -1,0 +1,170 @@
+"""LocalExecutor: runs the ring's actors in this process, each in a thread of its own.
+
+A ring that works only while the training waits gains nothing from processes, which take seconds to start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from typing import Any
+from weakref import WeakValueDictionary
+
+from rlhf_ray.actors.background import Background
+from rlhf_ray.actors.executor import Executor, RayExecutor
+from rlhf_ray.actors.streams import OwnStreams
+
+_HERE: WeakValueDictionary[str, LocalExecutor] = WeakValueDictionary()
+"""The executors of this process, by their rings' names."""
+
+
+def executor_of(name: str) -> Executor:
+    """Return the executor of the ring with this name: this process's, or Ray's."""
+    return _HERE.get(name) or RayExecutor(name)
+
+
+class LocalExecutor:
+    """Objects in this process. A call runs in the object's thread or, for a coroutine, in the running event loop.
+
+    So an interrupt of the caller cuts no call short. Results are not copied: nobody may change them.
+
+    Args:
+        name: the ring's name, by which `executor_of` finds it; None for no name.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.actors: dict[str, Any] = {}
+        """The objects, by role."""
+        self._makers: dict[str, Callable[[], Any]] = {}
+        self._threads: dict[str, Background] = {}
+        self._streams = OwnStreams()
+        if name is not None:
+            _HERE[name] = self
+
+    def start(
+        self,
+        kind: type,
+        role: str,
+        *arguments: Any,
+        gpus: float = 0.0,
+        shares: bool = False,
+        anywhere: bool = False,
+    ) -> Any:
+        """See `Executor.start`."""
+        self._makers[role] = functools.partial(kind, *arguments)
+        self._threads[role] = Background(role)
+        self.actors[role] = self._makers[role]()
+        return _LocalActor(self, role)
+
+    def started(self) -> None:
+        """See `Executor.started`."""
+
+    def restart(self, role: str) -> None:
+        """Make the object anew between two calls, as Ray does with a killed actor: it loses its state."""
+
+        def make() -> None:
+            self.actors[role] = self._makers[role]()
+
+        self._threads[role].submit(make).result()
+
+    def find(self, role: str) -> Callable[[], Any]:
+        """See `Executor.find`."""
+        return functools.partial(_LocalActor, self, role)
+
+    def get(self, reference: Any, timeout: float | None = None) -> Any:
+        """See `Executor.get`."""
+        return reference.result(timeout)
+
+    def put(self, value: Any) -> Any:
+        """See `Executor.put`."""
+        future: Future[Any] = Future()
+        future.set_result(value)
+        return _Reference(future)
+
+    def ready(self, reference: Any) -> bool:
+        """See `Executor.ready`."""
+        return bool(reference.done())
+
+    def keep(self, reference: Any) -> None:
+        """See `Executor.keep`."""
+
+    def apart(self) -> contextlib.AbstractContextManager[None]:
+        """See `Executor.apart`."""
+        return self._streams
+
+    def stop(self, actor: Any) -> None:
+        """See `Executor.stop`. The call that is running goes on."""
+        self._threads[actor.role].end()
+        if (end := getattr(self.actors[actor.role], "end", None)) is not None:
+            end()
+
+    def call(self, role: str, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Return the future of a call, with the values of references among its arguments."""
+        if method == "__ray_ready__":
+            return self._threads[role].submit(lambda: True)
+        call = getattr(self.actors[role], method)
+        if inspect.iscoroutinefunction(call):
+            return asyncio.ensure_future(_in_loop(call, arguments, keywords))
+
+        def work() -> Any:
+            given = [each.result() if isinstance(each, _Reference) else each for each in arguments]
+            named = {name: each.result() if isinstance(each, _Reference) else each for name, each in keywords.items()}
+            return getattr(self.actors[role], method)(*given, **named)  # which may have been made anew meanwhile
+
+        return self._threads[role].submit(work)
+
+
+async def _in_loop(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    given = [await each if isinstance(each, _Reference) else each for each in arguments]
+    return await call(*given, **keywords)
+
+
+class _LocalActor:
+    """The handle of an object, with Ray's interface: ``actor.method.remote(…)``."""
+
+    def __init__(self, executor: LocalExecutor, role: str):
+        self._executor, self.role = executor, role
+
+    def __getattr__(self, method: str) -> Any:
+        return _LocalMethod(self._executor, self.role, method)
+
+
+class _LocalMethod:
+    """Supports ``method.remote(…)`` and ``method.options(num_returns=2).remote(…)``."""
+
+    def __init__(self, executor: LocalExecutor, role: str, method: str, returns: int = 1):
+        self._executor, self._role, self._method, self._returns = executor, role, method, returns
+
+    def options(self, num_returns: int) -> _LocalMethod:
+        return _LocalMethod(self._executor, self._role, self._method, num_returns)
+
+    def remote(self, *arguments: Any, **keywords: Any) -> Any:
+        future = self._executor.call(self._role, self._method, arguments, keywords)
+        if self._returns == 1:
+            return _Reference(future)
+        return tuple(_Reference(future, part) for part in range(self._returns))
+
+
+class _Reference:
+    """The result of a call, or one part of it, to await or to pass to other calls."""
+
+    def __init__(self, future: Any, part: int | None = None):
+        self._future, self._part = future, part
+
+    def done(self) -> bool:
+        return bool(self._future.done())
+
+    def result(self, timeout: float | None = None) -> Any:
+        return self._take(self._future.result(*(() if timeout is None else (timeout,))))
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        # Shielded: whoever stops waiting doesn't take the call back.
+        future = self._future if isinstance(self._future, asyncio.Future) else asyncio.wrap_future(self._future)
+        return self._take((yield from asyncio.shield(future).__await__()))
+
+    def _take(self, value: Any) -> Any:
+        return value if self._part is None else value[self._part]

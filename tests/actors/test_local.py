@@ -1,0 +1,126 @@
+"""Actors in the run's own process."""
+
+import asyncio
+import random
+import threading
+import time
+from concurrent.futures import CancelledError
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.actors.executor import RayExecutor
+from rlhf_ray.actors.local import LocalExecutor, executor_of
+
+
+class Worker:
+    """Notes what is called, and where."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+        self.done: list[Any] = []
+        self.ended = False
+
+    def work(self, what: Any, seconds: float = 0.0) -> tuple[Any, Any]:
+        self.threads.add(threading.get_ident())
+        time.sleep(seconds)
+        self.done.append(what)
+        return what, -what
+
+    async def answer(self, what: Any) -> Any:
+        await asyncio.sleep(0)
+        return what
+
+    def fail(self) -> None:
+        raise OSError("the disk is full")
+
+    def end(self) -> None:
+        self.ended = True
+
+
+@pytest.fixture
+def executor() -> LocalExecutor:
+    return LocalExecutor("ring-of-this-test")
+
+
+def test_a_call_takes_references_and_parts_of_results(executor: LocalExecutor) -> None:
+    one, other = executor.start(Worker, "one"), executor.start(Worker, "other")
+    plus, minus = one.work.options(num_returns=2).remote(3, 0.05)
+    assert not executor.ready(minus)
+    assert executor.get(other.work.remote(minus)) == (-3, 3)
+    assert executor.get(plus) == 3
+    assert executor.get(one.work.remote(executor.put(5), seconds=executor.put(0.0))) == (5, -5)
+
+    async def both() -> list[Any]:
+        return [await one.answer.remote(plus), await other.work.remote(7), await one.__ray_ready__.remote()]
+
+    assert asyncio.run(both()) == [3, (7, -7), True]
+    with pytest.raises(OSError, match="full"):
+        executor.get(one.fail.remote())
+    assert executor.actors["one"].threads.isdisjoint(executor.actors["other"].threads | {threading.get_ident()})
+
+
+def test_whoever_stops_waiting_cuts_no_call_short(executor: LocalExecutor) -> None:
+    worker = executor.start(Worker, "worker")
+
+    async def interrupted() -> None:
+        calls = [asyncio.ensure_future(_wait(worker.work.remote(number, 0.05))) for number in range(3)]
+        await asyncio.sleep(0.02)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        assert all(call.cancelled() for call in calls)
+
+    asyncio.run(interrupted())
+    executor.get(worker.work.remote(3))
+    assert executor.actors["worker"].done == [0, 1, 2, 3]
+
+
+def test_a_stopped_actor_ends_its_current_call_and_takes_no_other(executor: LocalExecutor) -> None:
+    worker = executor.start(Worker, "worker")
+    current, queued = worker.work.remote(1, 0.1), worker.work.remote(2)
+    time.sleep(0.03)
+    executor.stop(worker)
+    assert executor.get(current) == (1, -1)
+    with pytest.raises(CancelledError):
+        executor.get(queued, timeout=5)
+    with pytest.raises(RuntimeError, match="worker has ended"):
+        worker.work.remote(3)
+    assert executor.actors["worker"].done == [1]
+    assert executor.actors["worker"].ended
+
+
+def test_a_ring_is_found_by_its_name_where_it_is(executor: LocalExecutor) -> None:
+    worker = executor.start(Worker, "worker")
+    assert executor_of("ring-of-this-test") is executor
+    assert executor_of("ring-of-this-test").find("worker")().role == worker.role
+    assert isinstance(executor_of("ring-of-another-process"), RayExecutor)
+
+
+def test_actors_draw_no_random_numbers_of_the_agents(executor: LocalExecutor) -> None:
+    def draw() -> tuple[float, ...]:
+        return random.random(), float(np.random.random()), float(torch.rand(()))
+
+    def seed(number: int) -> None:
+        random.seed(number)
+        np.random.seed(number)
+        torch.manual_seed(number)
+
+    seed(1)
+    undisturbed = [draw() for _ in range(3)]
+    seed(1)
+    found = [draw()]
+    with executor.apart():
+        seed(0)
+        first = draw()
+    found.append(draw())
+    with executor.apart():
+        assert draw() != first  # goes on where it was
+    found.append(draw())
+    assert found == undisturbed
+
+
+async def _wait(reference: Any) -> Any:
+    return await reference
