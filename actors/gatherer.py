@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_ray.actors.background import Background
+from rlhf_ray.actors.call_thread import CallThread
 from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
@@ -76,7 +76,7 @@ class GathererActor:
         self._gatherer = make(self._commit, self._skip)
         self._find_store, self._get = store, get
         self._store: Any = None
-        self._thread = Background("gatherer")
+        self._thread = CallThread("gatherer")
         self._left: dict[int, set[str]] = {}
         """Ids of each batch's unanswered pairs."""
         self._error: BaseException | None = None

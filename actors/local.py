@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 from weakref import WeakValueDictionary
 
-from rlhf_ray.actors.background import Background
+from rlhf_ray.actors.call_thread import CallThread
 from rlhf_ray.actors.executor import Executor, RayExecutor
 from rlhf_ray.actors.streams import OwnStreams
 
@@ -40,7 +40,7 @@ class LocalExecutor:
         self.actors: dict[str, Any] = {}
         """The objects, by role."""
         self._makers: dict[str, Callable[[], Any]] = {}
-        self._threads: dict[str, Background] = {}
+        self._threads: dict[str, CallThread] = {}
         self._streams = OwnStreams()
         if name is not None:
             _HERE[name] = self
@@ -56,7 +56,7 @@ class LocalExecutor:
     ) -> Any:
         """See `Executor.start`."""
         self._makers[role] = functools.partial(kind, *arguments)
-        self._threads[role] = Background(role)
+        self._threads[role] = CallThread(role)
         self.actors[role] = self._makers[role]()
         return _LocalActor(self, role)
 

@@ -78,6 +78,7 @@ def new_networks(members: int, seed: int) -> list[BasicRewardNet]:
 def our_trainer(networks: list[BasicRewardNet], seed: int = 0) -> RewardTrainer:
     """Our trainer, with a copy of the weights of imitation's ``networks``."""
     same: dict[str, Any] = {"hidden": (32, 32), "activation": "relu", "learning_rate": 1e-3, "weight_decay": 1e-2}
+    same["normalize_inputs"] = "none"
     settings = RewardModelSettings(**same, ensemble_size=len(networks), bootstrap=False, batch_size=BATCH)
     trainer = RewardTrainer(settings, OBSERVATIONS, ACTIONS, held_out_share=0.0, seed=seed)
     stacked = [layer for layer in trainer.ensemble.modules() if isinstance(layer, StackedLinear)]

@@ -18,11 +18,13 @@ from torch import Tensor
 from rlhf_ray.data.comparisons import Changes, Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.measure.held_out import brier_scores, calibration_error, log_likelihoods, probabilities_of
+from rlhf_ray.optim.adam import AdamW
+from rlhf_ray.optim.flat import FlatAdamW
 from rlhf_ray.reward.annotators import PRIOR, annotator_model
 from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble
+from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import discounts, make_loss
 from rlhf_ray.reward.methods import FitLabels, make_methods
-from rlhf_ray.reward.optimizers import AdamW
 from rlhf_ray.reward.regularisation import AdaptiveL2, EarlyStopping, PassLosses
 from rlhf_ray.reward.stacked import StackedComparisons, rows_of
 from rlhf_ray.settings import RewardModelSettings
@@ -142,12 +144,15 @@ class RewardTrainer:
         self.device = device_for(settings)
         self.loss = make_loss(settings)
         self.ensemble.networks.to(self.device)
-        self.optimizer = AdamW(
-            self.ensemble.networks.parameters(),
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
+        of_adam: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay, "fused": True}
+        self._fused: FusedMLPs | None = None
+        if FusedMLPs.fits(self.ensemble.networks, settings):
+            self._fused = FusedMLPs(self.ensemble.networks, settings)
+            self.optimizer: AdamW = (flat := FlatAdamW(self._fused.flat, **of_adam))
+            self._step: Callable[[], Any] = flat.take_step
+        else:
+            self.optimizer = AdamW(self.ensemble.networks.parameters(), **of_adam)
+            self._step = self.optimizer.step
         self.generator = torch.Generator().manual_seed(seed)
         self.keys: list[tuple[str, str]] = []
         """Pair id and annotator of each comparison, in the order they were added."""
@@ -243,6 +248,8 @@ class RewardTrainer:
         if len(train) == 0:  # so few that all of them are held out by chance
             train = window
         self.ensemble.observe({name: of.flatten(0, 1) for name, of in data.inputs.items()}, data.length)
+        if self._fused is not None:  # normalised once for all gradient steps
+            data = replace(data, inputs={"features": self._fused.features_of(data.inputs)})
         for method in self.methods:
             if (weight := method.deviation_weight(progress)) is not None:
                 self.ensemble.deviation_weight.fill_(weight)
@@ -301,11 +308,14 @@ class RewardTrainer:
             revised = self._revised(data, train)
             with self.ensemble.training_mode(self.generator):
                 for batch in self._batches(train, updates - taken):
-                    self.optimizer.zero_grad(set_to_none=True)
-                    self._backward(revised, batch, pool)
+                    if self._fused is not None:
+                        self._set_gradient(self._fused, revised, batch)
+                    else:
+                        self.optimizer.zero_grad(set_to_none=True)
+                        self._backward(revised, batch, pool)
                     if self.l2 is not None:
                         self.l2.add_gradient(networks.parameters())
-                    self.optimizer.step()
+                    self._step()
                     taken += 1
         if stopping is not None:
             stopping.restore_best()
@@ -374,6 +384,27 @@ class RewardTrainer:
         whole = {"comparisons": len(self.keys), "held_out": 0, "ties": 0, "gradient_steps": 0, "error_rates": {}}
         unknown = {field.name: math.nan for field in fields(FitReport)}
         return FitReport(**unknown | whole | {"version": int(self.ensemble.version), "seconds": 0.0})  # type: ignore[arg-type]
+
+    def _set_gradient(self, fused: FusedMLPs, data: StackedComparisons, batch: Tensor) -> None:
+        """Set the gradient of the weighted mean loss over ``batch``, as `_backward` does."""
+        of = self.settings
+        plain = of.loss == "bradley_terry" and of.largest_log_odds is None and not of.models_annotators
+        plain = plain and not of.label_noise
+
+        def of_differences(member: int, rows: Tensor, differences: Tensor) -> Tensor:
+            weights = (data.weights[member].index_select(0, rows) / len(batch)).to(self.device)
+            preferences = data.preferences.index_select(0, rows).to(self.device)
+            if plain:
+                return (torch.sigmoid(differences) - preferences) * weights
+            with torch.enable_grad():
+                leaf = differences.detach().requires_grad_()
+                noise = rows_of(data.noise, rows, self.device)
+                losses = self.loss(self._scaled(data, rows, leaf[None]), preferences, noise)
+                losses.backward(weights[None])  # type: ignore[no-untyped-call]
+            assert leaf.grad is not None
+            return leaf.grad
+
+        fused.set_gradient(data.inputs["features"], batch, of_differences)
 
     def _backward(self, data: StackedComparisons, batch: Tensor, pool: dict[str, Tensor] | None) -> None:
         """Accumulate the gradient of the weighted mean loss over ``batch``, chunk by chunk."""
@@ -508,6 +539,8 @@ class RewardTrainer:
         """Compute `_rewards` of ``rows``, or all, without gradients, in chunks that bound memory; move them to the CPU."""
         pairs_per_chunk = max(1, CHUNK // (2 * data.length))
         rows = torch.arange(len(data)) if rows is None else rows
+        if self._fused is not None:
+            return self._fused.rewards_of(data.inputs["features"], rows)
         with torch.no_grad():
             parts: tuple[Tensor, ...] = torch.split(rows, pairs_per_chunk)
             return torch.cat([self._rewards(data.inputs, part).cpu() for part in parts], 1)

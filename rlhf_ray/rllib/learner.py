@@ -21,9 +21,9 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
 from rlhf_ray.data.vector_rollout import VectorRollout
-from rlhf_ray.policies.flat import FlatAdam
+from rlhf_ray.optim.adam import Adam
+from rlhf_ray.optim.flat import FlatAdam
 from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
-from rlhf_ray.reward.optimizers import Adam
 from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.policy import ActorCritic
 from rlhf_ray.rllib.rllib_internals import count_update, learner_connectors, log_trained_steps, train_batch

@@ -12,8 +12,8 @@ from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.utils.metrics import NUM_MODULE_STEPS_TRAINED_LIFETIME
 from torch import Tensor, nn
 
+from rlhf_ray.optim.adam import Adam
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork, actor_loss, critic_loss
-from rlhf_ray.reward.optimizers import Adam
 from rlhf_ray.rllib.learned_reward import REPLAYED
 from rlhf_ray.rllib.rllib_internals import count_update, learner_pipeline
 from rlhf_ray.rllib.sac_replay import TransitionBuffer

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rlhf_ray.data.spaces import choices_of
+from rlhf_ray.optim.flat import FlatAdam, FlatParameters
 from rlhf_ray.policies.actions import log_probability, sample
-from rlhf_ray.policies.flat import FlatAdam, FlatParameters
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
 from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, StackedMLPs, advantages, shuffled
 

@@ -218,7 +218,8 @@ def test_members_do_not_touch_each_other(
             assert same == (not name.startswith("networks.convolutions.1.")), name
         elif one[name].ndim:  # one value per member
             assert np.array_equal(one[name][[0, 2]], other[name][[0, 2]]), name
-            assert not np.array_equal(one[name][1], other[name][1]), name
+            if name != "networks.head.layers.2.bias":  # no comparison depends on the last bias
+                assert not np.array_equal(one[name][1], other[name][1]), name
 
 
 def test_members_differ_in_weights_and_in_what_they_are_fitted_to() -> None:

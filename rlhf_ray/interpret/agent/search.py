@@ -19,7 +19,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.agent.attribution.moments import Moments
 from rlhf_ray.interpret.agent.attribution.question import Question
 from rlhf_ray.interpret.agent.world_model.simulate import Simulation
-from rlhf_ray.reward.optimizers import Adam
+from rlhf_ray.optim.adam import Adam
 
 QUANTILE = 0.95
 """A rollout that is farther from the data than this share of held-out real ones is not realistic."""

@@ -16,8 +16,8 @@ from torch import Tensor
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.optim.adam import Adam
 from rlhf_ray.reward.ensemble import RewardEnsemble
-from rlhf_ray.reward.optimizers import Adam
 from rlhf_ray.reward.supervised.adversarial import train_adversarially
 from rlhf_ray.reward.supervised.balance import Balancer, Extra
 from rlhf_ray.reward.supervised.checks import check_steps

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rlhf_ray.reward import optimizers
+from rlhf_ray.optim import adam as optimizers
 
 
 @pytest.mark.parametrize(("name", "fused"), [("Adam", False), ("AdamW", True)])

@@ -1,4 +1,4 @@
-"""Background: a thread that works through calls, one at a time."""
+"""CallThread: a thread that works through calls, one at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 
-class Background:
+class CallThread:
     """A daemon thread, started with its first call. Unlike one of Python's executors, it doesn't keep the interpreter alive.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlhf_ray.reward.optimizers import Adam
+from rlhf_ray.optim.adam import Adam, AdamW
 
 
 class FlatParameters:
@@ -72,13 +72,11 @@ class FlatParameters:
         raise KeyError("not one of these parameters")
 
 
-class FlatAdam(Adam):
-    """Adam on `FlatParameters`: one operation for each step. Its state has an entry for each parameter, as torch's.
+class _Flat(torch.optim.Optimizer):
+    """What `FlatAdam` and `FlatAdamW` have in common: one operation for each step, and torch's state for each parameter."""
 
-    Args:
-        flat: the parameters.
-        options: arguments of `torch.optim.Adam`.
-    """
+    fused_step: Any
+    """torch's function that takes the step."""
 
     def __init__(self, flat: FlatParameters, **options: Any):
         super().__init__(flat.parameters, **options)
@@ -117,7 +115,7 @@ class FlatAdam(Adam):
             skip: scalar: 1 to leave everything as it is, 0 otherwise.
         """
         group = self.param_groups[0]
-        torch._fused_adam_(
+        type(self).fused_step(
             [self.flat.values],
             [self.flat.gradient],
             [self._first],
@@ -134,3 +132,25 @@ class FlatAdam(Adam):
             grad_scale=None,
             found_inf=skip,
         )
+
+
+class FlatAdam(_Flat, Adam):
+    """Adam on `FlatParameters`.
+
+    Args:
+        flat: the parameters.
+        options: arguments of `torch.optim.Adam`.
+    """
+
+    fused_step = staticmethod(torch._fused_adam_)
+
+
+class FlatAdamW(_Flat, AdamW):
+    """AdamW on `FlatParameters`.
+
+    Args:
+        flat: the parameters.
+        options: arguments of `torch.optim.AdamW`.
+    """
+
+    fused_step = staticmethod(torch._fused_adamw_)

@@ -1,0 +1,1 @@
+"""Optimisers, and parameters as one vector, for policies and reward models."""
