@@ -10,6 +10,7 @@ from rlhf_ray.settings.checks import name_parts, name_several, require, require_
 
 Activation = Literal["relu", "leaky_relu", "tanh"]
 Output = Literal["reward", "probability", "two_part"]
+Precision = Literal["auto", "float32", "bfloat16"]
 InputNormalisation = Literal["none", "running", "ema", "symlog"]
 
 
@@ -108,6 +109,9 @@ class RewardModelSettings:
     module:Name for your own (`rlhf_ray.reward.methods.FitMethod`)."""
     discount: float = 1.0
     """Discount factor per step within a fragment, in the likelihood. 1: no discount."""
+    precision: Precision = "auto"
+    """Numbers of a cnn's convolutions in gradient steps: float32; bfloat16; or auto (bfloat16 on CPUs that multiply such numbers,
+    otherwise float32). Rewards are always computed in float32."""
     gpus: float = 0.0
     """GPUs of the reward trainer. 1: one GPU for itself. A fraction such as 0.5 (with ppo.gpus_per_learner=0.5): share one with a
     learner. 0: fit on the CPU, which is faster for small networks on vectors."""

@@ -118,7 +118,7 @@ def test_stacked_networks_compute_what_separate_ones_do(
 
 
 def test_the_convolutions_of_a_member_are_its_own_and_see_height_width_and_channels_as_given() -> None:
-    networks = _networks(IMAGES, CHOICES, ("use_state",))
+    networks = _networks(IMAGES, CHOICES, ("use_state",)).eval()
     image = torch.as_tensor(np.random.default_rng(0).integers(0, 256, (1, 20, 20, 3), dtype=np.uint8))
     pixels = image.permute(0, 3, 1, 2).float() / 255
     encoded = torch.stack([convolve(pixels) for convolve in networks.convolutions])

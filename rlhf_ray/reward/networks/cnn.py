@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import gymnasium as gym
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
+from rlhf_ray.reward.networks.convolving import convolved, in_bfloat16
 from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder, StackedMLP, regularised
 from rlhf_ray.reward.networks.mlp import other_inputs
 from rlhf_ray.settings import Activation, RewardModelSettings
@@ -62,15 +64,28 @@ class CNN(nn.Module):
         n, length = inputs["features"].shape[:2]
         features = inputs["features"].flatten(0, 1).expand(self.members, n * length, -1)
         if self.convolutions is not None:
-            pixels = pixels_of(self.settings, inputs["frames"])
-            encoded = torch.stack([convolve(pixels) for convolve in self.convolutions])
+            encoded = members_of_images(self, inputs["frames"])
             features = torch.cat([encoded, features], -1)
         rewards: Tensor = self.head(features)
         return rewards.view(self.members, n, length)
 
 
-def pixels_of(settings: RewardModelSettings, frames: Tensor) -> Tensor:
-    """Return the convolutions' input: state, next state or both, ``[n * length, channels, height, width]`` float32 in [0, 1].
+def members_of_images(network: Any, frames: Tensor) -> Tensor:
+    """Return what each member's convolutions make of images: ``[members, n * length, …]`` float32.
+
+    Args:
+        network: with ``settings`` and each member's ``convolutions``.
+        frames: ``[n, length + 1, height, width, channels]``, uint8 or float, 0 to 255.
+    """
+    if network.training:
+        low = in_bfloat16(network.settings, frames.device)
+        return convolved(network.convolutions, images_of(network.settings, frames), bfloat16=low)
+    pixels = pixels_of(network.settings, frames)
+    return torch.stack([convolve(pixels) for convolve in network.convolutions])
+
+
+def images_of(settings: RewardModelSettings, frames: Tensor) -> Tensor:
+    """Return state, next state or both of each step, ``[n * length, channels, height, width]``, 0 to 255.
 
     Args:
         settings: the inputs.
@@ -80,7 +95,12 @@ def pixels_of(settings: RewardModelSettings, frames: Tensor) -> Tensor:
         images = torch.cat([frames[:, :-1], frames[:, 1:]], -1)
     else:
         images = frames[:, :-1] if settings.use_state else frames[:, 1:]
-    images = images.flatten(0, 1).permute(0, 3, 1, 2)
+    return images.flatten(0, 1).permute(0, 3, 1, 2)
+
+
+def pixels_of(settings: RewardModelSettings, frames: Tensor) -> Tensor:
+    """Return `images_of` as float32 in [0, 1]."""
+    images = images_of(settings, frames)
     # In place only on a new tensor: float images are the caller's, who may want their gradients.
     return images * (1.0 / 255.0) if images.is_floating_point() else images.float().mul_(1.0 / 255.0)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.reward.networks.cnn import pixels_of
+from rlhf_ray.reward.networks.cnn import members_of_images
 from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder, regularised
 from rlhf_ray.settings import RewardModelSettings
 
@@ -73,8 +73,7 @@ class PooledCNN(nn.Module):
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return rewards ``[members, n, length]``."""
-        pixels = pixels_of(self.settings, inputs["frames"])
-        outputs = torch.stack([convolve(pixels) for convolve in self.convolutions])
+        outputs = members_of_images(self, inputs["frames"])
         rewards: Tensor = (outputs * inputs["selects"].flatten(0, 1)).sum(-1)
         return rewards.view(-1, *inputs["selects"].shape[:2])
 

@@ -1,0 +1,75 @@
+"""Convolutions of all members of an ensemble on the same images, as gradient steps compute them."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_ray.settings import RewardModelSettings
+
+SCALE = 1.0 / 255.0
+"""Factor of pixels: of the first layer's weights, of which there are fewer."""
+
+ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.Tanh)
+
+
+@functools.cache
+def computes_in_bfloat16() -> bool:
+    """Return whether this CPU multiplies bfloat16 numbers. Not measured: a run must repeat bit for bit."""
+    found = torch.cpu.get_capabilities()
+    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+
+
+def in_bfloat16(settings: RewardModelSettings, device: torch.device) -> bool:
+    """Return whether convolutions on ``device`` compute in bfloat16 in gradient steps."""
+    if settings.precision == "auto":
+        return device.type == "cpu" and computes_in_bfloat16()
+    return settings.precision == "bfloat16"
+
+
+def convolved(members: nn.ModuleList, images: Tensor, *, bfloat16: bool) -> Tensor:
+    """Return what the members' layers make of images: ``[members, n, …]`` float32.
+
+    The members' first convolutions are one. Everything up to the last convolution is in bfloat16, if so wanted.
+
+    Args:
+        members: of each, the layers, one after the other.
+        images: ``[n, channels, height, width]``, 0 to 255, uint8 or float.
+        bfloat16: whether to compute in bfloat16, in which 0 to 255 are exact.
+    """
+    layers = [list(member.children()) for member in members]
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16):
+        pixels = images.to(torch.bfloat16 if bfloat16 else torch.float32)
+        inputs, begin = _first(layers, pixels)
+        end = 1 + max(number for number, layer in enumerate(layers[0]) if _convolves(layer))
+        outputs = [_through(each[begin:end], values) for each, values in zip(layers, inputs, strict=True)]
+    rest = [_through(each[end:], values.float()) for each, values in zip(layers, outputs, strict=True)]
+    return torch.stack(rest)
+
+
+def _first(layers: list[list[nn.Module]], pixels: Tensor) -> tuple[list[Tensor], int]:
+    """Return each member's values after the layers that all take together, and the number of these layers."""
+    first = [each[0] for each in layers]
+    if not all(isinstance(layer, nn.Conv2d) for layer in first):
+        return [pixels * SCALE] * len(layers), 0
+    of = first[0]
+    assert isinstance(of, nn.Conv2d)
+    weight = torch.cat([layer.weight for layer in first]) * SCALE  # type: ignore[misc]
+    bias = torch.cat([layer.bias for layer in first])  # type: ignore[misc]
+    values = nn.functional.conv2d(pixels, weight, bias, of.stride, of.padding)
+    together = 1
+    if isinstance(activation := layers[0][1], ELEMENTWISE):
+        values, together = activation(values), 2
+    return list(values.chunk(len(layers), 1)), together
+
+
+def _convolves(layer: nn.Module) -> bool:
+    return any(isinstance(each, nn.Conv2d) for each in layer.modules())
+
+
+def _through(layers: list[nn.Module], values: Tensor) -> Tensor:
+    for layer in layers:
+        values = layer(values)
+    return values

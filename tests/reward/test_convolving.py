@@ -1,0 +1,84 @@
+"""Convolutions in gradient steps: the first ones of all members together, in bfloat16 where the CPU has it."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.reward.networks import convolving, make_network
+from rlhf_ray.settings import RewardModelSettings
+from tests.made_up import CHOICES, some_comparisons
+
+LARGER = gym.spaces.Box(0, 255, (48, 48, 3), np.uint8)
+
+KINDS: list[dict[str, Any]] = [
+    {"network": "cnn"},
+    {"network": "cnn", "batch_norm": True, "use_next_state": True, "activation": "tanh"},
+    {"network": "small_cnn", "use_action": False},
+    {"network": "paper_cnn", "ensemble_size": 1},
+    {"network": "nature"},
+    {"network": "impala"},
+]
+
+
+def rewards_and_gradients(settings: dict[str, Any], precision: Any, *, together: bool) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    network = make_network(LARGER, CHOICES, RewardModelSettings(precision=precision, **settings)).train()
+    clips = some_comparisons(3, 4, observations=LARGER, actions=CHOICES).pairs.left
+    parts = (torch.as_tensor(np.array(of)) for of in (clips.observations, clips.actions, clips.terminated))
+    inputs = network.encode(*parts)
+    with pytest.MonkeyPatch.context() as patch:
+        if not together:
+            for module in ("cnn", "pooled"):
+                patch.setattr(f"rlhf_ray.reward.networks.{module}.members_of_images", one_by_one)
+        rewards = network(inputs)
+    rewards.pow(2).sum().backward()
+    return rewards.detach(), torch.cat([of.grad.flatten() for of in network.parameters()])
+
+
+def one_by_one(network: Any, frames: Any) -> Any:
+    from rlhf_ray.reward.networks.cnn import pixels_of
+
+    pixels = pixels_of(network.settings, frames)
+    return torch.stack([convolve(pixels) for convolve in network.convolutions])
+
+
+@pytest.mark.parametrize("settings", KINDS, ids=str)
+def test_rewards_and_gradients_are_those_of_the_members_layers(settings: dict[str, Any]) -> None:
+    rewards, gradients = rewards_and_gradients(settings, "float32", together=False)
+    mine, of_mine = rewards_and_gradients(settings, "float32", together=True)
+    torch.testing.assert_close(mine, rewards, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(of_mine, gradients, rtol=1e-3, atol=1e-4 * float(gradients.abs().max()))
+    low, of_low = rewards_and_gradients(settings, "bfloat16", together=True)
+    assert not torch.equal(low, mine)
+    assert float((low - rewards).norm() / rewards.norm()) < 0.05
+    assert float(torch.nn.functional.cosine_similarity(of_low, gradients, 0)) > 0.98
+
+
+def test_rewards_outside_of_fits_are_float32_and_fits_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparisons = some_comparisons(12, 4, observations=LARGER, actions=CHOICES)
+    states = []
+    for precision in ("float32", "bfloat16", "bfloat16"):
+        settings = RewardModelSettings(hidden=(8,), precision=precision)  # type: ignore[arg-type]
+        trainer = RewardTrainer(settings, LARGER, CHOICES, held_out_share=0.0, seed=0)
+        trainer.add(comparisons)
+        before = trainer.ensemble.fragment_returns(comparisons.pairs.left)
+        trainer.fit(3)
+        states.append((before, trainer.ensemble.fragment_returns(comparisons.pairs.left)))
+    assert all(np.array_equal(states[0][0], before) for before, _ in states)
+    assert np.array_equal(states[1][1], states[2][1])
+    assert not np.array_equal(states[0][1], states[1][1])
+    of, of_low = (after - after.mean(1, keepdims=True) for _, after in states[:2])  # no comparison depends on the mean
+    np.testing.assert_allclose(of_low, of, atol=0.1 * np.abs(of).max())
+
+
+def test_auto_goes_by_what_the_cpu_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cpu")
+    for has in (True, False):
+        monkeypatch.setattr(convolving, "computes_in_bfloat16", lambda has=has: has)
+        assert convolving.in_bfloat16(RewardModelSettings(), device) is has
+        assert convolving.in_bfloat16(RewardModelSettings(precision="bfloat16"), device)
+        assert not convolving.in_bfloat16(RewardModelSettings(precision="float32"), device)
