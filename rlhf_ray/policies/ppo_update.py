@@ -8,7 +8,7 @@ autograd: their forward and backward passes are a few products of stacked matric
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,7 +161,6 @@ class PPOUpdate:
         index: Tensor,
         *,
         max_norm: float | None = None,
-        average: Callable[[Tensor], None] | None = None,
     ) -> dict[str, Tensor]:
         """Take a gradient step for each minibatch. A step whose gradient is not finite is left out.
 
@@ -171,7 +170,6 @@ class PPOUpdate:
             loss: the loss.
             index: ``[minibatches, size]`` int64: the rows of each minibatch (`shuffled`).
             max_norm: largest Euclidean norm of a gradient; None for no limit.
-            average: called with each gradient vector: averages it over learners in place.
 
         Returns:
             Of the last minibatch, before its step: the parts of the loss, ``total_loss`` and ``gradient_norm``. Of all:
@@ -194,8 +192,6 @@ class PPOUpdate:
             else:
                 gradient.zero_()
                 loss(self.network, self.space, minibatch)[0].backward()  # type: ignore[no-untyped-call]
-            if average is not None:
-                average(gradient)
             norm = gradient.norm()
             if max_norm is not None:
                 gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))

@@ -53,7 +53,7 @@ def needs_episodes(config: Any) -> str | None:
                 return f"callbacks: {getattr(kind, '__name__', 'a function')} may use {hook}"
     if config.output:
         return "offline_data(output)"
-    return "learner actors (num_learners)" if config.num_learners else None
+    return "several learners (num_learners)" if config.num_learners > 1 else None
 
 
 class ArrayEnvRunner(EnvRunner):

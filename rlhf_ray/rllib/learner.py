@@ -1,11 +1,13 @@
 """PPOLearner: RLlib's PPO learner, with gradient steps of our own (`rlhf_ray.policies.ppo_update`) where they come to the same.
 
 They do for the policies of `rlhf_ray.rllib.policy` without memory, with the losses and gradients of RLlib's PPO. RLlib's own
-update takes the others: another RLModule, a learner that overrides the loss or the gradients, a penalty on the KL divergence.
+update takes the others: another RLModule, a learner that overrides the loss or the gradients, a penalty on the KL divergence,
+several learners.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from typing import Any
@@ -48,7 +50,8 @@ def takes_own_steps(learner: Any, of: Any, module: Any) -> bool:
         type(module) is ActorCritic
         and not module.network.memory_size
         and issubclass(learner, PPOLearner)
-        and all(getattr(learner, name) is getattr(PPOLearner, name) for name in REPLACED)
+        and all(_inherited(learner, name) for name in REPLACED)
+        and of.num_learners <= 1
         and of.use_critic
         and not of.use_kl_loss
         and of.grad_clip_by == "global_norm"
@@ -56,6 +59,11 @@ def takes_own_steps(learner: Any, of: Any, module: Any) -> bool:
         and not of._torch_grad_scaler_class
         and not of._torch_lr_scheduler_classes
     )
+
+
+def _inherited(learner: Any, name: str) -> bool:
+    """Return whether a learner class has our method of this name. Ray wraps those of actors."""
+    return inspect.unwrap(getattr(learner, name)) is inspect.unwrap(getattr(PPOLearner, name))
 
 
 class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
@@ -221,8 +229,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
             clips_values=self.clips_values,
         )
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
-        average = _average if of.num_learners > 1 else None
-        parts = self.own_steps.take_steps(optimizer, rows, loss, index, max_norm=of.grad_clip, average=average)
+        parts = self.own_steps.take_steps(optimizer, rows, loss, index, max_norm=of.grad_clip)
         left_out = int(parts.pop("steps_left_out"))
         if left_out:
             logger.warning(
@@ -273,9 +280,3 @@ def _seen(episode: Any) -> Any:
         return episode.get_observations()
     # As in RLlib's episodes: also the one after the last step of each.
     return np.concatenate([episode.observations[rows.start : rows.stop + 1, copy] for copy, rows in episode.pieces()])
-
-
-def _average(gradient: Tensor) -> None:
-    """Average a gradient over learners, in place."""
-    torch.distributed.all_reduce(gradient)
-    gradient.div_(torch.distributed.get_world_size())

@@ -41,7 +41,7 @@ class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
         config = cls()
         _apply(config, experiment)
         apply_ppo(config, experiment.ppo, experiment.total_env_steps)
-        if experiment.ppo.memory == "none" and not experiment.ppo.num_learners:
+        if experiment.ppo.memory == "none" and experiment.ppo.num_learners <= 1:
             config.env_runner_cls = cls.env_runner
         spec: RLModuleSpec = policy_spec(experiment.ppo)
         config.rl_module(rl_module_spec=spec)

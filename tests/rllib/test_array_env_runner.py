@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,8 @@ def config() -> PreferencePPOConfig:
 def test_what_needs_episodes_is_named() -> None:
     assert needs_episodes(config()) is None
     assert needs_episodes(config().callbacks(SeesIterations)) is None
-    assert "num_learners" in str(needs_episodes(config().learners(num_learners=1)))
+    assert needs_episodes(config().learners(num_learners=1)) is None
+    assert "num_learners" in str(needs_episodes(config().learners(num_learners=2)))
     assert "SeesEpisodes" in str(needs_episodes(config().callbacks(SeesEpisodes)))
     assert "on_sample_end" in str(needs_episodes(config().callbacks(on_sample_end=lambda **arguments: None)))
     assert "learner_connector" in str(needs_episodes(config().learners(learner_connector=lambda *spaces: [])))
@@ -150,12 +152,17 @@ def test_a_policy_with_memory_takes_rllib_s_runner() -> None:
     assert remembering.for_one_algorithm(checked, "ring").env_runner_cls is EnvRunner
 
 
-@pytest.mark.usefixtures("ring_in_process")
-def test_a_learner_actor_gets_episodes_and_trains() -> None:
-    of = small()
-    algorithm = PreferencePPOConfig.from_experiment(of.with_agent_settings(num_learners=1)).build_algo()
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("env_runners", [0, 1])
+def test_a_learner_actor_gets_arrays_and_takes_our_steps(env_runners: int) -> None:
+    of = small().with_agent_settings(num_learners=1, num_env_runners=env_runners)
+    mode: Any = "asynchronous" if env_runners else "synchronous"
+    of = dataclasses.replace(of, preferences=dataclasses.replace(of.preferences, mode=mode))
+    algorithm = PreferencePPOConfig.from_experiment(of).build_algo()
     try:
-        assert algorithm.config.env_runner_cls is EnvRunner
+        assert algorithm.config.env_runner_cls is ArrayEnvRunner
+        [found] = algorithm.learner_group.foreach_learner(lambda learner: learner.own_steps is not None)
+        assert found.get()
         assert algorithm.train()["learners"][DEFAULT_MODULE_ID]["reward_version"] == 1
     finally:
         algorithm.stop()
