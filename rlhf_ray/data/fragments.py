@@ -15,6 +15,12 @@ from rlhf_ray.data.errors import SettingError
 RANDOM_POLICY = -1
 """Policy version of fragments from uniformly random actions."""
 
+HASHED_BYTES = 1 << 20
+"""Bytes that `Fragments.ids` lays side by side: of many small fragments at once, or of a few large ones."""
+
+GATHERED_BYTES = 1 << 10
+"""Size of a step from which on `cut_fragments` copies each window by itself; smaller ones are gathered by index."""
+
 
 @dataclass(frozen=True)
 class Fragments:
@@ -92,19 +98,22 @@ class Fragments:
 
         The hash covers observations, actions and termination. It excludes true rewards, which not every source provides.
         """
-        return [
-            hashlib.sha256(
-                b"".join(
-                    np.ascontiguousarray(array[i]).tobytes()
-                    for array in (self.observations, self.actions, self.terminated)
-                )
-            ).hexdigest()
-            for i in range(len(self))
-        ]
+        if not len(self):
+            return []
+        columns = [array.reshape(len(self), -1) for array in (self.observations, self.actions, self.terminated)]
+        size = sum(column.shape[1] * column.itemsize for column in columns)
+        found: list[str] = []
+        for start in range(0, len(self), at_once := max(1, HASHED_BYTES // size)):
+            parts = [np.ascontiguousarray(column[start : start + at_once]).view(np.uint8) for column in columns]
+            rows = memoryview(np.concatenate(parts, axis=1).reshape(-1))
+            found += [hashlib.sha256(rows[at : at + size]).hexdigest() for at in range(0, len(rows), size)]
+        return found
 
     @staticmethod
     def concatenate(batches: Sequence[Fragments]) -> Fragments:
-        """Join ``batches`` (at least one, all of one length) in order."""
+        """Join ``batches`` (at least one, all of one length) in order. A single one is not copied."""
+        if len(batches) == 1:
+            return batches[0]
         lengths = {batch.length for batch in batches}
         if len(lengths) != 1:
             raise ValueError(f"Can't join fragments of different lengths: {sorted(lengths)}.")
@@ -181,17 +190,29 @@ def cut_fragments(
         return None
     wanted_starts = min(round(count * start_share), len(at_start))
     chosen_starts = rng.choice(at_start, size=wanted_starts, replace=False)
-    others = np.setdiff1d(np.arange(total), chosen_starts)
-    chosen = np.concatenate(
-        [chosen_starts, rng.choice(others, size=min(count - wanted_starts, len(others)), replace=False)]
-    )
+    left = total - wanted_starts
+    chosen = rng.choice(left, size=min(count - wanted_starts, left), replace=False)
+    if wanted_starts:
+        chosen = np.concatenate([chosen_starts, np.delete(np.arange(total), chosen_starts)[chosen]])
     which = np.searchsorted(first_window, chosen, side="right") - 1
-    cuts = [(trajectories[i], int(window - first_window[i])) for i, window in zip(which, chosen, strict=True)]
+    offsets = chosen - first_window[which]
+    ends = np.array([t.terminated for t in trajectories])[which] & (offsets == windows[which] - 1)
     return Fragments(
-        observations=np.stack([t.observations[o : o + length + 1] for t, o in cuts]),
-        actions=np.stack([t.actions[o : o + length] for t, o in cuts]),
-        rewards=np.stack([t.rewards[o : o + length] for t, o in cuts]).astype(np.float64),
-        terminated=np.array([t.terminated and o + length == len(t) for t, o in cuts]),
-        starts=np.array([t.start + o for t, o in cuts], dtype=np.int64),
-        policy_versions=np.full(len(cuts), policy_version, dtype=np.int64),
+        observations=_windows([t.observations for t in trajectories], which, offsets, length + 1),
+        actions=_windows([t.actions for t in trajectories], which, offsets, length),
+        rewards=_windows([t.rewards for t in trajectories], which, offsets, length).astype(np.float64),
+        terminated=ends,
+        starts=np.array([t.start for t in trajectories], dtype=np.int64)[which] + offsets,
+        policy_versions=np.full(len(which), policy_version, dtype=np.int64),
     )
+
+
+def _windows(
+    arrays: Sequence[npt.NDArray[np.generic]], which: IntArray, offsets: IntArray, length: int
+) -> npt.NDArray[np.generic]:
+    """Return ``length`` rows of each of the arrays ``which [n]`` from ``offsets [n]`` on: ``[n, length, …]``, copied."""
+    if arrays[0][0].nbytes >= GATHERED_BYTES:
+        return np.stack([arrays[i][o : o + length] for i, o in zip(which.tolist(), offsets.tolist(), strict=True)])
+    firsts = np.cumsum([0, *(len(array) for array in arrays[:-1])])
+    windows = np.lib.stride_tricks.sliding_window_view(np.concatenate(arrays), length, axis=0)
+    return np.ascontiguousarray(np.moveaxis(windows, -1, 1)[firsts[which] + offsets])

@@ -202,6 +202,8 @@ class ClipPool:
         """Return the different fragments of the pool, and their ids."""
         pool = Fragments.concatenate([self._clips[key] for key in sorted(self._clips)])[-self.settings.pool :]
         names = self._names()
+        if len(set(names)) == len(names):
+            return pool, names
         different = sorted({name: i for i, name in reversed(list(enumerate(names)))}.values())
         return pool[np.array(different)], [names[i] for i in different]
 
