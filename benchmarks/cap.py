@@ -87,8 +87,12 @@ def main() -> None:
                 "turns": found,
             }
             rows.append(row)
-            text = "{env_runners} env runners, {learners} learners: cap {cap:,.0f} steps/s ({interval_95[0]:,.0f} to {interval_95[1]:,.0f}), "
-            print((text + "reached {reached:,.0f}").format(**row), flush=True)
+            cap, (low, high) = row["cap"], row["interval_95"]
+            print(
+                f"{env_runners} env runners, {learners} learners: cap {cap:,.0f} steps/s ({low:,.0f} to {high:,.0f}), "
+                f"reached {row['reached']:,.0f}",
+                flush=True,
+            )
     record(f"cap_{options.preset}", {"rows": rows})
 
 

@@ -65,8 +65,44 @@ PPO_SETTINGS: dict[str, dict[str, Any]] = {
         "n_epochs": 20,
         "vf_coef": 0.20315938606555833,
     },
+    # seals_half_cheetah, seals_walker and seals_swimmer there
+    "HalfCheetah-v5": {
+        "rollout": 512,
+        "batch_size": 64,
+        "clip_range": 0.1,
+        "ent_coef": 3.794797423594763e-06,
+        "gae_lambda": 0.95,
+        "gamma": 0.95,
+        "learning_rate": 0.0003286871805949382,
+        "max_grad_norm": 0.8,
+        "n_epochs": 5,
+        "vf_coef": 0.11483689492120866,
+    },
+    "rlhf_ray/Walker2dFixed-v0": {
+        "rollout": 8192,
+        "batch_size": 128,
+        "clip_range": 0.4,
+        "ent_coef": 0.00013057334805552262,
+        "gae_lambda": 0.92,
+        "gamma": 0.98,
+        "learning_rate": 0.000138575372312869,
+        "max_grad_norm": 0.6,
+        "n_epochs": 20,
+        "vf_coef": 0.6167177795726859,
+    },
+    "Swimmer-v5": {
+        "batch_size": 64,
+        "clip_range": 0.1,
+        "ent_coef": 5.167107294612664e-08,
+        "gae_lambda": 0.95,
+        "gamma": 0.999,
+        "learning_rate": 0.000414936134792374,
+        "max_grad_norm": 2,
+        "n_epochs": 5,
+        "vf_coef": 0.6162112311062333,
+    },
 }
-"""PPO by environment; `DOCUMENTED` for any other."""
+"""PPO by environment, with the steps of a rollout where they aren't 2,048; `DOCUMENTED` for any other environment."""
 
 
 PLAIN_POLICY = ("rlhf_ray/CartPoleFixed-v0",)
@@ -122,16 +158,18 @@ def main() -> None:
         "features_extractor_kwargs": {"normalize_class": RunningNorm},
     }
     plain = options.environment in PLAIN_POLICY
+    of_ppo = dict(PPO_SETTINGS.get(options.environment, DOCUMENTED))
+    rollout = of_ppo.pop("rollout", 2048)
     agent = PPO(
         policy=MlpPolicy if plain else FeedForward32Policy,
         policy_kwargs=None if plain else normalising,
         env=venv,
-        n_steps=2048 // ENVIRONMENTS,
+        n_steps=rollout // ENVIRONMENTS,
         seed=options.seed,
-        **PPO_SETTINGS.get(options.environment, DOCUMENTED),
+        **of_ppo,
     )
-    # imitation calls PPO once more than it has iterations, and PPO rounds each call up to whole rollouts of 2,048 steps.
-    each = 2048 * math.ceil(options.steps / (options.iterations + 1) / 2048)
+    # imitation calls PPO once more than it has iterations, and PPO rounds each call up to whole rollouts.
+    each = rollout * math.ceil(options.steps / (options.iterations + 1) / rollout)
     iterations = math.ceil(options.steps / each) - 1
     training = pc.PreferenceComparisons(
         pc.AgentTrainer(algorithm=agent, reward_fn=reward, venv=venv, exploration_frac=0.05, rng=rng),

@@ -8,6 +8,7 @@
     python benchmarks/method.py sac           # PreferenceSAC beside PreferencePPO
     python benchmarks/method.py coinrun       # a procgen game from pixels
     python benchmarks/method.py learning      # two tasks, synchronous and asynchronous: the picture in README.md
+    python benchmarks/method.py budgets       # ten tasks with 100, 350 and 700 comparisons, beside imitation with 350
 
 Each run is a training in a process of its own; benchmarks/results/method_TABLE.json has its command. Settings were chosen
 on seeds from 100 to 199 and committed before the seeds below were run. `benchmarks/method_tables.py` writes the tables and plots
@@ -38,8 +39,8 @@ PENDULUM, CARTPOLE, ACROBOT, HOPPER, REACHER = (
     "rlhf_ray/HopperFixed-v0",
     "Reacher-v5",
 )
-MUJOCO = ("Hopper", "Walker2d", "reacher", "-v5")
-"""What the names of tasks that MuJoCo simulates contain."""
+MUJOCO = ("Hopper", "Walker2d", "reacher", "-v5", "coinrun")
+"""What the names of tasks with three seeds contain: those that MuJoCo simulates, and the slowest one."""
 
 FROZEN: Mapping[str, tuple[str, ...]] = {
     HOPPER: ("--reward-model.normalize-inputs", "running"),
@@ -297,8 +298,53 @@ def coinrun() -> list[Cell]:
     ]
 
 
+# Ten tasks and three budgets.
+
+BUDGETS_FIRST_SEED = 600
+
+BUDGET_TASKS: Mapping[str, tuple[str, ...]] = {
+    "pendulum": ("pendulum", "--total-env-steps", "100000"),
+    "cartpole": ("cartpole", "--total-env-steps", "200000"),
+    "acrobot": ("acrobot", "--total-env-steps", "200000"),
+    "rlhf_ray/HopperFixed-v0": ("rlhf_ray/HopperFixed-v0", "--total-env-steps", "300000"),
+    "HalfCheetah-v5": ("HalfCheetah-v5", "--total-env-steps", "300000"),
+    "rlhf_ray/Walker2dFixed-v0": ("rlhf_ray/Walker2dFixed-v0", "--total-env-steps", "300000"),
+    "Swimmer-v5": ("Swimmer-v5", "--total-env-steps", "300000"),
+    "Reacher-v5": ("Reacher-v5", "--total-env-steps", "300000"),
+    "moving_dot": ("moving_dot", "--total-env-steps", "150000"),
+    "coinrun": COINRUN,
+}
+"""The words of each task's training: presets where there are any, elsewhere the defaults alone."""
+
+BUDGET_LABELS = (100, 350, 700)
+
+BESIDE_IMITATION: Mapping[str, str] = {
+    "pendulum": "Pendulum-v1",
+    "cartpole": "rlhf_ray/CartPoleFixed-v0",
+    "acrobot": "rlhf_ray/AcrobotFixed-v0",
+} | {task: task for task in BUDGET_TASKS if "-v" in task}
+"""imitation's environment of each task; its documented networks take no images."""
+
+
+def budgets() -> list[Cell]:
+    """The cells of the table, the quick tasks first."""
+    cells: list[Cell] = []
+    for task, words in BUDGET_TASKS.items():
+        first = BUDGETS_FIRST_SEED
+        cells += cells_of("reference", task, "true reward", train(*words, "--true-reward"), first)
+        for count in BUDGET_LABELS:
+            labels_ = train(*words, "--preferences.comparisons", str(count))
+            cells += cells_of("budgets", task, str(count), labels_, first)
+    for task, environment in BESIDE_IMITATION.items():
+        steps = BUDGET_TASKS[task][BUDGET_TASKS[task].index("--total-env-steps") + 1]
+        beside = ("benchmarks/imitation_agent.py", environment, "--steps", steps, "--comparisons", "350")
+        cells += cells_of("budgets", task, "imitation, 350", beside, BUDGETS_FIRST_SEED)
+    return cells
+
+
 TABLES: Mapping[str, Callable[[], list[Cell]]] = {
     "learning": learning,
+    "budgets": budgets,
     "imitation": imitation,
     "labels": labels,
     "defaults": defaults,

@@ -173,8 +173,35 @@ def by_pair(table: Table) -> list[str]:
     return lines
 
 
+def by_budget(table: Table) -> list[str]:
+    """A row for each task, normalised with each variant, and one for all tasks that have the variant."""
+    variants = table.variants()
+    lines = [
+        f"| normalised | PPO on the true reward | {' | '.join(variants)} | ahead of imitation |",
+        "|---" * (len(variants) + 3) + "|",
+    ]
+    groups: dict[str, list[list[float]]] = {variant: [] for variant in variants}
+    both: list[tuple[list[float], list[float]]] = []
+    for task in table.tasks:
+        scores = {variant: table.normalised(task, variant) for variant in variants}
+        for variant, values in scores.items():
+            groups[variant] += [values] if values else []
+        ahead = ""
+        if (theirs := scores["imitation, 350"]) and (mine := scores["350"]):
+            both.append((mine, theirs))
+            ahead = difference([mine], [theirs]).text(sign=True)
+        row = [estimate(values).text() if values else "" for values in scores.values()]
+        best = table.returns(task, REFERENCE)
+        if any(row):
+            lines.append(f"| {task} | {estimate(best).text() if best else ''} | {' | '.join(row)} | {ahead} |")
+    row = [f"**{estimate(*values).text()}**" if values else "" for values in groups.values()]
+    ahead = f"**{difference(*map(list, zip(*both, strict=True))).text(sign=True)}**" if both else ""
+    return [*lines, f"| all | | {' | '.join(row)} | {ahead} |"]
+
+
 LAYOUTS: Mapping[str, Callable[[Table], list[str]]] = {
     "learning": by_task,
+    "budgets": by_budget,
     "imitation": by_pair,
     "labels": by_variant,
     "defaults": by_task,
