@@ -105,7 +105,7 @@ class Fragments:
         found: list[str] = []
         for start in range(0, len(self), at_once := max(1, HASHED_BYTES // size)):
             parts = [np.ascontiguousarray(column[start : start + at_once]).view(np.uint8) for column in columns]
-            rows = memoryview(np.concatenate(parts, axis=1).reshape(-1))
+            rows = np.concatenate(parts, axis=1).reshape(-1).data
             found += [hashlib.sha256(rows[at : at + size]).hexdigest() for at in range(0, len(rows), size)]
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.comparisons import Comparisons, stable_uniform
 from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.reward.frames import UniqueFrames
 
 SHARE = 0.8
 """Share of the comparisons in a member's bootstrap sample, drawn without replacement. The variance of a batch's gradient is
@@ -40,7 +42,7 @@ class StackedComparisons:
     """``n`` comparisons as tensors, left and right stacked on the second axis.
 
     Attributes:
-        inputs: the networks' inputs (`RewardNetwork.encode`), each ``[n, 2, …]``.
+        inputs: the networks' inputs (`RewardNetwork.encode`), each ``[n, 2, …]``; images as `UniqueFrames`.
         length: steps per fragment.
         preferences: ``[n]`` float32.
         weights: ``[members, n]`` float32.
@@ -49,7 +51,7 @@ class StackedComparisons:
         rationality: factor of each comparison's log odds: one number or ``[n]`` float32, set by `counting`.
     """
 
-    inputs: dict[str, Tensor]
+    inputs: dict[str, Any]
     length: int
     preferences: Tensor
     weights: Tensor
@@ -69,7 +71,7 @@ class StackedComparisons:
         if settings.bootstrap and settings.ensemble_size > 1:
             weights = bootstrap_weights(ids, settings.ensemble_size)
         return StackedComparisons(
-            inputs={name: torch.stack([left[name], right[name]], 1) for name in left},
+            inputs={name: _kept(torch.stack([left[name], right[name]], 1)) for name in left},
             length=comparisons.pairs.left.length,
             preferences=torch.as_tensor(np.array(comparisons.preferences, dtype=np.float32)),
             weights=torch.as_tensor(weights),
@@ -77,9 +79,9 @@ class StackedComparisons:
         )
 
     def join(self, other: StackedComparisons) -> StackedComparisons:
-        """Return these comparisons followed by the other ones."""
+        """Return these comparisons followed by the other ones. Invalidates this object."""
         return StackedComparisons(
-            {name: torch.cat([of, other.inputs[name]]) for name, of in self.inputs.items()},
+            {name: _joined(of, other.inputs[name]) for name, of in self.inputs.items()},
             self.length,
             torch.cat([self.preferences, other.preferences]),
             torch.cat([self.weights, other.weights], 1),
@@ -98,18 +100,36 @@ class StackedComparisons:
 
         Rows move up in place: images are large, and most withdrawn comparisons are among the newest.
         """
-        for to, row in enumerate(rows):
-            if to != row:
-                for tensor in self.inputs.values():
-                    tensor[to] = tensor[row]
+        inputs = {}
+        for name, of in self.inputs.items():
+            if isinstance(of, UniqueFrames):
+                of.keep(rows)
+                inputs[name] = of
+                continue
+            for to, row in enumerate(rows):
+                if to != row:
+                    of[to] = of[row]
+            inputs[name] = of[: len(rows)]
         index = torch.tensor(rows)
         return StackedComparisons(
-            {name: of[: len(rows)] for name, of in self.inputs.items()},
+            inputs,
             self.length,
             self.preferences[index],
             self.weights[:, index],
             self.held_out[index],
         )
+
+
+def _kept(inputs: Tensor) -> Any:
+    """Return inputs as they are kept: images each once."""
+    return UniqueFrames(inputs) if inputs.dtype == torch.uint8 and inputs.dim() == 6 else inputs
+
+
+def _joined(one: Any, other: Any) -> Any:
+    if isinstance(one, UniqueFrames):
+        one.extend(other.index_select(0, torch.arange(len(other))))
+        return one
+    return torch.cat([one, other])
 
 
 def rows_of(values: float | Tensor, rows: Tensor, device: torch.device) -> float | Tensor:
