@@ -270,7 +270,7 @@ class RewardTrainer:
         return self._report(data, rewards, counted, train, steps, time.perf_counter() - started)
 
     def _all_inputs(self, data: StackedComparisons) -> dict[str, Tensor]:
-        """Return the inputs of all comparisons, ``[2 n, …]`` each, for statistics: with images only for networks of a user's own."""
+        """Return the inputs of all comparisons, ``[2 n, …]`` each, for statistics: images only for networks of a user's own."""
         everything = torch.arange(len(data))
         own = not is_built_in(self.settings)
         return {
