@@ -3,13 +3,16 @@
 import numpy as np
 from scipy import stats
 
-from benchmarks import method_tables
+from benchmarks import method_tables, speed
 
 
 def test_the_page_shows_what_was_measured():
     page = method_tables.PAGE.read_text()
     assert page.count("<!-- table: ") == len(method_tables.LAYOUTS)
     assert method_tables.filled(page) == page, "run benchmarks/method_tables.py"
+    assert speed.filled(page) == page, "run benchmarks/speed.py --page"
+    assert page.count("<!-- speed -->") == 1
+    assert all(speed.kept(name) for name in ("sampling", "ppo_update", "reward_training"))
 
 
 def test_an_interquartile_mean_leaves_out_a_quarter_on_each_side():
