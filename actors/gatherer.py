@@ -152,7 +152,9 @@ class GathererActor:
             self._store = self._find_store()
         names = np.array(annotators)
         last = 0
-        while not self._ended:
+        while True:
+            if self._ended:
+                return
             try:
                 for name in dict.fromkeys(names.tolist()):
                     self._get(store(rows := names == name, name))

@@ -90,9 +90,9 @@ class FusedMLPs:
         Args:
             inputs: of all comparisons, each ``[n, 2, …]``.
         """
-        flat = {name: of.flatten(0, 1) for name, of in inputs.items()}
-        features = self.networks.features_of(flat)
-        return features.view(-1, 2, *features.shape[1:]).to(self.flat.values.device)
+        device = self.flat.values.device
+        features = self.networks.features_of({name: of.flatten(0, 1).to(device) for name, of in inputs.items()})
+        return features.view(-1, 2, *features.shape[1:])
 
     @torch.no_grad()
     def rewards_of(self, features: Tensor, rows: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class FusedMLPs:
         length = features.shape[2]
         parts = []
         for part in torch.split(rows, max(1, STEPS_AT_ONCE // (2 * length))):
-            inputs = features.index_select(0, part).flatten(0, 2)
+            inputs = features.index_select(0, part.to(features.device)).flatten(0, 2)
             of_members = []
             for member in range(self.settings.ensemble_size):
                 weight, bias, *_ = self._layers[-1][member]
@@ -134,7 +134,7 @@ class FusedMLPs:
         self.flat.gradient.zero_()
         steps = 2 * features.shape[2]
         for part in batch.chunk(math.ceil(steps * len(batch) / STEPS_AT_ONCE)):
-            inputs = features.index_select(0, part)
+            inputs = features.index_select(0, part.to(features.device))
             for member in range(self.settings.ensemble_size):
                 self._add_member(member, inputs, part, of_differences)
 

@@ -10,6 +10,7 @@ import ray
 import torch
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.rllib.algorithms import algorithm
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.env import env_runner_group
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
@@ -166,14 +167,14 @@ class _SpreadGroup(EnvRunnerGroup):  # type: ignore[misc]
 class _RayIfRunning:
     """Ray for RLlib's group of env runners, which puts its configuration into the object store even if it has no actors.
 
-    That would start Ray.
+    That would start Ray. And if it has some, Ray prints that they can't restart once such an argument is lost: they get a copy.
     """
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ray, name)
 
     def put(self, value: Any) -> Any:
-        return ray.put(value) if ray.is_initialized() else value
+        return ray.put(value) if ray.is_initialized() and not isinstance(value, AlgorithmConfig) else value
 
 
 env_runner_group.ray = _RayIfRunning()

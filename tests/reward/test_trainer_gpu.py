@@ -11,7 +11,9 @@ from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.settings import RewardModelSettings, SettingError
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_comparisons
 
-SMALL = RewardModelSettings(hidden=(8,), batch_size=8, use_next_state=True, use_done=True, discount=0.9)
+SMALL = RewardModelSettings(
+    hidden=(8,), batch_size=8, use_next_state=True, use_done=True, discount=0.9, precision="float32"
+)
 ON_A_GPU = dataclasses.replace(SMALL, gpus=1.0)
 SPACES = [(VECTORS, FORCES), (IMAGES, CHOICES)]
 

@@ -126,6 +126,22 @@ def test_groups_of_env_runners_are_made_by_a_name_of_the_algorithms_module_and_k
     assert "EnvRunnerGroup(" in inspect.getsource(algorithm)
 
 
+def test_a_group_of_env_runners_puts_its_configuration_into_the_store_by_a_name_of_its_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "self._remote_config_obj_ref = ray.put(self._remote_config)" in inspect.getsource(
+        env_runner_group.EnvRunnerGroup.__init__
+    )
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    assert env_runner_group.ray.put("kept") == "kept"
+    assert env_runner_group.ray.get is rllib_internals.ray.get
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    config = PPOConfig()
+    assert env_runner_group.ray.put(config) is config
+    monkeypatch.setattr("ray.put", lambda value: ("stored", value))
+    assert env_runner_group.ray.put("weights") == ("stored", "weights")
+
+
 def test_seeding_sets_what_torchs_own_sets() -> None:
     assert "torch.use_deterministic_algorithms(True)" in inspect.getsource(torch_utils.set_torch_seed)
     before = torch.get_deterministic_debug_mode()
