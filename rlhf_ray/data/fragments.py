@@ -211,7 +211,7 @@ def _windows(
     arrays: Sequence[npt.NDArray[np.generic]], which: IntArray, offsets: IntArray, length: int
 ) -> npt.NDArray[np.generic]:
     """Return ``length`` rows of each of the arrays ``which [n]`` from ``offsets [n]`` on: ``[n, length, …]``, copied."""
-    if arrays[0][0].nbytes >= GATHERED_BYTES:
+    if arrays[0].itemsize * int(np.prod(arrays[0].shape[1:])) >= GATHERED_BYTES:
         return np.stack([arrays[i][o : o + length] for i, o in zip(which.tolist(), offsets.tolist(), strict=True)])
     firsts = np.cumsum([0, *(len(array) for array in arrays[:-1])])
     windows = np.lib.stride_tricks.sliding_window_view(np.concatenate(arrays), length, axis=0)

@@ -62,6 +62,15 @@ class StackedComparisons:
     def __len__(self) -> int:
         return len(self.preferences)
 
+    def flat_inputs(self, *, images: bool) -> dict[str, Tensor]:
+        """Return the inputs ``[2 n, …]`` of all fragments, for statistics; with or without ``images``."""
+        everything = torch.arange(len(self))
+        return {
+            name: (of if isinstance(of, Tensor) else of.index_select(0, everything)).flatten(0, 1)
+            for name, of in self.inputs.items()
+            if images or isinstance(of, Tensor)
+        }
+
     @staticmethod
     def of(ensemble: RewardEnsemble, comparisons: Comparisons, held_out_share: float) -> StackedComparisons:
         """Stack ``comparisons``. Hashes of their ids decide which are held out, and the bootstrap weights."""

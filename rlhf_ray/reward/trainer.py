@@ -248,7 +248,7 @@ class RewardTrainer:
         train = window[~data.held_out[window]]
         if len(train) == 0:  # so few that all of them are held out by chance
             train = window
-        self.ensemble.observe(self._all_inputs(data), data.length)
+        self.ensemble.observe(data.flat_inputs(images=not is_built_in(self.settings)), data.length)
         if self._fused is not None:  # normalised once for all gradient steps
             data = replace(data, inputs={"features": self._fused.features_of(data.inputs)})
         for method in self.methods:
@@ -268,16 +268,6 @@ class RewardTrainer:
             self._estimate_annotators(data, rewards, counted, train)
         self.ensemble.version += 1
         return self._report(data, rewards, counted, train, steps, time.perf_counter() - started)
-
-    def _all_inputs(self, data: StackedComparisons) -> dict[str, Tensor]:
-        """Return the inputs of all comparisons, ``[2 n, …]`` each, for statistics: images only for networks of a user's own."""
-        everything = torch.arange(len(data))
-        own = not is_built_in(self.settings)
-        return {
-            name: (of if isinstance(of, Tensor) else of.index_select(0, everything)).flatten(0, 1)
-            for name, of in data.inputs.items()
-            if own or isinstance(of, Tensor)
-        }
 
     def _of_annotators(self) -> tuple[float | Tensor, float | Tensor]:
         """Return the label noise and the rationality of each comparison; one number if it is the same for all."""

@@ -111,6 +111,7 @@ def test_a_configuration_has_what_it_was_given_for_the_module() -> None:
 def test_groups_of_env_runners_are_made_by_a_name_of_the_algorithms_module_and_keep_their_arguments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
     before = algorithm.EnvRunnerGroup
     with rllib_internals.spread_env_runners():
