@@ -11,7 +11,8 @@ import gymnasium as gym
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Changes, Pairs
 from rlhf_ray.reward import RewardTrainer
-from rlhf_ray.reward.trainer import FitReport, NothingToFitError
+from rlhf_ray.reward.fit_report import FitReport
+from rlhf_ray.reward.trainer import NothingToFitError
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.queries.pool import ClipPool, PoolReport
+from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.fitting import check_clips
 from rlhf_ray.reward.methods import unlabelled_pairs
-from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import PreferenceSettings, ResolvedFragments, RewardModelSettings
 from rlhf_ray.store import PreferenceStore, Tally
 

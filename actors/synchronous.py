@@ -15,7 +15,7 @@ from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.nested import read_nested, write_nested
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.queries.skips import Skips
-from rlhf_ray.reward.trainer import FitReport
+from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.store import Tally
 
 FIRST_FIT = "fitting the reward model to the first answers"

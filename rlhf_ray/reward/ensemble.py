@@ -21,13 +21,12 @@ from rlhf_ray.data.spaces import space_from_json, space_to_json
 from rlhf_ray.reward.histories import last_of_windows
 from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks import is_built_in, make_network, observe, reads_history
+from rlhf_ray.reward.networks.convolving import steps_at_once
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
 FORMAT = "rlhf_ray.reward/1"
 LATER = ("deviation_weight", "window")
 """Scalar buffers that older saved reward models lack; `RewardEnsemble` gives them their defaults."""
-CHUNK = 4096
-"""Steps per forward pass without gradients. Bounds memory for images."""
 
 
 class RewardEnsemble(nn.Module):
@@ -57,6 +56,7 @@ class RewardEnsemble(nn.Module):
         window: scalar int64: most steps that a step's reward depends on, itself included: the length of the fitted fragments if the
             network reads history, otherwise 1.
         reads_history: whether the network reads the steps before.
+        at_once: steps of one forward pass: bounds its memory.
     """
 
     reward_mean: Tensor
@@ -77,6 +77,7 @@ class RewardEnsemble(nn.Module):
         self.register_buffer("deviation_weight", torch.tensor(float(settings.deviation_weight)))
         self.register_buffer("window", torch.ones((), dtype=torch.int64))
         self.reads_history = reads_history(self.networks)
+        self.at_once = steps_at_once(self.networks)
         self.eval()
 
     def combine(self, members: Tensor) -> Tensor:
@@ -167,7 +168,7 @@ class RewardEnsemble(nn.Module):
             ended[-1:] = terminated
             return self.member_rewards(observations[:-1], actions, observations[1:], ended)
         with torch.no_grad(), self._predicting():
-            raw = last_of_windows(self.networks, observations, actions, terminated, int(self.window), CHUNK)
+            raw = last_of_windows(self.networks, observations, actions, terminated, int(self.window), self.at_once)
         return self._normalised(raw)
 
     @contextlib.contextmanager
@@ -202,8 +203,8 @@ class RewardEnsemble(nn.Module):
         self.check_steps("this asks for the rewards of")
         rewards = []
         with torch.no_grad(), self._predicting():
-            for start in range(0, len(observations), CHUNK):
-                part = slice(start, start + CHUNK)
+            for start in range(0, len(observations), self.at_once):
+                part = slice(start, start + self.at_once)
                 frames = torch.stack([observations[part], next_observations[part]], 1)
                 inputs = self.networks.encode(frames, actions[part].unsqueeze(1), terminated[part])
                 rewards.append(self.networks(inputs).squeeze(-1))
@@ -235,7 +236,7 @@ class RewardEnsemble(nn.Module):
             ``[members, n]`` float32.
         """
         n, length = fragments.rewards.shape
-        rewards, at_once = [], max(1, CHUNK // length)
+        rewards, at_once = [], max(1, self.at_once // length)
         with torch.no_grad(), self._predicting():
             for start in range(0, n, at_once):
                 rewards.append(self.networks(self.encode(fragments[start : start + at_once])))

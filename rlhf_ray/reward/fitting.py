@@ -16,9 +16,10 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.spaces import check_choices, spaces_of
 from rlhf_ray.queries.pool import ClipPool
 from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.methods import unlabelled_pairs
 from rlhf_ray.reward.regularisation import FEWEST_HELD_OUT, PassLosses
-from rlhf_ray.reward.trainer import FitReport, RewardTrainer
+from rlhf_ray.reward.trainer import RewardTrainer
 from rlhf_ray.settings import PreferenceSettings, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
 

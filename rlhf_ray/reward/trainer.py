@@ -7,7 +7,7 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -21,7 +21,8 @@ from rlhf_ray.measure.held_out import brier_scores, calibration_error, log_likel
 from rlhf_ray.optim.adam import AdamW
 from rlhf_ray.optim.flat import FlatAdamW
 from rlhf_ray.reward.annotators import PRIOR, annotator_model
-from rlhf_ray.reward.ensemble import CHUNK, RewardEnsemble
+from rlhf_ray.reward.ensemble import RewardEnsemble
+from rlhf_ray.reward.fit_report import RECENT_ANSWERS, FitReport
 from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import discounts, make_loss
 from rlhf_ray.reward.methods import FitLabels, make_methods
@@ -33,63 +34,7 @@ from rlhf_ray.settings import RewardModelSettings
 logger = logging.getLogger(__name__)
 
 BACKWARD_STEPS = 8192
-"""Steps times members per backward pass (gradients accumulate): more exceeds a core's cache, fewer costs overhead."""
-
-RECENT_ANSWERS = 50
-"""Number of newest non-tied answers behind `FitReport.left_share`: few enough to reveal an annotator who starts to always give
-the same answer, and enough that chance alone does not look like one."""
-
-
-@dataclass(frozen=True)
-class FitReport:
-    """Report of one fit.
-
-    Accuracies use the mean over members and exclude ties; NaN where no comparison remains. ``comparisons``, ``held_out`` and
-    ``ties`` count everything; all other values exclude annotators of weight 0.
-    """
-
-    version: int
-    comparisons: int
-    held_out: int
-    ties: int
-    train_loss: float
-    train_accuracy: float
-    held_out_loss: float
-    held_out_accuracy: float
-    held_out_brier: float
-    """Mean Brier score on held-out comparisons: see `rlhf_ray.measure.held_out`."""
-    held_out_calibration_error: float
-    """Expected calibration error on held-out comparisons: see `rlhf_ray.measure.held_out.calibration_error`."""
-    reward_mean: float
-    """The raw reward's mean before normalisation, averaged over members."""
-    reward_std: float
-    """The raw reward's standard deviation before normalisation, averaged over members: the scale of this version."""
-    disagreement: float
-    """Standard deviation over members of the probability that left is preferred (without label noise), averaged over
-    comparisons; NaN for a single member."""
-    left_share: float
-    """Share of the newest non-tied answers (at most `RECENT_ANSWERS`) that prefer the left fragment; NaN without any."""
-    gradient_steps: int
-    seconds: float
-    error_rates: dict[str, float]
-    """The probability that each annotator answers the opposite; empty without `RewardModelSettings.annotator_errors`."""
-    rationalities: dict[str, float] = field(default_factory=dict)
-    """The factor of the log odds of each annotator's answers; empty without `RewardModelSettings.annotator_rationality`."""
-    l2: float = 0.0
-    """Coefficient of the L2 penalty after the fit; 0 without `RewardModelSettings.adaptive_l2`."""
-    methods: dict[str, float] = field(default_factory=dict)
-    """Metrics of `RewardModelSettings.methods`."""
-    held_out_log_likelihood: float = math.nan
-    """Mean log-likelihood of the held-out answers in nats, whatever the loss: see `rlhf_ray.measure.held_out`."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return the values by the names of metrics, with ``error_rate/NAME``, ``rationality/NAME`` and ``method/NAME``."""
-        values = dict(vars(self))
-        values["fit_seconds"] = values.pop("seconds")
-        named = (("error_rates", "error_rate"), ("rationalities", "rationality"), ("methods", "method"))
-        for of, metric in named:
-            values |= {f"{metric}/{name}": value for name, value in values.pop(of).items()}
-        return values
+"""Most steps times members per backward pass (gradients accumulate): more exceeds a core's cache, fewer costs overhead."""
 
 
 def device_for(settings: RewardModelSettings) -> torch.device:
@@ -145,6 +90,9 @@ class RewardTrainer:
         self.device = device_for(settings)
         self.loss = make_loss(settings)
         self.ensemble.networks.to(self.device)
+        self._at_once = BACKWARD_STEPS // settings.ensemble_size
+        if self.device.type == "cpu":  # a GPU's cache does not bound passes over images
+            self._at_once = min(self._at_once, self.ensemble.at_once)
         of_adam: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay, "fused": True}
         self._fused: FusedMLPs | None = None
         if FusedMLPs.fits(self.ensemble.networks, settings):
@@ -409,8 +357,7 @@ class RewardTrainer:
 
     def _backward(self, data: StackedComparisons, batch: Tensor, pool: dict[str, Tensor] | None) -> None:
         """Accumulate the gradient of the weighted mean loss over ``batch``, chunk by chunk."""
-        steps = self.settings.ensemble_size * len(batch) * 2 * data.length
-        for part in batch.chunk(math.ceil(steps / BACKWARD_STEPS)):
+        for part in batch.chunk(math.ceil(len(batch) * 2 * data.length / self._at_once)):
             losses = self._losses(data, part)
             # Passing the weights as the losses' gradient avoids building a graph for the weighted mean.
             losses.backward((data.weights.index_select(1, part) / len(batch)).to(self.device))  # type: ignore[no-untyped-call]
@@ -421,8 +368,7 @@ class RewardTrainer:
         """Accumulate the gradient of the methods' losses of pairs without labels, chunk by chunk."""
         ratio = max(method.unlabelled_ratio for method in self.methods)
         drawn = torch.randint(0, len(next(iter(pool.values()))), (ratio * batch,), generator=self.generator)
-        steps = self.settings.ensemble_size * len(drawn) * 2 * data.length
-        for part in drawn.chunk(math.ceil(steps / BACKWARD_STEPS)):
+        for part in drawn.chunk(math.ceil(len(drawn) * 2 * data.length / self._at_once)):
             rewards = self._rewards(pool, part)
             differences = self._return_differences(rewards, crop=self._crop(len(part), data.length))
             whole = self._return_differences(rewards.detach())
@@ -538,7 +484,7 @@ class RewardTrainer:
 
     def _all_rewards(self, data: StackedComparisons, rows: Tensor | None = None) -> Tensor:
         """Compute `_rewards` of ``rows``, or all, without gradients, in chunks that bound memory; move them to the CPU."""
-        pairs_per_chunk = max(1, CHUNK // (2 * data.length))
+        pairs_per_chunk = max(1, self.ensemble.at_once // (2 * data.length))
         rows = torch.arange(len(data)) if rows is None else rows
         if self._fused is not None:
             return self._fused.rewards_of(data.inputs["features"], rows)

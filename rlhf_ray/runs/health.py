@@ -17,7 +17,7 @@ import numpy as np
 
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.queries.schedule import TIES, held_back
-from rlhf_ray.reward.trainer import RECENT_ANSWERS
+from rlhf_ray.reward.fit_report import RECENT_ANSWERS
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 
 Row = dict[str, Any]

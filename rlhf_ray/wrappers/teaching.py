@@ -38,9 +38,9 @@ from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.queries.pool import Clips
 from rlhf_ray.queries.schedule import LabelSchedule
 from rlhf_ray.reward import RewardEnsemble
+from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.novelty import Novelty
 from rlhf_ray.reward.predictor import Predictor
-from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.settings.checks import require
 from rlhf_ray.wrappers.given_clips import GivenClips

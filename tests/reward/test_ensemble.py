@@ -10,7 +10,6 @@ import torch
 
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.reward import RewardEnsemble
-from rlhf_ray.reward import ensemble as ensemble_module
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, some_fragments
 
@@ -72,13 +71,11 @@ def test_the_reward_is_the_mean_of_the_members_normalised_outputs() -> None:
 
 
 @pytest.mark.parametrize(("observations", "actions"), SPACES)
-def test_chunks_give_what_one_pass_gives(
-    monkeypatch: pytest.MonkeyPatch, observations: gym.spaces.Box, actions: gym.Space[Any]
-) -> None:
+def test_chunks_give_what_one_pass_gives(observations: gym.spaces.Box, actions: gym.Space[Any]) -> None:
     ensemble = _ensemble(observations, actions)
     steps = _steps(some_fragments(4, 5, observations=observations, actions=actions))
     whole = ensemble.predict(**steps)
-    monkeypatch.setattr(ensemble_module, "CHUNK", 7)
+    ensemble.at_once = 7
     assert np.allclose(ensemble.predict(**steps), whole, rtol=1e-5, atol=1e-6)
 
 

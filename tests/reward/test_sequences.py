@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer
-from rlhf_ray.reward import ensemble as ensemble_module
 from rlhf_ray.reward.functions import EnsembleReward
 from rlhf_ray.reward.networks import make_network
 from rlhf_ray.reward.predictor import Predictor
@@ -76,10 +75,10 @@ def test_the_gru_computes_what_its_equations_say() -> None:
 @pytest.mark.parametrize("steps", [1, 3, 4, 5, 13])
 @pytest.mark.parametrize("terminated", [False, True])
 def test_an_episodes_rewards_are_the_last_ones_of_windows_in_a_slow_loop(
-    name: str, steps: int, terminated: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, steps: int, terminated: bool
 ) -> None:
-    monkeypatch.setattr(ensemble_module, "CHUNK", 12)  # several passes
     ensemble = _ensemble(name, use_done=True, use_next_state=True)
+    ensemble.at_once = 12  # several passes
     observations, actions = _episode(steps)
     expected = []
     for t in range(steps):

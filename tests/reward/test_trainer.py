@@ -10,8 +10,8 @@ from rlhf_ray.data.comparisons import Changes, Comparisons, stable_uniform
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward import RewardTrainer, stacked
 from rlhf_ray.reward import trainer as trainer_module
+from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.stacked import bootstrap_weights
-from rlhf_ray.reward.trainer import FitReport
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, joined, some_comparisons
 
@@ -299,12 +299,13 @@ def test_each_member_has_mean_0_and_standard_deviation_1_over_all_stored_steps(n
     assert np.abs(normalised.std(1, ddof=1) - 1).max() < 1e-3
 
 
-def test_the_normalisers_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_normalisers_do_not_depend_on_the_chunks() -> None:
     comparisons = some_comparisons(11, 5)
-    whole = _trainer(SMALL, comparisons)
+    settings = dataclasses.replace(SMALL, dropout=0.1)
+    whole = _trainer(settings, comparisons)
     report = whole.fit(3)
-    monkeypatch.setattr(trainer_module, "CHUNK", 33)  # three pairs of 2 x 5 steps at a time
-    chunked = _trainer(SMALL, comparisons)
+    chunked = _trainer(settings, comparisons)
+    chunked.ensemble.at_once = 33  # three pairs of 2 x 5 steps
     other_report = chunked.fit(3)
     assert np.allclose(whole.ensemble.reward_std, chunked.ensemble.reward_std, rtol=1e-5)
     assert np.allclose(whole.ensemble.reward_mean, chunked.ensemble.reward_mean, atol=1e-6)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.reward.networks.convolving import convolved, in_bfloat16
+from rlhf_ray.reward.networks.convolving import Members, convolved, in_bfloat16
 from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder, StackedMLP, regularised
 from rlhf_ray.reward.networks.mlp import other_inputs
 from rlhf_ray.settings import Activation, RewardModelSettings
@@ -127,7 +127,7 @@ def plain_convolutions(channels: int, shapes: Sequence[tuple[int, int, int]], ac
 
 def convolutions_of(
     convolve: Callable[[int], nn.Sequential], space: gym.spaces.Box, settings: RewardModelSettings
-) -> tuple[nn.ModuleList | None, int]:
+) -> tuple[Members | None, int]:
     """Build each member's convolutions, regularised by the settings.
 
     Args:
@@ -145,14 +145,12 @@ def convolutions_of(
     if not states:
         return None, 0
     height, width, channels = space.shape
-    members = nn.ModuleList(regularised(convolve(channels * states), settings) for _ in range(settings.ensemble_size))
-    members.eval()  # the trial below must leave no trace in the averages of batch normalisation
+    built = (regularised(convolve(channels * states), settings) for _ in range(settings.ensemble_size))
     try:
-        with torch.no_grad():
-            size = members[0](torch.zeros(1, channels * states, height, width)).shape[1]
+        members = Members(built, (channels * states, height, width))
     except RuntimeError as error:
         raise SettingError(
             f"reward_model.network is {settings.network!r}, but images of {height}x{width} pixels are too small for its "
             f"convolutions; use 'mlp'."
         ) from error
-    return members.train(), size
+    return members, members.features

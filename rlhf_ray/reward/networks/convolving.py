@@ -3,16 +3,65 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
+from rlhf_ray.reward.networks.layers import ImageMean
 from rlhf_ray.settings import RewardModelSettings
 
 SCALE = 1.0 / 255.0
 """Factor of pixels: of the first layer's weights, of which there are fewer."""
 
 ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.Tanh)
+
+PASS_NUMBERS = 4 * 2**20
+"""Numbers in the widest layer of one pass: passes of larger ones leave the cache, and take up to twice as long."""
+
+
+class Members(nn.ModuleList):
+    """Each member's layers from images to features.
+
+    Args:
+        members: their layers.
+        image: channels, height and width of an image.
+
+    Attributes:
+        features: numbers that a member makes of an image.
+        at_once: images of one pass.
+
+    Raises:
+        RuntimeError: the image is too small for the layers.
+    """
+
+    def __init__(self, members: Iterable[nn.Module], image: tuple[int, int, int]):
+        super().__init__(members)
+        sizes: list[int] = []
+        hooks = [
+            each.register_forward_hook(lambda _, __, made: sizes.append(made.numel()))
+            for each in self[0].modules()
+            if not list(each.children())
+        ]
+        self.eval()  # the trial must leave no trace in the averages of batch normalisation
+        with torch.no_grad():
+            self.features = self[0](torch.zeros(1, *image)).shape[1]
+        self.train()
+        for hook in hooks:
+            hook.remove()
+        widest = max(math.prod(image), len(self) * max(sizes))
+        normalises = any(isinstance(each, nn.BatchNorm2d) for each in self.modules())  # over all images of a pass
+        self.at_once = MOST_STEPS if normalises else max(1, PASS_NUMBERS // widest)
+
+
+MOST_STEPS = 4096
+"""Steps of a pass, whatever the networks."""
+
+
+def steps_at_once(networks: nn.Module) -> int:
+    """Return how many steps to pass through the networks at once."""
+    return min([MOST_STEPS, *(each.at_once for each in networks.modules() if isinstance(each, Members))])
 
 
 @functools.cache
@@ -32,7 +81,7 @@ def in_bfloat16(settings: RewardModelSettings, device: torch.device) -> bool:
 def convolved(members: nn.ModuleList, images: Tensor, *, bfloat16: bool) -> Tensor:
     """Return what the members' layers make of images: ``[members, n, …]`` float32.
 
-    The members' first convolutions are one. Everything up to the last convolution is in bfloat16, if so wanted.
+    The members' first convolutions are one. Everything up to the last convolution and its activation is in bfloat16, if so wanted.
 
     Args:
         members: of each, the layers, one after the other.
@@ -44,6 +93,8 @@ def convolved(members: nn.ModuleList, images: Tensor, *, bfloat16: bool) -> Tens
         pixels = images.to(torch.bfloat16 if bfloat16 else torch.float32)
         inputs, begin = _first(layers, pixels)
         end = 1 + max(number for number, layer in enumerate(layers[0]) if _convolves(layer))
+        while isinstance(layers[0][end], (*ELEMENTWISE, ImageMean)):
+            end += 1
         outputs = [_through(each[begin:end], values) for each, values in zip(layers, inputs, strict=True)]
     rest = [_through(each[end:], values.float()) for each, values in zip(layers, outputs, strict=True)]
     return torch.stack(rest)

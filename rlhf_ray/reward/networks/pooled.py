@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.reward.networks.cnn import members_of_images
-from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder, regularised
+from rlhf_ray.reward.networks.convolving import Members
+from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder, ImageMean, regularised
 from rlhf_ray.settings import RewardModelSettings
 
 
@@ -58,7 +59,9 @@ class PooledCNN(nn.Module):
             )
         outputs = (1 if self.encode_action is None else self.encode_action.size) * (1 + int(settings.use_done))
         channels = states * observation_space.shape[2]
-        self.convolutions = nn.ModuleList(_member(channels, outputs, settings) for _ in range(settings.ensemble_size))
+        height, width = observation_space.shape[:2]
+        members = (_member(channels, outputs, settings) for _ in range(settings.ensemble_size))
+        self.convolutions = Members(members, (channels, height, width))
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
         """Return ``frames``, the observations, and ``selects`` ``[n, length, outputs]`` float32: the weight of each output."""
@@ -84,7 +87,7 @@ def _member(channels: int, outputs: int, settings: RewardModelSettings) -> nn.Se
         layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=1)
         layers[f"act{number}"] = ACTIVATIONS[settings.activation]()
         channels = filters
-    layers |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "dense": nn.Linear(channels, outputs)}
+    layers |= {"pool": ImageMean(), "flatten": nn.Flatten(), "dense": nn.Linear(channels, outputs)}
     return regularised(nn.Sequential(layers), settings)
 
 

@@ -1,0 +1,62 @@
+"""The report of one fit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+RECENT_ANSWERS = 50
+"""Number of newest non-tied answers behind `FitReport.left_share`: few enough to reveal an annotator who starts to always give
+the same answer, and enough that chance alone does not look like one."""
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """Report of one fit.
+
+    Accuracies use the mean over members and exclude ties; NaN where no comparison remains. ``comparisons``, ``held_out`` and
+    ``ties`` count everything; all other values exclude annotators of weight 0.
+    """
+
+    version: int
+    comparisons: int
+    held_out: int
+    ties: int
+    train_loss: float
+    train_accuracy: float
+    held_out_loss: float
+    held_out_accuracy: float
+    held_out_brier: float
+    """Mean Brier score on held-out comparisons: see `rlhf_ray.measure.held_out`."""
+    held_out_calibration_error: float
+    """Expected calibration error on held-out comparisons: see `rlhf_ray.measure.held_out.calibration_error`."""
+    reward_mean: float
+    """The raw reward's mean before normalisation, averaged over members."""
+    reward_std: float
+    """The raw reward's standard deviation before normalisation, averaged over members: the scale of this version."""
+    disagreement: float
+    """Standard deviation over members of the probability that left is preferred (without label noise), averaged over
+    comparisons; NaN for a single member."""
+    left_share: float
+    """Share of the newest non-tied answers (at most `RECENT_ANSWERS`) that prefer the left fragment; NaN without any."""
+    gradient_steps: int
+    seconds: float
+    error_rates: dict[str, float]
+    """The probability that each annotator answers the opposite; empty without `RewardModelSettings.annotator_errors`."""
+    rationalities: dict[str, float] = field(default_factory=dict)
+    """The factor of the log odds of each annotator's answers; empty without `RewardModelSettings.annotator_rationality`."""
+    l2: float = 0.0
+    """Coefficient of the L2 penalty after the fit; 0 without `RewardModelSettings.adaptive_l2`."""
+    methods: dict[str, float] = field(default_factory=dict)
+    """Metrics of `RewardModelSettings.methods`."""
+    held_out_log_likelihood: float = math.nan
+    """Mean log-likelihood of the held-out answers in nats, whatever the loss: see `rlhf_ray.measure.held_out`."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return the values by the names of metrics, with ``error_rate/NAME``, ``rationality/NAME`` and ``method/NAME``."""
+        values = dict(vars(self))
+        values["fit_seconds"] = values.pop("seconds")
+        named = (("error_rates", "error_rate"), ("rationalities", "rationality"), ("methods", "method"))
+        for of, metric in named:
+            values |= {f"{metric}/{name}": value for name, value in values.pop(of).items()}
+        return values
