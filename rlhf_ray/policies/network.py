@@ -118,12 +118,23 @@ class ActorCriticNetwork(nn.Module):
             return torch.zeros(n, 0)
         return self.first_memory.expand(n, -1)
 
-    def encode(self, observations: Tensor) -> Tensor:
-        """Encode observations ``[n, …]`` (images: 0..255, uint8 or float) to features ``[n, features]``."""
+    def encode(self, observations: Tensor, *, bfloat16: bool = False) -> Tensor:
+        """Encode observations.
+
+        Args:
+            observations: ``[n, …]``; images: 0..255, uint8 or float.
+            bfloat16: whether to compute an image's encoder in bfloat16.
+
+        Returns:
+            ``[n, features]`` float32.
+        """
         if self.image:
             # The permuted images are channels-last in memory, the fastest layout for convolutions on a CPU.
-            encoded: Tensor = self.encoder(observations.permute(0, 3, 1, 2).float() * (1.0 / 255.0))
-            return encoded
+            images = observations.permute(0, 3, 1, 2)
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16):
+                pixels = images.to(torch.bfloat16 if bfloat16 else torch.float32) * (1.0 / 255.0)
+                encoded: Tensor = self.encoder(pixels)
+            return encoded.float()
         if self.statistics is not None:
             scaled: Tensor = self.statistics(observations.float().flatten(1))
         else:

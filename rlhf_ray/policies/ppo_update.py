@@ -79,6 +79,7 @@ class PPOLoss:
         entropy_coefficient: factor of the entropy.
         largest_value_loss: a squared error counts up to this.
         clips_values: whether the value's change is limited to ± clip too, where that makes the error larger (Procgen's agents).
+        bfloat16: whether an image's encoder computes in bfloat16.
     """
 
     clip: float
@@ -86,12 +87,13 @@ class PPOLoss:
     entropy_coefficient: float
     largest_value_loss: float = math.inf
     clips_values: bool = False
+    bfloat16: bool = False
 
     def __call__(
         self, network: ActorCriticNetwork, space: gym.Space[Any], rows: PPORows
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss and its parts: policy_loss, vf_loss, vf_loss_unclipped, entropy, vf_explained_var."""
-        read = network.encode(rows.inputs) if network.trains_encoder else rows.inputs
+        read = network.encode(rows.inputs, bfloat16=self.bfloat16) if network.trains_encoder else rows.inputs
         outputs, values = network.heads(read)
         ratio = torch.exp(log_probability(outputs, rows.actions, space) - rows.log_probabilities)
         surrogate = torch.min(

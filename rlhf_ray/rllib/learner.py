@@ -25,6 +25,7 @@ from torch import Tensor
 from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.optim.adam import Adam
 from rlhf_ray.optim.flat import FlatAdam
+from rlhf_ray.optim.precision import in_bfloat16
 from rlhf_ray.policies.ppo_update import PPOLoss, PPORows, PPOUpdate, advantages, shuffled
 from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.policy import ActorCritic
@@ -227,6 +228,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
             entropy_coefficient=float(self.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
             largest_value_loss=of.vf_clip_param,
             clips_values=self.clips_values,
+            bfloat16=in_bfloat16(self.module[DEFAULT_MODULE_ID].unwrapped().precision, self._device),
         )
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
         parts = self.own_steps.take_steps(optimizer, rows, loss, index, max_norm=of.grad_clip)

@@ -42,9 +42,9 @@ CHUNK = 4096
 class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
     """An `ActorCriticNetwork` as an RLModule. The names of its weights are the network's.
 
-    ``model_config`` holds the fields of `PolicyShape`, and ``max_seq_len`` with memory. Then batches have a time dimension, and the
-    state of an environment says whether its episode has begun. If it has not, the network's own first memory takes the place of the
-    state's, so that rollouts, losses and values always use its newest one, and it gets a gradient.
+    ``model_config`` holds the fields of `PolicyShape`, ``precision``, and ``max_seq_len`` with memory. Then batches have a time
+    dimension, and the state of an environment says whether its episode has begun. If it has not, the network's own first memory
+    takes the place of the state's, so that rollouts, losses and values always use its newest one, and it gets a gradient.
     """
 
     def setup(self) -> None:
@@ -56,6 +56,7 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
         }
         shape = PolicyShape(**{**given, "hidden": tuple(given["hidden"])})
         self.network = ActorCriticNetwork(self.observation_space, self.action_space, shape)
+        self.precision = self.model_config.get("precision", "float32")  # modules of earlier versions lack it
         if isinstance(self.action_space, gym.spaces.MultiDiscrete):
             self.action_dist_cls = TorchMultiCategorical.get_partial_dist_cls(
                 space=self.action_space, input_lens=list(choices_of(self.action_space))
@@ -144,6 +145,7 @@ def policy_spec(settings: PPOSettings) -> RLModuleSpec:
             "memory_units": settings.memory_units,
             "initial_log_std": settings.initial_log_std,
             "normalize_observations": settings.normalize_observations,
+            "precision": settings.precision,
             # A rollout and RLlib's step after it, whose value is that of the last observation: gradients reach back to the start of
             # the rollout or episode.
             "max_seq_len": settings.rollout_length + 1,

@@ -7,6 +7,9 @@ from typing import Literal, get_args, get_origin, get_type_hints
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import name_of, names_of
 
+Precision = Literal["auto", "float32", "bfloat16"]
+"""Numbers of convolutions in gradient steps."""
+
 
 def require(condition: bool, setting: str, value: object, rule: str) -> None:
     """Raise a `SettingError` that names ``setting``, its ``value`` and the ``rule`` unless ``condition`` holds."""

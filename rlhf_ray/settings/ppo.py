@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import require, require_choices, require_layers
+from rlhf_ray.settings.checks import Precision, require, require_choices, require_layers
 
 PolicyNetwork = Literal["auto", "mlp", "nature", "impala", "small"]
 PolicyMemory = Literal["none", "gru", "lstm"]
@@ -62,6 +62,9 @@ class PPOSettings:
     """Weight of the value loss."""
     max_grad_norm: float = 0.5
     """Maximum global gradient norm; larger gradients are scaled down."""
+    precision: Precision = "auto"
+    """Numbers of an image encoder in gradient steps: float32; bfloat16; or auto (bfloat16 on CPUs that multiply such numbers,
+    otherwise float32). Actions and values are always computed in float32."""
     initial_log_std: float = 0.0
     """For continuous actions: initial log standard deviation of the policy, with actions scaled to [-1, 1]."""
 

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rlhf_ray.settings.checks import name_parts, name_several, require, require_choices, require_layers
+from rlhf_ray.settings.checks import Precision, name_parts, name_several, require, require_choices, require_layers
 
 Activation = Literal["relu", "leaky_relu", "tanh"]
 Output = Literal["reward", "probability", "two_part"]
-Precision = Literal["auto", "float32", "bfloat16"]
 InputNormalisation = Literal["none", "running", "ema", "symlog"]
 
 

@@ -137,6 +137,28 @@ def test_clipped_values_and_images_go_by_autograd() -> None:
     assert of_images.values_of(seen).shape == (16,)
 
 
+@pytest.mark.parametrize("kind", ["nature", "impala", "small"])
+def test_images_in_bfloat16_give_nearly_the_same_gradient(kind: Any) -> None:
+    torch.manual_seed(0)
+    images = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    network = ActorCriticNetwork(images, ACTIONS[1], PolicyShape(network=kind))
+    update = PPOUpdate(network, ACTIONS[1])
+    seen = torch.randint(0, 256, (32, 36, 36, 3), dtype=torch.uint8)
+    with torch.no_grad():
+        exact, low = network.encode(seen), network.encode(seen, bfloat16=True)
+    assert exact.dtype == low.dtype == torch.float32
+    assert 0.0 < float((low - exact).norm() / exact.norm()) < 0.02
+    column = torch.zeros(32)
+    rows = PPORows(seen, torch.arange(32) % 4, column - 1.4, torch.randn(32), column + 1.0, column)
+    gradients = []
+    for bfloat16 in (False, True):
+        update.flat.attach_gradients()
+        update.flat.gradient.zero_()
+        dataclasses.replace(LOSS, bfloat16=bfloat16)(network, ACTIONS[1], rows)[0].backward()  # type: ignore[no-untyped-call]
+        gradients.append(update.flat.gradient.clone())
+    assert float(torch.nn.functional.cosine_similarity(*gradients, 0)) > 0.99
+
+
 def test_a_network_keeps_its_names_and_what_is_loaded_into_it_counts() -> None:
     update, other = policy(ACTIONS[0]), policy(ACTIONS[0], seed=5)
     names = {name for name, _ in ActorCriticNetwork(BOX, ACTIONS[0], PolicyShape(hidden=(8, 8))).named_parameters()}

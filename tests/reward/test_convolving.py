@@ -75,15 +75,6 @@ def test_rewards_outside_of_fits_are_float32_and_fits_repeat(monkeypatch: pytest
     assert np.linalg.norm(of_low - of) < 0.15 * np.linalg.norm(of)
 
 
-def test_auto_goes_by_what_the_cpu_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = torch.device("cpu")
-    for has in (True, False):
-        monkeypatch.setattr(convolving, "computes_in_bfloat16", lambda has=has: has)
-        assert convolving.in_bfloat16(RewardModelSettings(), device) is has
-        assert convolving.in_bfloat16(RewardModelSettings(precision="bfloat16"), device)
-        assert not convolving.in_bfloat16(RewardModelSettings(precision="float32"), device)
-
-
 @pytest.mark.parametrize("settings", [{"network": "cnn"}, {"network": "small_cnn", "ensemble_size": 1}], ids=str)
 def test_small_passes_give_the_gradient_of_one(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     comparisons = some_comparisons(5, 4, observations=LARGER, actions=CHOICES)

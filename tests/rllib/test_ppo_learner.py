@@ -23,7 +23,15 @@ from rlhf_ray.settings import Experiment, PPOSettings
 def configured(kind: type, environment: str, *, own_steps: bool = True, **ppo: Any) -> Any:
     """A configuration whose learner takes our gradient steps, or, since it overrides the losses, RLlib's."""
     of = PPOSettings(
-        **{"num_envs": 4, "rollout_length": 50, "epochs": 3, "minibatch_size": 50, "entropy_coefficient": 0.01, **ppo}
+        **{
+            "num_envs": 4,
+            "rollout_length": 50,
+            "epochs": 3,
+            "minibatch_size": 50,
+            "entropy_coefficient": 0.01,
+            "precision": "float32",
+            **ppo,
+        }
     )
     config = kind.from_experiment(Experiment(environment=environment, ppo=of))  # type: ignore[attr-defined]
     if not own_steps:
@@ -89,6 +97,17 @@ def test_weights_and_metrics_are_those_of_rllib_s_update(kind: type, environment
         "gradients_default_optimizer_global_norm",
     ):
         assert float(found[name]) == pytest.approx(float(expected[name]), rel=2e-3, abs=1e-4), name
+
+
+def test_an_image_s_encoder_computes_in_bfloat16_where_the_setting_says_so() -> None:
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        config = configured(ReferencePPOConfig, "rlhf_ray/MovingDot-v0", precision=precision)
+        learner = learner_of(config, "rlhf_ray/MovingDot-v0")
+        rollouts = sampled(config, learner, ArrayEnvRunner)  # in float32 in either case
+        losses[precision] = float(updated(learner, rollouts, 200, epochs=1)["vf_loss_unclipped"])
+    assert losses["bfloat16"] != losses["float32"]
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
 
 
 @pytest.mark.parametrize("environment", ["Pendulum-v1", "CartPole-v1"])

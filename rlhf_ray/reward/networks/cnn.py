@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.reward.networks.convolving import Members, convolved, in_bfloat16
+from rlhf_ray.optim.precision import in_bfloat16
+from rlhf_ray.reward.networks.convolving import Members, convolved
 from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder, StackedMLP, regularised
 from rlhf_ray.reward.networks.mlp import other_inputs
 from rlhf_ray.settings import Activation, RewardModelSettings
@@ -78,7 +79,7 @@ def members_of_images(network: Any, frames: Tensor) -> Tensor:
         frames: ``[n, length + 1, height, width, channels]``, uint8 or float, 0 to 255.
     """
     if network.training:
-        low = in_bfloat16(network.settings, frames.device)
+        low = in_bfloat16(network.settings.precision, frames.device)
         return convolved(network.convolutions, images_of(network.settings, frames), bfloat16=low)
     pixels = pixels_of(network.settings, frames)
     return torch.stack([convolve(pixels) for convolve in network.convolutions])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_ray.reward.networks.layers import ImageMean
-from rlhf_ray.settings import RewardModelSettings
 
 SCALE = 1.0 / 255.0
 """Factor of pixels: of the first layer's weights, of which there are fewer."""
@@ -62,20 +60,6 @@ MOST_STEPS = 4096
 def steps_at_once(networks: nn.Module) -> int:
     """Return how many steps to pass through the networks at once."""
     return min([MOST_STEPS, *(each.at_once for each in networks.modules() if isinstance(each, Members))])
-
-
-@functools.cache
-def computes_in_bfloat16() -> bool:
-    """Return whether this CPU multiplies bfloat16 numbers. Not measured: a run must repeat bit for bit."""
-    found = torch.cpu.get_capabilities()
-    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
-
-
-def in_bfloat16(settings: RewardModelSettings, device: torch.device) -> bool:
-    """Return whether convolutions on ``device`` compute in bfloat16 in gradient steps."""
-    if settings.precision == "auto":
-        return device.type == "cpu" and computes_in_bfloat16()
-    return settings.precision == "bfloat16"
 
 
 def convolved(members: nn.ModuleList, images: Tensor, *, bfloat16: bool) -> Tensor:
