@@ -14,7 +14,7 @@ FEATURES = {"nature": 512, "impala": 256, "small": 64}
 
 
 def image_encoder(network: str, shape: tuple[int, ...], features: int | None) -> tuple[nn.Module, int]:
-    """Build an encoder of images ``[n, channels, height, width]``, float, divided by 255.
+    """Build an encoder of images ``[n, channels, height, width]``, float, 0 to 255.
 
     Args:
         network: nature, impala or small.
@@ -29,7 +29,7 @@ def image_encoder(network: str, shape: tuple[int, ...], features: int | None) ->
     """
     height, width, channels = shape
     size = FEATURES[network] if features is None else features
-    body = convolutions(network, channels)
+    body = convolutions(network, channels, PixelConv2d)
     try:
         with torch.no_grad():
             flat = body(torch.zeros(1, shape[2], height, width)).shape[1]
@@ -44,21 +44,36 @@ def image_encoder(network: str, shape: tuple[int, ...], features: int | None) ->
     return encoder, size
 
 
-def convolutions(network: str, channels: int) -> nn.Sequential:
-    """Build the convolutions of an encoder, from ``channels`` to a flat vector: those of nature and small are orthogonal."""
+class PixelConv2d(nn.Conv2d):
+    """A first convolution: it divides by 255, its weights in place of the pixels, of which there are more."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map images, 0 to 255."""
+        scaled = self.weight * (1.0 / 255.0)
+        return nn.functional.conv2d(input, scaled, self.bias, self.stride, self.padding)
+
+
+def convolutions(network: str, channels: int, first: type[nn.Conv2d] = nn.Conv2d) -> nn.Sequential:
+    """Build the convolutions of an encoder, from ``channels`` to a flat vector: those of nature and small are orthogonal.
+
+    Args:
+        network: nature, impala or small.
+        channels: of the images.
+        first: the kind of the first convolution.
+    """
     layers: list[nn.Module] = []
     if network == "impala":
         for filters in (16, 32, 32):
-            layers.append(_ImpalaBlock(channels, filters))
-            channels = filters
+            layers.append(_ImpalaBlock(channels, filters, first))
+            channels, first = filters, nn.Conv2d
         layers.append(nn.ReLU())
     else:
         shapes = ((32, 8, 4), (64, 4, 2), (64, 3, 1)) if network == "nature" else ((16, 3, 2), (32, 3, 2))
         for filters, kernel, stride in shapes:
-            layer = nn.Conv2d(channels, filters, kernel, stride)
+            layer = first(channels, filters, kernel, stride)
             nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
             layers += [layer, nn.ReLU()]
-            channels = filters
+            channels, first = filters, nn.Conv2d
     return nn.Sequential(*layers, nn.Flatten())
 
 
@@ -82,9 +97,9 @@ def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
 class _ImpalaBlock(nn.Module):
     """Convolution, pooling and two residual blocks (IMPALA, Espeholt et al. 2018; the network of the Procgen paper)."""
 
-    def __init__(self, channels: int, filters: int):
+    def __init__(self, channels: int, filters: int, first: type[nn.Conv2d]):
         super().__init__()
-        self.first = nn.Conv2d(channels, filters, 3, padding=1)
+        self.first = first(channels, filters, 3, padding=1)
         self.residuals = nn.ModuleList(
             nn.Sequential(
                 nn.ReLU(),

@@ -132,8 +132,7 @@ class ActorCriticNetwork(nn.Module):
             # The permuted images are channels-last in memory, the fastest layout for convolutions on a CPU.
             images = observations.permute(0, 3, 1, 2)
             with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16):
-                pixels = images.to(torch.bfloat16 if bfloat16 else torch.float32) * (1.0 / 255.0)
-                encoded: Tensor = self.encoder(pixels)
+                encoded: Tensor = self.encoder(images.to(torch.bfloat16 if bfloat16 else torch.float32))
             return encoded.float()
         if self.statistics is not None:
             scaled: Tensor = self.statistics(observations.float().flatten(1))

@@ -30,13 +30,11 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
+from rlhf_ray.policies.ppo_update import CHUNK
 from rlhf_ray.settings import PPOSettings
 
 STATE = "memory"
 """The state of an `ActorCritic` with memory: its vector, followed by 1 from an episode's first step on (0 before)."""
-
-CHUNK = 4096
-"""Steps per forward pass without gradients; more images at once need much memory."""
 
 
 class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
@@ -98,7 +96,7 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
         return values
 
     def _encode(self, observations: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or len(observations) <= CHUNK:
+        if torch.is_grad_enabled() or not self.network.image:
             return self.network.encode(observations)
         return torch.cat([self.network.encode(part) for part in torch.split(observations, CHUNK)])
 

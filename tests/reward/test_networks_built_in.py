@@ -95,7 +95,7 @@ def test_published_networks_have_the_policys_convolutions(name: str, units: int)
     assert {key: of.shape for key, of in own.items()} == {key: of.shape for key, of in policys.items()}
     encoder[0].load_state_dict(own)
     inputs, seen, _ = _encoded(network, FRAMES, CHOICES, n=1)
-    features = torch.cat([encoder[0](seen[0, :-1].permute(0, 3, 1, 2) / 255), inputs["features"][0]], 1)
+    features = torch.cat([encoder[0](seen[0, :-1].permute(0, 3, 1, 2).float()), inputs["features"][0]], 1)
     first, last = network.head.layers[0], network.head.layers[-1]
     values = F.relu(features @ first.weight[1] + first.bias[1]) @ last.weight[1] + last.bias[1]
     torch.testing.assert_close(network(inputs)[1, 0], values[:, 0], rtol=1e-4, atol=1e-4)
