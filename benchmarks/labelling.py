@@ -2,11 +2,13 @@
 
 All arms are asynchronous. They are built in one process and one Ray session and train in turn, a few iterations at a time, in a
 new random order each round. A turn ends when its ring has finished the work that the iterations left (fits, commits, films; not
-answers that a slow teacher still owes); that time counts. Measured is a turn's wall time; the first turns do not count.
+answers that a slow teacher still owes); that time counts. Measured is a turn's wall time; the first turns do not count. Beside it
+stands the CPU time of the run's own process: what is above that of "off" is the teacher's work in it, the rest of the difference is
+processes that share the cores.
 
 "Off" has its comparisons and its reward model before it begins and asks for no more. The other arms ask for the preset's
-comparisons over its budget and fit the reward model as answers come. Scripted teachers take 0, 1 and 10 s per answer. In "people",
-a script answers over HTTP once a second during that arm's turns, with the page, its films and its store at work.
+comparisons over the benchmark's steps and fit the reward model as answers come. Scripted teachers take 0, 1 and 10 s per answer.
+In "people", a script answers over HTTP once a second during that arm's turns, with the page, its films and its store at work.
 
     python benchmarks/labelling.py pendulum
     python benchmarks/labelling.py pendulum --turns 20 --teachers    # people alone
@@ -39,8 +41,8 @@ from rlhf_ray.runs.train import quiet, start_ray
 from rlhf_ray.settings import Experiment
 
 ANSWER_SECONDS = (0.0, 1.0, 10.0)
-ITERATIONS = 4
-"""Iterations in a turn."""
+ITERATIONS = 32
+"""Iterations in a turn: at 10,000 steps per second, 5 s of Pendulum."""
 WARM_UP = 1
 """Turns of each arm that are not counted: torch's first optimiser step loads a second's worth of modules."""
 
@@ -105,6 +107,9 @@ def main() -> None:
     )
     options = parser.parse_args()
     experiment: Experiment = tune_configs.load(options.preset).experiment
+    turns = WARM_UP + options.turns
+    steps = ITERATIONS * experiment.ppo.iteration_env_steps
+    experiment = dataclasses.replace(experiment, total_env_steps=turns * steps)
     quiet()
     start_ray(cpus=8)
     people: dict[str, Person] = {}
@@ -112,20 +117,21 @@ def main() -> None:
     arms["people"] = arm(experiment, None, people)
     people["people"].turn.clear()
     spent: dict[str, list[float]] = {name: [] for name in arms}
+    own: dict[str, list[float]] = {name: [] for name in arms}
     order, draw = list(arms), random.Random(0)
-    for turn in range(WARM_UP + options.turns):
+    for turn in range(turns):
         draw.shuffle(order)
         for name in order:
             for who, person in people.items():
                 person.turn.set() if who == name else person.turn.clear()
-            started = time.perf_counter()
+            started, cpu = time.perf_counter(), time.process_time()
             for _ in range(ITERATIONS):
                 arms[name].train()
             while busy(arms[name]):
                 time.sleep(0.01)
             if turn >= WARM_UP:
                 spent[name].append(time.perf_counter() - started)
-    steps = ITERATIONS * experiment.ppo.iteration_env_steps
+                own[name].append(time.process_time() - cpu)
     rows: dict[str, Any] = {}
     for name, algorithm in arms.items():
         ratios = [off / on for off, on in zip(spent["off"], spent[name], strict=True)]
@@ -134,6 +140,7 @@ def main() -> None:
             "against_off": statistics.median(ratios),
             "against_off_total": sum(spent["off"]) / sum(spent[name]),
             "interval_95_of_median": bootstrap(ratios),
+            "own_cpu_against_off": sum(own["off"]) / sum(own[name]),
             "comparisons": algorithm.ring.answered,
             "reward_versions": algorithm.ring.version,
         }
@@ -143,6 +150,7 @@ def main() -> None:
         "arms": rows,
         "turns": options.turns,
         "seconds": spent,
+        "own_cpu_seconds": own,
     }
     name = f"labelling_{options.preset}" if options.teachers else f"labelling_{options.preset}_people"
     record(name, outcome)
