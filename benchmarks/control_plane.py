@@ -98,7 +98,10 @@ def count() -> Counter[str]:
 
     def call(arguments: Any, result: Any) -> None:
         kind = arguments[0]._actor._ray_actor_creation_function_descriptor.class_name.rpartition(".")[2]
-        counts[{"EnvRunner": "env_runner_calls", "_WrappedExecutable": "learner_calls"}.get(kind, "ring_calls")] += 1
+        of = {"EnvRunner": "env_runner", "ArrayEnvRunner": "env_runner", "_WrappedExecutable": "learner"}.get(
+            kind, "ring"
+        )
+        counts[f"{of}_calls"] += 1
         counts[f"calls/{kind}.{arguments[0]._method_name}"] += 1
 
     def put(arguments: Any, result: Any) -> None:

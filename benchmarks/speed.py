@@ -1,6 +1,6 @@
 """Speed: every benchmark of speed in turn, and the table and plot of their results in docs/results.md.
 
-python benchmarks/speed.py             # runs them all, 2 hours, on a machine with nothing else to do
+python benchmarks/speed.py             # runs them all, 3 hours, on a machine with nothing else to do
 python benchmarks/speed.py --only cap  # those whose name contains this
 python benchmarks/speed.py --page      # runs none: the table and the plot of what is there
 """
@@ -38,6 +38,8 @@ COMMANDS = (
     "cap.py",
     "start.py",
     "end_to_end.py",
+    "whole_run.py",
+    "labelling.py pendulum --turns 20 --teachers 10",
 )
 """What is run."""
 
@@ -117,6 +119,23 @@ def of_whole_runs(kept: dict[str, Any]) -> Iterator[Ratio]:
         yield ratio("whole Pendulum run, as a command", arm, found, inverse=True)
 
 
+def of_an_earlier_commit(kept: dict[str, Any]) -> Iterator[Ratio]:
+    """A training from pixels."""
+    what = f"{kept['training'].split()[0]}, a fifth of the preset, as a command"
+    yield ratio(what, f"the same at {kept['before']}", kept["now_over_before"], inverse=True)
+
+
+def of_labelling(kept: dict[str, Any]) -> Iterator[Ratio]:
+    """What labelling costs PPO."""
+    for arm, what in (
+        ("10 s", "a scripted teacher that takes 10 s"),
+        ("people", "a person at the page, an answer a second"),
+    ):
+        row = kept["arms"][arm]
+        found = {"median": row["against_off"], "interval_95": row["interval_95_of_median"]}
+        yield ratio(f"asynchronous {kept['preset']}, {what}", "no labelling, wall time", found)
+
+
 READERS: dict[str, Callable[[dict[str, Any]], Iterator[Ratio]]] = {
     "end_to_end": of_whole_runs,
     "ppo_tax_pendulum": of_tax,
@@ -125,6 +144,8 @@ READERS: dict[str, Callable[[dict[str, Any]], Iterator[Ratio]]] = {
     "reward_training": of_reward,
     "pixels": of_pixels,
     "fragments": of_fragments,
+    "whole_run": of_an_earlier_commit,
+    "labelling_pendulum": of_labelling,
 }
 """What of each record is shown."""
 

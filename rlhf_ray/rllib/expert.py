@@ -13,16 +13,17 @@ Not as published:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 
-from rlhf_ray.rllib.env_runner import EnvRunner
+from rlhf_ray.data.vector_rollout import VectorRollout
+from rlhf_ray.rllib.learned_reward import RewardConnector
 from rlhf_ray.rllib.learner import PPOLearner
 from rlhf_ray.rllib.reference import REFERENCES, ReferencePPOConfig
 from rlhf_ray.rllib.rllib_internals import learner_connectors
@@ -36,8 +37,6 @@ STATISTICS = "return_statistics"
 
 class ExpertPPOConfig(ReferencePPOConfig):
     """RLlib's PPO on the true reward with the published normalisation of rewards and Adam's epsilon."""
-
-    env_runner = EnvRunner  # `ReturnScaled` needs episodes
 
     def get_default_learner_class(self) -> type:
         """See RLlib."""
@@ -81,7 +80,7 @@ class ExpertLearner(PPOLearner):
         return next(each for each in learner_connectors(self) if isinstance(each, ReturnScaled))
 
 
-class ReturnScaled(ConnectorV2):  # type: ignore[misc]
+class ReturnScaled(RewardConnector):
     """Divides rewards by the running standard deviation of the discounted return, and clips them to ±10.
 
     As ``VecNormalize`` of baselines, except that the statistics include the whole batch before it is scaled, not only earlier
@@ -103,18 +102,14 @@ class ReturnScaled(ConnectorV2):  # type: ignore[misc]
         columns = batch[DEFAULT_MODULE_ID]
         rewards, real = columns[Columns.REWARDS], columns[Columns.LOSS_MASK]
         unfinished: dict[str, float] = {}
-        rows = rewards[real].cpu().numpy()  # of all episodes, one after the other; without padding
-        end = 0
-        for episode in episodes:
-            name = episode.id_.rpartition("_")[0]  # RLlib has numbered the pieces of episodes
-            begin, end = end, end + len(episode) - 1  # and added one masked step to each
-            ret, returns = self._returns.get(name, 0.0), np.empty(end - begin)
-            for i, reward in enumerate(rows[begin:end].tolist()):
+        rows = rewards[real].cpu().numpy()  # without padding
+        of_arrays = bool(episodes) and isinstance(episodes[0], VectorRollout)
+        for name, goes_on, values, ended in (_of_rollouts if of_arrays else _of_episodes)(rows, episodes):
+            ret, returns = self._returns.get(name, 0.0) if goes_on else 0.0, np.empty(len(values))
+            for i, reward in enumerate(values.tolist()):
                 returns[i] = ret = self.gamma * ret + reward
             self._add(returns)
-            if (
-                not episode.is_terminated
-            ):  # RLlib has made each piece truncated that is not; a truncated episode's id won't return
+            if not ended:
                 unfinished[name] = ret
         self._returns = unfinished
         std = max(self._squares / max(self._count, 1.0), 1e-8) ** 0.5
@@ -137,3 +132,25 @@ class ReturnScaled(ConnectorV2):  # type: ignore[misc]
         self._squares += float(((values - values.mean()) ** 2).sum()) + delta**2 * self._count * len(values) / total
         self._mean += delta * len(values) / total
         self._count = total
+
+
+def _of_episodes(rows: Any, episodes: list[Any]) -> Iterator[tuple[str, bool, Any, bool]]:
+    """Yield each episode's name, whether it may go on from an earlier batch, its rewards, and whether it won't go on."""
+    end = 0
+    for episode in episodes:
+        name = episode.id_.rpartition("_")[0]  # RLlib has numbered the pieces of episodes
+        begin, end = end, end + len(episode) - 1  # and added one masked step to each
+        # RLlib has made each piece truncated that is not terminated; a truncated episode's id won't return.
+        yield name, True, rows[begin:end], episode.is_terminated
+
+
+def _of_rollouts(rows: Any, rollouts: list[VectorRollout]) -> Iterator[tuple[str, bool, Any, bool]]:
+    """Yield the same of rollouts that are arrays, the same env runners' in each batch."""
+    end = 0
+    for number, rollout in enumerate(rollouts):
+        begin, end = end, end + len(rollout)
+        rewards = np.zeros(rollout.real.shape, rows.dtype)
+        rewards[rollout.real] = rows[begin:end]
+        for copy, steps in rollout.pieces():
+            goes_on = steps.start == 0 and bool(rollout.starts[copy])
+            yield f"{number}/{copy}", goes_on, rewards[steps, copy], bool(rollout.ended[steps.stop - 1, copy])

@@ -107,7 +107,7 @@ def module_state(version: dict[str, Array]) -> dict[str, Array]:
 
 
 class RewardConnector(ConnectorV2):  # type: ignore[misc]
-    """A learner connector that replaces the rewards of a train batch and needs no episodes for it."""
+    """A learner connector that replaces the rewards of a train batch, of episodes or of `VectorRollout`s."""
 
     reads_next_observations = False
 

@@ -198,7 +198,9 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         columns = {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in batch.items()}
         columns[Columns.LOSS_MASK] = torch.ones(len(columns[Columns.OBS]), dtype=torch.bool, device=self._device)
         for connector in connectors:
-            connector(rl_module=self.module, batch={DEFAULT_MODULE_ID: columns}, episodes=[], metrics=self.metrics)
+            connector(
+                rl_module=self.module, batch={DEFAULT_MODULE_ID: columns}, episodes=rollouts, metrics=self.metrics
+            )
         rewards = columns[Columns.REWARDS].cpu().numpy()
         estimated, end = [], 0
         for rollout, value in zip(rollouts, values, strict=True):

@@ -32,9 +32,6 @@ class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
     gradient limits would not suit it.
     """
 
-    env_runner: type = ArrayEnvRunner
-    """Samples for a policy without memory."""
-
     @classmethod
     def from_experiment(cls, experiment: Experiment) -> ReferencePPOConfig:
         """Build the reference configuration of ``experiment``."""
@@ -42,7 +39,7 @@ class ReferencePPOConfig(PPOConfig):  # type: ignore[misc]
         _apply(config, experiment)
         apply_ppo(config, experiment.ppo, experiment.total_env_steps)
         if experiment.ppo.memory == "none" and experiment.ppo.num_learners <= 1:
-            config.env_runner_cls = cls.env_runner
+            config.env_runner_cls = ArrayEnvRunner
         spec: RLModuleSpec = policy_spec(experiment.ppo)
         config.rl_module(rl_module_spec=spec)
         return config

@@ -14,6 +14,7 @@ from ray.rllib.core.columns import Columns
 
 from rlhf_ray import cli, tune_configs
 from rlhf_ray.data.recordings import load_transitions
+from rlhf_ray.data.vector_rollout import VectorRollout
 from rlhf_ray.measure.true_return import TrueReturn
 from rlhf_ray.rllib.expert import CLIP, ReturnScaled
 from rlhf_ray.rllib.policy import built, policy_spec
@@ -56,6 +57,50 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns_across_batch
         scaled += columns[Columns.REWARDS][columns[Columns.LOSS_MASK]].tolist()
     np.testing.assert_allclose(scaled[400:], np.clip(rewards[400:] / returns.std(), -CLIP, CLIP), rtol=1e-5)
     assert max(scaled) <= CLIP
+
+
+def test_rollouts_as_arrays_have_the_returns_of_their_episodes() -> None:
+    rng = np.random.default_rng(0)
+    steps, copies, gamma = 40, 3, 0.9
+    rewards = rng.normal(1.0, 3.0, (3 * steps, copies))
+    ended = rng.random((3 * steps, copies)) < 0.05
+    real = np.ones_like(ended)
+    real[1:] = ~ended[:-1]
+    ended &= real
+    real[1:] = ~ended[:-1]
+    expected, ret = [], np.zeros(copies)
+    lengths, starts = np.zeros(copies, np.int64), []
+    for t in range(3 * steps):
+        if t % steps == 0:
+            starts.append(lengths.copy())
+        for copy in range(copies):
+            if not real[t, copy]:
+                ret[copy], lengths[copy] = 0.0, 0
+                continue
+            ret[copy] = gamma * ret[copy] + rewards[t, copy]
+            lengths[copy] += 1
+            expected.append(ret[copy])
+    scale = ReturnScaled(gamma=gamma)
+    for number in range(3):
+        rows = slice(number * steps, (number + 1) * steps)
+        rollout = VectorRollout(
+            np.zeros((steps + 1, copies, 1)),
+            np.zeros((steps, copies)),
+            np.zeros((steps, copies), np.float32),
+            rewards[rows],
+            ended[rows],
+            np.zeros_like(ended[rows]),
+            real[rows],
+            starts[number],
+            0,
+        )
+        columns = {
+            Columns.REWARDS: torch.as_tensor(rewards[rows][real[rows]]),
+            Columns.LOSS_MASK: torch.ones(int(real[rows].sum()), dtype=torch.bool),
+        }
+        scale(batch={DEFAULT_MODULE_ID: columns}, episodes=[rollout])
+    last = rewards[rows][real[rows]]
+    np.testing.assert_allclose(columns[Columns.REWARDS], np.clip(last / np.std(expected), -CLIP, CLIP), rtol=1e-5)
 
 
 def test_presets_have_the_published_batches_and_network() -> None:
