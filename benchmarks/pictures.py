@@ -1,7 +1,7 @@
 """The pictures of README and docs/, made anew: `make pictures`. Takes some minutes; needs playwright and Chromium.
 
-docs/labelling.png is a run's labelling page, docs/report.png another run's report, docs/learning.png and
-docs/parts.png what is in benchmarks/results, as are the tables of docs/results.md.
+docs/labelling.png is a run's labelling page, docs/report.png another run's report, docs/learning.png, docs/parts.png and
+docs/speed.png what is in benchmarks/results, as are the tables of docs/results.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 import method_tables
 import page_picture
 import report_picture
+import speed
 
 TRAIN = [str(Path(sys.executable).parent / "rlhf-ray"), "train", "pendulum"]
 
@@ -48,6 +49,7 @@ def asking(folder: Path) -> Iterator[str]:
 def main() -> None:
     """Make all of them."""
     method_tables.main()
+    speed.write_page()
     with tempfile.TemporaryDirectory() as folder:
         with asking(Path(folder) / "people") as link:
             page_picture.main(link)

@@ -199,6 +199,12 @@ def plot(ratios: Sequence[Ratio]) -> None:
     plt.close(figure)
 
 
+def write_page() -> None:
+    """Write the table and the plot of what is there."""
+    PAGE.write_text(filled(PAGE.read_text()))
+    plot([one for name, read in READERS.items() if (found := kept(name)) is not None for one in read(found)])
+
+
 def main() -> None:
     """Run the benchmarks and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -210,8 +216,7 @@ def main() -> None:
             print(f"benchmarks/{command}", flush=True)
             script, *words = command.split()
             subprocess.run([sys.executable, str(ROOT / "benchmarks" / script), *words], cwd=ROOT, check=True)
-    PAGE.write_text(filled(PAGE.read_text()))
-    plot([one for name, read in READERS.items() if (found := kept(name)) is not None for one in read(found)])
+    write_page()
 
 
 if __name__ == "__main__":
