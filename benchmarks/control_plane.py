@@ -77,7 +77,7 @@ class Pooled(ActorCritic):
     def setup(self) -> None:
         """Build the networks (called by RLlib)."""
         super().setup()
-        self.network.encoder = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
+        self.network.encoder = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.LayerNorm(48))
         self.network.actor, self.network.critic = nn.Linear(48, 2), nn.Linear(48, 1)
 
 

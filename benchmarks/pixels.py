@@ -5,7 +5,7 @@ images of 64x64x3, their average, one output per action. They go through the sam
 same AdamW; ours also makes the report of a fit. It computes convolutions in float32, and in bfloat16 if the CPU has it. Such a
 network costs 0.24 GFLOP per image and gradient step: the hardware's limit, not Python, is near.
 
-Those fits are too short to learn much, so that the default CNN is fitted in both precisions to more comparisons, and judged on
+Those fits are too short to learn much, so the default CNN is fitted in both precisions to more comparisons, and judged on
 comparisons that no fit has seen.
 
 Memory is what the trainer holds for comparisons of fragments from MovingDot, beside the bytes of the different images in them, and
@@ -22,7 +22,6 @@ os.environ.update(OMP_NUM_THREADS="1", TQDM_DISABLE="1")
 
 import argparse
 import gc
-import resource
 import statistics
 import sys
 import tempfile
@@ -153,6 +152,14 @@ def learned(precision: Any, seed: int, unseen: Comparisons) -> float:
     return accuracy(trainer, unseen)
 
 
+def peak(*, forget: bool = False) -> float:
+    """Most memory that this process has held so far, in GB; first ``forget`` what it held before."""
+    if forget:
+        Path("/proc/self/clear_refs").write_text("5")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20
+
+
 def memory() -> dict[str, float]:
     """Bytes of each comparison in the trainer, beside those of the different images in it; and what a fit takes, in GB."""
     given = comparisons(300, 0)
@@ -162,14 +169,13 @@ def memory() -> dict[str, float]:
     trainer.add(given)
     assert trainer._data is not None
     held = trainer._data.inputs["frames"].nbytes
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak(forget=True)
     trainer.fit(3)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "bytes": held / len(given),
         "raw_bytes": both.nbytes / len(given),
         "of_different_images": held / sum(map(len, different)),
-        "fit_gb": (after - before) / 2**20,
+        "fit_gb": peak() - before,
     }
 
 

@@ -51,7 +51,7 @@ class Ratio:
     Attributes:
         what: is measured.
         beside: what it is compared with.
-        median: of the turns' ratios of CPU time.
+        median: of the turns' ratios.
         low, high: its 95 % interval.
     """
 
@@ -121,7 +121,7 @@ def of_whole_runs(kept: dict[str, Any]) -> Iterator[Ratio]:
 
 def of_an_earlier_commit(kept: dict[str, Any]) -> Iterator[Ratio]:
     """A training from pixels."""
-    what = f"{kept['training'].split()[0]}, a fifth of the preset, as a command"
+    what = f"{kept['training'].split()[0]}, about a fifth of the preset, as a command"
     yield ratio(what, f"the same at {kept['before']}", kept["now_over_before"], inverse=True)
 
 

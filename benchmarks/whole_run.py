@@ -1,6 +1,6 @@
 """A whole training, beside the same training by an earlier commit: CPU seconds of all processes, each as a command of its own.
 
-The default is a fifth of the preset moving_dot, with a fifth of its comparisons and rounds. The earlier commit, from before
+The default is about a fifth of the preset moving_dot, of its steps, comparisons and rounds. The earlier commit, from before
 rollouts became arrays, is checked out to a temporary folder and runs with the libraries of today. Arms take turns, AB, BA; the
 first turn is not counted.
 
@@ -54,7 +54,7 @@ def main() -> None:
             subprocess.run(["git", "worktree", "remove", "--force", earlier], cwd=ROOT, check=True)
     outcome |= {"training": shlex.join(options.training), "before": options.before}
     print(json.dumps(outcome["now_over_before"], indent=1))
-    if options.turns >= 8:
+    if options.turns >= 8 and (tuple(options.training), options.before) == (TRAINING, BEFORE):
         record("whole_run", outcome)
 
 

@@ -27,6 +27,7 @@ class VectorRollout:
         starts: ``[copies]`` int64: steps of the episode before the first row; of a copy that is reset there, those of the episode
             that has ended.
         version: of the policy that acted.
+        source: number of the env runner.
     """
 
     observations: Array
@@ -38,6 +39,7 @@ class VectorRollout:
     real: BoolArray
     starts: IntArray
     version: int
+    source: int = 0
 
     def __len__(self) -> int:
         return int(self.real.sum())

@@ -18,9 +18,6 @@ from rlhf_ray.measure.intervals import MeanEstimate, linear_correlation, rank_co
 if TYPE_CHECKING:
     from rlhf_ray.reward import RewardEnsemble
 
-CHUNK = 4096
-"""Steps per forward pass. Bounds memory for images."""
-
 
 @dataclass(frozen=True)
 class RewardCorrelations:
@@ -68,7 +65,7 @@ def learned_rewards(reward: RewardEnsemble, fragments: Fragments) -> FloatArray:
     """Compute the learned reward of each step, as `RewardEnsemble.combine` has it: ``[fragments, length]`` float64."""
     import torch  # slow to import, and correlations need none
 
-    found, at_once = [], max(1, CHUNK // fragments.length)
+    found, at_once = [], max(1, reward.at_once // fragments.length)
     with torch.no_grad():
         for start in range(0, len(fragments), at_once):
             raw = reward.networks(reward.encode(fragments[start : start + at_once]))

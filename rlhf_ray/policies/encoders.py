@@ -45,7 +45,7 @@ def image_encoder(network: str, shape: tuple[int, ...], features: int | None) ->
 
 
 class PixelConv2d(nn.Conv2d):
-    """A first convolution: it divides by 255, its weights in place of the pixels, of which there are more."""
+    """A first convolution of pixels: it divides its weights by 255 instead of the pixels, of which there are more."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Map images, 0 to 255."""

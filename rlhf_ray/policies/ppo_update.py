@@ -23,8 +23,8 @@ from rlhf_ray.optim.flat import FlatAdam, FlatParameters
 from rlhf_ray.policies.actions import entropy, log_probability
 from rlhf_ray.policies.network import ActorCriticNetwork
 
-CHUNK = 256
-"""Images of a forward pass without gradients: more leave a core's cache."""
+IMAGES_AT_ONCE = {"cpu": 256, "cuda": 4096}
+"""Images of a forward pass without gradients: more leave a core's cache, or need much of a GPU's memory."""
 
 GATHERED_BYTES = 16 * 2**20
 """Most bytes of rows gathered at once."""
@@ -152,7 +152,7 @@ class PPOUpdate:
     def values_of(self, inputs: Tensor) -> Tensor:
         """Return the values ``[n]`` of `PPORows.inputs`, without gradients."""
         encode = self.network.encode if self.network.trains_encoder else nn.Identity()
-        parts = torch.split(inputs, CHUNK) if self.network.image else (inputs,)
+        parts = torch.split(inputs, IMAGES_AT_ONCE[inputs.device.type]) if self.network.image else (inputs,)
         with torch.no_grad():
             return torch.cat([self.network.critic(encode(part)).squeeze(-1) for part in parts])
 

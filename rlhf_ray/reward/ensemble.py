@@ -21,10 +21,12 @@ from rlhf_ray.data.spaces import space_from_json, space_to_json
 from rlhf_ray.reward.histories import last_of_windows
 from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks import is_built_in, make_network, observe, reads_history
-from rlhf_ray.reward.networks.convolving import steps_at_once
+from rlhf_ray.reward.networks.convolving import steps_that_fit
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
 FORMAT = "rlhf_ray.reward/1"
+MOST_STEPS = 4096
+"""Most steps of a forward pass without gradients: bounds its memory."""
 LATER = ("deviation_weight", "window")
 """Scalar buffers that older saved reward models lack; `RewardEnsemble` gives them their defaults."""
 
@@ -56,7 +58,6 @@ class RewardEnsemble(nn.Module):
         window: scalar int64: most steps that a step's reward depends on, itself included: the length of the fitted fragments if the
             network reads history, otherwise 1.
         reads_history: whether the network reads the steps before.
-        at_once: steps of one forward pass: bounds its memory.
     """
 
     reward_mean: Tensor
@@ -77,8 +78,15 @@ class RewardEnsemble(nn.Module):
         self.register_buffer("deviation_weight", torch.tensor(float(settings.deviation_weight)))
         self.register_buffer("window", torch.ones((), dtype=torch.int64))
         self.reads_history = reads_history(self.networks)
-        self.at_once = steps_at_once(self.networks)
+        self._that_fit = steps_that_fit(self.networks)
         self.eval()
+
+    @property
+    def at_once(self) -> int:
+        """Steps of one forward pass without gradients: on a CPU, no more images than fit a core's cache."""
+        if self._that_fit is None or self.reward_mean.is_cuda or next(self.networks.parameters()).is_cuda:
+            return MOST_STEPS
+        return min(MOST_STEPS, self._that_fit)
 
     def combine(self, members: Tensor) -> Tensor:
         """Combine the members' rewards to the reward: their mean plus ``deviation_weight`` times their standard deviation.

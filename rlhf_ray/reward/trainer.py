@@ -27,6 +27,7 @@ from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import discounts, make_loss
 from rlhf_ray.reward.methods import FitLabels, make_methods
 from rlhf_ray.reward.networks import is_built_in
+from rlhf_ray.reward.networks.convolving import steps_that_fit
 from rlhf_ray.reward.regularisation import AdaptiveL2, EarlyStopping, PassLosses
 from rlhf_ray.reward.stacked import StackedComparisons, rows_of
 from rlhf_ray.settings import RewardModelSettings
@@ -90,9 +91,9 @@ class RewardTrainer:
         self.device = device_for(settings)
         self.loss = make_loss(settings)
         self.ensemble.networks.to(self.device)
-        self._at_once = BACKWARD_STEPS // settings.ensemble_size
-        if self.device.type == "cpu":  # a GPU's cache does not bound passes over images
-            self._at_once = min(self._at_once, self.ensemble.at_once)
+        self._backward_steps = BACKWARD_STEPS // settings.ensemble_size
+        if self.device.type == "cpu" and (that_fit := steps_that_fit(self.ensemble.networks)):
+            self._backward_steps = min(self._backward_steps, that_fit)
         of_adam: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay, "fused": True}
         self._fused: FusedMLPs | None = None
         if FusedMLPs.fits(self.ensemble.networks, settings):
@@ -357,7 +358,7 @@ class RewardTrainer:
 
     def _backward(self, data: StackedComparisons, batch: Tensor, pool: dict[str, Tensor] | None) -> None:
         """Accumulate the gradient of the weighted mean loss over ``batch``, chunk by chunk."""
-        for part in batch.chunk(math.ceil(len(batch) * 2 * data.length / self._at_once)):
+        for part in batch.chunk(math.ceil(len(batch) * 2 * data.length / self._backward_steps)):
             losses = self._losses(data, part)
             # Passing the weights as the losses' gradient avoids building a graph for the weighted mean.
             losses.backward((data.weights.index_select(1, part) / len(batch)).to(self.device))  # type: ignore[no-untyped-call]
@@ -368,7 +369,7 @@ class RewardTrainer:
         """Accumulate the gradient of the methods' losses of pairs without labels, chunk by chunk."""
         ratio = max(method.unlabelled_ratio for method in self.methods)
         drawn = torch.randint(0, len(next(iter(pool.values()))), (ratio * batch,), generator=self.generator)
-        for part in drawn.chunk(math.ceil(len(drawn) * 2 * data.length / self._at_once)):
+        for part in drawn.chunk(math.ceil(len(drawn) * 2 * data.length / self._backward_steps)):
             rewards = self._rewards(pool, part)
             differences = self._return_differences(rewards, crop=self._crop(len(part), data.length))
             whole = self._return_differences(rewards.detach())

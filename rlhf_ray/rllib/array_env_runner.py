@@ -137,6 +137,7 @@ class ArrayEnvRunner(EnvRunner):
             np.stack(reals),
             starts,
             self._weights_seq_no,
+            self.worker_index,
         )
         self.metrics.log_value(RLMODULE_INFERENCE_TIMER, inference / len(actions))
         self._log_episodes(rollout, np.array(clock))

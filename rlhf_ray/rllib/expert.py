@@ -101,14 +101,17 @@ class ReturnScaled(RewardConnector):
         """Replace the rewards of the policy's steps; masked rows get 0."""
         columns = batch[DEFAULT_MODULE_ID]
         rewards, real = columns[Columns.REWARDS], columns[Columns.LOSS_MASK]
-        unfinished: dict[str, float] = {}
         rows = rewards[real].cpu().numpy()  # without padding
         of_arrays = bool(episodes) and isinstance(episodes[0], VectorRollout)
+        # A rollout of an env runner may be missing in this batch. Ids of episodes that don't come again would only pile up.
+        unfinished = dict(self._returns) if of_arrays else {}
         for name, goes_on, values, ended in (_of_rollouts if of_arrays else _of_episodes)(rows, episodes):
-            ret, returns = self._returns.get(name, 0.0) if goes_on else 0.0, np.empty(len(values))
+            before = unfinished if of_arrays else self._returns
+            ret, returns = before.get(name, 0.0) if goes_on else 0.0, np.empty(len(values))
             for i, reward in enumerate(values.tolist()):
                 returns[i] = ret = self.gamma * ret + reward
             self._add(returns)
+            unfinished.pop(name, None)
             if not ended:
                 unfinished[name] = ret
         self._returns = unfinished
@@ -145,12 +148,12 @@ def _of_episodes(rows: Any, episodes: list[Any]) -> Iterator[tuple[str, bool, An
 
 
 def _of_rollouts(rows: Any, rollouts: list[VectorRollout]) -> Iterator[tuple[str, bool, Any, bool]]:
-    """Yield the same of rollouts that are arrays, the same env runners' in each batch."""
+    """Yield the same of rollouts that are arrays."""
     end = 0
-    for number, rollout in enumerate(rollouts):
+    for rollout in rollouts:
         begin, end = end, end + len(rollout)
         rewards = np.zeros(rollout.real.shape, rows.dtype)
         rewards[rollout.real] = rows[begin:end]
         for copy, steps in rollout.pieces():
             goes_on = steps.start == 0 and bool(rollout.starts[copy])
-            yield f"{number}/{copy}", goes_on, rewards[steps, copy], bool(rollout.ended[steps.stop - 1, copy])
+            yield f"{rollout.source}/{copy}", goes_on, rewards[steps, copy], bool(rollout.ended[steps.stop - 1, copy])

@@ -63,8 +63,9 @@ class PPOSettings:
     max_grad_norm: float = 0.5
     """Maximum global gradient norm; larger gradients are scaled down."""
     precision: Precision = "auto"
-    """Numbers of an image encoder in gradient steps: float32; bfloat16; or auto (bfloat16 on CPUs that multiply such numbers,
-    otherwise float32). Actions and values are always computed in float32."""
+    """Numbers of an image encoder in gradient steps: float32; bfloat16; or auto (bfloat16 on CPUs with instructions for it,
+    otherwise float32). Actions and values are always computed in float32, as are the steps of policies with memory, of several
+    learners, and of learners that override RLlib's losses."""
     initial_log_std: float = 0.0
     """For continuous actions: initial log standard deviation of the policy, with actions scaled to [-1, 1]."""
 
@@ -97,6 +98,12 @@ class PPOSettings:
             f"it must be at most {self.iteration_env_steps}, the steps of an iteration (rollout_length * num_envs * runners)",
         )
 
+        require(
+            self.precision != "bfloat16" or (self.memory == "none" and self.num_learners <= 1),
+            "ppo.precision",
+            self.precision,
+            "policies with memory (ppo.memory) and several learners (ppo.num_learners) compute in float32: leave it at 'auto'",
+        )
         require(
             not self.normalize_observations or self.num_learners <= 1,
             "ppo.normalize_observations",

@@ -109,7 +109,7 @@ class RewardModelSettings:
     discount: float = 1.0
     """Discount factor per step within a fragment, in the likelihood. 1: no discount."""
     precision: Precision = "auto"
-    """Numbers of a cnn's convolutions in gradient steps: float32; bfloat16; or auto (bfloat16 on CPUs that multiply such numbers,
+    """Numbers of a cnn's convolutions in gradient steps: float32; bfloat16; or auto (bfloat16 on CPUs with instructions for it,
     otherwise float32). Rewards are always computed in float32."""
     gpus: float = 0.0
     """GPUs of the reward trainer. 1: one GPU for itself. A fraction such as 0.5 (with ppo.gpus_per_learner=0.5): share one with a

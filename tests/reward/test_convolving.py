@@ -6,9 +6,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from rlhf_ray.reward import RewardTrainer
+from rlhf_ray.reward import RewardEnsemble, RewardTrainer
 from rlhf_ray.reward.networks import convolving, make_network
+from rlhf_ray.reward.networks.cnn import CNN
 from rlhf_ray.settings import RewardModelSettings
 from tests.made_up import CHOICES, some_comparisons
 
@@ -103,11 +105,27 @@ def test_small_passes_give_the_gradient_of_one(settings: dict[str, Any], monkeyp
 
 
 def test_passes_go_by_the_widest_layer() -> None:
-    def at_once(**settings: Any) -> int:
-        return convolving.steps_at_once(make_network(LARGER, CHOICES, RewardModelSettings(**settings)))
+    def that_fit(**settings: Any) -> int | None:
+        return convolving.steps_that_fit(make_network(LARGER, CHOICES, RewardModelSettings(**settings)))
 
-    assert at_once(network="mlp") == at_once(network="cnn", batch_norm=True) == convolving.MOST_STEPS
-    assert at_once(network="cnn", ensemble_size=1) == convolving.PASS_NUMBERS // (48 * 48 * 3)
-    assert at_once(network="pooled_cnn", convolutions=(8, 32), ensemble_size=2) == convolving.PASS_NUMBERS // (
-        48 * 48 * 64
-    )
+    assert that_fit(network="mlp") is None
+    for network in ("cnn", "impala"):  # whose convolutions have none, but its head
+        assert that_fit(network=network, batch_norm=True) is None
+    assert that_fit(network="cnn", ensemble_size=1) == convolving.PASS_NUMBERS // (48 * 48 * 3)
+    pooled = {"network": "pooled_cnn", "convolutions": (8, 32), "ensemble_size": 2}
+    assert that_fit(**pooled) == convolving.PASS_NUMBERS // (48 * 48 * 64)
+    assert RewardEnsemble(LARGER, CHOICES, RewardModelSettings(**pooled)).at_once == that_fit(**pooled)
+
+
+def test_layers_of_your_own_may_end_in_a_block() -> None:
+    class Blocks(CNN):
+        def convolve(self, channels: int) -> nn.Sequential:
+            first = nn.Sequential(nn.Conv2d(channels, 4, 5, 3), nn.ReLU())
+            return nn.Sequential(first, nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten()))
+
+    settings = RewardModelSettings(precision="float32")
+    network = Blocks(LARGER, CHOICES, settings)
+    images = torch.randint(0, 256, (5, 3, 48, 48)).float()
+    assert network.convolutions is not None
+    expected = torch.stack([member(images / 255) for member in network.convolutions])
+    torch.testing.assert_close(convolving.convolved(network.convolutions, images, bfloat16=False), expected)

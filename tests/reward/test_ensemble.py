@@ -75,7 +75,7 @@ def test_chunks_give_what_one_pass_gives(observations: gym.spaces.Box, actions: 
     ensemble = _ensemble(observations, actions)
     steps = _steps(some_fragments(4, 5, observations=observations, actions=actions))
     whole = ensemble.predict(**steps)
-    ensemble.at_once = 7
+    ensemble._that_fit = 7
     assert np.allclose(ensemble.predict(**steps), whole, rtol=1e-5, atol=1e-6)
 
 

@@ -78,7 +78,7 @@ def test_an_episodes_rewards_are_the_last_ones_of_windows_in_a_slow_loop(
     name: str, steps: int, terminated: bool
 ) -> None:
     ensemble = _ensemble(name, use_done=True, use_next_state=True)
-    ensemble.at_once = 12  # several passes
+    ensemble._that_fit = 12  # several passes
     observations, actions = _episode(steps)
     expected = []
     for t in range(steps):

@@ -305,7 +305,7 @@ def test_the_normalisers_do_not_depend_on_the_chunks() -> None:
     whole = _trainer(settings, comparisons)
     report = whole.fit(3)
     chunked = _trainer(settings, comparisons)
-    chunked.ensemble.at_once = 33  # three pairs of 2 x 5 steps
+    chunked.ensemble._that_fit = 33  # three pairs of 2 x 5 steps
     other_report = chunked.fit(3)
     assert np.allclose(whole.ensemble.reward_std, chunked.ensemble.reward_std, rtol=1e-5)
     assert np.allclose(whole.ensemble.reward_mean, chunked.ensemble.reward_mean, atol=1e-6)

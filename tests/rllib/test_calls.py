@@ -21,7 +21,7 @@ def test_calls_of_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     ppo = PPOSettings(
         num_envs=2, num_env_runners=RUNNERS, rollout_length=200, minibatch_size=200, epochs=2, hidden=(16,)
     )
-    algorithm = PreferencePPOConfig.from_experiment(small(total_env_steps=500 + 9 * 800, ppo=ppo)).build_algo()
+    algorithm = PreferencePPOConfig.from_experiment(small(total_env_steps=500 + 4 * 800, ppo=ppo)).build_algo()
     counts = Counter[str]()
     remote = ActorMethod._remote
 
@@ -40,4 +40,4 @@ def test_calls_of_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
         algorithm.stop()
     assert counts.pop("ArrayEnvRunner") == 2 * RUNNERS * ITERATIONS  # sample, and take new weights
-    assert counts.total() <= 2 * ITERATIONS  # of the ring
+    assert 0 < counts.total() <= 8 * ITERATIONS  # of the ring, which asks and fits in two of them

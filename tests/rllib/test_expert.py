@@ -61,46 +61,50 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns_across_batch
 
 def test_rollouts_as_arrays_have_the_returns_of_their_episodes() -> None:
     rng = np.random.default_rng(0)
-    steps, copies, gamma = 40, 3, 0.9
-    rewards = rng.normal(1.0, 3.0, (3 * steps, copies))
-    ended = rng.random((3 * steps, copies)) < 0.05
-    real = np.ones_like(ended)
-    real[1:] = ~ended[:-1]
-    ended &= real
-    real[1:] = ~ended[:-1]
-    expected, ret = [], np.zeros(copies)
-    lengths, starts = np.zeros(copies, np.int64), []
-    for t in range(3 * steps):
-        if t % steps == 0:
-            starts.append(lengths.copy())
-        for copy in range(copies):
-            if not real[t, copy]:
-                ret[copy], lengths[copy] = 0.0, 0
-                continue
-            ret[copy] = gamma * ret[copy] + rewards[t, copy]
-            lengths[copy] += 1
-            expected.append(ret[copy])
+    steps, copies, gamma, pieces = 40, 3, 0.9, 4
+    parts: dict[int, list[VectorRollout]] = {1: [], 2: []}
+    expected = []
+    for source, rollouts in parts.items():
+        rewards = rng.normal(1.0, 3.0, (pieces * steps, copies))
+        ended, real = np.zeros(rewards.shape, bool), np.ones(rewards.shape, bool)
+        ret, lengths = np.zeros(copies), np.zeros(copies, np.int64)
+        for t in range(pieces * steps):
+            if t % steps == 0:
+                starts = lengths.copy()
+            for copy in range(copies):
+                real[t, copy] = t == 0 or not ended[t - 1, copy]
+                if not real[t, copy]:
+                    ret[copy], lengths[copy] = 0.0, 0
+                    continue
+                ended[t, copy] = rng.random() < 0.05
+                ret[copy] = gamma * ret[copy] + rewards[t, copy]
+                lengths[copy] += 1
+                expected.append(ret[copy])
+            if t % steps == steps - 1:
+                rows = slice(t - steps + 1, t + 1)
+                nothing = np.zeros((steps, copies), np.float32)
+                rollouts.append(
+                    VectorRollout(
+                        np.zeros((steps + 1, copies, 1)),
+                        nothing,
+                        nothing,
+                        rewards[rows],
+                        ended[rows],
+                        np.zeros((steps, copies), bool),
+                        real[rows],
+                        starts,
+                        0,
+                        source,
+                    )
+                )
+    one, two = parts.values()
     scale = ReturnScaled(gamma=gamma)
-    for number in range(3):
-        rows = slice(number * steps, (number + 1) * steps)
-        rollout = VectorRollout(
-            np.zeros((steps + 1, copies, 1)),
-            np.zeros((steps, copies)),
-            np.zeros((steps, copies), np.float32),
-            rewards[rows],
-            ended[rows],
-            np.zeros_like(ended[rows]),
-            real[rows],
-            starts[number],
-            0,
-        )
-        columns = {
-            Columns.REWARDS: torch.as_tensor(rewards[rows][real[rows]]),
-            Columns.LOSS_MASK: torch.ones(int(real[rows].sum()), dtype=torch.bool),
-        }
-        scale(batch={DEFAULT_MODULE_ID: columns}, episodes=[rollout])
-    last = rewards[rows][real[rows]]
-    np.testing.assert_allclose(columns[Columns.REWARDS], np.clip(last / np.std(expected), -CLIP, CLIP), rtol=1e-5)
+    # A batch without the first runner's rollout, which comes late, and twice in the next one.
+    for batch in ([one[0], two[0]], [two[1]], [one[1], one[2], two[2]], [two[3], one[3]]):
+        given = np.concatenate([of.rewards[of.real] for of in batch])
+        columns = {Columns.REWARDS: torch.as_tensor(given), Columns.LOSS_MASK: torch.ones(len(given), dtype=torch.bool)}
+        scale(batch={DEFAULT_MODULE_ID: columns}, episodes=batch)
+    np.testing.assert_allclose(columns[Columns.REWARDS], np.clip(given / np.std(expected), -CLIP, CLIP), rtol=1e-5)
 
 
 def test_presets_have_the_published_batches_and_network() -> None:

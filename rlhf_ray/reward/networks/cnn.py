@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.optim.precision import in_bfloat16
-from rlhf_ray.reward.networks.convolving import Members, convolved
+from rlhf_ray.reward.networks.convolving import convolved, evaluating, images_at_once
 from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder, StackedMLP, regularised
 from rlhf_ray.reward.networks.mlp import other_inputs
 from rlhf_ray.settings import Activation, RewardModelSettings
@@ -46,7 +46,7 @@ class CNN(nn.Module):
                 "height x width x channels; use 'mlp' or 'auto'."
             )
         self.encode_action = ActionEncoder(action_space)
-        self.convolutions, inputs = convolutions_of(self.convolve, observation_space, settings)
+        self.convolutions, inputs, self.images_at_once = convolutions_of(self.convolve, observation_space, settings)
         inputs += (self.encode_action.size if settings.use_action else 0) + int(settings.use_done)
         self.head = StackedMLP.of(settings, inputs)
 
@@ -128,7 +128,7 @@ def plain_convolutions(channels: int, shapes: Sequence[tuple[int, int, int]], ac
 
 def convolutions_of(
     convolve: Callable[[int], nn.Sequential], space: gym.spaces.Box, settings: RewardModelSettings
-) -> tuple[Members | None, int]:
+) -> tuple[nn.ModuleList | None, int, int | None]:
     """Build each member's convolutions, regularised by the settings.
 
     Args:
@@ -137,21 +137,23 @@ def convolutions_of(
         settings: inputs, regularisation and ensemble size.
 
     Returns:
-        The members' convolutions, None if no image is an input; and the number of their features.
+        The members' convolutions, None if no image is an input; the number of their features; and `images_at_once` of them.
 
     Raises:
         SettingError: the images are too small.
     """
     states = int(settings.use_state) + int(settings.use_next_state)
     if not states:
-        return None, 0
+        return None, 0, None
     height, width, channels = space.shape
-    built = (regularised(convolve(channels * states), settings) for _ in range(settings.ensemble_size))
+    image = (channels * states, height, width)
+    members = nn.ModuleList(regularised(convolve(channels * states), settings) for _ in range(settings.ensemble_size))
     try:
-        members = Members(built, (channels * states, height, width))
+        with evaluating(members), torch.no_grad():
+            size = members[0](torch.zeros(1, *image)).shape[1]
     except RuntimeError as error:
         raise SettingError(
             f"reward_model.network is {settings.network!r}, but images of {height}x{width} pixels are too small for its "
             f"convolutions; use 'mlp'."
         ) from error
-    return members, members.features
+    return members, size, images_at_once(members, image)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from rlhf_ray.reward.networks.layers import ImageMean
+from rlhf_ray.reward.networks.layers import ImageMean, StackedBatchNorm
 
 SCALE = 1.0 / 255.0
 """Factor of pixels: of the first layer's weights, of which there are fewer."""
@@ -16,50 +19,50 @@ SCALE = 1.0 / 255.0
 ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.Tanh)
 
 PASS_NUMBERS = 4 * 2**20
-"""Numbers in the widest layer of one pass: passes of larger ones leave the cache, and take up to twice as long."""
+"""Numbers in the widest layer of one pass: larger passes leave the cache, and take up to twice as long."""
 
 
-class Members(nn.ModuleList):
-    """Each member's layers from images to features.
+def images_at_once(members: nn.ModuleList, image: tuple[int, int, int]) -> int:
+    """Return how many images of a gradient step to pass through the members' layers at once, counting their first ones as one.
 
     Args:
-        members: their layers.
+        members: of each, the layers.
         image: channels, height and width of an image.
-
-    Attributes:
-        features: numbers that a member makes of an image.
-        at_once: images of one pass.
-
-    Raises:
-        RuntimeError: the image is too small for the layers.
     """
+    sizes = [math.prod(image)]
 
-    def __init__(self, members: Iterable[nn.Module], image: tuple[int, int, int]):
-        super().__init__(members)
-        sizes: list[int] = []
-        hooks = [
-            each.register_forward_hook(lambda _, __, made: sizes.append(made.numel()))
-            for each in self[0].modules()
-            if not list(each.children())
-        ]
-        self.eval()  # the trial must leave no trace in the averages of batch normalisation
-        with torch.no_grad():
-            self.features = self[0](torch.zeros(1, *image)).shape[1]
-        self.train()
-        for hook in hooks:
-            hook.remove()
-        widest = max(math.prod(image), len(self) * max(sizes))
-        normalises = any(isinstance(each, nn.BatchNorm2d) for each in self.modules())  # over all images of a pass
-        self.at_once = MOST_STEPS if normalises else max(1, PASS_NUMBERS // widest)
+    def note(_layer: Any, _inputs: Any, made: Any) -> None:
+        if isinstance(made, Tensor):
+            sizes.append(len(members) * made.numel())
+
+    with evaluating(members), torch.no_grad(), contextlib.ExitStack() as hooks:
+        for layer in members[0].modules():
+            if not list(layer.children()):
+                hooks.callback(layer.register_forward_hook(note).remove)
+        members[0](torch.zeros(1, *image))
+    return max(1, PASS_NUMBERS // max(sizes))
 
 
-MOST_STEPS = 4096
-"""Steps of a pass, whatever the networks."""
+@contextlib.contextmanager
+def evaluating(members: nn.ModuleList) -> Iterator[None]:
+    """Layers in evaluation mode: a trial must leave no trace in the averages of batch normalisation."""
+    members.eval()
+    try:
+        yield
+    finally:
+        members.train()
 
 
-def steps_at_once(networks: nn.Module) -> int:
-    """Return how many steps to pass through the networks at once."""
-    return min([MOST_STEPS, *(each.at_once for each in networks.modules() if isinstance(each, Members))])
+def steps_that_fit(networks: nn.Module) -> int | None:
+    """Return how many steps of a pass through the networks fit a core's cache: None if any number does, or no pass may be cut.
+
+    Batch normalisation takes its averages over a pass.
+    """
+    layers = list(networks.modules())
+    if any(isinstance(layer, _BatchNorm | StackedBatchNorm) for layer in layers):
+        return None
+    bounds = [getattr(layer, "images_at_once", None) for layer in layers]
+    return min((bound for bound in bounds if isinstance(bound, int)), default=None)
 
 
 def convolved(members: nn.ModuleList, images: Tensor, *, bfloat16: bool) -> Tensor:
@@ -77,7 +80,7 @@ def convolved(members: nn.ModuleList, images: Tensor, *, bfloat16: bool) -> Tens
         pixels = images.to(torch.bfloat16 if bfloat16 else torch.float32)
         inputs, begin = _first(layers, pixels)
         end = 1 + max(number for number, layer in enumerate(layers[0]) if _convolves(layer))
-        while isinstance(layers[0][end], (*ELEMENTWISE, ImageMean)):
+        while end < len(layers[0]) and isinstance(layers[0][end], (*ELEMENTWISE, ImageMean)):
             end += 1
         outputs = [_through(each[begin:end], values) for each, values in zip(layers, inputs, strict=True)]
     rest = [_through(each[end:], values.float()) for each, values in zip(layers, outputs, strict=True)]
@@ -95,7 +98,7 @@ def _first(layers: list[list[nn.Module]], pixels: Tensor) -> tuple[list[Tensor],
     bias = torch.cat([layer.bias for layer in first])  # type: ignore[misc]
     values = nn.functional.conv2d(pixels, weight, bias, of.stride, of.padding)
     together = 1
-    if isinstance(activation := layers[0][1], ELEMENTWISE):
+    if isinstance(activation := layers[0][1] if len(layers[0]) > 1 else None, ELEMENTWISE):
         values, together = activation(values), 2
     return list(values.chunk(len(layers), 1)), together
 

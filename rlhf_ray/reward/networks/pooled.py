@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.reward.networks.cnn import members_of_images
-from rlhf_ray.reward.networks.convolving import Members
+from rlhf_ray.reward.networks.convolving import images_at_once
 from rlhf_ray.reward.networks.layers import ACTIVATIONS, ActionEncoder, ImageMean, regularised
 from rlhf_ray.settings import RewardModelSettings
 
@@ -60,8 +60,8 @@ class PooledCNN(nn.Module):
         outputs = (1 if self.encode_action is None else self.encode_action.size) * (1 + int(settings.use_done))
         channels = states * observation_space.shape[2]
         height, width = observation_space.shape[:2]
-        members = (_member(channels, outputs, settings) for _ in range(settings.ensemble_size))
-        self.convolutions = Members(members, (channels, height, width))
+        self.convolutions = nn.ModuleList(_member(channels, outputs, settings) for _ in range(settings.ensemble_size))
+        self.images_at_once = images_at_once(self.convolutions, (channels, height, width))
 
     def encode(self, observations: Tensor, actions: Tensor, terminated: Tensor) -> dict[str, Tensor]:
         """Return ``frames``, the observations, and ``selects`` ``[n, length, outputs]`` float32: the weight of each output."""

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.reward.networks.cnn import convolutions_of, pixels_of, small_convolutions
-from rlhf_ray.reward.networks.convolving import Members
 from rlhf_ray.reward.networks.layers import ACTIVATIONS, StackedLinear
 from rlhf_ray.reward.networks.mlp import VectorInputs, other_inputs
 from rlhf_ray.settings import RewardModelSettings
@@ -43,10 +42,10 @@ class SequenceNetwork(VectorInputs):
         self, observation_space: gym.spaces.Box, action_space: gym.Space[object], settings: RewardModelSettings
     ):
         super().__init__(observation_space, action_space, settings)
-        self.convolutions: Members | None = None
+        self.convolutions: nn.ModuleList | None = None
         inputs, self.image = self.inputs, is_image(observation_space)
         if self.image:
-            self.convolutions, pixels = convolutions_of(
+            self.convolutions, pixels, self.images_at_once = convolutions_of(
                 lambda channels: small_convolutions(channels, settings.activation), observation_space, settings
             )
             inputs = pixels + (self.encode_action.size if settings.use_action else 0) + int(settings.use_done)
