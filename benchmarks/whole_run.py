@@ -6,7 +6,7 @@ first turn is not counted.
 
     python benchmarks/whole_run.py              # 8 turns: 25 minutes; writes benchmarks/results/whole_run.json
     python benchmarks/whole_run.py --turns 2    # a look
-    python benchmarks/whole_run.py --turns 2 -- cartpole --total-env-steps 50000    # another training
+    python benchmarks/whole_run.py --turns 2 cartpole --total-env-steps 50000    # another training
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--before", default=BEFORE, help="the earlier commit")
-    parser.add_argument("training", nargs="*", default=TRAINING, help="the words after `rlhf-ray train`")
-    options = parser.parse_args()
+    # All other words are those after `rlhf-ray train`.
+    options, words = parser.parse_known_args()
+    training = tuple(words) or TRAINING
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory(prefix="before") as folder:
         earlier = Path(folder, "tree")
         subprocess.run(["git", "worktree", "add", "--detach", earlier, options.before], cwd=ROOT, check=True)
         try:
-            outcome = _compare({"before": earlier, "now": ROOT}, options.training, options.turns)
+            outcome = _compare({"before": earlier, "now": ROOT}, training, options.turns)
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", earlier], cwd=ROOT, check=True)
-    outcome |= {"training": shlex.join(options.training), "before": options.before}
+    outcome |= {"training": shlex.join(training), "before": options.before}
     print(json.dumps(outcome["now_over_before"], indent=1))
-    if options.turns >= 8 and (tuple(options.training), options.before) == (TRAINING, BEFORE):
+    if options.turns >= 8 and (training, options.before) == (TRAINING, BEFORE):
         record("whole_run", outcome)
 
 
