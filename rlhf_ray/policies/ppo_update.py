@@ -23,7 +23,7 @@ from rlhf_ray.optim.flat import FlatAdam, FlatParameters
 from rlhf_ray.policies.actions import entropy, log_probability
 from rlhf_ray.policies.network import ActorCriticNetwork
 
-IMAGES_AT_ONCE = {"cpu": 256, "cuda": 4096}
+IMAGES_OF_A_PASS, IMAGES_OF_A_GPU_PASS = 256, 4096
 """Images of a forward pass without gradients: more leave a core's cache, or need much of a GPU's memory."""
 
 GATHERED_BYTES = 16 * 2**20
@@ -116,6 +116,14 @@ class PPOLoss:
         }
 
 
+def passes(images: Tensor) -> tuple[Tensor, ...]:
+    """Split images ``[n, …]`` for forward passes without gradients."""
+    parts: tuple[Tensor, ...] = torch.split(
+        images, IMAGES_OF_A_PASS if images.device.type == "cpu" else IMAGES_OF_A_GPU_PASS
+    )
+    return parts
+
+
 class PPOUpdate:
     """Takes gradient steps on a policy.
 
@@ -152,7 +160,7 @@ class PPOUpdate:
     def values_of(self, inputs: Tensor) -> Tensor:
         """Return the values ``[n]`` of `PPORows.inputs`, without gradients."""
         encode = self.network.encode if self.network.trains_encoder else nn.Identity()
-        parts = torch.split(inputs, IMAGES_AT_ONCE[inputs.device.type]) if self.network.image else (inputs,)
+        parts = passes(inputs) if self.network.image else (inputs,)
         with torch.no_grad():
             return torch.cat([self.network.critic(encode(part)).squeeze(-1) for part in parts])
 

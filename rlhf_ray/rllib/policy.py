@@ -30,7 +30,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.policies.network import ActorCriticNetwork, PolicyShape
-from rlhf_ray.policies.ppo_update import IMAGES_AT_ONCE
+from rlhf_ray.policies.ppo_update import passes
 from rlhf_ray.settings import PPOSettings
 
 STATE = "memory"
@@ -98,8 +98,7 @@ class ActorCritic(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
     def _encode(self, observations: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not self.network.image:
             return self.network.encode(observations)
-        parts = torch.split(observations, IMAGES_AT_ONCE[observations.device.type])
-        return torch.cat([self.network.encode(part) for part in parts])
+        return torch.cat([self.network.encode(part) for part in passes(observations)])
 
     def _remember(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Return what the heads read at each step, ``[batch, steps, size]``, and the memory after the last one."""
