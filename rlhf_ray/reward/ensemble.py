@@ -84,7 +84,7 @@ class RewardEnsemble(nn.Module):
     @property
     def at_once(self) -> int:
         """Steps of one forward pass without gradients: on a CPU, no more images than fit a core's cache."""
-        if self._that_fit is None or self.reward_mean.is_cuda or next(self.networks.parameters()).is_cuda:
+        if self._that_fit is None or next(self.networks.parameters()).is_cuda:
             return MOST_STEPS
         return min(MOST_STEPS, self._that_fit)
 
