@@ -56,7 +56,7 @@ def test_a_gradient_step_of_an_ensemble_of_cnns() -> None:
     trainer = RewardTrainer(of, IMAGES, CHOICES, held_out_share=0.0, seed=0)
     trainer.add(some_comparisons(32, 5, observations=IMAGES, actions=CHOICES))
     trainer.fit(1)
-    assert operations(trainer.fit, 1, 6) <= 160
+    assert operations(trainer.fit, 1, 6) <= 165
 
 
 @pytest.mark.parametrize(("space", "most"), zip(ACTIONS, (84, 88, 104), strict=True), ids=["box", "discrete", "multi"])

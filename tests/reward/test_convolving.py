@@ -1,4 +1,4 @@
-"""Convolutions in gradient steps: the first ones of all members together, in bfloat16 where the CPU has it."""
+"""Convolutions in gradient steps: in bfloat16 where the CPU has it, in passes that fit its cache."""
 
 from typing import Any
 

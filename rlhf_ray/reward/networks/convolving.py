@@ -1,4 +1,4 @@
-"""Convolutions of all members of an ensemble on the same images, as gradient steps compute them."""
+"""Convolutions of the members of an ensemble on the same images, as gradient steps compute them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PASS_NUMBERS = 4 * 2**20
 
 
 def images_at_once(members: nn.ModuleList, image: tuple[int, int, int]) -> int:
-    """Return how many images of a gradient step to pass through the members' layers at once, counting their first ones as one.
+    """Return how many images of a gradient step to pass through the members' layers at once.
 
     Args:
         members: of each, the layers.
@@ -68,39 +68,31 @@ def steps_that_fit(networks: nn.Module) -> int | None:
 def convolved(members: nn.ModuleList, images: Tensor, *, bfloat16: bool) -> Tensor:
     """Return what the members' layers make of images: ``[members, n, …]`` float32.
 
-    The members' first convolutions are one. Everything up to the last convolution and its activation is in bfloat16, if so wanted.
+    Everything up to the last convolution and its activation is in bfloat16, if so wanted.
 
     Args:
         members: of each, the layers, one after the other.
         images: ``[n, channels, height, width]``, 0 to 255, uint8 or float.
         bfloat16: whether to compute in bfloat16, in which 0 to 255 are exact.
     """
-    layers = [list(member.children()) for member in members]
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16):
-        pixels = images.to(torch.bfloat16 if bfloat16 else torch.float32)
-        inputs, begin = _first(layers, pixels)
-        end = 1 + max(number for number, layer in enumerate(layers[0]) if _convolves(layer))
-        while end < len(layers[0]) and isinstance(layers[0][end], (*ELEMENTWISE, ImageMean)):
+    found = []
+    pixels = images.to(torch.bfloat16 if bfloat16 else torch.float32)
+    for member in members:
+        first, *layers = member.children()
+        end = max((number for number, layer in enumerate(layers, 1) if _convolves(layer)), default=0)
+        while end < len(layers) and isinstance(layers[end], (*ELEMENTWISE, ImageMean)):
             end += 1
-        outputs = [_through(each[begin:end], values) for each, values in zip(layers, inputs, strict=True)]
-    rest = [_through(each[end:], values.float()) for each, values in zip(layers, outputs, strict=True)]
-    return torch.stack(rest)
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16):
+            values = _through(layers[:end], _first(first, pixels))
+        found.append(_through(layers[end:], values.float()))
+    return torch.stack(found)
 
 
-def _first(layers: list[list[nn.Module]], pixels: Tensor) -> tuple[list[Tensor], int]:
-    """Return each member's values after the layers that all take together, and the number of these layers."""
-    first = [each[0] for each in layers]
-    if not all(isinstance(layer, nn.Conv2d) for layer in first):
-        return [pixels * SCALE] * len(layers), 0
-    of = first[0]
-    assert isinstance(of, nn.Conv2d)
-    weight = torch.cat([layer.weight for layer in first]) * SCALE  # type: ignore[misc]
-    bias = torch.cat([layer.bias for layer in first])  # type: ignore[misc]
-    values = nn.functional.conv2d(pixels, weight, bias, of.stride, of.padding)
-    together = 1
-    if isinstance(activation := layers[0][1] if len(layers[0]) > 1 else None, ELEMENTWISE):
-        values, together = activation(values), 2
-    return list(values.chunk(len(layers), 1)), together
+def _first(layer: nn.Module, pixels: Tensor) -> Tensor:
+    """Return what a first layer makes of pixels, 0 to 255."""
+    if not isinstance(layer, nn.Conv2d):
+        return torch.as_tensor(layer(pixels * SCALE))
+    return nn.functional.conv2d(pixels, layer.weight * SCALE, layer.bias, layer.stride, layer.padding)
 
 
 def _convolves(layer: nn.Module) -> bool:
