@@ -71,6 +71,9 @@ class PreferenceLoop:
         """
         self.stop = stop
         report = self.ring.begin(self.initial_env_steps, stop, pretrained)
+        fits = self.experiment.preferences.comparisons > 0
+        if stop() and fits and not self.ring.version:  # before the first fit: the round will be held again
+            report = None
         self.begun = report is not None
         if self.ring.env_steps > self.initial_env_steps:  # extra initial fragments were collected
             self._share_out(self.ring.env_steps)

@@ -92,10 +92,11 @@ def run(words: list[str]) -> None:
 
         print(json.dumps(plain(values)))
         return
-    taken = "" if values["env_steps"] is None else f", after {values['env_steps']} environment steps"
+    counted = {"environment steps": values["env_steps"], "comparisons": values["comparisons"]}
+    taken = " and ".join(f"{count} {name}" for name, count in counted.items() if count is not None)
     print(
         f"{experiment.environment}: true return {result.true_return_mean:.1f} ± {result.true_return_std:.1f} over "
-        f"{result.episodes} episodes{taken}" + (f" and {values['comparisons']} comparisons" if taken else "")
+        f"{result.episodes} episodes" + (f", after {taken}" if taken else "")
     )
     if scored is not None:
         _tell_scores(scored)

@@ -16,7 +16,7 @@ from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner, needs_episodes
 from rlhf_ray.rllib.config import Checked, PreferenceConfig
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.inherited import check_inherited
-from rlhf_ray.rllib.learner import PPOLearner, takes_own_steps
+from rlhf_ray.rllib.learner import PPOLearner, overridden, takes_own_steps
 from rlhf_ray.rllib.policy import checked_network, policy_spec
 from rlhf_ray.rllib.rllib_internals import model_config, module_spec
 from rlhf_ray.settings import Experiment, PPOSettings, from_json
@@ -82,6 +82,8 @@ class PreferencePPOConfig(PreferenceConfig, PPOConfig):  # type: ignore[misc]
         """See `PreferenceConfig.env_runner_for`: one that samples arrays, if nothing needs RLlib's episodes."""
         module = self.check_network(checked.observation_space, checked.action_space, checked.experiment)
         if checked.reads_history or not takes_own_steps(self.learner_class, self, module):
+            if (what := overridden(self.learner_class)) is not None:
+                logger.warning("Gradient steps and rollouts are RLlib's own, which is slower: %s.", what)
             return EnvRunner
         if (what := needs_episodes(self)) is not None:
             logger.warning("Rollouts come from RLlib's own env runner, which is slower: %s.", what)

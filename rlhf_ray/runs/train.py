@@ -96,7 +96,7 @@ def train(
         The outcome, as written to ``result.json``.
 
     Raises:
-        CallbackError: a callback raised. The run has stopped with a checkpoint, unless it was complete.
+        CallbackError: a callback raised. The run has stopped and can be resumed, unless it was complete.
     """
     join_cluster()  # where others see the run; the algorithm starts a Ray of its own if it needs one
     totals = {"total_env_steps": experiment.total_env_steps, "total_labels": experiment.preferences.comparisons}
@@ -110,7 +110,7 @@ def train(
         outcome = None
         try:
             finished, seconds = _train(experiment, folder, resume, interrupted, told, latest)
-            told.check(f" The run stopped with a checkpoint; resume it with `rlhf-ray train --resume {folder.path}`.")
+            told.check(f" The run has stopped; resume it with `rlhf-ray train --resume {folder.path}`.")
             random, trained = _evaluate(experiment, folder, interrupted, told, evaluation_episodes)
             best = None
             if reference and not interrupted():
@@ -156,7 +156,7 @@ def _train(
             algorithm.ring.people.page.on_links = told.on_links
         algorithm.ring.say = told.on_stage
         started = time.perf_counter() - latest.values.get("seconds", 0.0)
-        ready = _begin(algorithm, interrupted, stopped)
+        ready = not stopped() and _begin(algorithm, interrupted, stopped)
         if ready:
             told.on_stage("training")
         algorithm.iterating = interrupted.at_once
@@ -174,7 +174,9 @@ def _train(
             told.on_stage("stopping")
             hush_ray()
             algorithm.leave_off()
-        save(algorithm, folder)
+        # Stopped before its first iteration, a run starts anew, bit for bit. People's first clips are worth keeping.
+        if algorithm.training_iteration or algorithm.ring.people is not None:
+            save(algorithm, folder)
         if algorithm.ring.version:
             algorithm.reward_model().save(folder.reward_model)
     finally:

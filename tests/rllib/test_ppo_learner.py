@@ -16,6 +16,7 @@ from rlhf_ray import envs
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.expert import ExpertPPOConfig
+from rlhf_ray.rllib.learner import overridden
 from rlhf_ray.rllib.reference import ReferencePPOConfig
 from rlhf_ray.settings import Experiment, PPOSettings
 
@@ -80,7 +81,9 @@ def test_weights_and_metrics_are_those_of_rllib_s_update(kind: type, environment
     theirs, ours = (configured(kind, environment, own_steps=own) for own in (False, True))
     plain, own = learner_of(theirs, environment), learner_of(ours, environment)
     assert plain.own_steps is None
+    assert overridden(theirs.learner_class) == "Overriding overrides compute_losses"
     assert own.own_steps is not None
+    assert overridden(ours.learner_class) is None
     episodes = sampled(theirs, plain, EnvRunner)
     steps = sum(map(len, episodes))
     # RLlib's minibatch has a masked row more for each episode.

@@ -104,6 +104,31 @@ def test_a_failing_callback_stops_the_run_which_resumes_with_nothing_lost(tmp_pa
     assert folder.report.exists()
 
 
+class FailingAtOnce(Callback):
+    def on_start(self, run: TrainingRun) -> None:
+        raise KeyError("no such thing")
+
+
+class FailingAtAStage(Callback):
+    def on_stage(self, stage: str) -> None:
+        raise KeyError(stage)
+
+
+@pytest.mark.usefixtures("ring_in_process")
+@pytest.mark.parametrize("kind", [FailingAtOnce, FailingAtAStage])
+def test_a_run_stopped_before_its_first_iteration_starts_anew(kind: type[Callback], tmp_path: Path) -> None:
+    folder, clean = RunFolder.create(tmp_path / "run", TINY), RunFolder.create(tmp_path / "clean", TINY)
+    with pytest.raises(CallbackError, match="The run has stopped; resume it"):
+        train(TINY, folder, callbacks=[kind()])
+    train(TINY, folder, resume=True, evaluation_episodes=1)
+    train(TINY, clean, evaluation_episodes=1)
+    rows, expected = folder.rows(), clean.rows()
+    assert len(rows) == len(expected) == 3
+    for name in ("comparisons", "reward_version", "true_return_mean", "learned_return_mean"):
+        assert [row.get(name) for row in rows] == [row.get(name) for row in expected], name
+    assert rows[0]["reward_version"] == 1
+
+
 def example_in_the_docs() -> Callback:
     """The callback that docs/metrics.md shows."""
     (code,) = re.findall(r"```python\n(.*?class .*?)```", (ROOT / "docs" / "metrics.md").read_text(), re.DOTALL)
