@@ -115,18 +115,19 @@ class FailingAtAStage(Callback):
 
 
 @pytest.mark.usefixtures("ring_in_process")
-@pytest.mark.parametrize("kind", [FailingAtOnce, FailingAtAStage])
-def test_a_run_stopped_before_its_first_iteration_starts_anew(kind: type[Callback], tmp_path: Path) -> None:
-    folder, clean = RunFolder.create(tmp_path / "run", TINY), RunFolder.create(tmp_path / "clean", TINY)
-    with pytest.raises(CallbackError, match="The run has stopped; resume it"):
-        train(TINY, folder, callbacks=[kind()])
-    train(TINY, folder, resume=True, evaluation_episodes=1)
+def test_a_run_stopped_before_its_first_iteration_starts_anew(tmp_path: Path) -> None:
+    clean = RunFolder.create(tmp_path / "clean", TINY)
     train(TINY, clean, evaluation_episodes=1)
-    rows, expected = folder.rows(), clean.rows()
-    assert len(rows) == len(expected) == 3
-    for name in ("comparisons", "reward_version", "true_return_mean", "learned_return_mean"):
-        assert [row.get(name) for row in rows] == [row.get(name) for row in expected], name
-    assert rows[0]["reward_version"] == 1
+    for kind in (FailingAtOnce, FailingAtAStage):
+        folder = RunFolder.create(tmp_path / kind.__name__, TINY)
+        with pytest.raises(CallbackError, match="The run has stopped; resume it"):
+            train(TINY, folder, callbacks=[kind()])
+        train(TINY, folder, resume=True, evaluation_episodes=1)
+        rows, expected = folder.rows(), clean.rows()
+        assert len(rows) == len(expected) == 3
+        for name in ("comparisons", "reward_version", "true_return_mean", "learned_return_mean"):
+            assert [row.get(name) for row in rows] == [row.get(name) for row in expected], name
+        assert rows[0]["reward_version"] == 1
 
 
 def example_in_the_docs() -> Callback:
