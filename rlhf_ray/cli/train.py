@@ -81,12 +81,15 @@ def run(words: list[str]) -> None:
     if command.evaluation_episodes < 1:
         raise SettingError(f"--evaluation-episodes is {command.evaluation_episodes}; it must be 1 or more.")
     check_tracker(command.tracker)
-    if command.true_reward and (
-        command.reference or command.callback or command.tracker != "none" or command.start.parts
-    ):
-        raise SettingError(
-            "--true-reward learns no reward from people or clips; leave out --reference, --callback, --tracker and --…-from."
-        )
+    given = {
+        "--reference": command.reference,
+        "--callback": bool(command.callback),
+        "--tracker": command.tracker != "none",
+        "what to start from": bool(command.start.parts),
+    }
+    if command.true_reward and any(given.values()):
+        names = ", ".join(name for name, there in given.items() if there)
+        raise SettingError(f"--true-reward trains on the true reward alone, without a ring; leave out {names}.")
     if resumed is not None and command.true_reward != defaults.true_reward:
         raise SettingError("--resume keeps the reward of a run; start a new run with or without --true-reward.")
     callbacks = _callbacks(command.callback, resumed)

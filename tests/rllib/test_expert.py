@@ -180,5 +180,6 @@ def test_an_expert_is_trained_resumed_and_recorded_by_actors(tmp_path: Path, mon
 
 def test_what_an_expert_does_not_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["train", "cartpole", "--true-reward", "--reference"])
-    assert "--true-reward learns no reward from people or clips; leave out --reference" in capsys.readouterr().err
+        cli.main(["train", "cartpole", "--true-reward", "--reference", "--callback", "mine:Mine"])
+    said = capsys.readouterr().err
+    assert "--true-reward trains on the true reward alone, without a ring; leave out --reference, --callback." in said
