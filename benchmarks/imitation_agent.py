@@ -105,8 +105,16 @@ PPO_SETTINGS: dict[str, dict[str, Any]] = {
 """PPO by environment, with the steps of a rollout where they aren't 2,048; `DOCUMENTED` for any other environment."""
 
 
+FRAGMENT_LENGTH = 100
+"""The documentation's; an environment with shorter episodes (Reacher: 50 steps) has whole episodes instead."""
+
 PLAIN_POLICY = ("rlhf_ray/CartPoleFixed-v0",)
 """Environments whose policy sees observations as they are, as in those examples: normalised ones end in failure here."""
+
+
+def horizon(environment: str) -> int:
+    """Steps of its longest episodes."""
+    return gym.spec(environment).max_episode_steps or FRAGMENT_LENGTH
 
 
 class StepCount(gym.Wrapper[Any, Any, Any, Any]):
@@ -180,7 +188,7 @@ def main() -> None:
         reward_trainer=pc.BasicRewardTrainer(
             preference_model=model, loss=pc.CrossEntropyRewardLoss(), epochs=10, rng=rng
         ),
-        fragment_length=100,
+        fragment_length=min(FRAGMENT_LENGTH, horizon(options.environment)),
         transition_oversampling=1,
         initial_comparison_frac=0.1,
         initial_epoch_multiplier=4,

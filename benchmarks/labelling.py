@@ -22,6 +22,7 @@ import argparse
 import dataclasses
 import json
 import multiprocessing
+import os
 import random
 import secrets
 import statistics
@@ -32,6 +33,7 @@ from typing import Any
 
 import httpx
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as `rlhf-ray` does; read when torch is imported
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.intervals import bootstrap
 from benchmarks.record import record
