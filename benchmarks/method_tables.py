@@ -162,10 +162,10 @@ def by_pair(table: Table) -> list[str]:
     lines = ["| task | | seeds | true return | normalised | the first is ahead by |", "|---|---|---|---|---|---|"]
     for task in table.tasks:
         first = table.normalised(task, table.variants(task)[0])
-        for number_, variant in enumerate(table.variants(task)):
+        for index, variant in enumerate(table.variants(task)):
             returns, scores = table.returns(task, variant), table.normalised(task, variant)
             if returns:
-                ahead = difference([first], [scores]).text(sign=True) if number_ and first and scores else ""
+                ahead = difference([first], [scores]).text(sign=True) if index and first and scores else ""
                 lines.append(
                     f"| {task} | {variant} | {len(returns)} | {estimate(returns).text()} | "
                     f"{estimate(scores).text() if scores else ''} | {ahead} |"
@@ -288,6 +288,31 @@ def plot_parts(path: Path) -> None:
     plt.close(figure)
 
 
+def plot_budgets(path: Path) -> None:
+    """The table ``budgets``: of each task that has them, the interquartile mean of each variant with its interval."""
+    table = Table("budgets")
+    variants = table.variants()
+    tasks = [task for task in table.tasks if any(table.normalised(task, variant) for variant in variants)]
+    figure, panel = plt.subplots(figsize=(7, 0.62 * len(tasks) + 1), constrained_layout=True)
+    shades = ["#9ecae1", "#4292c6", "#08306b", "#d95f02"]
+    for index, (variant, colour) in enumerate(zip(variants, shades, strict=True)):
+        panel.plot([], [], "o-", color=colour, markersize=5, label=variant)
+        for row, task in enumerate(tasks):
+            if scores := table.normalised(task, variant):
+                found, place = estimate(scores), row + 0.18 * (index - 1.5)
+                panel.plot([found.low, found.high], [place, place], color=colour, linewidth=1.6)
+                panel.plot(found.value, place, "o", color=colour, markersize=5)
+    panel.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
+    panel.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
+    panel.set_yticks(range(len(tasks)), tasks, fontsize=8)
+    panel.invert_yaxis()
+    panel.set_xlabel("normalised true return: 0 random, 1 PPO on the true reward")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(title="comparisons", fontsize=8, title_fontsize=8, frameon=False, loc="lower right")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
 def main() -> None:
     """Write the tables and the plots."""
     PAGE.write_text(filled(PAGE.read_text()))
@@ -296,6 +321,7 @@ def main() -> None:
             plot_curves(name, PAGE.parent / f"{name}.png")
     if not Table("parts").missing():
         plot_parts(PAGE.parent / "parts.png")
+    plot_budgets(PAGE.parent / "budgets.png")
 
 
 if __name__ == "__main__":
