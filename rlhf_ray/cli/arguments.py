@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
-import sys
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import tyro
 
 from rlhf_ray.data.errors import SettingError
+
+ANSI_STYLE = re.compile(r"\x1b\[[\d;]*m")
+"""A terminal's colours."""
 
 
 def parse_arguments(kind: Any, program: str, words: Sequence[str], default: Any = None) -> Any:
@@ -23,8 +26,8 @@ def parse_arguments(kind: Any, program: str, words: Sequence[str], default: Any 
         default: an instance with the default values.
 
     Raises:
-        SettingError: an option has an invalid value.
-        SystemExit: an option is unknown or its value has the wrong type (printed), or ``--help`` was given.
+        SettingError: an option is unknown or missing, or has an invalid value.
+        SystemExit: ``--help`` was given.
     """
     options: dict[str, Any] = {} if default is None else {"default": default}
     printed = io.StringIO()
@@ -38,5 +41,25 @@ def parse_arguments(kind: Any, program: str, words: Sequence[str], default: Any 
             if isinstance(error, SettingError):
                 raise error from None
             error = error.__cause__ or error.__context__
-        print(printed.getvalue(), end="", file=sys.stderr)
-        raise
+        if not (box := printed.getvalue()):
+            raise
+        raise SettingError(_in_one_line(box, program)) from None
+
+
+def _in_one_line(box: str, program: str) -> str:
+    """Return what tyro prints as a box: an error, then hints, divided by lines."""
+    parts: list[list[str]] = [[]]
+    for row in ANSI_STYLE.sub("", box).splitlines()[1:]:
+        row = row[2:].rstrip("│ ")
+        if row.strip("─╯- "):
+            parts[-1].append(row)
+        else:
+            parts.append([])
+    error, *hints = filter(None, parts)
+    said = [" ".join(row.strip() for row in error).removesuffix(" (required)").rstrip(".") + "."]
+    for title, *rows in hints:
+        options = [row.strip() for row in rows if re.match(r" {4}-", row)]
+        if options:
+            what = "Expected" if title.startswith("Argument") else title.rstrip(":")
+            said.append(f"{what} {', '.join(options)}.")
+    return " ".join([*said, f"`{program} --help` lists the options."])

@@ -160,7 +160,7 @@ class RunFolder:
             every = self.experiment().checkpoint_every
             raise SettingError(
                 f"{self.path} has no policy yet: a run writes its first checkpoint after checkpoint_every={every} iterations or at "
-                "its end; try again then."
+                f"its end. Wait for it; if the run has stopped, resume it with `rlhf-ray train --resume {self.path}`."
             )
         return checkpoint
 

@@ -210,7 +210,7 @@ def test_sigterm_to_the_whole_group_stops_at_once_and_leaves_a_usable_folder(
 @pytest.mark.soak
 @pytest.mark.ray
 @pytest.mark.timeout(600)
-def test_ctrl_c_while_the_first_clips_are_gathered_leaves_a_usable_folder(tmp_path: Path) -> None:
+def test_ctrl_c_while_the_first_clips_are_gathered_leaves_a_run_to_resume(tmp_path: Path) -> None:
     run = tmp_path / "run"
     more = ["--total-env-steps", "9000000", "--fragments.initial-env-steps", "5000000", "--run-dir", str(run)]
     with _started("train", "pendulum", *SMALL, *more, folder=tmp_path) as process:
@@ -222,9 +222,8 @@ def test_ctrl_c_while_the_first_clips_are_gathered_leaves_a_usable_folder(tmp_pa
     assert "0 labels" in printed
     assert "stopped early" in printed
     assert "raylet" not in printed
+    assert f"--resume {run}" in printed.replace("\n", "")
     assert (run / "report.html").exists()
-    values: dict[str, Any] = json.loads(_run("evaluate", str(run), "--episodes", "2", "--json"))
-    assert values["env_steps"] == 0
 
 
 @contextlib.contextmanager
