@@ -61,7 +61,9 @@ def test_a_fast_variant_runs_to_its_end(name: str, tmp_path: Path) -> None:
             result = algorithm.train()
         assert algorithm.env_steps == experiment.total_env_steps
         assert result["preferences"]["comparisons"] == 8
-        assert result["preferences"]["reward_version"] == 2
+        # An asynchronous run may end before the second fit.
+        versions = (1, 2) if experiment.preferences.mode == "asynchronous" else (2,)
+        assert result["preferences"]["reward_version"] in versions
         assert math.isfinite(result["learners"]["default_policy"]["learned_reward_mean"])
     finally:
         algorithm.stop()
