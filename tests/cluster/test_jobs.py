@@ -133,7 +133,7 @@ def test_a_job_is_submitted_followed_and_leaves_its_run_in_the_home_folder(
 def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_listed_and_stopped(head: Head, home: Path) -> None:
     somebody = Somebody(head)
     people = ["--teacher", "human", "--labelling.port", "18765"]
-    first = somebody.submits("train", "pendulum", *ENDLESS)
+    first = somebody.submits("train", "pendulum", *ENDLESS, "--preferences.mode", "asynchronous")  # with actors
     second = somebody.submits("train", "pendulum", *ENDLESS, *people)
     run = run_of(first, home)
     rows = wait(lambda: [row for row in somebody.ps() if row["job"] == second and row["pages"]])
@@ -152,10 +152,8 @@ def test_two_runs_of_one_cluster_see_nothing_of_each_other_and_are_listed_and_st
     assert run.path.name in listed
     assert max(map(len, listed)) <= 80
     assert "ps" not in {(job["metadata"] or {}).get("command") for job in jobs_of(somebody)}
-    assert actors_by_job(somebody) == [
-        2,
-        4,
-    ]  # a shared process and the reward trainer; with people, collector and page too
+    # A shared process and the reward trainer; with people, collector and page too.
+    assert actors_by_job(somebody) == [2, 4]
 
     # One folder cannot be trained twice at a time.
     refused = somebody.types("rlhf-ray", "submit", "--", "train", "--resume", f"runs/{run.path.name}")
@@ -219,7 +217,7 @@ def test_who_has_no_token_is_refused(head: Head, tmp_path: Path) -> None:
     for token, words, message in (
         (None, ("submit", "--", "store", "info", "x"), "requires a token, but this machine has none. Copy"),
         (None, ("ps", "--address", head.ray), "requires a token, but this machine has none. Copy"),
-        ("wrong", ("stop", "x"), "auth_token): it has another. Copy"),
+        ("wrong", ("stop", "x"), "auth_token): it has another one. Copy"),
         ("wrong", ("doctor", "--address", head.ray), "auth_token): it has another"),
     ):
         if token is not None:
