@@ -267,10 +267,11 @@ class SynchronousRing:
                 return self._loop.run_until_complete(task)
             except BaseException:
                 # The training was interrupted: cancel everything before the ring is saved.
-                if left := asyncio.all_tasks(self._loop):
-                    for each in left:
-                        each.cancel()
-                    self._loop.run_until_complete(asyncio.wait(left))
+                left = asyncio.all_tasks(self._loop)
+                for each in left:
+                    each.cancel()
+                # It takes their exceptions, which asyncio would otherwise print as never retrieved.
+                self._loop.run_until_complete(asyncio.gather(*left, task, return_exceptions=True))
                 raise
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
+import difflib
 import importlib
+import io
 import os
 import sys
 import threading
@@ -64,10 +67,24 @@ If a file names an environment or a part as module:Name, allow it with --allow-i
 every command shows full tracebacks."""
 
 
+PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+-", "×": "x"}
+
+
+def _in_plain_characters(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that a terminal lacks (it may not be in UTF-8)."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("in_plain_characters", _in_plain_characters)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with code 2 on invalid settings and 1 on other failures, each with a one-line message."""
     # The networks are small: on few cores, several processes with several threads each are much slower.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="in_plain_characters")
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = words[: words.index("--")] if "--" in words else words  # arguments after -- belong to the submitted command
     if "--debug" in own:
@@ -97,15 +114,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         leave(0)
 
 
-def _without_preset(command: str, option: str) -> int:
-    """Say that the preset comes first."""
-    first = f"rlhf-ray {command} PRESET {option} …"
-    print(
-        f"rlhf-ray: {option} is given before a preset; the preset or environment comes first: {first}", file=sys.stderr
-    )
-    return 2
-
-
 def _run(words: list[str]) -> None:
     usage = USAGE.format(presets=", ".join(tune_configs.names()))
     if not words or words[0] in ("-h", "--help"):
@@ -113,12 +121,19 @@ def _run(words: list[str]) -> None:
         return
     command, rest = words[0], words[1:]
     if command not in COMMANDS:
-        sys.exit(f"rlhf-ray: unknown command {command!r}.\n{usage}")
+        nearest = difflib.get_close_matches(command, COMMANDS, n=1)
+        meant = f"did you mean {nearest[0]}?" if nearest else f"give one of {', '.join(COMMANDS)}."
+        raise SettingError(f"{command!r} is no command; {meant} `rlhf-ray --help` describes them.")
     if command in ("train", "tune") and (not rest or rest[0].startswith("-")) and rest[:1] != ["--resume"]:
-        if not rest or rest[0] in ("-h", "--help"):
+        if rest[:1] in (["-h"], ["--help"]):
             print(usage)
-            sys.exit(0 if rest else 2)
-        sys.exit(_without_preset(command, rest[0]))
+            return
+        given = f"{rest[0]} is given before a preset" if rest else f"{command} needs a preset"
+        form = " ".join([command, "PRESET", *rest[:1]])
+        raise SettingError(
+            f"{given}; the preset, environment id or settings file comes first: `rlhf-ray {form} …`. Presets: "
+            f"{', '.join(tune_configs.names())}."
+        )
     if threading.current_thread() is threading.main_thread():
         sigterm_as_ctrl_c()
     module, _, function = COMMANDS[command].partition(":")

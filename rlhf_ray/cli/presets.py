@@ -7,11 +7,12 @@ import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
 from rlhf_ray import tune_configs
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.settings import Experiment, load_experiment
+from rlhf_ray.settings import AgentName, Experiment, load_experiment
 
 
 def preset(name: str) -> Experiment:
@@ -38,6 +39,27 @@ def preset(name: str) -> Experiment:
         raise SettingError(f"{name!r} is neither a preset ({presets}) nor an environment: {error}") from error
     consent.allow(consent.module_of(name))  # typing the name is consent
     return Experiment(environment=name)
+
+
+def check_agent(given: Experiment, before: Experiment) -> None:
+    """Refuse settings of another agent than the experiment's.
+
+    Args:
+        given: the experiment that the command line describes.
+        before: the preset.
+
+    Raises:
+        SettingError: there are some.
+    """
+    for other in get_args(AgentName):
+        if other == given.agent:
+            continue
+        theirs, default = getattr(given, other), getattr(before, other)
+        for name, value in vars(theirs).items():
+            if value != getattr(default, name):
+                raise SettingError(
+                    f"{other}.{name} is {value!r}, but the agent is {given.agent}: leave it out, or add --agent {other}."
+                )
 
 
 def new_folder(name: str, seed: int) -> Path:

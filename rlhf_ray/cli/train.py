@@ -13,7 +13,7 @@ import tyro
 
 from rlhf_ray import tune_configs
 from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.presets import new_folder, preset
+from rlhf_ray.cli.presets import check_agent, new_folder, preset
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import append_to_path, look_in_all
@@ -78,6 +78,7 @@ def run(words: list[str]) -> None:
         Train, f"rlhf-ray train {' '.join(words[: 2 if resumed else 1])}", words[2 if resumed else 1 :], defaults
     )
     experiment = _experiment(command)
+    check_agent(experiment, defaults)
     if command.evaluation_episodes < 1:
         raise SettingError(f"--evaluation-episodes is {command.evaluation_episodes}; it must be 1 or more.")
     check_tracker(command.tracker)

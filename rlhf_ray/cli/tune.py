@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rlhf_ray import tune_configs
 from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.presets import new_folder, preset
+from rlhf_ray.cli.presets import check_agent, new_folder, preset
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
 from rlhf_ray.runs.interruption import nothing_to_save
@@ -73,6 +73,7 @@ def run(words: list[str]) -> None:
     experiment = preset(name)
     defaults = Tune(**vars(experiment))
     command: Tune = parse_arguments(Tune, f"rlhf-ray tune {name}", rest, defaults)
+    check_agent(command, defaults)
     with nothing_to_save():
         from rlhf_ray.runs.train import quiet
         from rlhf_ray.sweeps.running import sweep

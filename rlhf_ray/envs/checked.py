@@ -88,6 +88,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         except (TypeError, ValueError):
             raise self._fault(f"the reward is {reward!r}, which is not a number") from None
         if not math.isfinite(number):
+            if isinstance(action, np.ndarray) and action.dtype.kind == "f" and not np.isfinite(action).all():
+                text = f"the policy acts with {_short(action)}, because its weights are not finite. Lower the learning rate."
+                raise FaultyEnvironmentError(f"{self._where()}: {text}")
             raise self._fault(f"the reward is {number}")
         return self._observation(observation, "step()"), number, terminated, truncated, info
 

@@ -39,10 +39,13 @@ REPLACED = (
     "compute_gradients",
     "compute_loss_for_module",
     "compute_losses",
+    "configure_optimizers",
+    "configure_optimizers_for_module",
+    "get_parameters",
     "postprocess_gradients",
     "postprocess_gradients_for_module",
 )
-"""RLlib's methods that our gradient steps don't call."""
+"""RLlib's methods that our gradient steps don't call, or whose result they can't do with."""
 
 
 def takes_own_steps(learner: Any, of: Any, module: Any) -> bool:

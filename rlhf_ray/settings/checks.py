@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from rlhf_ray.data.errors import SettingError
@@ -23,14 +24,13 @@ def require_layers(hidden: tuple[int, ...], setting: str) -> None:
     require(valid, setting, hidden, "give at least one hidden layer, each with 1 or more units")
 
 
-def require_choices(settings: object, group: str) -> None:
-    """Check each field of ``settings`` whose type is a `Literal`."""
+def require_values(settings: object, group: str, unbounded: str | None = None) -> None:
+    """Check each field of ``settings``: a `Literal` has one of its values, and a number is finite, unless it is ``unbounded``."""
     for name, kind in get_type_hints(type(settings)).items():
-        choices = get_args(kind) if get_origin(kind) is Literal else ()
-        if choices and getattr(settings, name) not in choices:
-            raise SettingError(
-                f"{group}.{name} is {getattr(settings, name)!r}; it must be one of {', '.join(choices)}."
-            )
+        choices, value = get_args(kind) if get_origin(kind) is Literal else (), getattr(settings, name)
+        require(not choices or value in choices, f"{group}.{name}", value, f"it must be one of {', '.join(choices)}")
+        infinite = isinstance(value, float) and name != unbounded and not math.isfinite(value)
+        require(not infinite, f"{group}.{name}", value, "it must be a finite number")
 
 
 def name_parts(settings: object, *names: str) -> None:

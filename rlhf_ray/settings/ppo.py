@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import Precision, require, require_choices, require_layers
+from rlhf_ray.settings.checks import Precision, require, require_values, require_layers
 
 PolicyNetwork = Literal["auto", "mlp", "nature", "impala", "small"]
 PolicyMemory = Literal["none", "gru", "lstm"]
@@ -70,7 +70,7 @@ class PPOSettings:
     """For continuous actions: initial log standard deviation of the policy, with actions scaled to [-1, 1]."""
 
     def __post_init__(self) -> None:
-        require_choices(self, "ppo")
+        require_values(self, "ppo")
         require_layers(self.hidden, "ppo.hidden")
         require(0 < self.gamma <= 1, "ppo.gamma", self.gamma, "it must be above 0 and at most 1")
         require(0 <= self.gae_lambda <= 1, "ppo.gae_lambda", self.gae_lambda, "it must be between 0 and 1")

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rlhf_ray.settings.checks import name_parts, require, require_choices
+from rlhf_ray.settings.checks import name_parts, require, require_values
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class PreferenceSettings:
     scheduled and has labels); then the agent waits for it. None: it never waits."""
 
     def __post_init__(self) -> None:
-        require_choices(self, "preferences")
+        require_values(self, "preferences", unbounded="rationality")
         name_parts(self, "teacher", "gatherer", "selection", "schedule")
         require(
             self.comparisons >= 0,

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rlhf_ray.settings.checks import Precision, name_parts, name_several, require, require_choices, require_layers
+from rlhf_ray.settings.checks import Precision, name_parts, name_several, require, require_values, require_layers
 
 Activation = Literal["relu", "leaky_relu", "tanh"]
 Output = Literal["reward", "probability", "two_part"]
@@ -116,7 +116,7 @@ class RewardModelSettings:
     learner. 0: fit on the CPU, which is faster for small networks on vectors."""
 
     def __post_init__(self) -> None:
-        require_choices(self, "reward_model")
+        require_values(self, "reward_model")
         name_parts(self, "network", "loss")
         name_several(self, "methods")
         require_layers(self.hidden, "reward_model.hidden")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import require, require_layers
+from rlhf_ray.settings.checks import require, require_layers, require_values
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class SACSettings:
     """Discount factor per step."""
 
     def __post_init__(self) -> None:
+        require_values(self, "sac")
         require_layers(self.hidden, "sac.hidden")
         require(0 < self.gamma <= 1, "sac.gamma", self.gamma, "it must be above 0 and at most 1")
         require(0 < self.tau <= 1, "sac.tau", self.tau, "it must be above 0 and at most 1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import name_parts, require, require_choices
+from rlhf_ray.settings.checks import name_parts, require, require_values
 from rlhf_ray.settings.reward_model import RewardModelSettings
 
 SUPERVISED_MODEL = RewardModelSettings(
@@ -46,7 +46,7 @@ class SupervisedSettings:
     """Reward of visualisations in adversarial training. None: the median of the training rewards."""
 
     def __post_init__(self) -> None:
-        require_choices(self, "supervised")
+        require_values(self, "supervised")
         name_parts(self, "objective")
         for name in ("epochs", "batch_size"):
             require(getattr(self, name) >= 1, f"supervised.{name}", getattr(self, name), "it must be 1 or more")

@@ -19,6 +19,13 @@ from rlhf_ray.data.errors import SettingError
         ),
         (["train", "pendulum", "--fragments.length", "0"], "rlhf-ray: fragments.length is 0;"),
         (["tune", "pendulum", "--seed", "-1"], "rlhf-ray: "),
+        (["trian", "pendulum"], "rlhf-ray: 'trian' is no command; did you mean train?"),
+        (["train"], "rlhf-ray: train needs a preset; "),
+        (["train", "pendulum", "--sac.gamma", "0.9"], "rlhf-ray: sac.gamma is 0.9, but the agent is ppo: "),
+        (
+            ["train", "pendulum", "--ppo.learning-rate", "inf"],
+            "rlhf-ray: ppo.learning_rate is inf; it must be a finite",
+        ),
         (["train", "pendulum", "--seed", "abc"], "rlhf-ray: Error parsing --seed: "),
         (
             ["train", "pendulum", "--sed", "3"],

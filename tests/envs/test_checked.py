@@ -72,6 +72,14 @@ def test_what_is_wrong_is_said_with_environment_and_step(given: dict[str, Any], 
     assert "\n" not in str(error.value)
 
 
+def test_a_policy_that_acts_with_no_numbers_is_to_blame_and_not_the_environment() -> None:
+    env = CheckedEnv(Env(reward=float("nan")), "mine:Env-v0")
+    env.reset(seed=0)
+    env.step(0), env.step(0)
+    with pytest.raises(FaultyEnvironmentError, match=r"acts with array\(\[nan\]\), because its weights are not finite"):
+        env.step(np.array([np.nan]))
+
+
 @pytest.mark.parametrize("observation", [[1, 2], np.array([1.0, 2.0]), (np.int64(1), 2.0)])
 def test_what_loses_nothing_becomes_what_the_space_says(observation: Any) -> None:
     given, reward, *_ = third_step(observation=observation, reward=np.array([3]))

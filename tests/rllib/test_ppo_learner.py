@@ -16,7 +16,7 @@ from rlhf_ray import envs
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.expert import ExpertPPOConfig
-from rlhf_ray.rllib.learner import overridden
+from rlhf_ray.rllib.learner import PPOLearner, overridden
 from rlhf_ray.rllib.reference import ReferencePPOConfig
 from rlhf_ray.settings import Experiment, PPOSettings
 
@@ -73,6 +73,21 @@ def updated(learner: Any, rollouts: list[Any], size: int, epochs: int = 3) -> di
         minibatch_size=size,
     )
     return {name: stats.peek() for name, stats in results[DEFAULT_MODULE_ID].items()}
+
+
+def test_a_learner_with_an_optimizer_of_its_own_takes_rllib_s_steps() -> None:
+    config: Any = configured(ReferencePPOConfig, "Pendulum-v1")
+
+    class Descending(PPOLearner):
+        def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
+            params = self.get_parameters(self.module[module_id])
+            optimizer = torch.optim.SGD(params, lr=0.1)
+            self.register_optimizer(module_id=module_id, optimizer=optimizer, params=params, lr_or_lr_schedule=0.1)
+
+    assert overridden(Descending) == "Descending overrides configure_optimizers_for_module"
+    learner = learner_of(config.copy(copy_frozen=False).learners(learner_class=Descending), "Pendulum-v1")
+    assert learner.own_steps is None
+    assert type(learner.get_optimizer(DEFAULT_MODULE_ID)) is torch.optim.SGD
 
 
 @pytest.mark.parametrize("kind", [ReferencePPOConfig, ExpertPPOConfig])
