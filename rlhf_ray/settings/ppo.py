@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import Precision, require, require_values, require_layers
+from rlhf_ray.settings.checks import Precision, require, require_layers, require_values
 
 PolicyNetwork = Literal["auto", "mlp", "nature", "impala", "small"]
 PolicyMemory = Literal["none", "gru", "lstm"]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rlhf_ray.settings.checks import Precision, name_parts, name_several, require, require_values, require_layers
+from rlhf_ray.settings.checks import Precision, name_parts, name_several, require, require_layers, require_values
 
 Activation = Literal["relu", "leaky_relu", "tanh"]
 Output = Literal["reward", "probability", "two_part"]
