@@ -4,7 +4,7 @@
     python examples/tune_from_python.py
 
 Each trial asks, learns and stops by itself: when its environment steps are spent it reports `done`, so no `stop` is needed. Two
-trials, one after the other, take about three minutes. From the command line, with a report and resuming:
+trials, one after the other, take a minute. From the command line, with a report and resuming:
 
     rlhf-ray tune pendulum --vary preferences.comparisons=10,100
 """
@@ -13,17 +13,13 @@ import tempfile
 
 from ray import tune
 
+from rlhf_ray import tune_configs
 from rlhf_ray.rllib import PreferencePPO, PreferencePPOConfig
 
 config = (
-    PreferencePPOConfig()
-    .environment("Pendulum-v1")
-    .env_runners(num_envs_per_env_runner=8)
-    .training(train_batch_size=1_600, minibatch_size=128, lr=1e-3, gamma=0.95, lambda_=0.9)
-    .fragments(length=10)
-    .preferences(comparisons=tune.grid_search([10, 100]), total_env_steps=30_000)
-    .reward_model(learning_rate=2e-3)
-    .debugging(seed=0, log_level="ERROR")
+    PreferencePPOConfig.from_experiment(tune_configs.load("pendulum").experiment)
+    .preferences(comparisons=tune.grid_search([10, 100]), total_env_steps=60_000)
+    .debugging(log_level="ERROR")
 )
 folder = tempfile.mkdtemp(prefix="rlhf_ray-")
 results = tune.Tuner(
