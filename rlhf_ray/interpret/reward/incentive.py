@@ -8,6 +8,8 @@ A policy that does badly has one of two causes, and the remedies differ:
 * a changed *ranking*: the learned reward prefers other behaviour, and no constant mends it. Collect comparisons there.
 
 The test tells them apart by training once more on the learned reward without the constant.
+
+A short PPO may fail to learn on the true reward, too. Then its gain over random actions is mostly noise: nothing is decided.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ GOOD, GOOD_PPO = 0.9, 0.7
 """A policy does well if it gets this share of what the best one gains over random actions; less with PPO, which is noisy."""
 STEPS, EPISODES = 24_000, 32
 """Environment steps of each PPO and episodes of each judgement at effort 1."""
+SURE = 2.0
+"""Standard errors by which PPO's gain on the true reward may be wrong."""
 
-Finding = Literal["same", "level", "ranking", "nothing to gain"]
+Finding = Literal["same", "level", "ranking", "nothing to gain", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class Incentive:
         level: the constant that the learned reward adds, in units of the true reward; None if the rewards are unrelated.
         level_matters: whether episodes end early, so that a constant changes what pays.
         starc: STARC distance of the rewards (value iteration only); None if not computed.
-        finding: same, level, ranking, or nothing to gain.
+        finding: same, level, ranking, or nothing to gain; undecided if PPO did not learn enough on the true reward.
+        gain_error: standard error of ``best - random``; 0 where they are exact.
     """
 
     world: TrialWorld
@@ -74,10 +79,11 @@ class Incentive:
     level_matters: bool
     starc: float | None
     finding: Finding
+    gain_error: float = 0.0
 
     @property
     def share(self) -> float:
-        """Share of the possible gain over random actions that the learned reward teaches; may be negative."""
+        """Share of the possible gain over random actions that the learned reward teaches; may be negative. Noise if undecided."""
         return _share(self.learned, self.best, self.random)
 
     @property
@@ -170,17 +176,20 @@ def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, 
     options: dict[str, Any] = {"options": world.options, "seed": seed}
     steps, episodes = max(4096, int(STEPS * effort)), max(16, int(EPISODES * effort))
 
-    def judged(policy: short_ppo.SmallPolicy | None) -> float:
-        return short_ppo.true_return(world.name, policy, episodes=episodes, **options)
+    def judged(policy: short_ppo.SmallPolicy | None) -> tuple[float, float]:
+        returns = short_ppo.true_returns(world.name, policy, episodes=episodes, **options)
+        return float(returns.mean()), float(returns.std(ddof=1) / len(returns) ** 0.5)
+
+    def trained(of: RewardFunction | None, shift: float = 0.0) -> tuple[float, float]:
+        return judged(short_ppo.train(world.name, of, steps=steps, gamma=gamma, shift=shift, **options))
 
     factor, level, early = _level_on_rollouts(reward, world, seed)
-    chance = judged(None)
-    best, taught = (
-        judged(short_ppo.train(world.name, of, steps=steps, gamma=gamma, **options)) for of in (None, reward)
-    )
+    (chance, chance_error), (best, best_error), (taught, _) = judged(None), trained(None), trained(reward)
+    error = float(np.hypot(chance_error, best_error))
+    decided = learned_enough(best - chance, error)
     mended = taught
-    if early and factor > 0 and level and _share(taught, best, chance) < GOOD_PPO:
-        mended = judged(short_ppo.train(world.name, reward, steps=steps, gamma=gamma, shift=level, **options))
+    if decided and early and factor > 0 and level and _share(taught, best, chance) < GOOD_PPO:
+        mended, _ = trained(reward, level)
     return Incentive(
         world,
         "PPO",
@@ -191,8 +200,21 @@ def _by_ppo(reward: RewardFunction, world: TrialWorld, gamma: float, seed: int, 
         level / factor if factor > 0 else None,
         early,
         None,
-        _finding(best, taught, mended, chance, GOOD_PPO),
+        _finding(best, taught, mended, chance, GOOD_PPO) if decided else "undecided",
+        error,
     )
+
+
+def learned_enough(gain: float, error: float) -> bool:
+    """Return whether PPO's gain on the true reward is known well enough to be the 100 % of the other shares.
+
+    Its error must not move a share of 100 % below `GOOD_PPO`. Without a gain, PPO can't tell whether there is one.
+
+    Args:
+        gain: true return above that of random actions.
+        error: standard error of ``gain``.
+    """
+    return gain > 0 and SURE * error <= (1 - GOOD_PPO) * gain
 
 
 def _level_on_rollouts(

@@ -176,15 +176,15 @@ def _update(
             optimiser.step()
 
 
-def true_return(
+def true_returns(
     environment: str,
     policy: SmallPolicy | None,
     *,
     episodes: int,
     seed: int,
     options: dict[str, Any] | None = None,
-) -> float:
-    """Measure the mean undiscounted true return of the first episodes of each copy; of random actions without a policy."""
+) -> FloatArray:
+    """Measure the undiscounted true returns of the first episodes of each copy; of random actions without a policy."""
     copies = min(COPIES, episodes)
     envs = make_vector_env(environment, copies, **(options or {}))
     envs.action_space.seed(seed)
@@ -211,4 +211,4 @@ def true_return(
             done.append(float(returns[at]))
             counted[at] += 1
     envs.close()
-    return float(np.mean(done))
+    return np.array(done)

@@ -10,7 +10,7 @@ import torch
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward import short_ppo
-from rlhf_ray.interpret.reward.incentive import TrialWorld, in_tables, incentives
+from rlhf_ray.interpret.reward.incentive import TrialWorld, in_tables, incentives, learned_enough
 from rlhf_ray.interpret.reward.sections import incentive as section
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.reward.tabular import tables_of
@@ -74,6 +74,30 @@ def test_ppo_trains_on_a_continuous_action() -> None:
     drawn = policy.to_env(policy.distribution(policy.inputs(np.zeros((1, 3)))).mean.detach())
     assert drawn.shape == (1, 1)
     assert env.action_space.contains(drawn[0])
+
+
+@pytest.mark.parametrize("random", [-1121.0, -1200.0, -700.0])
+def test_without_a_sure_gain_on_the_true_reward_nothing_is_decided(monkeypatch: pytest.MonkeyPatch, random) -> None:
+    env = gym.make("Pendulum-v1")
+    reward = CallableReward(lambda o, a, s, d: o[:, 0], env.observation_space, env.action_space)
+    spread = 250 * np.tile([-1.0, 1.0], 16)
+    monkeypatch.setattr(short_ppo, "train", lambda name, of, **options: -1074.0 if of is None else -931.0)
+    monkeypatch.setattr(
+        short_ppo, "true_returns", lambda name, mean, **options: spread + (random if mean is None else mean)
+    )
+    found = section.look(Subject(reward, None, environment="Pendulum-v1"))  # type: ignore[arg-type]
+    assert found.values["Pendulum-v1"]["finding"] == "undecided"
+    assert found.values["Pendulum-v1"]["share"] is None
+    assert (found.checks[0].passed, found.checks[0].value) == (None, None)
+    assert "hardly learned on the true reward" in found.statements[0].text
+    assert found.checks[0].says == found.statements[0].text  # said once in the verdict
+
+
+def test_a_gain_is_sure_if_its_error_is_smaller_than_the_margin_of_a_finding() -> None:
+    assert learned_enough(970.0, 60.0)
+    assert not learned_enough(300.0, 60.0)
+    assert learned_enough(1.0, 0.0)
+    assert not learned_enough(0.0, 0.0)  # as in MountainCar: there is something to gain, but PPO does not find it
 
 
 @pytest.mark.soak

@@ -55,11 +55,12 @@ def look(subject: Subject) -> Section:
             "best": of.best,
             "learned": of.learned,
             "without_level": of.without_level,
-            "share": of.share,
+            "share": None if of.finding == "undecided" else of.share,
             "level": of.level,
             "level_matters": of.level_matters,
             "starc": of.starc,
             "finding": of.finding,
+            "gain_error": of.gain_error,
         }
         for of in found
     }
@@ -82,10 +83,20 @@ MEANINGS = {
     "level": "shifted level",
     "ranking": "changed ranking",
     "nothing to gain": "nothing to gain",
+    "undecided": "undecided",
 }
 
 
+def _undecided(of: Incentive) -> str:
+    return (
+        f"In {of.world}, undecided what this reward teaches: the short PPO hardly learned on the true reward either (true return "
+        f"{of.best:.3g}; random actions {of.random:.3g}). A larger effort trains longer."
+    )
+
+
 def _statement(of: Incentive) -> Statement:
+    if of.finding == "undecided":
+        return Statement("warning", _undecided(of))
     share = f"{100 * of.share:.0f} % of the possible gain in true return over random actions"
     if of.finding == "same":
         text = f"In {of.world}, an agent trained on this reward gets {share}: it teaches the task."
@@ -103,4 +114,6 @@ def _statement(of: Incentive) -> Statement:
 def _check(of: Incentive) -> Check:
     says = {"same": "", "level": "The reward's level is shifted.", "ranking": "The reward ranks behaviour differently."}
     bound = "> 0.9" if of.solver == "value iteration" else "> 0.7"
+    if of.finding == "undecided":
+        return Check(f"teaches the task in {of.world}", None, None, bound, _undecided(of))
     return Check(f"teaches the task in {of.world}", of.finding == "same", of.share, bound, says[of.finding])
