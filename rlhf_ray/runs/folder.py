@@ -72,14 +72,12 @@ class RunFolder:
             options: other options of the run, needed to resume it.
 
         Raises:
-            SettingError: the folder exists and is not empty.
+            SettingError: the folder exists and is not empty, or can't be created.
         """
         folder = RunFolder(path)
-        try:
-            folder.path.mkdir(parents=True)
-        except (FileExistsError, NotADirectoryError):
-            if not folder.path.is_dir() or any(folder.path.iterdir()):
-                raise SettingError(f"run_dir is {folder.path}, which already exists; give another folder.") from None
+        make_folder(folder.path)
+        if any(folder.path.iterdir()):
+            raise SettingError(f"run_dir is {folder.path}, which already exists; give another folder.")
         try:
             folder._begin(experiment, options or {})
         except BaseException:
@@ -222,6 +220,20 @@ class RunFolder:
     @staticmethod
     def _write(path: Path, values: dict[str, Any]) -> None:
         write_text(path, json.dumps(plain(values), indent=2) + "\n")
+
+
+def make_folder(path: Path) -> None:
+    """Create the folder of a run or of a sweep, unless it exists.
+
+    Raises:
+        SettingError: it can't be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingError(
+            f"--run-dir is {path}, which can't be created ({error.strerror}): choose a folder that can be written."
+        ) from error
 
 
 def _said(error: Exception) -> str:

@@ -22,6 +22,7 @@ from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.places import in_job
+from rlhf_ray.runs.folder import make_folder
 from rlhf_ray.runs.trackers import PROJECT, TrackerName, check_tracker
 from rlhf_ray.settings import Experiment, from_json, to_json
 from rlhf_ray.sweeps.results import SweepOutcome, collect, conclude
@@ -133,13 +134,13 @@ def sweep(plan: Plan, folder: Path, say: Callable[[str], None] = tell) -> SweepO
         say: called with messages for the user.
 
     Raises:
-        SettingError: the plan is invalid, a trial doesn't fit on the cluster, or the folder is not empty.
+        SettingError: the plan is invalid, a trial doesn't fit on the cluster, or the folder is not empty or can't be created.
     """
     plan.check()
     if folder.exists() and any(folder.iterdir()):
         raise SettingError(f"run_dir is {folder}, which is not empty: name another folder.")
     at_once = concurrency(plan, say)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     values = plan.to_json() | {"modules": found_in_all(map(consent.module_of, plan.experiment.own_names()))}
     write_text(folder / PLAN, json.dumps(values, indent=2) + "\n")
     # The schedulers use these generators.

@@ -39,6 +39,12 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
         RunFolder.open(tmp_path)
 
 
+@pytest.mark.parametrize("path", ["/proc/nothing", "/dev/null/run"])
+def test_a_folder_that_cannot_be_created_is_refused(path: str) -> None:
+    with pytest.raises(SettingError, match=rf"--run-dir is {path}, which can't be .*: choose a folder that can be"):
+        RunFolder.create(path, Experiment())
+
+
 def writers(folder: RunFolder) -> Callbacks:
     files = Callbacks([MetricsFile(), TensorBoard()])
     files.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
