@@ -71,6 +71,12 @@ _NATIVE: dict[str, type[LevelVectorEnv]] = {
 _MAKERS: dict[str, Callable[..., gymnasium.Env[Any, Any]]] = {atari.PREFIX: atari.atari, CONTROL_PREFIX: control}
 """What makes registered environments that need more than gymnasium's `make`, by the prefix of their ids."""
 
+_REGISTERED: dict[str, list[str]] = {}
+"""The names that each imported module registered, with the module."""
+
+MOST_LISTED = 10
+"""The largest number of a module's names that an error lists."""
+
 _ACCEPTED_FORMS = (
     "Valid names are: a registered gymnasium id such as 'CartPole-v1'; 'module:EnvId-v0', where importing the module "
     "registers the id; 'fixed/ID' or 'absorbing/ID', a gymnasium id with all episodes as long as its time limit; "
@@ -227,6 +233,7 @@ def _check_gymnasium_id(name: str) -> None:
     """Raise ValueError unless gymnasium can make ``name``; imports the module of a ``module:EnvId`` name."""
     module, _, env_id = name.rpartition(":")
     if module:
+        before = set(gymnasium.registry)
         try:
             modules.import_module(module)
         except modules.NoModuleError as error:
@@ -235,6 +242,7 @@ def _check_gymnasium_id(name: str) -> None:
             raise
         except RAISED as error:
             raise fault(f"Importing {module} for environment {name}", error) from error
+        _REGISTERED.setdefault(module, [f"{module}:{new}" for new in gymnasium.registry if new not in before])
     if env_id in gymnasium.registry:
         return
     try:
@@ -247,8 +255,12 @@ def _check_gymnasium_id(name: str) -> None:
 
 
 def _unknown(name: str) -> str:
-    known = {known_name.lower(): known_name for known_name in [*gymnasium.registry, *procgen_names()]}
-    nearest = difflib.get_close_matches(name.rpartition(":")[2].lower(), known, n=5)
+    module = name.rpartition(":")[0]
+    own = _REGISTERED.get(module, [])
+    if 0 < len(own) <= MOST_LISTED:
+        return f"There is no environment {name!r}; the module {module} registers {', '.join(own)}."
+    known = {known_name.lower(): known_name for known_name in own or [*gymnasium.registry, *procgen_names()]}
+    nearest = difflib.get_close_matches((name if own else name.rpartition(":")[2]).lower(), known, n=5)
     hint = f"The closest names are {', '.join(known[key] for key in nearest)}. " if nearest else ""
     return f"There is no environment {name!r}. {hint}{_ACCEPTED_FORMS}"
 

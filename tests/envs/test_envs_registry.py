@@ -71,6 +71,20 @@ def test_unknown_names_are_told_the_nearest(name: str, nearest: str) -> None:
         assert "procgen/<game>-<mode>" in text
 
 
+def test_an_unknown_name_of_a_module_is_told_those_that_the_module_registered(tmp_path, monkeypatch) -> None:
+    pendulum = "entry_point='gymnasium.envs.classic_control:PendulumEnv'"
+    for module, numbers in (("few_envs", 2), ("many_envs", 12)):
+        text = f"import gymnasium\nfor i in range({numbers}):\n    gymnasium.register(f'{module}/Hop{{i}}-v0', {pendulum})\n"
+        (tmp_path / f"{module}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):  # the module is imported once
+        with pytest.raises(ValueError, match="few_envs registers few_envs:few_envs/Hop0-v0, few_envs:few_envs/Hop1-v0"):
+            make_env("few_envs:Hopper-v0")
+    with pytest.raises(ValueError, match="closest names are many_envs:many_envs/Hop") as raised:
+        make_env("many_envs:many_envs/Hop-v0")
+    assert "Hopper" not in str(raised.value)
+
+
 @pytest.mark.parametrize("name", ["", "%%%", "a:b:c", "/", "no_such_module_of_envs:Thing-v0"])
 def test_nonsense_names_are_value_errors(name: str) -> None:
     with pytest.raises(ValueError, match="There is no environment") as raised:
