@@ -208,7 +208,7 @@ broken = 1 / 1
     [
         ("preferences", "teacher", "psychic", r"one of oracle, stochastic, .*population, human, or module:Name"),
         ("preferences", "teacher", "no_such_module:It", r"there is no module 'no_such_module'.*PYTHONPATH"),
-        ("preferences", "teacher", "wrong_parts:It", r"has no attribute 'It'"),
+        ("preferences", "teacher", "wrong_parts:It", r"wrong_parts.py has no It: correct the name"),
         ("preferences", "teacher", "wrong_parts:Mute", r"lacks answer: see rlhf_ray.teachers.teacher.Teacher"),
         ("preferences", "teacher", "wrong_parts:Needy", r"missing 1 required.*'budget'.*It may take settings"),
         (
@@ -217,7 +217,7 @@ broken = 1 / 1
             "wrong_parts:Scores",
             r"lacks needs_reward, score: see rlhf_ray.queries.selection",
         ),
-        ("preferences", "gatherer", "wrong_parts:It", r"has no attribute 'It'"),
+        ("preferences", "gatherer", "wrong_parts:It", r"wrong_parts.py has no It: correct the name"),
         ("preferences", "teacher", "wrong_parts:Deaf", r"whose answer can't be called as answer\(pairs, rng\): see"),
         ("preferences", "selection", "wrong_parts:Sorts", r"whose score can't be called as score\(candidates, rng\)"),
         ("preferences", "gatherer", "wrong_parts:Idle", r"lacks ask: see rlhf_ray.queries.gatherers.Gatherer"),

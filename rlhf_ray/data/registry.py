@@ -146,12 +146,19 @@ class Registry(Generic[_T]):
                 "into a module and name it module:Name."
             )
         try:
-            return operator.attrgetter(attribute)(import_module(module))
+            found = import_module(module)
         except NoModuleError as error:
             raise SettingError(f"{self.setting} is {name!r}, but {error}.") from error
         except Exception as error:
             raise SettingError(
                 f"{self.setting} is {name!r}, and importing it raised {type(error).__name__}: {error}."
+            ) from error
+        try:
+            return operator.attrgetter(attribute)(found)
+        except AttributeError as error:
+            place = getattr(found, "__file__", None) or module
+            raise SettingError(
+                f"{self.setting} is {name!r}, but {place} has no {attribute}: correct the name, or define it there."
             ) from error
 
 

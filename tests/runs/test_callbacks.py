@@ -164,7 +164,7 @@ def test_callbacks_are_named_on_the_command_line_and_a_folders_need_consent(
     assert "my_listeners" not in sys.modules
     for words, said in (
         (["my_listeners:Other"], "lacks on_start"),
-        (["my_listeners:Nobody"], "importing it raised AttributeError"),
+        (["my_listeners:Nobody"], "my_listeners.py has no Nobody"),
         (["Mine"], "it must be module:Name"),
     ):
         with pytest.raises(SystemExit):
