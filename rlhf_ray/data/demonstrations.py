@@ -85,7 +85,7 @@ class Demonstrations:
                 return Demonstrations.of(imitation_files.read_pickle(path))
             if imitation_files.is_legacy(path):
                 return Demonstrations.of(imitation_files.read_npz(path))
-            with np.load(path, allow_pickle=False) as arrays:
+            with open_npz(path) as arrays:
                 return Demonstrations(**{name: arrays[name] for name in _NAMES if name in arrays})
         except SettingError:
             raise
@@ -163,6 +163,19 @@ class Demonstrations:
                 whole = bool(last == end and terminals[end - 1])
                 found.append(Trajectory(observations, self.actions[begin:last], rewards[begin:last], whole))
         return found
+
+
+def open_npz(path: Path | str) -> Any:
+    """Open an ``.npz`` as numpy does, without unpickling. Of other files, numpy would advise to unpickle them.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is no ``.npz``.
+    """
+    with open(path, "rb") as content:
+        if not zipfile.is_zipfile(content):
+            raise ValueError("it is no .npz file")
+    return np.load(path, allow_pickle=False)
 
 
 _NAMES = ("observations", "actions", "next_observations", "rewards", "terminals", "timeouts")

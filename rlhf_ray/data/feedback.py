@@ -15,6 +15,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray, numbers_of
 from rlhf_ray.data.comparisons import Comparisons, Pairs
+from rlhf_ray.data.demonstrations import open_npz
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.data.recordings import load_demonstrations
@@ -108,7 +109,7 @@ def read_feedback(file: Path | str, rng: np.random.Generator) -> tuple[str, list
         SettingError: the file can't be read, or lacks an array; the message says which.
     """
     try:
-        with np.load(file, allow_pickle=False) as given:
+        with open_npz(file) as given:
             arrays: dict[str, Array] = {name: given[name] for name in given}
         fragments = _fragments(arrays)
     except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:

@@ -79,11 +79,13 @@ def test_what_is_no_file_of_demonstrations_is_an_error_that_says_what_it_should_
     np.savez(tmp_path / "empty.npz", observations=np.zeros((0, 3)), actions=np.zeros((0, 2)))
     np.savez(tmp_path / "objects.npz", observations=np.array([{}]), actions=np.array([{}]))
     np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "code.py").write_text("print(1)")
     (tmp_path / "text.npz").write_text("no")
     (tmp_path / "folder").mkdir()
-    files = ("lacking.npz", "uneven.npz", "empty.npz", "objects.npz", "one.npy", "text.npz", "folder", "nothing")
-    for name in files:
-        with pytest.raises(SettingError, match=rf"{name} holds no demonstrations .* with the arrays"):
+    others = ("one.npy", "text.npz", "code.py")
+    for name in ("lacking.npz", "uneven.npz", "empty.npz", "objects.npz", *others, "folder", "nothing"):
+        why = r"\(it is no .npz file\)" if name in others else ".*"
+        with pytest.raises(SettingError, match=rf"{name} holds no demonstrations {why}: .* with the arrays"):
             Demonstrations.load(tmp_path / name)
 
 
