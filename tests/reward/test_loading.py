@@ -194,6 +194,10 @@ def test_what_is_no_reward_is_said(tmp_path):
     assert "give a run folder" in refusal(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     assert "has not fitted one yet" in refusal(tmp_path)
+    (tmp_path / "run.json").write_text('{"options": {"true_reward": false}}')
+    assert "has not fitted one yet" in refusal(tmp_path)
+    (tmp_path / "run.json").write_text('{"options": {"true_reward": true}}')
+    assert "a run on the true reward (--true-reward), which has no reward model" in refusal(tmp_path)
     (tmp_path / "notes.txt").write_text("")
     assert "is no reward; give" in refusal(tmp_path / "notes.txt")
 
@@ -215,5 +219,5 @@ def test_rewards_of_ones_own(tmp_path, monkeypatch):
     assert "name the environment" in refusal("own_rewards_tried:first")
     assert "must return (1,)" in refusal("own_rewards_tried:wide", VECTORS, CHOICES)
     assert "is int" in refusal("own_rewards_tried:number")
-    assert "importing it raised" in refusal("own_rewards_tried:missing")
+    assert "has no missing: correct the name" in refusal("own_rewards_tried:missing")
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)

@@ -88,12 +88,14 @@ def _of_folder(folder: Path) -> RewardFunction:
     model = folder / inside if inside and not (folder / "reward.json").exists() else folder
     file = model / "reward.json"
     if not file.exists():
-        what = (
-            "a run folder without a reward model: the run has not fitted one yet"
-            if of_run
-            else f"no reward; give {FORMS}"
-        )
-        raise SettingError(f"{folder} is {what}.")
+        if not of_run:
+            raise SettingError(f"{folder} is no reward; give {FORMS}.")
+        about = folder / "run.json"
+        if about.exists() and json.loads(about.read_text()).get("options", {}).get("true_reward"):
+            raise SettingError(
+                f"{folder} is a run on the true reward (--true-reward), which has no reward model; give a run that learned one."
+            )
+        raise SettingError(f"{folder} is a run folder without a reward model: the run has not fitted one yet.")
     if file.stat().st_size > MOST_JSON:
         raise SettingError(
             f"{file} has {file.stat().st_size / 2**20:.0f} MiB; a description has less than 16: it is damaged."
