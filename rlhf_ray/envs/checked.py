@@ -148,6 +148,48 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         return FaultyEnvironmentError(f"{self._where()}: {what}. Fix the environment.")
 
 
+class CheckedVectorEnv(gym.vector.VectorWrapper):
+    """Checks that a vector environment's observations and rewards are finite numbers.
+
+    Args:
+        env: the environment.
+        name: its name in errors.
+
+    Raises:
+        FaultyEnvironmentError: from ``reset`` and ``step``.
+    """
+
+    def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], name: str):
+        super().__init__(env)
+        self._called = name
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """See gymnasium."""
+        try:
+            observations, info = self.env.reset(**options)
+        except RAISED as error:
+            raise fault(f"Environment {self._called}: reset()", error) from error
+        self._check("an observation", observations, "reset()")
+        return observations, info
+
+    def step(self, actions: Any) -> Any:
+        """See gymnasium."""
+        try:
+            observations, rewards, *others = self.env.step(actions)
+        except RAISED as error:
+            raise fault(f"Environment {self._called}: step()", error) from error
+        self._check("a reward", rewards, "step()")
+        self._check("an observation", observations, "step()")
+        return observations, rewards, *others
+
+    def _check(self, what: str, values: Any, of: str) -> None:
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            copy = int(np.argwhere(~np.isfinite(values))[0, 0])
+            raise FaultyEnvironmentError(
+                f"Environment {self._called}, copy {copy}: {of} returned {what} that is no finite number. Fix the environment."
+            )
+
+
 def try_out(env: gym.Env[Any, Any], steps: int = 3) -> None:
     """Reset ``env`` and take a few random steps, to find faults before a run starts.
 

@@ -1,6 +1,8 @@
 """Makes environments, single or vectorised, from their names."""
 
 import difflib
+import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from rlhf_ray.data import modules
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.envs import atari, procgen, procgen_settings
-from rlhf_ray.envs.checked import RAISED, CheckedEnv, fault
+from rlhf_ray.envs.checked import RAISED, CheckedEnv, CheckedVectorEnv, fault
 from rlhf_ray.envs.cuerun import CueRunVectorEnv
 from rlhf_ray.envs.external import CONTROL_PREFIX, control, register_external
 from rlhf_ray.envs.fixed_horizon import fixed, prefix_of
@@ -19,6 +21,8 @@ from rlhf_ray.envs.level_envs import LevelVectorEnv
 from rlhf_ray.envs.minirun import MiniRunVectorEnv
 from rlhf_ray.envs.static_bounce import StaticBounceVectorEnv
 from rlhf_ray.envs.views import viewed
+
+logger = logging.getLogger(__name__)
 
 PROCGEN_PREFIX = "procgen/"
 
@@ -99,13 +103,46 @@ def is_natively_vectorised(name: str) -> bool:
 
 
 def steps_together(name: str) -> bool:
-    """Return whether `make_vector_env` steps the copies together: natively, or as gymnasium's own vector environment (CartPole)."""
-    return is_natively_vectorised(name) or _gymnasium_s_own(name)
+    """Return whether `make_vector_env` steps the copies together: natively, or by a ``vector_entry_point``.
+
+    Says so if the environment has one that can't be used.
+    """
+    return is_natively_vectorised(name) or _vector_entry_point(name) is not None
 
 
-def _gymnasium_s_own(name: str) -> bool:
-    spec = gymnasium.registry.get(name)
-    return spec is not None and str(spec.vector_entry_point).startswith("gymnasium.envs.classic_control")
+def _vector_entry_point(name: str) -> Any:
+    """Return the ``vector_entry_point`` that ``name`` was registered with, if it is like the single environment, otherwise None."""
+    if name.startswith((PROCGEN_PREFIX, *_MAKERS)) or prefix_of(name):
+        return None
+    if ":" in name:
+        _check_gymnasium_id(name)  # imports the module
+    spec = gymnasium.registry.get(name.rpartition(":")[2])
+    entry = spec and spec.vector_entry_point
+    return entry if entry is None or _is_gymnasium_s(entry) or _is_like_the_single_one(name) else None
+
+
+def _is_gymnasium_s(entry: Any) -> bool:
+    return str(entry).startswith("gymnasium.envs.classic_control")
+
+
+@functools.cache
+def _is_like_the_single_one(name: str) -> bool:
+    try:
+        together = gymnasium.make_vec(name, 1, vectorization_mode="vector_entry_point")
+    except RAISED as error:
+        raise fault(f"Environment {name}: its vector_entry_point", error) from error
+    alone, mode = make_env(name), together.metadata.get("autoreset_mode")
+    problem = None
+    if mode is not AutoresetMode.NEXT_STEP:
+        problem = f"its metadata['autoreset_mode'] is {mode}, not AutoresetMode.NEXT_STEP"
+    elif together.single_observation_space != alone.observation_space:
+        problem = f"its observations are {together.single_observation_space}, not {alone.observation_space}"
+    elif together.single_action_space != alone.action_space:
+        problem = f"its actions are {together.single_action_space}, not {alone.action_space}"
+    together.close(), alone.close()  # type: ignore[no-untyped-call]
+    if problem is not None:
+        logger.warning("The vector_entry_point of %s is not used, and copies take steps one by one: %s.", name, problem)
+    return problem is None
 
 
 def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
@@ -172,8 +209,9 @@ def make_vector_env(name: str, num_envs: int, **options: Any) -> VectorEnv[Any, 
     if name.startswith(PROCGEN_PREFIX):
         game, mode = procgen_game_and_mode(name)
         return procgen.ProcgenVectorEnv(game, mode, num_envs=num_envs, **options)
-    if _gymnasium_s_own(name):
-        return gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **options)
+    if (entry := _vector_entry_point(name)) is not None:
+        together = gymnasium.make_vec(name, num_envs, vectorization_mode="vector_entry_point", **options)
+        return together if _is_gymnasium_s(entry) else CheckedVectorEnv(together, name)
     return SyncVectorEnv(
         [lambda: make_env(name, **options) for _ in range(num_envs)],
         autoreset_mode=AutoresetMode.NEXT_STEP,

@@ -1,12 +1,15 @@
 import subprocess
 import sys
+from typing import Any, ClassVar
 
 import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from rlhf_ray.data.errors import FaultyEnvironmentError
 from rlhf_ray.envs import EnvCreator, is_natively_vectorised, make_env, make_vector_env, register, steps_together
 
 
@@ -37,6 +40,48 @@ def test_vector_env_resets_on_the_next_step(name: str) -> None:
     ends = [bool(envs.step(actions)[3].all()) for _ in range(8)]
     assert ends == [False, False, True, False, False, False, True, False]
     envs.close()
+
+
+class Together(CartPoleVectorEnv):
+    """A user's vector environment."""
+
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    reward: ClassVar[float] = 1.0
+
+    def step(self, action: Any) -> Any:
+        observations, rewards, *others = super().step(action)
+        return observations, rewards * self.reward, *others
+
+
+class Otherwise(Together):
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+
+class Broken(Together):
+    reward = float("nan")
+
+
+@pytest.mark.parametrize("kind", [Together, Otherwise, Broken])
+def test_a_users_vector_environment_is_used_where_it_is_like_the_single_one(
+    kind: type, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"mine/{kind.__name__}-v0"
+    single = "gymnasium.envs.classic_control:CartPoleEnv"
+    gymnasium.register(name, entry_point=single, vector_entry_point=kind, max_episode_steps=3)
+    try:
+        assert steps_together(name) is (kind is not Otherwise)
+        assert ("AutoresetMode.SAME_STEP" in caplog.text) is (kind is Otherwise)
+        envs = make_vector_env(name, 2)
+        assert isinstance(envs, SyncVectorEnv) is (kind is Otherwise)
+        assert isinstance(envs.unwrapped, kind) is (kind is not Otherwise)
+        envs.reset(seed=0)
+        if kind is Broken:
+            with pytest.raises(FaultyEnvironmentError, match=r"copy 0: step\(\) returned a reward"):
+                envs.step(np.zeros(2, np.int64))
+        else:
+            assert [bool(envs.step(np.zeros(2, np.int64))[3].all()) for _ in range(3)] == [False, False, True]
+    finally:
+        del gymnasium.registry[name]
 
 
 def test_procgen_and_the_worlds_of_levels_are_natively_vectorised() -> None:
