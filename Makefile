@@ -35,7 +35,7 @@ test-fast: setup ## The tests without Ray and the browser
 soak: setup ## The tests that take minutes, and properties on many examples; writes down what came of them
 	@mkdir -p build
 	@HYPOTHESIS_PROFILE=soak bash -o pipefail -c '$(BIN)/pytest -m "soak or hypothesis" -v --tb=short --durations=0 2>&1 | tee build/soak.log'; status=$$?; \
-	{ echo "commit $$(git rev-parse --short HEAD), $$(nproc) cores, $$(date -u +%F)"; \
+	{ echo "commit $$(git rev-parse --short HEAD), $$(nproc --all) cores, $$(date -u +%F)"; \
 	  grep -E "^tests/.*(PASSED|FAILED|ERROR|SKIPPED)|^[0-9.]+s call|^(FAILED|ERROR) |^=+ .*(passed|failed)" build/soak.log; } \
 	  >benchmarks/results/soak.txt; exit $$status
 
