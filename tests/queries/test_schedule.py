@@ -179,7 +179,7 @@ def no_rate(progress: float, seed: int) -> float:
         (f"{__name__}:nothing", "returns 0 at every progress"),
         (f"{__name__}:no_rate", "calling it with a progress of 0 raised TypeError"),
         (f"{__name__}:SCHEDULES", "can't be called"),
-        (f"{__name__}:missing", "AttributeError"),
+        (f"{__name__}:missing", "has no missing: correct the name"),
     ],
 )
 def test_a_wrong_schedule_is_one_line(name: str, why: str) -> None:

@@ -144,7 +144,7 @@ def test_the_manifold_knows_data_noise_and_blur():
     blur = data[:4].with_(next_observations=np.full((4, 20, 23, 3), 60, np.uint8))
     assert all("total variation" in each.reasons[0] and each.neighbour > 1 for each in manifold.judge(noise))
     assert all("smoother" in each.reasons[0] for each in manifold.judge(blur))
-    assert not any(each.off for each in manifold.judge(data[50:54]))
+    assert np.mean([each.off for each in manifold.judge(data[50:150])]) < 0.15
     board = (np.indices((4, 4)).sum(0) % 2 * 255).astype(np.uint8)[None, :, :, None]
     assert total_variation(board)[0] == 2.0  # a checkerboard, the most there is
 
