@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("rlhf_ray", "actors", "tune_configs")
+PRODUCT = "rlhf_ray"
 MAX_LINES = 600
-INTERNALS = ("actors/ray_internals.py", "rlhf_ray/rllib/rllib_internals.py")
+INTERNALS = ("rlhf_ray/actors/ray_internals.py", "rlhf_ray/rllib/rllib_internals.py")
 """The only files that use private names of Ray."""
-RLLIB = ("rlhf_ray/rllib/", "rlhf_ray/sweeps/", "rlhf_ray/runs/", "rlhf_ray/cli/", "tune_configs/")
+RLLIB = ("rlhf_ray/rllib/", "rlhf_ray/sweeps/", "rlhf_ray/runs/", "rlhf_ray/cli/", "rlhf_ray/tune_configs/")
 """Where RLlib and Tune may be imported."""
 READS_PICKLES = (
     "rlhf_ray/data/pickles.py",
@@ -72,14 +72,14 @@ def pickles(tree: ast.AST) -> set[str]:
 
 
 def test_files_are_short() -> None:
-    lines = {path: len(text.splitlines()) for path, text in sources(*PRODUCT, "benchmarks", "examples", "tests")}
+    lines = {path: len(text.splitlines()) for path, text in sources(PRODUCT, "benchmarks", "examples", "tests")}
     assert len(lines) > 200
     assert not {path: count for path, count in lines.items() if count > MAX_LINES}
 
 
 def test_no_class_name_is_there_twice() -> None:
     where = defaultdict(list)
-    for path, text in sources(*PRODUCT):
+    for path, text in sources(PRODUCT):
         for node in ast.parse(text).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where[node.name].append(path)
@@ -87,19 +87,19 @@ def test_no_class_name_is_there_twice() -> None:
 
 
 def test_private_names_of_ray_are_in_the_two_files_made_for_them() -> None:
-    found = {path: private_ray(ast.parse(text)) for path, text in sources(*PRODUCT)}
+    found = {path: private_ray(ast.parse(text)) for path, text in sources(PRODUCT)}
     assert all(found.pop(path) for path in INTERNALS)
     assert not {path: names for path, names in found.items() if names}
 
 
 def test_the_actors_and_what_lies_below_import_no_rllib_and_no_tune() -> None:
-    for path, text in sources(*PRODUCT):
+    for path, text in sources(PRODUCT):
         names = {name for name in imported(ast.parse(text)) if name.startswith(("ray.rllib", "ray.tune"))}
         assert not names or path.startswith(RLLIB), path
 
 
 def test_nothing_is_pickled() -> None:
-    found = {path: pickles(ast.parse(text)) for path, text in sources(*PRODUCT)}
+    found = {path: pickles(ast.parse(text)) for path, text in sources(PRODUCT)}
     assert all(found.pop(path) for path in READS_PICKLES)
     assert not {path: names for path, names in found.items() if names}
 
@@ -116,7 +116,7 @@ def gpus(tree: ast.AST) -> set[str]:
 
 
 def test_no_gpu_is_taken_for_granted() -> None:
-    found = {path: gpus(ast.parse(text)) for path, text in sources(*PRODUCT, "benchmarks", "examples")}
+    found = {path: gpus(ast.parse(text)) for path, text in sources(PRODUCT, "benchmarks", "examples")}
     assert all(found.pop(path) for path in CHOOSES_DEVICE)
     assert not {path: names for path, names in found.items() if names}
     assert gpus(ast.parse("model.cuda().to('cuda:0')")) == {".cuda()", "cuda:0"}
@@ -169,7 +169,7 @@ def test_private_names_are_found(line: str, found: bool) -> None:
 def test_scripts_import_what_is_there() -> None:
     """No other test imports most of them; what they can't import, they can't run."""
     names = {name for _, text in sources("benchmarks", "examples") for name in imported(ast.parse(text))}
-    own = sorted(name for name in names if name.startswith(("rlhf_ray.", "tune_configs.", "benchmarks.")))
+    own = sorted(name for name in names if name.startswith(("rlhf_ray.", "benchmarks.")))
     lacking = []
     for name in own:
         module, _, rest = name.rpartition(".")
@@ -183,12 +183,8 @@ def test_scripts_import_what_is_there() -> None:
 
 def test_documents_name_what_is_there() -> None:
     known = {
-        f"rlhf_ray/{path.removeprefix('rlhf_ray/')}".removesuffix(".py")
-        .removesuffix("/__init__")
-        .replace("/", "."): text
-        for path, text in sources(*PRODUCT)
+        path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): text for path, text in sources(PRODUCT)
     }
-    known |= {f"rlhf_ray.{name}": text for name, text in known.items() if not name.startswith("rlhf_ray")}  # the links
     lacking, found = set(), 0
     for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         text = document.read_text(encoding="utf-8")
@@ -201,7 +197,7 @@ def test_documents_name_what_is_there() -> None:
                 rf"\b{rest}\b", known.get(module, known.get(module.rpartition(".")[0], ""))
             ):
                 lacking.add((document.name, name))
-        for path in re.findall(r"`((?:rlhf_ray|actors|tests|benchmarks|tune_configs|examples)/[\w/]+\.py)\b", text):
+        for path in re.findall(r"`((?:rlhf_ray|tests|benchmarks|examples)/[\w/]+\.py)\b", text):
             found += 1
             if not (ROOT / path).is_file():
                 lacking.add((document.name, path))
