@@ -14,7 +14,9 @@ import tyro
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.feedback import read_demonstrations, read_feedback
+from rlhf_ray.measure.agreement import AnnotatorAgreement
 from rlhf_ray.store import exchange
+from rlhf_ray.store.answers import Presses
 from rlhf_ray.store.files import open_files, store_of
 from rlhf_ray.store.merges import check_one_family
 from rlhf_ray.store.sharing import WRITERS
@@ -66,10 +68,22 @@ class Info(_Action):
         print(f"{self.path}: {about['format']}")
         for name in _SHOWN:
             print(f"  {name:12} {_readable(about[name])}")
+        for name, sides in about["chosen"].items():
+            presses = Presses(**sides)
+            print(f"  {'chosen':12} {name}: {presses}, as shown{_odd(presses)}")
+        if (agreed := AnnotatorAgreement(**about["agreement"])).units:
+            print(f"  {'agreement':12} {agreed}")
         for merge in about["merges"]:
             print(f"  {'merged':12} {merge['comparisons']} comparisons from {merge['source']}, {merge['time']}")
         for folder, count in about["files"].items():
             print(f"  {folder:12} {count} files, {about['bytes'].get(folder, 0) / 1e6:.2f} MB")
+
+
+def _odd(presses: Presses) -> str:
+    """What is wrong with someone's answers, if anything."""
+    if presses.one_sided:
+        return f" (!) nearly always {presses.one_sided}, although sides are random"
+    return " (!) nearly always equal" if presses.mostly_equal else ""
 
 
 _SHOWN = ("comparisons", "ties", "lost", "events", "kinds", "annotators", "weights", "answered", "clips", "clip_shapes")

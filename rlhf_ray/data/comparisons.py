@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -53,6 +54,16 @@ def pair_id(left: str, right: str) -> str:
     return hashlib.sha256(f"{left}|{right}".encode()).hexdigest()[:32]
 
 
+Side = Literal["left", "right", "equal"]
+
+
+def side_of(preference: float, swapped: bool | None = False) -> Side:
+    """Return the side of an answer: as stored, or as shown with ``swapped`` (the left fragment was shown on the right)."""
+    if preference == 0.5:
+        return "equal"
+    return "left" if (preference > 0.5) != bool(swapped) else "right"
+
+
 @dataclass(frozen=True)
 class Comparisons:
     """Pairs with answers.
@@ -61,6 +72,7 @@ class Comparisons:
         pairs: the ``n`` pairs.
         preferences: ``[n]`` float32: the probability that the left fragment is better: 1 left, 0 right, 0.5 equally good.
         annotators: ``n`` names, or none for one anonymous annotator. Two annotators' answers to one pair are two comparisons.
+        swapped: ``n`` bools, whether the left fragment was shown on the right; or none if all were shown as they are.
 
     Raises:
         ValueError: the lengths differ, or a preference is outside [0, 1].
@@ -69,6 +81,7 @@ class Comparisons:
     pairs: Pairs
     preferences: FloatArray
     annotators: tuple[str, ...] = ()
+    swapped: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         if self.preferences.shape != (len(self.pairs),):
@@ -77,22 +90,31 @@ class Comparisons:
             )
         if not ((self.preferences >= 0) & (self.preferences <= 1)).all():
             raise ValueError("Preferences must be probabilities that the left fragment is better, between 0 and 1.")
-        if len(self.annotators) not in (0, len(self.pairs)):
-            raise ValueError(
-                f"{len(self.pairs)} pairs need {len(self.pairs)} annotators, or none; got {len(self.annotators)}."
-            )
+        for name in ("annotators", "swapped"):
+            if len(getattr(self, name)) not in (0, len(self.pairs)):
+                raise ValueError(
+                    f"{len(self.pairs)} pairs need {len(self.pairs)} {name}, or none; got {len(getattr(self, name))}."
+                )
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, index: IntArray | BoolArray | slice) -> Comparisons:
-        annotators = tuple(self.annotators[i] for i in np.arange(len(self))[index]) if self.annotators else ()
-        return Comparisons(self.pairs[index], self.preferences[index], annotators)
+        rows = np.arange(len(self))[index]
+        annotators = tuple(self.annotators[i] for i in rows) if self.annotators else ()
+        swapped = tuple(self.swapped[i] for i in rows) if self.swapped else ()
+        return Comparisons(self.pairs[index], self.preferences[index], annotators, swapped)
 
     @property
     def keys(self) -> list[tuple[str, str]]:
         """What identifies each comparison: the pair's id and the annotator (the empty string if anonymous)."""
         return list(zip(self.pairs.ids, self.annotators or ("",) * len(self), strict=True))
+
+    @property
+    def chosen(self) -> list[Side]:
+        """The side that each annotator chose, as the fragments were shown to them."""
+        swapped = self.swapped or (False,) * len(self)
+        return [side_of(preference, turned) for preference, turned in zip(self.preferences, swapped, strict=True)]
 
     @property
     def ties(self) -> int:

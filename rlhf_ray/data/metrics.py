@@ -113,6 +113,7 @@ METRICS: dict[str, Metric] = {
         Metric("reward_age", "Environment steps since the newest reward version (asynchronous).", "steps"),
         Metric("ties", "Ties among the stored comparisons.", "comparisons", int),
         Metric("held_out", "Comparisons held out from the fit.", "comparisons", int),
+        Metric("held_out_decided", "Those without ties, that held_out_accuracy is about.", "comparisons", int),
         Metric("train_loss", "Mean loss on training comparisons.", "nats"),
         Metric("train_accuracy", "Share of training comparisons, without ties, that the model agrees with.", "share"),
         Metric("held_out_loss", "Mean loss on held-out comparisons.", "nats"),
@@ -173,7 +174,21 @@ METRICS: dict[str, Metric] = {
             "probe standard deviations",
         ),
         Metric("disagreement", "Standard deviation over members of the predicted preference.", "share"),
-        Metric("left_share", "Share of the newest non-tied answers that prefer the left fragment.", "share"),
+        *(
+            Metric(
+                f"chosen_{side}",
+                f"Newest answers of an annotator {what}.",
+                "comparisons",
+                int,
+                "annotator",
+                gauge=False,
+            )
+            for side, what in (
+                ("left", "for the fragment shown on the left"),
+                ("right", "for the fragment shown on the right"),
+                ("equal", 'that are "equally good"'),
+            )
+        ),
         Metric("gradient_steps", "Gradient steps of the fit.", kind=int),
         Metric("fit_seconds", "Time of the fit.", "s"),
         Metric(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import statistics as numbers
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from rlhf_ray.data.comparisons import side_of
+from rlhf_ray.measure.agreement import AnnotatorAgreement, agreement
+from rlhf_ray.measure.agreement import alpha as alpha  # re-exported for callers
+from rlhf_ray.store.answers import Presses, agreement_in, count_presses
 from rlhf_ray.store.schema import holding
 
 _COLUMNS = (
@@ -31,14 +34,16 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
         weights: `PreferenceStore.weights`.
 
     Returns:
-        ``labels``: number of valid labels. ``alpha``: Krippendorff's alpha, nominal, over pairs with labels of several people.
-        ``raw_agreement``: fraction of equal answers among pairs of people's answers to one pair. ``annotators``: a list sorted by
-        name, with
+        ``labels``: number of valid labels. Over pairs with labels of several people, of which there are ``shared_pairs``:
+        ``alpha``, Krippendorff's, nominal, with the categories left, right and equal of a pair; ``alpha_words``, what it means;
+        ``raw_agreement``, the fraction of equal answers among pairs of people's answers to one pair; ``chance_agreement``, what
+        independent answers would reach. ``annotators``: a list sorted by name, with
 
         - ``labels``, ``skips``, ``incomparable``: counts;
         - ``seconds_per_label``: median time a pair was visible;
-        - ``left_share``: fraction of answers for the clip *shown* on the left, ties excluded;
-        - ``ties``: fraction of labels that are ties;
+        - ``left_share``: fraction of answers for the clip *shown* on the left, ties excluded; ``one_sided``: whether that is too
+          far from one half for random sides;
+        - ``ties``: fraction of labels that are ties; ``mostly_equal``: whether nearly all of them are;
         - ``catches``: number of answers to catch pairs; ``catch_accuracy``: fraction correct where the answer is known;
           ``self_consistency``: fraction of repeated pairs with the same answer as before;
         - ``agreement``, ``agreement_with_scripted``: fraction of others' answers to the same pairs that are equal;
@@ -53,18 +58,14 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
         pairs[_pair(label)][label["annotator"]] = _answer(label)
     scripted = {row["annotator"] for row in rows if row["annotator_type"] == "scripted"}
     left_out = {name for name, weight in weights.items() if weight == 0}
-    of_people = [
-        [answer for name, answer in said.items() if name not in scripted | left_out] for said in pairs.values()
-    ]
 
     def of(name: str) -> dict[str, Any]:
         there = [row for row in rows if row["annotator"] == name and row["event_id"] not in cancelled]
         mine = [label for label in labels if label["annotator"] == name]
         checks = [row for row in there if row["kind"] == "check"]
         answers = [_answer(row) for row in mine]
-        shown = [
-            row["presented_swapped"] ^ (row["preference"] > 0.5) for row in mine + checks if row["preference"] != 0.5
-        ]
+        shown = (side_of(row["preference"], row["presented_swapped"]) for row in mine + checks)
+        pressed = count_presses((name, side) for side in shown).get(name, Presses())
         catches = [(row, json.loads(row["extra"] or "{}")) for row in checks]
         skips = [json.loads(row["extra"] or "{}").get("answer") for row in there if row["kind"] == "skip"]
         looked = [row["view_ms"] / 1000 for row in mine + checks if row["view_ms"] is not None]
@@ -88,11 +89,13 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
             "skips": sum(answer != "incomparable" for answer in skips),
             "incomparable": skips.count("incomparable"),
             "seconds_per_label": numbers.median(looked) if looked else None,
-            "left_share": _share(shown),
+            "left_share": pressed.left / pressed.decided if pressed.decided else None,
+            "one_sided": pressed.one_sided is not None,
             "ties": _share(answer == TIE for answer in answers),
+            "mostly_equal": pressed.mostly_equal,
             "catches": len(catches),
             "catch_accuracy": _share(
-                _side(row["preference"]) == _side(extra["expected"])
+                side_of(row["preference"]) == side_of(extra["expected"])
                 for row, extra in catches
                 if extra.get("catch") != "repeat" and extra.get("expected") is not None
             ),
@@ -102,51 +105,35 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
             "weight": weights.get(name, 1.0),
         }
 
-    return {
-        "labels": len(labels),
-        "alpha": alpha(of_people),
-        "raw_agreement": _share(one == other for said in of_people for one, other in combinations(said, 2)),
-        "annotators": [of(name) for name in sorted({row["annotator"] for row in rows})],
-    }
+    return _values(
+        len(labels), agreement_in(events, weights), [of(name) for name in sorted({row["annotator"] for row in rows})]
+    )
 
 
 def of_one(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The part of `statistics` that one annotator may see: their own values, nothing about the others' quality."""
     own = [one for one in values["annotators"] if one["name"] == name]
-    return {"labels": values["labels"], "alpha": None, "raw_agreement": None, "annotators": own}
+    return _values(values["labels"], agreement([]), own)
 
 
-def alpha(units: Iterable[Sequence[str]]) -> float | None:
-    """Krippendorff's alpha for nominal data (Krippendorff 2011, "Computing Krippendorff's alpha-reliability", C).
-
-    Args:
-        units: the answers per unit; units with fewer than two answers are ignored.
-
-    Returns:
-        1 for perfect agreement, 0 for chance level, below 0 for less; None if there is nothing to compare or all answers are equal.
-    """
-    values = Counter[str]()
-    observed = 0.0  # disagreement
-    for unit in units:
-        if len(unit) >= 2:
-            counts = Counter(unit)
-            values += counts
-            observed += (len(unit) ** 2 - sum(count**2 for count in counts.values())) / (len(unit) - 1)
-    n = values.total()
-    expected = n**2 - sum(count**2 for count in values.values())
-    return 1 - (n - 1) * observed / expected if expected else None
+def _values(labels: int, agreed: AnnotatorAgreement, annotators: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "labels": labels,
+        "shared_pairs": agreed.units,
+        "alpha": agreed.alpha,
+        "alpha_words": agreed.words,
+        "raw_agreement": agreed.raw,
+        "chance_agreement": agreed.chance,
+        "annotators": annotators,
+    }
 
 
-TIE = "tie"
-
-
-def _side(preference: float) -> str:
-    return TIE if preference == 0.5 else "left" if preference > 0.5 else "right"
+TIE = "equal"
 
 
 def _answer(row: _Row) -> str:
     """The id of the preferred clip, or `TIE`; independent of the order of the clips."""
-    side = _side(row["preference"])
+    side = side_of(row["preference"])
     return TIE if side == TIE else str(row[f"{side}_id"])
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+
+from rlhf_ray.store.answers import Presses
 
 RECENT_ANSWERS = 50
-"""Number of newest non-tied answers behind `FitReport.left_share`: few enough to reveal an annotator who starts to always give
+"""Number of each annotator's newest answers behind `FitReport.chosen`: few enough to reveal an annotator who starts to always give
 the same answer, and enough that chance alone does not look like one."""
+
+ANONYMOUS = "anonymous"
+"""The name in metrics of an annotator without a name."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,8 @@ class FitReport:
     version: int
     comparisons: int
     held_out: int
+    held_out_decided: int
+    """Held-out comparisons without ties: those that ``held_out_accuracy`` is about."""
     ties: int
     train_loss: float
     train_accuracy: float
@@ -37,8 +44,6 @@ class FitReport:
     disagreement: float
     """Standard deviation over members of the probability that left is preferred (without label noise), averaged over
     comparisons; NaN for a single member."""
-    left_share: float
-    """Share of the newest non-tied answers (at most `RECENT_ANSWERS`) that prefer the left fragment; NaN without any."""
     gradient_steps: int
     seconds: float
     error_rates: dict[str, float]
@@ -49,14 +54,19 @@ class FitReport:
     """Coefficient of the L2 penalty after the fit; 0 without `RewardModelSettings.adaptive_l2`."""
     methods: dict[str, float] = field(default_factory=dict)
     """Metrics of `RewardModelSettings.methods`."""
+    chosen: dict[str, Presses] = field(default_factory=dict)
+    """How often each annotator chose the fragment shown on the left, that on the right, and "equally good", of their newest answers
+    (at most `RECENT_ANSWERS`); 0 for an annotator of weight 0."""
     held_out_log_likelihood: float = math.nan
     """Mean log-likelihood of the held-out answers in nats, whatever the loss: see `rlhf_ray.measure.held_out`."""
 
     def metrics(self) -> dict[str, float]:
-        """Return the values by the names of metrics, with ``error_rate/NAME``, ``rationality/NAME`` and ``method/NAME``."""
+        """Return the values by the names of metrics, with one per annotator or method as ``error_rate/NAME``."""
         values = dict(vars(self))
         values["fit_seconds"] = values.pop("seconds")
         named = (("error_rates", "error_rate"), ("rationalities", "rationality"), ("methods", "method"))
         for of, metric in named:
             values |= {f"{metric}/{name}": value for name, value in values.pop(of).items()}
+        for name, presses in values.pop("chosen").items():
+            values |= {f"chosen_{side}/{name}": count for side, count in asdict(presses).items()}
         return values

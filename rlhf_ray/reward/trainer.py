@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhf_ray.data.comparisons import Changes, Comparisons, Pairs
+from rlhf_ray.data.comparisons import Changes, Comparisons, Pairs, Side
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.measure.held_out import brier_scores, calibration_error, log_likelihoods, probabilities_of
 from rlhf_ray.optim.adam import AdamW
 from rlhf_ray.optim.flat import FlatAdamW
 from rlhf_ray.reward.annotators import PRIOR, annotator_model
 from rlhf_ray.reward.ensemble import RewardEnsemble
-from rlhf_ray.reward.fit_report import RECENT_ANSWERS, FitReport
+from rlhf_ray.reward.fit_report import ANONYMOUS, RECENT_ANSWERS, FitReport
 from rlhf_ray.reward.fused import FusedMLPs
 from rlhf_ray.reward.likelihood import discounts, make_loss
 from rlhf_ray.reward.methods import FitLabels, make_methods
@@ -31,6 +31,7 @@ from rlhf_ray.reward.networks.convolving import steps_that_fit
 from rlhf_ray.reward.regularisation import AdaptiveL2, EarlyStopping, PassLosses
 from rlhf_ray.reward.stacked import StackedComparisons, rows_of
 from rlhf_ray.settings import RewardModelSettings
+from rlhf_ray.store.answers import Presses, count_presses
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,8 @@ class RewardTrainer:
         self.generator = torch.Generator().manual_seed(seed)
         self.keys: list[tuple[str, str]] = []
         """Pair id and annotator of each comparison, in the order they were added."""
+        self._chosen: list[Side] = []
+        """The side that each annotator chose, as shown."""
         self.weights: dict[str, float] = {}
         """See `weigh`."""
         self.error_rates: dict[str, float] = {}
@@ -126,15 +129,18 @@ class RewardTrainer:
         """
         rows = {key: row for row, key in enumerate(self.keys)}
         latest = {key: i for i, key in enumerate(comparisons.keys)}  # ordered by first occurrence
+        chosen = comparisons.chosen
         for key in latest.keys() & rows.keys():
             assert self._data is not None
             self._data.preferences[rows[key]] = float(comparisons.preferences[latest[key]])
+            self._chosen[rows[key]] = chosen[latest[key]]
         new = {key: i for key, i in latest.items() if key not in rows}
         if not new:
             return
         added = StackedComparisons.of(self.ensemble, comparisons[np.array(list(new.values()))], self.held_out_share)
         self._data = added if self._data is None else self._data.join(added)
         self.keys += new
+        self._chosen += [chosen[i] for i in new.values()]
 
     def withdraw(self, keys: Iterable[tuple[str, str]]) -> None:
         """Remove the comparisons with these `keys`. Ignores unknown keys."""
@@ -143,7 +149,7 @@ class RewardTrainer:
         if self._data is None or len(kept) == len(self.keys):
             return
         self._data = self._data.keep(kept) if kept else None
-        self.keys = [self.keys[row] for row in kept]
+        self.keys, self._chosen = [self.keys[row] for row in kept], [self._chosen[row] for row in kept]
 
     def weigh(self, weights: Mapping[str, float]) -> None:
         """Multiply the loss of each comparison by its annotator's weight: 1 by default, 0 excludes the annotator.
@@ -331,9 +337,10 @@ class RewardTrainer:
 
     def report_nothing(self) -> FitReport:
         """Return a report of the current version when there is nothing to fit: no gradient steps, metrics NaN."""
-        whole = {"comparisons": len(self.keys), "held_out": 0, "ties": 0, "gradient_steps": 0, "error_rates": {}}
+        counts = dict.fromkeys(("held_out", "held_out_decided", "ties", "gradient_steps"), 0)
+        whole: dict[str, Any] = counts | {"comparisons": len(self.keys), "error_rates": {}, "chosen": {}}
         unknown = {field.name: math.nan for field in fields(FitReport)}
-        return FitReport(**unknown | whole | {"version": int(self.ensemble.version), "seconds": 0.0})  # type: ignore[arg-type]
+        return FitReport(**unknown | whole | {"version": int(self.ensemble.version), "seconds": 0.0})
 
     def _set_gradient(self, fused: FusedMLPs, data: StackedComparisons, batch: Tensor) -> None:
         """Set the gradient of the weighted mean loss over ``batch``, as `_backward` does."""
@@ -430,7 +437,7 @@ class RewardTrainer:
         }
         self.optimizer.load_state_dict(optimizer)
         self.generator.set_state(torch.as_tensor(np.array(state["generator"])))
-        self.keys, self._data = [], None
+        self.keys, self._chosen, self._data = [], [], None
         self.weigh(changes.weights)
         self.error_rates = dict(state["error_rates"])
         self.rationalities = dict(state.get("rationalities", {}))
@@ -493,6 +500,12 @@ class RewardTrainer:
             parts: tuple[Tensor, ...] = torch.split(rows, pairs_per_chunk)
             return torch.cat([self._rewards(data.inputs, part).cpu() for part in parts], 1)
 
+    def _presses(self, counted: Tensor) -> dict[str, Presses]:
+        """Count what each annotator chose in their newest answers among the rows ``counted``."""
+        names = [annotator or ANONYMOUS for _, annotator in self.keys]
+        found = count_presses(((names[row], self._chosen[row]) for row in counted.tolist()), RECENT_ANSWERS)
+        return dict.fromkeys(names, Presses()) | found
+
     def _normalise(self, rewards: Tensor) -> None:
         """Set the normalisers so that each member has mean 0 and standard deviation 1 over all steps of all comparisons."""
         if not self.settings.normalize_outputs:
@@ -524,6 +537,7 @@ class RewardTrainer:
             version=int(self.ensemble.version),
             comparisons=len(data),
             held_out=int(data.held_out.sum()),
+            held_out_decided=int((unseen & decided).sum()),
             ties=int((~decided).sum()),
             train_loss=mean(losses, trained),
             train_accuracy=mean(right, trained & decided),
@@ -536,7 +550,7 @@ class RewardTrainer:
             disagreement=float(torch.sigmoid(of_members[:, counted]).std(0, correction=0).mean())
             if len(of_members) > 1
             else float("nan"),
-            left_share=float(left[decided & counts][-RECENT_ANSWERS:].float().mean()),
+            chosen=self._presses(counted),
             gradient_steps=steps,
             seconds=seconds,
             error_rates=dict(self.error_rates),

@@ -7,7 +7,7 @@ or None. `Health` calls all of them after each iteration. Thresholds lie outside
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -16,9 +16,9 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.spaces import choices_of
-from rlhf_ray.queries.schedule import TIES, held_back
-from rlhf_ray.reward.fit_report import RECENT_ANSWERS
+from rlhf_ray.queries.schedule import PROBE, TIES, held_back
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
+from rlhf_ray.store.answers import FEW_ANSWERS, Presses
 
 Row = dict[str, Any]
 Rows = Sequence[Row]
@@ -49,13 +49,13 @@ change in entropy; the entropy itself can be negative and depends on the action 
 SETTLED_FOR = 5
 """Consecutive iterations for which the entropy must be this low."""
 
-ONE_SIDED = 4.0
-"""Standard errors from one half, for a fair coin: reached by 16 of 16 answers for one side, or 40 of 50."""
-
 DISTINCT_CLIPS = 0.5
 """Minimum fraction of distinct fragments in the pool; below it, most labels would compare duplicates."""
-FEW_ANSWERS = 20
-"""Minimum number of answers for a meaningful fraction of ties."""
+BELOW_CHANCE = 1.8
+"""Standard errors below one half of a held-out accuracy that is worse than guessing: 2 of 10 answers. Runs that learn are too far
+above one half to reach it by chance."""
+FEW_HELD_OUT = 8
+"""Minimum number of held-out answers, without ties, for that."""
 
 STARVING = 0.1
 """Fraction of the labels due that is missing."""
@@ -112,6 +112,8 @@ class Health:
             ensemble_collapse,
             partial(entropy_collapse, action_space=action_space),
             one_sided_answers,
+            equal_answers,
+            below_chance,
             clips_alike,
             labels_held_back,
             labels_starving,
@@ -226,19 +228,53 @@ def entropy_collapse(rows: Rows, action_space: gym.Space[Any]) -> Alarm | None:
 
 
 def one_sided_answers(rows: Rows) -> Alarm | None:
-    """Nearly all recent answers prefer the same side, although sides are random."""
-    fits = _newest(rows, 1, "left_share", "comparisons", "ties")
-    if not fits:
+    """Nearly all recent answers of an annotator are for the fragment shown on one side, although sides are random."""
+    odd = {name: of for name, of in _presses(rows).items() if of.one_sided}
+    if not odd:
         return None
-    share, answers = fits[0]["left_share"], min(RECENT_ANSWERS, fits[0]["comparisons"] - fits[0]["ties"])
-    if abs(2 * share - 1) * math.sqrt(answers) < ONE_SIDED:
-        return None
-    side, times = ("left", share) if share > 0.5 else ("right", 1 - share)
+    told = [
+        f"{max(of.left, of.right)} of the last {of.decided} answers of {name} (ties excluded) are for the fragment shown on the "
+        f"{of.one_sided}"
+        for name, of in odd.items()
+    ]
     return Alarm(
         "one_sided_answers",
-        f"{round(times * answers)} of the last {answers:.0f} answers (ties excluded) prefer the {side} fragment.",
-        "Sides are random, so about half should. An annotator may press the same button every time: talk to them, and check that "
-        "the page shows both clips.",
+        f"{'; '.join(told)}.",
+        f"Sides are random, so about half should be. They may press the same button every time: {_talk_to(odd)}. Check "
+        "that the page shows both clips.",
+    )
+
+
+def equal_answers(rows: Rows) -> Alarm | None:
+    """An annotator answers "equally good" nearly always, and others don't, so that it isn't the fragments."""
+    presses = _presses(rows)
+    equal = {name: of for name, of in presses.items() if of.mostly_equal}
+    others = [of for of in presses.values() if of.answers >= FEW_ANSWERS and not of.mostly_equal]
+    if not equal or not others or clips_alike(rows) or labels_held_back(rows):
+        return None  # the last two name the annotators
+    usual = sum(of.equal for of in others) / sum(of.answers for of in others)
+    told = [f"{of.equal} of the last {of.answers} answers of {name}" for name, of in equal.items()]
+    return Alarm(
+        "equal_answers",
+        f"{'; '.join(told)} are “equally good”; of the others' answers, {100 * usual:.0f} %.",
+        f"Ties teach little. They may press the same button every time: {_talk_to(equal)}.",
+    )
+
+
+def below_chance(rows: Rows) -> Alarm | None:
+    """The reward model predicts answers that it was not fitted to worse than guessing."""
+    fits = _newest(rows, 1, "held_out_accuracy", "held_out")
+    if not fits:
+        return None
+    accuracy, answers = fits[0]["held_out_accuracy"], held_out_answers(fits[0])
+    if answers < FEW_HELD_OUT or (1 - 2 * accuracy) * math.sqrt(answers) < BELOW_CHANCE:
+        return None
+    return Alarm(
+        "below_chance",
+        f"Held-out accuracy is {accuracy:.2f} on {answers} answers; guessing gives 0.5.",
+        "The answers contradict each other: annotators may answer at random, for one side, or against the instructions. Look at "
+        "the statistics page and at `rlhf-ray store show RUN answers.html`, and leave out whose answers are wrong: "
+        "`rlhf-ray store weigh RUN NAME 0`.",
     )
 
 
@@ -257,7 +293,7 @@ def clips_alike(rows: Rows) -> Alarm | None:
         "clips_alike",
         what,
         "Comparing similar fragments teaches nothing. Raise fragments.length, fragments.exploration_env_steps or "
-        "ppo.entropy_coefficient.",
+        f"ppo.entropy_coefficient.{_who_says_equal(rows)}",
     )
 
 
@@ -270,7 +306,7 @@ def labels_held_back(rows: Rows) -> Alarm | None:
         "labels_held_back",
         said,
         "The fragments hardly show the behaviour to learn. Start from --demonstrations or --policy-from, or raise "
-        "fragments.length or fragments.exploration_env_steps.",
+        f"fragments.length or fragments.exploration_env_steps.{_who_says_equal(rows)}",
     )
 
 
@@ -309,6 +345,43 @@ def _newest(rows: Rows, count: int, *names: str) -> list[Row]:
     return found[::-1]
 
 
+def held_out_answers(row: Row) -> int:
+    """The number of answers behind a row's held-out accuracy; in rows of earlier versions, ties count as well."""
+    value = row.get("held_out_decided")
+    return int(row.get("held_out") or 0) if value is None else int(value)
+
+
+def _presses(rows: Rows) -> dict[str, Presses]:
+    """What each annotator chose in their newest answers, as of the newest fit that tells."""
+    for row in reversed(rows):
+        sides = {side: {} for side in ("left", "right", "equal")}  # type: dict[str, dict[str, int]]
+        for metric, value in row.items():
+            head, _, name = metric.partition("/")
+            if name and (side := head.removeprefix("chosen_")) in sides and value is not None:
+                sides[side][name] = int(value)
+        names = dict.fromkeys(name for of in sides.values() for name in of)
+        if names:
+            return {name: Presses(**{side: of.get(name, 0) for side, of in sides.items()}) for name in names}
+    return {}
+
+
+def _who_says_equal(rows: Rows) -> str:
+    """Name the annotators whose newest answers are nearly all ties; empty if there are none."""
+    equal = [
+        f"{name} ({of.equal} of the last {of.answers})"
+        for name, of in _presses(rows).items()
+        if of.answers >= PROBE and of.equal > TIES * of.answers
+    ]
+    names = ", ".join(equal)
+    return f" Or the answers are the reason: “equally good” is nearly the only answer of {names}." if equal else ""
+
+
+def _talk_to(names: Iterable[str]) -> str:
+    """Say what to do about the annotators ``names``."""
+    commands = ", ".join(f"`rlhf-ray store weigh RUN {name} 0`" for name in names)
+    return f"talk to {' and '.join(names)}, or leave their answers out ({commands})"
+
+
 class _Moves:
     """Compares a return's average over the last window with each earlier, non-overlapping window.
 
@@ -330,10 +403,8 @@ def _accuracy_fell(earlier: Rows, rows: Rows) -> tuple[float, float] | None:
     fits = [_newest(part, 1, "held_out_accuracy", "held_out") for part in (earlier, rows)]
     if not all(fits):
         return None
-    before, now = (found[0] for found in fits)
-    right = sum(row["held_out_accuracy"] * row["held_out"] + 1 for row in (before, now))
-    share = right / sum(row["held_out"] + 2 for row in (before, now))  # Laplace's rule: avoids certainty from a few
-    error = math.sqrt(share * (1 - share) * sum(1 / max(1, row["held_out"]) for row in (before, now)))
-    if before["held_out_accuracy"] - now["held_out_accuracy"] <= SURE_OF_ACCURACY * error:
-        return None
-    return before["held_out_accuracy"], now["held_out_accuracy"]
+    (before, of_before), (now, of_now) = ((row["held_out_accuracy"], held_out_answers(row)) for (row,) in fits)
+    right = before * of_before + 1 + now * of_now + 1
+    share = right / (of_before + of_now + 4)  # Laplace's rule: avoids certainty from a few
+    error = math.sqrt(share * (1 - share) * (1 / max(1, of_before) + 1 / max(1, of_now)))
+    return (before, now) if before - now > SURE_OF_ACCURACY * error else None

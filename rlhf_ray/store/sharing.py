@@ -15,6 +15,7 @@ from rlhf_ray.data.atomic import whole_file, whole_folder
 from rlhf_ray.data.columns import to_lists
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.measure.agreement import AnnotatorAgreement
 from rlhf_ray.store.store import PreferenceStore
 
 AT_ONCE = 64
@@ -66,7 +67,7 @@ def write_dataset(store: PreferenceStore, out: Path) -> int:
         if writer is None:
             raise SettingError(f"{store.path} has no comparisons to export; collect some first.")
         writer.close()
-        (new / CARD).write_text(_card(batch, answers, len(numbers)), encoding="utf-8")
+        (new / CARD).write_text(_card(batch, answers, len(numbers), store.agreement()), encoding="utf-8")
     return count
 
 
@@ -120,7 +121,7 @@ def _batches(store: PreferenceStore) -> Iterator[tuple[Comparisons, pa.Table]]:
         yield snapshot.gather(part), snapshot.labels.slice(start, AT_ONCE)
 
 
-def _card(of: Comparisons, answers: Counter[float], annotators: int) -> str:
+def _card(of: Comparisons, answers: Counter[float], annotators: int, agreed: AnnotatorAgreement) -> str:
     """Write the data set card."""
     clips, n = of.pairs.left, answers.total()
     size = next((name for most, name in SIZES if n < most), "n>1M")
@@ -146,6 +147,7 @@ def _card(of: Comparisons, answers: Counter[float], annotators: int) -> str:
         right=answers[0.0],
         other=n - answers[1.0] - answers[0.0],
         annotators=f"{annotators} annotator{'s' if annotators > 1 else ''}",
+        agreement=f"Agreement: {agreed}.\n\n" if agreed.units else "",
         rows=rows,
     )
 
@@ -175,7 +177,7 @@ configs:
 {n} comparisons of two clips of {length} environment steps each, by {annotators}: the left clip is better in {left}, the right one
 in {right}; {other} are ties or soft labels. Written by `rlhf-ray store export`.
 
-```python
+{agreement}```python
 import datasets
 
 comparisons = datasets.load_dataset("FOLDER", split="train").with_format("numpy")

@@ -80,6 +80,10 @@ class Snapshot:
         return np.array(self.annotators, dtype=object)
 
     @cached_property
+    def _swapped(self) -> Array:
+        return np.array([bool(swapped) for swapped in self.labels["presented_swapped"].to_pylist()], dtype=object)
+
+    @cached_property
     def _reward_versions(self) -> IntArray:
         return np.array(self.labels["reward_version"].to_pylist(), dtype=np.int64)
 
@@ -106,4 +110,9 @@ class Snapshot:
             tuple(self._ids.take(rows).tolist()),
             int(self._reward_versions.take(rows).max()),
         )
-        return Comparisons(pairs, self.preferences.take(rows), tuple(self._annotators.take(rows).tolist()))
+        return Comparisons(
+            pairs,
+            self.preferences.take(rows),
+            tuple(self._annotators.take(rows).tolist()),
+            tuple(self._swapped.take(rows).tolist()),
+        )

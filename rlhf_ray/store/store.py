@@ -8,7 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from rlhf_ray.data.arrays import FloatArray, IntArray
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.comparisons import Changes, Comparisons, Pairs
 from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.measure.agreement import AnnotatorAgreement
 from rlhf_ray.store import merges, upkeep, weights
+from rlhf_ray.store.answers import Presses, agreement_in, presses_in
 from rlhf_ray.store.clips import DamagedClipError, Rows, gather
 from rlhf_ray.store.contents import Contents, log
 from rlhf_ray.store.files import Files, LocalFiles, open_files
@@ -445,7 +447,20 @@ class PreferenceStore:
         done = [
             {"source": of.source, "time": of.time.isoformat(), "comparisons": of.comparisons} for of in self.merges()
         ]
-        return upkeep.describe(self._contents) | {"weights": self.weights(), "merges": done}
+        return upkeep.describe(self._contents) | {
+            "weights": self.weights(),
+            "chosen": {name: asdict(of) for name, of in self.presses().items()},
+            "agreement": asdict(self.agreement()),
+            "merges": done,
+        }
+
+    def presses(self) -> dict[str, Presses]:
+        """Count, for each annotator of active comparisons, how often they chose the fragment shown left, right, and neither."""
+        return presses_in(self.snapshot().labels)
+
+    def agreement(self) -> AnnotatorAgreement:
+        """Measure how far people agree about pairs that several of them answered; see `rlhf_ray.store.answers.agreement_in`."""
+        return agreement_in(self.events(), self.weights())
 
     def clips(self, names: Sequence[str | None]) -> tuple[IntArray, Fragments | None]:
         """Load the fragments with these ids that are stored and intact.

@@ -203,7 +203,9 @@ class FakeDesk:
                 "incomparable": labels // 40,
                 "seconds_per_label": seconds,
                 "left_share": left,
+                "one_sided": left > 0.7,
                 "ties": 0.08,
+                "mostly_equal": False,
                 "catch_accuracy": catch,
                 "catches": 0 if catch is None else 12,
                 "self_consistency": None if catch is None else 0.9,
@@ -217,7 +219,8 @@ class FakeDesk:
             row("hurried", 210, 0.7, 0.81, 0.55, 0.57),
             row("new", 2, 5.0, 0.5, None, 1.0),
         ]
-        return {"labels": 436, "alpha": 0.71, "raw_agreement": 0.86, "annotators": rows}
+        shared = {"shared_pairs": 40, "alpha": 0.71, "alpha_words": "good enough for tentative conclusions"}
+        return {"labels": 436, **shared, "raw_agreement": 0.86, "chance_agreement": 0.52, "annotators": rows}
 
     async def knows(self, annotator: str) -> bool:
         return annotator in ("ada", "grace", "hurried", "new")

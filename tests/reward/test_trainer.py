@@ -13,6 +13,7 @@ from rlhf_ray.reward import trainer as trainer_module
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.stacked import bootstrap_weights
 from rlhf_ray.settings import RewardModelSettings
+from rlhf_ray.store.answers import Presses
 from tests.made_up import CHOICES, FORCES, IMAGES, VECTORS, joined, some_comparisons
 
 SMALL = RewardModelSettings(hidden=(8,), batch_size=8, normalize_inputs="none")
@@ -133,21 +134,28 @@ def test_the_report_says_what_the_formula_says_of_the_fitted_model(label_noise: 
     returns = (_raw_rewards(trainer, comparisons) * discount ** np.arange(6)).sum(-1)
     chance = 1 / (1 + np.exp(returns[..., 1] - returns[..., 0]))
     assert report.disagreement == pytest.approx(chance.std(0).mean(), rel=1e-4)
-    assert report.left_share == pytest.approx((comparisons.preferences[decided] > 0.5).mean())
+    assert report.held_out_decided == (held_out & decided).sum()
+    left = int((comparisons.preferences > 0.5).sum())
+    assert report.chosen == {"anonymous": Presses(left, 30 - left, 10)}
 
 
-def test_the_left_share_is_of_the_newest_decided_answers_and_one_member_has_no_disagreement() -> None:
-    comparisons = some_comparisons(100)
-    answers = np.where(np.arange(100) < 40, 1.0, 0.0).astype(np.float32)
-    answers[10:20] = 0.5
-    trainer = _trainer(
-        dataclasses.replace(SMALL, ensemble_size=1), Comparisons(comparisons.pairs, answers)[np.arange(80)]
-    )
+def test_choices_are_each_annotators_newest_as_shown_and_one_member_has_no_disagreement() -> None:
+    pairs = some_comparisons(120).pairs
+    answers = np.where(np.arange(120) < 40, 1.0, 0.0).astype(np.float32)
+    answers[80:] = 0.5
+    names, swapped = ("ada", "bob") * 60, (False, True, True, False) * 30
+    said = Comparisons(pairs, answers, names, swapped)
+    trainer = _trainer(dataclasses.replace(SMALL, ensemble_size=1), said[np.arange(80)])
     report = trainer.fit(1)
-    assert report.left_share == pytest.approx(10 / 50)
+    assert report.chosen == {"ada": Presses(20, 20), "bob": Presses(20, 20)}
     assert np.isnan(report.disagreement)
-    trainer.add(Comparisons(comparisons.pairs, answers)[np.arange(80, 100)])
-    assert trainer.fit(1).left_share == 0.0
+    trainer.add(said[np.arange(80, 120)])
+    assert trainer.fit(1).chosen == {"ada": Presses(15, 15, 20), "bob": Presses(15, 15, 20)}
+    keys = dict(zip(said.keys, said.chosen, strict=True))
+    trainer.withdraw([key for key, side in keys.items() if key[1] == "ada" and side != "left"])
+    trainer.add(Comparisons(pairs, 1 - answers, names, swapped)[np.arange(1)])  # ada's first answer, corrected
+    trainer.weigh({"bob": 0.0})
+    assert trainer.fit(1).chosen == {"ada": Presses(19, 1), "bob": Presses()}
 
 
 def _held_out(trainer: RewardTrainer) -> set[str]:

@@ -66,7 +66,7 @@ RESULT: dict[str, Any] = {
             "reward_mean": 0.0,
             "reward_std": 1.0,
             "disagreement": 0.1,
-            "left_share": 0.5,
+            "chosen_left/ada": 12.0,
             "fit_seconds": 0.3,
             "error_rate/ada": 0.125,
         },
@@ -91,6 +91,8 @@ def test_metrics_are_flat_and_name_each_annotators_error_rate() -> None:
     assert metrics["env_steps"] == 4800
     assert isinstance(metrics["env_steps"], int)
     assert metrics["error_rate/ada"] == 0.125
+    assert metrics["chosen_left/ada"] == 12
+    assert isinstance(metrics["chosen_left/ada"], int)
     assert metrics["held_out_accuracy"] == 0.7
 
 

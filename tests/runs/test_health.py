@@ -15,6 +15,7 @@ from rlhf_ray.queries.pool import ClipPool, Clips
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.runs.health import QUIET, SETTLED_FOR, STARVING_ITERATIONS, Alarm, Health
 from rlhf_ray.settings import FragmentSettings, PreferenceSettings, RewardModelSettings
+from rlhf_ray.store.answers import Presses
 from rlhf_ray.teachers import Oracle, Teacher
 from tests.made_up import CHOICES, FORCES, VECTORS, some_comparisons, some_fragments
 
@@ -40,10 +41,15 @@ def healthy(iterations: int = ITERATIONS, seed: int = 0) -> list[dict[str, Any]]
         }
         if i % 2 == 0:
             row |= {"wanted": 5, "answered": 5, "ties": i // 10, "reward_std": 1.0 + 0.1 * i + 0.2 * rng.random()}
-            row |= {"disagreement": 0.08, "left_share": rng.binomial(50, 0.5) / 50}
-            row |= {"held_out": 5 + i // 4, "held_out_accuracy": rng.binomial(5 + i // 4, 0.85) / (5 + i // 4)}
+            row |= {"disagreement": 0.08, **chosen(ada=Presses(left := int(rng.binomial(45, 0.5)), 45 - left, 5))}
+            row |= {"held_out": 8 + i // 4, "held_out_accuracy": rng.binomial(8 + i // 4, 0.7) / (8 + i // 4)}
         rows.append(row)
     return rows
+
+
+def chosen(**presses: Presses) -> dict[str, int]:
+    """The metrics of what annotators chose."""
+    return {f"chosen_{side}/{name}": n for name, of in presses.items() for side, n in dataclasses.asdict(of).items()}
 
 
 def watch(rows: list[dict[str, Any]], action_space: gym.Space[Any] = CHOICES) -> list[tuple[int, Alarm]]:
@@ -222,7 +228,7 @@ def test_an_alarm_that_stays_on_is_raised_once_and_one_that_comes_back_twice() -
 
 
 def test_rows_without_metrics_raise_none() -> None:
-    assert watch([{}, {"true_return_mean": None, "left_share": float("nan"), "disagreement": None}]) == []
+    assert watch([{}, {"true_return_mean": None, "disagreement": None}]) == []
 
 
 class AlwaysLeft:
@@ -239,10 +245,70 @@ def test_a_teacher_who_always_presses_one_button(teacher: Teacher, names: list[s
     pairs = some_comparisons(40).pairs
     trainer = RewardTrainer(RewardModelSettings(hidden=(8,)), VECTORS, FORCES, held_out_share=0.1, seed=0)
     trainer.add(Comparisons(pairs, teacher.answer(pairs, np.random.default_rng(0))))
-    raised = watch([dataclasses.asdict(trainer.fit(20))])
+    raised = watch([trainer.fit(20).metrics()])
     assert [alarm.name for _, alarm in raised] == names
     if names:
-        assert "40 of the last 40 answers (ties excluded) prefer the left fragment" in raised[0][1].message
+        assert "40 of the last 40 answers of anonymous (ties excluded) are for the fragment shown on the left" in (
+            raised[0][1].message
+        )
+
+
+@pytest.mark.parametrize(("presses", "raises"), [((True, False), True), ((True, True), False)], ids=["left", "first"])
+def test_an_annotator_who_always_presses_one_button_though_sides_are_shuffled(
+    presses: tuple[bool, bool], raises: bool
+) -> None:
+    """One presses left, whatever is shown there; another one prefers the pair's first fragment, wherever it is shown."""
+    pairs, swapped = some_comparisons(60).pairs, np.arange(60) % 2 == 0
+    answers = np.where(swapped, not presses[0] if raises else presses[1], presses[0]).astype(np.float32)
+    trainer = RewardTrainer(RewardModelSettings(hidden=(8,)), VECTORS, FORCES, held_out_share=0.1, seed=0)
+    trainer.add(Comparisons(pairs, answers, ("bea",) * 60, tuple(swapped.tolist())))
+    raised = [alarm for _, alarm in watch([trainer.fit(5).metrics()]) if alarm.name == "one_sided_answers"]
+    assert bool(raised) == raises
+    if raises:
+        assert (
+            "50 of the last 50 answers of bea (ties excluded) are for the fragment shown on the left"
+            in raised[0].message
+        )
+        assert "rlhf-ray store weigh RUN bea 0" in raised[0].remedy
+
+
+def test_one_annotator_of_three_who_presses_one_button_is_named() -> None:
+    good = {"ada": Presses(22, 24, 4), "cora": Presses(5, 3, 1)}
+    _, alarm = the_one(watch([chosen(**good, bob=Presses(3, 47))]))
+    assert alarm.name == "one_sided_answers"
+    assert "47 of the last 50 answers of bob" in alarm.message
+    assert "shown on the right" in alarm.message
+    assert watch([chosen(**good, bob=Presses())]) == []  # of weight 0
+
+
+def test_an_annotator_for_whom_everything_is_equal_is_named() -> None:
+    ada, bob = Presses(24, 20, 6), Presses(1, 1, 48)
+    _, alarm = the_one(watch([chosen(ada=ada, bob=bob) | {"ties": 54, "comparisons": 100}]))
+    assert alarm.name == "equal_answers"
+    assert "48 of the last 50 answers of bob are “equally good”; of the others' answers, 12 %." in alarm.message
+    assert "talk to bob" in alarm.remedy
+    assert "ada" not in alarm.remedy
+    both = chosen(ada=ada, bob=bob)
+    _, alarm = the_one(watch([both | {"ties": 90, "comparisons": 100}]))
+    assert alarm.name == "clips_alike"
+    assert "nearly the only answer of bob (48 of the last 50)" in alarm.remedy
+    held = {"labels_held_back": 5, "newest_answers": 10, "newest_ties": 10}
+    _, alarm = the_one(watch([chosen(bob=Presses(0, 0, 10)) | held]))
+    assert alarm.name == "labels_held_back"
+    assert "bob (10 of the last 10)" in alarm.remedy
+    assert watch([chosen(bob=bob) | {"ties": 48, "comparisons": 100}]) == []  # alone: perhaps the fragments are alike
+
+
+@pytest.mark.parametrize(
+    ("right", "answers", "raises"), [(2, 10, True), (3, 10, False), (0, 7, False), (40, 100, True), (45, 100, False)]
+)
+def test_held_out_accuracy_below_chance(right: int, answers: int, raises: bool) -> None:
+    row = {"held_out": answers + 5, "held_out_decided": answers, "held_out_accuracy": right / answers}
+    raised = watch([row])
+    assert [alarm.name for _, alarm in raised] == (["below_chance"] if raises else [])
+    if raises:
+        assert f"Held-out accuracy is {right / answers:.2f} on {answers} answers" in raised[0][1].message
+    assert bool(watch([row | {"held_out": answers, "held_out_decided": None}])) == raises  # an earlier version's row
 
 
 @pytest.mark.parametrize("collapsed", [False, True])
@@ -253,7 +319,7 @@ def test_an_ensemble_whose_members_are_one_model(collapsed: bool) -> None:
         for weights in trainer.ensemble.networks.parameters():
             weights.data.copy_(weights.data[:1].expand_as(weights))
     trainer.add(some_comparisons(60))
-    raised = [alarm.name for _, alarm in watch([dataclasses.asdict(trainer.fit(50))])]
+    raised = [alarm.name for _, alarm in watch([trainer.fit(50).metrics()])]
     assert raised == (["ensemble_collapse"] if collapsed else [])
 
 

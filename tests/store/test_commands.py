@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
 import pytest
 
 from rlhf_ray import cli
-from rlhf_ray.store import PreferenceStore
-from tests.made_up import some_comparisons
+from rlhf_ray.store import Event, PreferenceStore
+from tests.made_up import some_comparisons, some_fragments
 
 
 @pytest.fixture
@@ -43,6 +44,39 @@ def test_info_counts_what_there_is(capsys: pytest.CaptureFixture[str], stored: P
     printed = run(capsys, "info", stored)
     for words in ("rlhf_ray.preferences 1.2", "6 oracle", "6 label", "3 files"):
         assert words in printed
+
+
+def test_info_tells_what_people_chose_as_shown_and_how_far_they_agree(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    clips, store = some_fragments(8), PreferenceStore(tmp_path / "people")
+    pairs = list(itertools.combinations(clips.ids(), 2))[:20]
+    said = {"ada": [i % 2 == 0 for i in range(20)], "bob": [i % 2 == 0 for i in range(20)], "eve": [0.5] * 20}
+    store.record(
+        [
+            Event(
+                f"{name}{i}",
+                "label",
+                name,
+                *pairs[i],
+                float(preference),
+                presented_swapped=name == "bob" and i % 2 == 0,
+            )
+            for name, answers in said.items()
+            for i, preference in enumerate(answers)
+        ],
+        clips,
+    )
+    printed = run(capsys, "info", tmp_path / "people")
+    assert "ada: 10 left, 10 right, 0 equal, as shown\n" in printed
+    assert "bob: 0 left, 20 right, 0 equal, as shown (!) nearly always right, although sides are random" in printed
+    assert "eve: 0 left, 0 right, 20 equal, as shown (!) nearly always equal" in printed
+    store.weigh("eve", 0.0)
+    printed = run(capsys, "info", tmp_path / "people")
+    assert "Krippendorff's alpha 1.00 on 20 shared pairs (reliable; raw 1.00, by chance 0.49)" in printed
+    about = json.loads(run(capsys, "info", tmp_path / "people", "--json"))
+    assert about["chosen"]["bob"] == {"left": 0, "right": 20, "equal": 0}
+    assert about["agreement"]["alpha"] == 1.0
 
 
 def test_a_run_folder_stands_for_the_store_in_it(

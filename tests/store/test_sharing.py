@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from rlhf_ray.cli.store import run
+from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.settings import SettingError
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.exchange import export, import_file
@@ -52,6 +53,22 @@ def test_datasets_opens_an_exported_folder(
     assert "73 comparisons of two clips of 2 environment steps each, by 2 annotators" in card
     written = b"".join(file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file())
     assert b"Anna" not in written
+
+
+@pytest.mark.parametrize("wrong", [0, 5])
+def test_the_card_tells_how_far_people_agree(wrong: int, tmp_path: Path) -> None:
+    batch, store = some_comparisons(20, 2), PreferenceStore(tmp_path / "store")
+    store.commit(batch, annotator="Ann", annotator_type="human")
+    flipped = np.where(np.arange(20) < wrong, 1 - batch.preferences, batch.preferences).astype(np.float32)
+    export(store, tmp_path / "alone")
+    assert "Agreement" not in (tmp_path / "alone" / "README.md").read_text()
+    store.commit(Comparisons(batch.pairs, flipped), annotator="Ben", annotator_type="human")
+    export(store, tmp_path / "two")
+    card = (tmp_path / "two" / "README.md").read_text()
+    found = store.agreement()
+    assert f"Agreement: Krippendorff's alpha {found.alpha:.2f} on 20 shared pairs" in card
+    assert found.raw == (20 - wrong) / 20
+    assert ("reliable" in card) == (wrong == 0)
 
 
 def test_a_folder_that_is_something_else_is_not_replaced(tmp_path: Path) -> None:

@@ -25,12 +25,12 @@ const COLUMNS = [
   { title: "Skips", means: "pairs skipped", text: (row) => number(row.skips) },
   { title: "Can’t compare", means: "pairs marked “can’t compare”", text: (row) => number(row.incomparable) },
   { title: "Seconds per label", means: "median time a pair is on screen", text: (row) => number(row.seconds_per_label, 1) },
-  { title: "Ties", means: "share of “equal” answers", text: (row) => percent(row.ties) },
+  { title: "Ties", means: "share of “equal” answers", text: (row) => percent(row.ties), odd: (row) => row.mostly_equal },
   {
     title: "A chosen",
     means: "share of answers for A, ties excluded; should be about half, because sides are random",
     text: (row) => percent(row.left_share),
-    odd: (row) => row.labels >= 30 && told(row.left_share, (share) => Math.abs(share - 0.5) > 0.2),
+    odd: (row) => row.one_sided,
   },
   {
     title: "Check accuracy",
@@ -41,7 +41,7 @@ const COLUMNS = [
   { title: "Self-consistency", means: "same answer when a pair is repeated with its sides swapped", text: (row) => percent(row.self_consistency) },
   {
     title: "Agreement",
-    means: "same answer as the other annotators on shared pairs",
+    means: "same answer as the other annotators on shared pairs; guessing gives about half",
     text: (row) => percent(row.agreement),
     odd: (row) => row.labels >= 30 && told(row.agreement, (share) => share < 0.6),
   },
@@ -52,14 +52,6 @@ const COLUMNS = [
     optional: (row) => row.agreement_with_scripted == null,
   },
 ];
-
-/** @param {any} alpha Krippendorff's */
-function inWords(alpha) {
-  if (typeof alpha !== "number") return "needs pairs labelled by two annotators";
-  if (alpha >= 0.8) return "reliable";
-  if (alpha >= 0.667) return "good enough for tentative conclusions";
-  return alpha > 0 ? "low: annotators disagree" : "no better than chance";
-}
 
 /**
  * @param {string} title
@@ -102,8 +94,9 @@ function weightOf(row) {
 function show(statistics, owner) {
   const figures = [figure("Labels", number(statistics.labels), "from all annotators")];
   if (owner) {
-    figures.push(figure("Krippendorff’s α", number(statistics.alpha, 2), inWords(statistics.alpha)));
-    figures.push(figure("Raw agreement", percent(statistics.raw_agreement), "same answer on shared pairs"));
+    figures.push(figure("Krippendorff’s α", number(statistics.alpha, 2), statistics.alpha_words));
+    const chance = statistics.chance_agreement == null ? "" : `; by chance ${percent(statistics.chance_agreement)}`;
+    figures.push(figure("Raw agreement", percent(statistics.raw_agreement), `same answer on ${number(statistics.shared_pairs)} shared pairs${chance}`));
   }
   byId("figures").replaceChildren(...figures);
   /** @type {any[]} */

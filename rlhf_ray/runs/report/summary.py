@@ -16,6 +16,7 @@ from rlhf_ray.runs.distances import DISTANCES, RewardDistances
 from rlhf_ray.runs.report.plots import is_number
 from rlhf_ray.runs.report.verdict import compare, share_of_the_way, verdicts
 from rlhf_ray.runs.reward_scores import RewardScores
+from rlhf_ray.store.answers import Presses, count_presses
 
 MANY_TIES = 0.25
 """Fraction of ties above which the report warns."""
@@ -253,7 +254,21 @@ def notes(run: Run) -> list[Note]:
                 ties / answers > MANY_TIES,
             )
         )
+        chosen = count_presses(zip(run.comparisons.annotators, run.comparisons.chosen, strict=True))
+        found += [_chosen(name, presses) for name, presses in chosen.items()]
     return found
+
+
+def _chosen(name: str, presses: Presses) -> Note:
+    """Which sides an annotator chose, as shown."""
+    meaning = "Sides are random as shown, so about half of the decided answers should be for each."
+    if presses.one_sided:
+        meaning = (
+            f"Nearly all are for the {presses.one_sided} side, although sides are random: the same button every time?"
+        )
+    elif presses.mostly_equal:
+        meaning = "Nearly all are “equally good”: the same button every time?"
+    return Note(f"Answers of {name}", f"{presses}", meaning, presses.one_sided is not None or presses.mostly_equal)
 
 
 def alarms(run: Run) -> list[dict[str, Any]] | None:

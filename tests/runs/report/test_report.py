@@ -364,6 +364,7 @@ def test_what_is_worth_knowing(vector_run: Path) -> None:
     assert "⚠ Rollouts without fragments because of an error1" in parsed.text
     assert "1 of 6 (round 2: 5 of 6)" in parsed.text
     assert "Ties among the answers6 of 36 (17%)" in parsed.text
+    assert "Answers of oracle" in parsed.text
 
 
 def test_an_interrupted_run_says_so(run: Path) -> None:

@@ -1,0 +1,99 @@
+"""What stored answers tell about those who gave them: which side they chose as shown, and how far they agree."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from rlhf_ray.data.comparisons import Side, side_of
+from rlhf_ray.measure.agreement import AnnotatorAgreement, agreement
+from rlhf_ray.store.schema import rows_holding, take
+
+ONE_SIDED = 4.0
+"""Standard errors from one half, for a fair coin: reached by 16 of 16 answers for one side, or 40 of 50."""
+
+FEW_ANSWERS = 20
+"""Minimum number of answers for a meaningful share of "equally good"."""
+
+MOSTLY = 0.8
+"""Share of "equally good" above which nearly all answers are."""
+
+
+@dataclass(frozen=True)
+class Presses:
+    """How often someone chose what was shown on the left, what was shown on the right, and "equally good"."""
+
+    left: int = 0
+    right: int = 0
+    equal: int = 0
+
+    @property
+    def decided(self) -> int:
+        """Number of answers for a side."""
+        return self.left + self.right
+
+    @property
+    def answers(self) -> int:
+        """Number of answers."""
+        return self.decided + self.equal
+
+    @property
+    def one_sided(self) -> Literal["left", "right"] | None:
+        """The side of nearly all answers, although sides are random; None if both are chosen."""
+        if abs(self.left - self.right) < ONE_SIDED * math.sqrt(self.decided) or not self.decided:
+            return None
+        return "left" if self.left > self.right else "right"
+
+    @property
+    def mostly_equal(self) -> bool:
+        """Whether nearly all answers are "equally good"."""
+        return self.answers >= FEW_ANSWERS and self.equal > MOSTLY * self.answers
+
+    def __str__(self) -> str:
+        return f"{self.left} left, {self.right} right, {self.equal} equal"
+
+
+def count_presses(answers: Iterable[tuple[str, Side]], last: int | None = None) -> dict[str, Presses]:
+    """Count each annotator's answers by the side as shown: of all, or of their newest ``last``.
+
+    Args:
+        answers: annotator and side, oldest first.
+        last: how many of each annotator's newest answers to count; None: all.
+    """
+    sides: dict[str, deque[Side]] = {}
+    for name, side in answers:
+        sides.setdefault(name, deque(maxlen=last)).append(side)
+    return {name: Presses(said.count("left"), said.count("right"), said.count("equal")) for name, said in sides.items()}
+
+
+def presses_in(labels: pa.Table) -> dict[str, Presses]:
+    """Count each annotator's answers among ``labels`` (`Snapshot.labels`) by the side as shown."""
+    names = ("annotator", "preference", "presented_swapped")
+    rows = zip(*(labels[name].to_pylist() for name in names), strict=True)
+    return count_presses((name, side_of(preference, swapped)) for name, preference, swapped in rows)
+
+
+def agreement_in(events: pa.Table, weights: Mapping[str, float]) -> AnnotatorAgreement:
+    """Measure the agreement of people about pairs that several of them answered.
+
+    The categories are left, right and equal, of the pair's own sides, because the sides as shown are random. Where a pair is stored
+    in both orders, the first one counts. Scripted teachers and annotators of weight 0 are left out.
+
+    Args:
+        events: `PreferenceStore.events`.
+        weights: `PreferenceStore.weights`.
+    """
+    names = ("left_id", "right_id", "preference", "annotator", "annotator_type")
+    labels = take(events.select(names), rows_holding(events))
+    first: dict[frozenset[str], str] = {}
+    said: dict[frozenset[str], dict[str, Side]] = {}
+    for left, right, preference, who, kind in zip(*(labels[name].to_pylist() for name in names), strict=True):
+        if kind != "scripted" and weights.get(who, 1.0) > 0:
+            pair = frozenset((left, right))
+            said.setdefault(pair, {})[who] = side_of(preference, swapped=first.setdefault(pair, left) != left)
+    return agreement([list(answers.values()) for answers in said.values()])

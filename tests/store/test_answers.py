@@ -1,0 +1,114 @@
+"""What answers tell of those who gave them: known agreement, known buttons."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import krippendorff
+import numpy as np
+import pytest
+
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.comparisons import Side
+from rlhf_ray.store import Event, PreferenceStore
+from rlhf_ray.store.answers import Presses, count_presses
+from tests.made_up import some_fragments
+
+CLIPS = some_fragments(24)
+IDS = CLIPS.ids()
+PAIRS = list(itertools.combinations(range(24), 2))[:200]
+
+
+def asked(path: Path, answers: dict[str, Array], turned: str = "") -> PreferenceStore:
+    """A store with people's answers (left is better: 1, 0 or 0.5) to the first pairs, each shown on sides of its own.
+
+    For the annotator ``turned``, the pairs are stored in the other order.
+    """
+    sides, store = np.random.default_rng(1), PreferenceStore(path)
+    events = []
+    for name, said in answers.items():
+        for i, preference in enumerate(said.tolist()):
+            left, right = (IDS[clip] for clip in PAIRS[i])
+            if name == turned:
+                left, right, preference = right, left, 1 - preference
+            swapped = bool(sides.random() < 0.5)
+            events.append(Event(f"{name}{i}", "label", name, left, right, float(preference), presented_swapped=swapped))
+    store.record(events, CLIPS)
+    return store
+
+
+@pytest.mark.parametrize("turned", ["", "bob"])
+@pytest.mark.parametrize("wrong", [0.1, 0.25])
+def test_errors_lower_agreement_as_much_as_the_package_says(wrong: float, turned: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    truth = rng.integers(2, size=200)
+    ada, bob = (truth ^ (rng.random(200) < wrong) for _ in range(2))
+    found = asked(tmp_path, {"ada": ada, "bob": bob}, turned).agreement()
+    data = np.array([ada, bob], float)
+    second = krippendorff.alpha(reliability_data=data, level_of_measurement="nominal", value_domain=[0.0, 1.0])
+    assert found.alpha == pytest.approx(second)
+    assert found.alpha == pytest.approx((1 - 2 * wrong) ** 2, abs=0.15)
+    assert (found.units, found.raw) == (200, np.mean(ada == bob))
+
+
+def test_coins_agree_by_chance_and_opposites_less(tmp_path: Path) -> None:
+    coins = np.random.default_rng(5).integers(2, size=(2, 200))
+    store = asked(tmp_path / "coins", {"ada": coins[0], "bob": coins[1]})
+    assert store.agreement().alpha == pytest.approx(0.0, abs=0.15)
+    store = asked(tmp_path / "opposite", {"ada": coins[0], "bob": 1 - coins[0]})
+    assert store.agreement().alpha == pytest.approx(-1.0, abs=0.05)
+    store = asked(tmp_path / "ties", {"ada": np.full(30, 0.5), "bob": np.full(30, 0.5)})
+    assert store.agreement().words == "undefined: nothing varies, every answer is “equal”"
+
+
+def test_scripted_and_excluded_answers_are_no_opinions_of_people(tmp_path: Path) -> None:
+    coins = np.random.default_rng(5).integers(2, size=(3, 40))
+    store = asked(tmp_path, dict(zip(("ada", "bob", "cora"), coins, strict=True)))
+    store.record([Event("s", "label", "oracle", IDS[0], IDS[1], 1.0, annotator_type="scripted")])
+    three = store.agreement()
+    store.weigh("cora", 0.0)
+    two = store.agreement()
+    assert three.units == two.units == 40
+    assert two.raw == np.mean(coins[0] == coins[1]) != three.raw
+
+
+def test_the_sides_counted_are_those_on_the_screen(tmp_path: Path) -> None:
+    """Whoever presses one button gives answers for either clip, because sides are shuffled."""
+    store, sides = PreferenceStore(tmp_path), np.random.default_rng(0).random(100) < 0.5
+    store.record(
+        [
+            Event(f"{i}", "label", "ada", IDS[left], IDS[right], float(not swapped), presented_swapped=bool(swapped))
+            for i, ((left, right), swapped) in enumerate(zip(PAIRS, sides, strict=False))
+        ],
+        CLIPS,
+    )
+    assert store.presses() == {"ada": Presses(left=100)}
+    labels = store.load()
+    assert labels is not None
+    assert 0.3 < labels.preferences.mean() < 0.7
+    assert set(labels.chosen) == set(labels[np.arange(50)].chosen) == {"left"}
+    assert store.describe()["chosen"] == {"ada": {"left": 100, "right": 0, "equal": 0}}
+
+
+@pytest.mark.parametrize(
+    ("presses", "side", "equal"),
+    [
+        (Presses(16, 0), "left", False),
+        (Presses(0, 16, 4), "right", False),
+        (Presses(15, 0), None, False),
+        (Presses(40, 10), "left", False),
+        (Presses(39, 11), None, False),
+        (Presses(2, 2, 17), None, True),
+        (Presses(2, 2, 16), None, False),
+        (Presses(0, 0, 19), None, False),
+        (Presses(), None, False),
+    ],
+)
+def test_when_answers_are_odd(presses: Presses, side: str | None, equal: bool) -> None:
+    assert (presses.one_sided, presses.mostly_equal) == (side, equal)
+
+
+def test_only_the_newest_answers_of_each_count() -> None:
+    said: list[tuple[str, Side]] = [("ada", "left"), ("bob", "equal"), ("ada", "right"), ("ada", "equal")]
+    assert count_presses(said, 2) == {"ada": Presses(0, 1, 1), "bob": Presses(0, 0, 1)}
