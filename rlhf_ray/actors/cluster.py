@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -155,3 +156,13 @@ def release_ray() -> None:
     if _held == 0 and _ours:
         ray.shutdown()
         _ours = _private = False
+
+
+def was_restarted() -> bool:
+    """Return whether this process is an actor that Ray has started again."""
+    context: Any = ray.get_runtime_context() if ray.is_initialized() else None
+    if context is None or context.get_actor_id() is None:
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it uses another, deprecated property itself
+        return bool(context.was_current_actor_reconstructed)

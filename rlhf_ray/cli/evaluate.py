@@ -135,7 +135,7 @@ def _tell_scores(scored: RewardScores) -> None:
         if len(groups) > 1:
             rows |= {f"{LABELS[kind]} {name}": of for name, of in groups.items()}
     for name, of in rows.items():
-        accuracy = "–" if not of.decided else of.accuracy.text()
+        accuracy = "all are ties" if not of.decided else of.accuracy.text()
         error = f"{of.calibration_error:.2f} ({of.chance:.2f})"
         table.add_row(name, str(of.answers), accuracy, of.log_likelihood.text(), of.brier.text(3), error)
     Console(width=None if sys.stdout.isatty() else 120).print(table)

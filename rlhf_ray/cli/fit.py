@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,8 +115,12 @@ def _as_in(experiment: Experiment) -> Fit:
 def _say(command: Fit, reward: RewardEnsemble, report: FitReport) -> None:
     held_out = "no labels held out"
     if report.held_out:
-        held_out = f"held-out accuracy {report.held_out_accuracy:.2f} ({report.held_out} labels)"
+        held_out = f"held-out accuracy {_share(report.held_out_accuracy)} ({report.held_out} labels)"
     print(
         f"{command.out}: {len(reward.reward_mean)} networks fitted to {report.comparisons} labels in {report.gradient_steps} "
-        f"gradient steps ({report.seconds:.1f} s): {held_out}, training accuracy {report.train_accuracy:.2f}"
+        f"gradient steps ({report.seconds:.1f} s): {held_out}, training accuracy {_share(report.train_accuracy)}"
     )
+
+
+def _share(accuracy: float) -> str:
+    return "unknown, for all are ties" if math.isnan(accuracy) else f"{accuracy:.2f}"

@@ -19,6 +19,7 @@ from rlhf_ray.data.demonstrations import open_npz
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, cut_fragments
 from rlhf_ray.data.recordings import load_demonstrations
+from rlhf_ray.data.returns import differences
 
 PAIRS_PER_RATING = 2
 """Comparisons per rating: each rated fragment is compared with about four others."""
@@ -202,8 +203,8 @@ def _scores(fragments: Fragments, given: object, what: str) -> FloatArray:
 
 
 def _by_score(fragments: Fragments, index: IntArray, scores: FloatArray) -> Comparisons:
-    left, right = scores[index[:, 0]], scores[index[:, 1]]
-    return Comparisons(Pairs.of(fragments, index), ((np.sign(left - right) + 1) / 2).astype(np.float32))
+    left, right = scores[index[:, :1]], scores[index[:, 1:]]
+    return Comparisons(Pairs.of(fragments, index), ((np.sign(differences(left, right)) + 1) / 2).astype(np.float32))
 
 
 def _fragments(arrays: dict[str, Any]) -> Fragments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -73,10 +74,12 @@ def rollout(
     terminated = truncated = False
     while (steps is None or len(actions) < steps) and not (terminated or truncated):
         action = act(observation)
-        observation, reward, terminated, truncated, info = env.step(action)
+        observation, reward, terminated, truncated, info = env.step(
+            copy.deepcopy(action)
+        )  # some environments change their action
         observation = np.array(observation)  # a copy: some environments reuse their arrays
         observations.append(observation)
-        actions.append(action)
+        actions.append(np.array(action))
         rewards.append(float(reward))
         see(len(actions), observation)
         hear(len(actions), info)

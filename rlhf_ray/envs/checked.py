@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import logging
 import math
@@ -51,6 +52,9 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     Observations of another dtype (or lists) become arrays of the observation space's dtype if no value is lost. Rewards become
     floats. Bounds are not checked: many good environments slightly exceed theirs.
 
+    Actions go in and observations and frames come out as copies: some environments change the actions they are given, or reuse
+    their arrays.
+
     Args:
         env: the environment.
         name: its name in errors.
@@ -79,7 +83,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
         """See gymnasium."""
         self._step += 1
         try:
-            observation, reward, terminated, truncated, info = self.env.step(action)
+            observation, reward, terminated, truncated, info = self.env.step(copy.deepcopy(action))
             terminated, truncated = bool(terminated), bool(truncated)
         except RAISED as error:
             raise fault(f"{self._where()}: step()", error) from error
@@ -97,7 +101,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def render(self) -> Any:
         """See gymnasium."""
         try:
-            return self.env.render()
+            return copy.deepcopy(self.env.render())
         except RAISED as error:
             raise fault(f"{self._where()}: render()", error) from error
 
@@ -111,7 +115,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def _observation(self, observation: Any, of: str) -> Any:
         """Convert ``observation`` to the observation space's dtype and check it."""
         if self._box is None:
-            return observation
+            return copy.deepcopy(observation)
         space, given = self._box, observation
         if not (isinstance(observation, np.ndarray) and observation.dtype == space.dtype):
             try:
@@ -131,7 +135,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(given))[0])
             raise self._fault(f"{of} returned an observation that is {bad} at {where[0] if len(where) == 1 else where}")
         if given.dtype == space.dtype:
-            return given
+            return np.array(given)
         with np.errstate(all="ignore"):
             cast = given.astype(space.dtype)
         if not self._float and not np.array_equal(cast, given):
@@ -149,7 +153,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class CheckedVectorEnv(gym.vector.VectorWrapper):
-    """Checks that a vector environment's observations and rewards are finite numbers.
+    """Checks that a vector environment's observations and rewards are finite numbers; copies arrays, as `CheckedEnv` does.
 
     Args:
         env: the environment.
@@ -170,17 +174,17 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
         except RAISED as error:
             raise fault(f"Environment {self._called}: reset()", error) from error
         self._check("an observation", observations, "reset()")
-        return observations, info
+        return np.array(observations), info
 
     def step(self, actions: Any) -> Any:
         """See gymnasium."""
         try:
-            observations, rewards, *others = self.env.step(actions)
+            observations, rewards, *others = self.env.step(copy.deepcopy(actions))
         except RAISED as error:
             raise fault(f"Environment {self._called}: step()", error) from error
         self._check("a reward", rewards, "step()")
         self._check("an observation", observations, "step()")
-        return observations, rewards, *others
+        return np.array(observations), np.array(rewards), *others
 
     def _check(self, what: str, values: Any, of: str) -> None:
         if values.dtype.kind == "f" and not np.isfinite(values).all():

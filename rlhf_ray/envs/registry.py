@@ -156,8 +156,7 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
 
     Returns:
         The environment, with observations and actions as arrays of ours (`rlhf_ray.envs.views`). Its methods raise
-        `FaultyEnvironmentError` if it raises or returns invalid data, except for ``fixed/``, ``absorbing/`` and ``procgen/``
-        environments.
+        `FaultyEnvironmentError` if it raises or returns invalid data, except for ``procgen/`` environments.
 
     Raises:
         ValueError: no environment has this name; the message lists the closest ones.
@@ -176,7 +175,7 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
             )
         register_external(inner)
         _check_gymnasium_id(inner)
-        return viewed(fixed(inner, prefix, **options))
+        return _checked(fixed(inner, prefix, **options), name)
     register_external(name)
     if name.startswith(atari.PREFIX):
         atari.check(name)
@@ -250,6 +249,11 @@ def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         raise
     except RAISED as error:
         raise fault(f"Making environment {name}", error) from error
+    return _checked(env, name)
+
+
+def _checked(env: gymnasium.Env[Any, Any], name: str) -> gymnasium.Env[Any, Any]:
+    """Return the environment checked, with observations and actions as arrays of ours."""
     checked = CheckedEnv(env, name)
     seen = viewed(checked)
     return checked if seen is checked else CheckedEnv(seen, name)

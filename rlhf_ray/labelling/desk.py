@@ -20,6 +20,7 @@ import pyarrow as pa
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.returns import settled
 from rlhf_ray.labelling.films import Episode, Film, FilmInfo
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.leases import Lease, Leases
@@ -210,7 +211,7 @@ class Desk:
                     self._films.put_images(name, side.observations[i])
         await self._recall()
         returns = {name: float(value) for names, side in ((left, pairs.left), (right, pairs.right))
-                   for name, value in zip(names, side.returns(), strict=True)}  # fmt: skip
+                   for name, value in zip(names, settled(side.rewards), strict=True)}  # fmt: skip
         shown = [pair for pair in zip(left, right, strict=True) if pair[0] in self._films and pair[1] in self._films]
         if len(shown) < len(pairs):
             logger.warning("Skipping %d pairs whose films are lost.", len(pairs) - len(shown))

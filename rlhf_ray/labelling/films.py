@@ -213,8 +213,7 @@ class Camera:
         """The current frame, ``[height, width, 3]`` uint8. ``observation`` is the environment's latest observation."""
         if self.pixelated:
             return np.array(picture(observation, self.env.metadata.get(SHOWN, "auto")))
-        rendered: Any = self.env.render()
-        return np.asarray(rendered)
+        return np.array(self.env.render())  # a copy: some environments reuse their arrays
 
 
 def camera_options(env: gym.Env[Any, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.data.returns import settled
 from rlhf_ray.measure.intervals import MeanEstimate, linear_correlation, rank_correlation
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def reward_correlations(learned: Array, true: Array, seed: int = 0, draws: int =
         len(a),
         linear_correlation(a, b, of, seed, draws),
         rank_correlation(a, b, of, seed, draws),
-        linear_correlation(a.sum(1), b.sum(1), None, seed, draws),
-        rank_correlation(a.sum(1), b.sum(1), None, seed, draws),
+        linear_correlation(settled(a), settled(b), None, seed, draws),
+        rank_correlation(settled(a), settled(b), None, seed, draws),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.fragments import Fragments
+from rlhf_ray.data.returns import settled
 from rlhf_ray.measure.correlations import learned_rewards
 from rlhf_ray.measure.intervals import rank_correlation
 
@@ -54,4 +55,4 @@ class ProbeReading:
 
     def truth(self, probe: Fragments) -> float:
         """Return the rank correlation of the returns with the true ones; NaN where these are unknown or constant."""
-        return rank_correlation(self.returns, probe.returns(), draws=0).mean
+        return rank_correlation(self.returns, settled(probe.rewards), draws=0).mean

@@ -47,7 +47,7 @@ from rlhf_ray.rllib.rllib_internals import (
     use_own_learning_rates,
 )
 from rlhf_ray.rllib.rollouts import RolloutsAhead, learn_while_sampling
-from rlhf_ray.rllib.seeding import begin_anew
+from rlhf_ray.rllib.seeding import begin_anew, seed_learners
 from rlhf_ray.rllib.starting import first_weights, fitted_reward
 
 ORIGIN = "origin.json"
@@ -95,6 +95,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         self._gauges = Gauges(self._run_name())
         with spread_env_runners(), seeded_without_compiler():
             super().setup(config)
+        seed_learners(self, of.seed)
         self._ahead = RolloutsAhead(self, of.agent_settings.max_policy_age)
         if (weights := first_weights(self.config, *self._spaces)) is not None:
             self.learner_group.set_weights({DEFAULT_MODULE_ID: weights})
@@ -286,7 +287,7 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         iteration = self.training_iteration
         if of.preferences.mode == "synchronous":
             if iteration and iteration % of.checkpoint_every == 0:
-                begin_anew(self, [of.seed, iteration])
+                begin_anew(self, of.seed, iteration)
             super().training_step()
         elif self.config.num_env_runners == 0:
             super().training_step()
@@ -361,6 +362,9 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         if self.loop.begun and self.ring.version:  # the ring may be ahead of the learner
             self._publish()
         self._keep_own_learning_rate()
+        begin_anew(
+            self, self._checked.experiment.seed, self.training_iteration
+        )  # not the episodes of the run's start again
 
     def _is_of_another_trial(self, checkpoint: Path) -> bool:
         if self._trial is None or not (checkpoint / ORIGIN).exists():

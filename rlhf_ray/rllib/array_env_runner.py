@@ -112,7 +112,7 @@ class ArrayEnvRunner(EnvRunner):
                 if stepped is ENV_STEP_FAILURE:
                     break
                 seen, reward, terminated, truncated, _ = stepped
-                self._seen = np.array(seen)  # a copy: some environments reuse their arrays
+                self._seen = seen
                 real = ~self._ended
                 observations.append(self._seen)
                 actions.append(action)
@@ -147,7 +147,7 @@ class ArrayEnvRunner(EnvRunner):
         """Start new episodes in all copies."""
         seed = self._seed if self._needs_initial_reset else None
         observations, _ = self._try_env_reset(seed=seed, options=None)
-        self._seen = np.array(observations)
+        self._seen = observations
         self._ended = np.zeros(self.num_envs, bool)
         self._lengths = np.zeros(self.num_envs, np.int64)
         self._returns, self._begun = np.zeros(self.num_envs), np.full(self.num_envs, time.perf_counter())

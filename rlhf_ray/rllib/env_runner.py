@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
+from rlhf_ray.actors.cluster import was_restarted
 from rlhf_ray.data.errors import Fault, FaultyEnvironmentError, LostClipsError
 from rlhf_ray.data.failures import cause, debugging
 from rlhf_ray.rllib.rllib_internals import seeded_without_compiler, tell_cluster, told_cluster
+from rlhf_ray.rllib.seeding import begin_runner, seeds_of_copies
 
 FAULTS = {kind.__name__: kind for kind in (FaultyEnvironmentError, LostClipsError)}
 """Faults that env runners report, by name."""
 
 
 class EnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
-    """RLlib's env runner. Reports faults under its config's ``faults`` (see `raise_fault`)."""
+    """RLlib's env runner. Reports faults under its config's ``faults`` (see `raise_fault`).
+
+    Every environment of every env runner has a random stream of its own. RLlib seeds copy ``k`` of env runner ``r`` with
+    ``seed + r + k``, so that copies of different env runners, and of runs with adjacent seeds, would play the same episodes.
+    """
+
+    copies: np.random.SeedSequence
+    """Seeds of the environments to come; set by `begin_runner`."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
         with seeded_without_compiler():
             super().__init__(*arguments, **keywords)
+        if self.config.seed is not None:
+            # The predecessor of a restarted env runner has used the streams of this seed.
+            begin_runner(self, self.config.seed, unused=bool(self.worker_index) and was_restarted())
+
+    def _try_env_reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Reset the environments (called by RLlib). With a ``seed``, each copy gets a new stream of its own."""
+        given = None if seed is None else seeds_of_copies(self.env, self.copies)
+        observations, infos = super()._try_env_reset(seed=given, options=options)
+        return copy.deepcopy(observations), infos
+
+    def _try_env_step(self, actions: Any) -> Any:
+        """Step the environments (called by RLlib). They get and give copies: some change or reuse arrays."""
+        stepped = super()._try_env_step(copy.deepcopy(actions))
+        return stepped if stepped is ENV_STEP_FAILURE else (copy.deepcopy(stepped[0]), *stepped[1:])
 
     def apply(self, func: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """See RLlib. After an exception, RLlib sleeps for a minute and restarts this process; hence faults are reported first."""

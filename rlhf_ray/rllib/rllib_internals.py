@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import ray
 import torch
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
@@ -26,6 +27,8 @@ from ray.rllib.utils.metrics import (
 )
 from ray.tune.registry import ENV_CREATOR, _global_registry
 from ray.util.debug import log_once
+
+from rlhf_ray.data.seeds import number_of
 
 NAMESPACE = b"rlhf_ray"
 """Namespace in the cluster's key-value store."""
@@ -71,10 +74,16 @@ def forget_env_runners(group: EnvRunnerGroup) -> None:
     group._worker_manager.clear()
 
 
-def begin_episodes(runner: Any, seed: int) -> None:
-    """Make an env runner start new episodes from ``seed``."""
-    runner._seed = seed
+def begin_episodes(runner: Any, seeds: np.random.SeedSequence) -> None:
+    """Make an env runner start new episodes. Ours take each copy's seed from ``seeds`` (``copies``), RLlib's count from one."""
+    runner.copies = seeds
+    runner._seed = number_of(seeds)
     runner._needs_initial_reset = True
+
+
+def learner_index(learner: Any) -> int:
+    """Return the number of a learner in its group."""
+    return int(learner._learner_index)
 
 
 def local_learner(group: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Seeding: resets all processes of an algorithm so that the future depends only on the weights and a seed."""
+"""Seeding: a random stream of its own for every environment, env runner and learner, and new ones at a given iteration."""
 
 from __future__ import annotations
 
@@ -8,32 +8,63 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from ray.rllib.algorithms.algorithm import Algorithm
 
-from rlhf_ray.rllib.rllib_internals import begin_episodes
+from rlhf_ray.data.seeds import Process, number_of, sequence
+from rlhf_ray.envs.level_envs import LevelVectorEnv
+from rlhf_ray.rllib.rllib_internals import begin_episodes, learner_index
+
+_SEED_EACH = (SyncVectorEnv, AsyncVectorEnv, LevelVectorEnv)
+"""Vector environments whose `reset` takes a list with each copy's seed. Gymnasium promises only that it takes one number."""
 
 
-def begin_anew(algorithm: Algorithm, seed: Sequence[int]) -> None:
-    """Start new episodes in all environments and reseed all random generators from ``seed``.
+def begin_anew(algorithm: Algorithm, seed: int, iteration: int) -> None:
+    """Start new episodes in all environments, and give all processes the random streams of ``iteration``.
 
     RLlib's checkpoints contain neither environments nor generators. An algorithm that does this at regular iterations can resume
     there: a restored run and an uninterrupted one give the same result.
     """
+    for group in (algorithm.env_runner_group, algorithm.eval_env_runner_group):
+        if group is not None:
+            group.foreach_env_runner(lambda runner: begin_runner(runner, seed, iteration), local_env_runner=True)
+    seed_learners(algorithm, seed, iteration)
+    seed_process(sequence(seed, "algorithm", iteration))
 
-    def begin_runner(runner: Any) -> None:
-        number = _seed_process([*seed, runner.worker_index])
-        begin_episodes(runner, number)
 
-    algorithm.env_runner_group.foreach_env_runner(begin_runner, local_env_runner=True)
+def begin_runner(runner: Any, seed: int, iteration: int = 0, *, unused: bool = False) -> None:
+    """Start new episodes in an env runner, with its random streams of ``iteration``; ``unused``: with ones that no seed gives."""
+    process: Process = "evaluation" if runner.config.in_evaluation else "env runners"
+    number = runner.worker_index or 0
+    seeds = np.random.SeedSequence() if unused else sequence(seed, process, iteration, number)
+    of_process, copies = seeds.spawn(2)
+    if number:  # 0 is in the algorithm's process, which has a stream already
+        seed_process(of_process)
+    begin_episodes(runner, copies)
+
+
+def seed_learners(algorithm: Algorithm, seed: int, iteration: int = 0) -> None:
+    """Give each learner with a process of its own the random stream of ``iteration``. RLlib gives all of them the same."""
+
+    def seed_one(learner: Any) -> None:
+        seed_process(sequence(seed, "learners", iteration, learner_index(learner)))
+
     if algorithm.learner_group.is_remote:
-        algorithm.learner_group.foreach_learner(lambda learner: _seed_process(seed))
-    _seed_process(seed)
+        algorithm.learner_group.foreach_learner(seed_one)
 
 
-def _seed_process(seed: Sequence[int]) -> int:
-    """Seed all global generators of this process; return the derived seed."""
-    number = int(np.random.SeedSequence(list(seed)).generate_state(1)[0] >> 1)
+def seed_process(seeds: np.random.SeedSequence) -> None:
+    """Seed all global generators of this process."""
+    number = number_of(seeds)
     random.seed(number)
     np.random.seed(number)
     torch.manual_seed(number)
-    return number
+
+
+def seeds_of_copies(env: Any, seeds: np.random.SeedSequence) -> int | Sequence[int]:
+    """Return what to seed a vector environment's reset with: each copy's own seed, or one number if it takes no list.
+
+    Each call returns other seeds, so environments that are made again don't replay their episodes.
+    """
+    numbers = [number_of(each) for each in seeds.spawn(env.num_envs)]
+    return numbers if isinstance(env.unwrapped, _SEED_EACH) else numbers[0]

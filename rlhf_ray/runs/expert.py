@@ -67,6 +67,7 @@ def train_expert(
         try:
             if resume and (checkpoint := last_checkpoint(folder.checkpoints)) is not None:
                 algorithm.restore_from_path(str(checkpoint))
+                begin_anew(algorithm, experiment.seed, algorithm.training_iteration)
             folder.go_back_to(algorithm.training_iteration)
             started = time.perf_counter() - folder.last_metrics().get("seconds", 0.0)
             iterations = experiment.total_env_steps // experiment.agent_settings.iteration_env_steps
@@ -74,7 +75,7 @@ def train_expert(
                 try:
                     with interrupted.at_once():
                         if (done := algorithm.training_iteration) and done % experiment.checkpoint_every == 0:
-                            begin_anew(algorithm, [experiment.seed, done])
+                            begin_anew(algorithm, experiment.seed, done)
                         result = algorithm.train()
                 except Interrupted:
                     hush_ray()

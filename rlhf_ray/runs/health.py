@@ -177,7 +177,7 @@ def reward_hacking(rows: Rows) -> Alarm | None:
 def reward_scale(rows: Rows) -> Alarm | None:
     """The scale of the raw reward jumps between consecutive versions."""
     fits = _newest(rows, 2, "reward_std", "reward_version")
-    if len(fits) < 2:
+    if len(fits) < 2 or _nothing_decided(rows):
         return None
     before, now = fits
     if max(before["reward_std"], now["reward_std"]) <= SCALE_JUMP * min(before["reward_std"], now["reward_std"]):
@@ -194,7 +194,7 @@ def reward_scale(rows: Rows) -> Alarm | None:
 def ensemble_collapse(rows: Rows) -> Alarm | None:
     """The ensemble members are practically identical."""
     fits = _newest(rows, 1, "disagreement")
-    if not fits or fits[0]["disagreement"] >= COLLAPSED_DISAGREEMENT:
+    if not fits or fits[0]["disagreement"] >= COLLAPSED_DISAGREEMENT or _nothing_decided(rows):
         return None
     return Alarm(
         "ensemble_collapse",
@@ -285,6 +285,8 @@ def clips_alike(rows: Rows) -> Alarm | None:
         what = f"Only {100 * pools[0]['distinct_clips']:.0f} % of the fragments in the pool are distinct."
     elif held_back(rows[-1]) is not None:
         return None  # `labels_held_back` reports it
+    elif _nothing_decided(rows):
+        what = f"All {fits[0]['comparisons']} answers are ties, held-out ones too: the reward model has learned nothing from them."
     elif fits and fits[0]["comparisons"] >= FEW_ANSWERS and fits[0]["ties"] > TIES * fits[0]["comparisons"]:
         what = f"{fits[0]['ties']:.0f} of {fits[0]['comparisons']} answers are ties."
     else:
@@ -295,6 +297,12 @@ def clips_alike(rows: Rows) -> Alarm | None:
         "Comparing similar fragments teaches nothing. Raise fragments.length, fragments.exploration_env_steps or "
         f"ppo.entropy_coefficient.{_who_says_equal(rows)}",
     )
+
+
+def _nothing_decided(rows: Rows) -> bool:
+    """Whether all answers are ties: `clips_alike` says so, and the fitted reward, which is noise, has nothing to add."""
+    fits = _newest(rows, 1, "ties", "comparisons")
+    return bool(fits) and 0 < fits[0]["comparisons"] <= fits[0]["ties"]
 
 
 def labels_held_back(rows: Rows) -> Alarm | None:

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
-from rlhf_ray.data.arrays import BoolArray, FloatArray
+from rlhf_ray.data.arrays import FloatArray
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.returns import differences, rounding
 from rlhf_ray.teachers.teacher import true_returns
 
 
@@ -23,11 +24,12 @@ class SimulatedTeacher:
     pairs were drawn from (`Pairs.recent_return`; else of the pairs' own). A pair is equal if its returns differ by less than
     ``equal * |m|``. It is skipped if the better return is at most ``m - (1 - skip) * |m|``, which is B-Pref's ``skip * m`` for
     ``m > 0`` and lies as far below the mean for ``m < 0``. With ``m = 0`` nothing is skipped. (B-Pref's PEBBLE multiplies both
-    shares in twice.) The teacher has no state: the same pairs and generator give the same answers.
+    shares in twice.) Returns are equal if they differ by rounding only (`rlhf_ray.data.returns`). The teacher has no state: the
+    same pairs and generator give the same answers.
 
     Args:
         name: the annotator's name in the store.
-        rationality: β, per unit of true return: 0 answers at random. None: always the larger return, and exact ties are equal.
+        rationality: β, per unit of true return: 0 answers at random. None: always the larger return. Equal returns are ties.
         myopia: γ, in (0, 1]: weight of a step relative to the one after it.
         mistake: probability of the opposite answer, in [0, 1].
         skip: share of the mean return that a fragment must reach, in [0, 1]. 0: skips nothing.
@@ -68,17 +70,18 @@ class SimulatedTeacher:
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
         """See `Teacher.answer`."""
         left, right = true_returns(pairs)
-        difference = left - right
-        if self.myopia < 1 or self.discount < 1:
-            steps = np.arange(pairs.left.length)
-            weights = self.myopia ** steps[::-1] * self.discount**steps
-            difference = (pairs.left.rewards - pairs.right.rewards) @ weights
-        answers = self._preferred(difference, rng)
+        steps = np.arange(pairs.left.length)
+        weights = self.myopia ** steps[::-1] * self.discount**steps
+        answers = self._preferred(differences(pairs.left.rewards, pairs.right.rewards, weights), rng)
         if self.mistake:
             answers = self._mistaken(answers, rng)
+        error = max(float(rounding(side.rewards).max(initial=0.0)) for side in (pairs.left, pairs.right))
+        mean = _recent(pairs)
+        mean = 0.0 if abs(mean) <= error else mean
         if self.equal:
-            answers[np.abs(left - right) < self.equal * abs(_recent(pairs))] = 0.5
-        answers[self._skipped(np.maximum(left, right), pairs)] = np.nan
+            answers[np.abs(left - right) < self.equal * abs(mean) - error] = 0.5
+        if self.skip and mean:
+            answers[np.maximum(left, right) <= mean - (1 - self.skip) * abs(mean) + error] = np.nan
         return answers.astype(np.float32)
 
     def _preferred(self, difference: FloatArray, rng: np.random.Generator) -> FloatArray:
@@ -96,13 +99,6 @@ class SimulatedTeacher:
             return (1 - self.mistake) * answers + self.mistake * (1 - answers)
         return np.where(rng.random(len(answers)) < self.mistake, 1 - answers, answers)
 
-    def _skipped(self, better: FloatArray, pairs: Pairs) -> BoolArray:
-        mean = _recent(pairs)
-        if not self.skip or mean == 0:
-            return np.zeros(len(better), dtype=bool)
-        skipped: BoolArray = better <= mean - (1 - self.skip) * abs(mean)
-        return skipped
-
 
 def _recent(pairs: Pairs) -> float:
     """The mean true return of the fragments that the pairs were drawn from; of the pairs' own if that is unknown."""
@@ -112,7 +108,7 @@ def _recent(pairs: Pairs) -> float:
 
 
 class Oracle(SimulatedTeacher):
-    """Prefers the fragment with the larger true return; exact ties are "equally good"."""
+    """Prefers the fragment with the larger true return; equal ones are "equally good"."""
 
     def __init__(self) -> None:
         super().__init__("oracle")

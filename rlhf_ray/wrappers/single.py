@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from rlhf_ray.data.arrays import Array, BoolArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
+from rlhf_ray.data.seeds import generator
 from rlhf_ray.labelling.films import Camera
 from rlhf_ray.settings import FragmentSettings, LabellingSettings, PreferenceSettings, RewardModelSettings
 from rlhf_ray.wrappers.recorder import Recorder
@@ -159,7 +161,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
     def _attach(self, env: gym.Env[Any, Any], teaching: Teaching, transform: Transform | None, wait: Wait) -> None:
         gym.Wrapper.__init__(self, env)
         self._join(teaching, Recorder(1), transform, wait)
-        self._drawing = np.random.default_rng([teaching.seed, 6, self._source])
+        self._drawing = generator(teaching.seed, "films", self._source)
         self._first_drawn = 0
         self._frame: Array | None = None
 
@@ -170,7 +172,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         self._first_drawn = int(self._drawing.integers(self._drawn_every - self._teaching.fragments.length))
         self._frame = self._draw()
         self._started = time.perf_counter()
-        return observation, info
+        return copy.deepcopy(observation), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the environment; returns the learned reward (see the class).
@@ -178,8 +180,11 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         Raises:
             Exception: an actor failed permanently.
         """
-        given = np.array(action, self._action_dtype)[None]  # copied before the step: some environments modify it
-        observation, true, terminated, truncated, info = self.env.step(action)
+        given = np.array(action, self._action_dtype)[None]
+        observation, true, terminated, truncated, info = self.env.step(
+            copy.deepcopy(action)
+        )  # some change or reuse arrays
+        observation = copy.deepcopy(observation)
         before, self._last = self._last, self._see(observation)
         true = float(true)
         frame, self._frame = self._frame, self._draw(1)
@@ -220,7 +225,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
         t = int(self._recorder.lengths[0]) + taken - self._first_drawn
         if t < 0 or t % self._drawn_every > self._teaching.fragments.length:
             return None
-        return np.asarray(self.env.render())
+        return np.array(self.env.render())
 
     def _see(self, observation: Any) -> Array:
         """The reward model's observation, ``[1, …]``; a copy, because some environments reuse their arrays."""

@@ -294,8 +294,9 @@ class Taught:
 
     def _act_randomly(self, env_steps: int) -> None:
         """Reset, and take ``env_steps`` random actions."""
-        actions = self._own_actions(self._teaching.seed)
-        self._play(lambda observation: actions.sample(), env_steps, self._teaching.seed)
+        rng = generator(self._teaching.seed, "first actions", self._source)
+        actions = self._own_actions(int(rng.integers(2**31)))
+        self._play(lambda observation: actions.sample(), env_steps, int(rng.integers(2**31)))
 
     def _own_actions(self, seed: int) -> gym.Space[Any]:
         """The action space with its own random numbers: the agent may sample from the environment's own space."""

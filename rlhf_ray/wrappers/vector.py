@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -106,7 +107,7 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
         self._last = self._see(observations)
         self._recorder.begin(which)
         self._started[which] = time.perf_counter()
-        return observations, infos
+        return copy.deepcopy(observations), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step the environments; returns the learned rewards (see the class).
@@ -115,7 +116,10 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
             Exception: an actor failed permanently.
         """
         given = np.array(actions, self._action_dtype)
-        observations, true, terminated, truncated, infos = self.env.step(actions)
+        observations, true, terminated, truncated, infos = self.env.step(
+            copy.deepcopy(actions)
+        )  # some change or reuse arrays
+        observations = copy.deepcopy(observations)
         before, self._last = self._last, self._see(observations)
         true, terminated, truncated = np.array(true, np.float64), np.asarray(terminated), np.asarray(truncated)
         ended = terminated | truncated

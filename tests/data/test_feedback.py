@@ -36,6 +36,19 @@ def _order(fragments: Fragments, comparisons: Comparisons) -> list[tuple[int, in
     ]
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_ratings_and_ranks_that_differ_by_rounding_only_are_ties(dtype: type) -> None:
+    ratings = np.array([0.1 + 0.2, 0.3, 0.3 * (1 + 2e-16), 0.7], dtype)
+    fragments = _fragments(4)
+    for found, best in ((from_ratings(fragments, ratings, RNG(0)), 1.0), (from_ranking(fragments, ratings), 0.0)):
+        order = _order(fragments, found)
+        assert len(order) == 6
+        assert all(preference == 0.5 for left, right, preference in order if 3 not in (left, right))
+        assert all(
+            preference == (best if left == 3 else 1 - best) for left, right, preference in order if 3 in (left, right)
+        )
+
+
 @pytest.mark.parametrize("n", [5, 100])
 def test_the_higher_rating_is_better_and_equal_ones_are_ties(n: int) -> None:
     fragments, ratings = _fragments(n), RNG(0).integers(1, 6, size=n).astype(float)

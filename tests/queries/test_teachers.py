@@ -6,6 +6,7 @@ import pytest
 
 from rlhf_ray.data.comparisons import Pairs
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers import PRESETS, TEACHERS, Oracle, SimulatedTeacher, Stochastic
 from tests.made_up import some_fragments
@@ -191,3 +192,49 @@ def test_thresholds_follow_the_agents_return_and_without_it_that_of_the_pairs() 
     assert teacher.answer(near, _rng())[0] == 0.5
     # Where nothing is ever reached, nothing is skipped: the threshold would have no meaning.
     assert not np.isnan(SimulatedTeacher(skip=0.5).answer(_rewards([[0.0]], [[0.0]], 0.0), _rng())).any()
+
+
+def rounded_ties(length: int, step: float, goal: float) -> tuple[Pairs, int]:
+    """All pairs of clips that reach the goal once each, at another step: their returns are equal."""
+    rewards = np.full((length, length), step)
+    rewards[np.arange(length), np.arange(length)] = goal
+    n = length
+    fragments = Fragments(
+        np.zeros((n, length + 1, 1), np.float32), np.arange(n * length).reshape(n, length), rewards,
+        np.zeros(n, bool), np.zeros(n, np.int64), np.zeros(n, np.int64),
+    )  # fmt: skip
+    index = np.array([(i, j) for i in range(n) for j in range(n) if i != j])
+    return Pairs.of(fragments, index), len(index)
+
+
+@pytest.mark.parametrize(
+    ("length", "step", "goal"), [(12, -0.1, 1.0), (25, -0.01, 0.7), (11, -0.1, 1.0), (40, 0.3, -1.1)]
+)
+def test_returns_that_differ_by_rounding_only_are_ties_for_every_teacher(length: int, step: float, goal: float) -> None:
+    pairs, n = rounded_ties(length, step, goal)
+    returns = pairs.left.returns()
+    rng = np.random.default_rng(0)
+    assert (Oracle().answer(pairs, rng) == 0.5).all()
+    assert (SimulatedTeacher(mistake=0.3).answer(pairs, rng) == 0.5).all()
+    assert (SimulatedTeacher(rationality=1e20, soft=True).answer(pairs, rng) == 0.5).all()
+    drawn = SimulatedTeacher(rationality=1e20).answer(pairs, rng)
+    assert abs(drawn.mean() - 0.5) < 4 * 0.5 / n**0.5  # B-Pref's stochastic teacher draws a side
+    # The thresholds: every return is the mean itself, so it is not above it, and differs by no less than 0.
+    every = SimulatedTeacher(skip=1.0).answer(pairs, rng)
+    assert np.isnan(every).tolist() == [abs(returns.mean()) > 1e-9] * n  # a mean of 0 skips nothing
+    assert (SimulatedTeacher(equal=0.5).answer(pairs, rng) == 0.5).all()
+
+
+def test_a_return_at_a_threshold_is_on_one_side_of_it_whatever_the_rounding() -> None:
+    # Returns 0.3 and 0.6; half of the mean 0.6 apart: not less than the threshold.
+    rewards = np.array([[0.1, 0.1, 0.1], [0.2, 0.2, 0.2], [0.3, 0.0, 0.0], [0.6, 0.0, 0.0], [0.1, 0.5, 0.0]])
+    n = len(rewards)
+    fragments = Fragments(
+        np.zeros((n, 4, 1), np.float32), np.arange(3 * n).reshape(n, 3), rewards,
+        np.zeros(n, bool), np.zeros(n, np.int64), np.zeros(n, np.int64),
+    )  # fmt: skip
+    pairs = Pairs.of(fragments, np.array([(1, 0), (1, 2), (3, 0), (3, 2), (4, 0), (4, 2)]))
+    pairs = dataclasses.replace(pairs, recent_return=0.6)
+    rng = np.random.default_rng(0)
+    assert SimulatedTeacher(equal=0.5).answer(pairs, rng).tolist() == [1.0] * 6
+    assert np.isnan(SimulatedTeacher(skip=1.0).answer(pairs, rng)).all()

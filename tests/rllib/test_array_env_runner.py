@@ -29,7 +29,6 @@ def runners(environment: str, **ppo: Any) -> list[Any]:
     made = []
     for kind in (EnvRunner, ArrayEnvRunner):
         runner = kind(config=config, worker_index=0, num_workers=0)
-        runner._seed = 5
         runner.module.set_state(state)
         made.append(runner)
     return made

@@ -82,7 +82,7 @@ def test_a_local_group_has_its_learner() -> None:
 
 def test_a_seed_reaches_every_global_generator() -> None:
     def drawn(seed: int) -> tuple[float, ...]:
-        seeding._seed_process([seed])
+        seeding.seed_process(np.random.SeedSequence(seed))
         return random.random(), float(np.random.random()), float(torch.rand(()))
 
     assert drawn(1) == drawn(1)

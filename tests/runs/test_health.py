@@ -215,6 +215,19 @@ def test_answers_that_are_nearly_all_ties() -> None:
     assert "123 of 125 answers are ties" in alarm.message
 
 
+def test_answers_that_are_all_ties_are_named_and_not_the_noise_that_is_fitted_to_them() -> None:
+    rows = [row | {"disagreement": 1e-5} if "ties" in row else row for row in healthy()]
+    for row in rows:
+        if "ties" in row:
+            row["ties"] = row["comparisons"]
+            row["reward_std"] *= 100.0 ** (row["reward_version"] % 2)
+    raised = watch(rows)
+    assert {alarm.name for _, alarm in raised} == {"clips_alike"}
+    assert raised[0][1].message.startswith(
+        f"All {rows[raised[0][0]]['comparisons']} answers are ties, held-out ones too"
+    )
+
+
 def test_an_alarm_that_stays_on_is_raised_once_and_one_that_comes_back_twice() -> None:
     health = Health(CHOICES)
     on, off = {"distinct_clips": 0.1}, {"distinct_clips": 1.0}

@@ -17,6 +17,7 @@ from PIL import Image
 from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
+from rlhf_ray.data.returns import differences
 from rlhf_ray.labelling.films import picture
 from rlhf_ray.reward import RewardEnsemble
 
@@ -75,11 +76,8 @@ class Pair:
     preference: float
     left: Side
     right: Side
-
-    @property
-    def against_true_return(self) -> bool:
-        """Whether the true returns contradict the answer. False for a tie or if they are unknown."""
-        return (self.left.true_return - self.right.true_return) * (self.preference - 0.5) < 0
+    against_true_return: bool
+    """Whether the true returns contradict the answer. False for a tie, equal returns, or if they are unknown."""
 
     @property
     def model_agrees(self) -> bool | None:
@@ -174,7 +172,8 @@ def _pair(number: int, preference: float, left: Fragments, right: Fragments, *le
         )
         for i, side in enumerate((left, right))
     ]
-    return Pair(number, preference, *sides)
+    against = float(differences(left.rewards, right.rewards)[0]) * (preference - 0.5) < 0
+    return Pair(number, preference, sides[0], sides[1], against)
 
 
 def _policy(version: int) -> str:

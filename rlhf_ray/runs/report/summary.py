@@ -180,7 +180,7 @@ def facts(run: Run) -> list[tuple[str, str, str]]:
         (
             "Held-out accuracy",
             "–" if accuracy is None else percent(accuracy),
-            f"of {number(int(held_out))} comparisons" if held_out else "",
+            f"of {number(int(held_out))} comparisons{', all ties' if accuracy is None else ''}" if held_out else "",
         ),
         ("Environment steps", number(run.outcome("env_steps")), of_steps),
         (

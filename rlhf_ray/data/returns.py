@@ -1,0 +1,65 @@
+"""Comparing returns: sums of rewards whose difference is within the rounding of floating-point numbers are equal.
+
+Sums of the same rewards in another order differ in their last bits: -0.1 nine times and 1 once are about 0.1, wherever the 1 is.
+Every part that compares true returns, or other numbers as teachers do, asks here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlhf_ray.data.arrays import FloatArray
+
+_EXTRA = 8
+"""Roundings besides those of a sum's own terms: of weights, means and thresholds."""
+
+
+def differences(left: FloatArray, right: FloatArray, weights: FloatArray | None = None) -> FloatArray:
+    """Return how much larger each return on the left is, exactly 0 where the two are equal but for rounding.
+
+    Args:
+        left: rewards ``[n, length]``, of any float dtype.
+        right: the same.
+        weights: ``[length]``: weight of each step; None for 1.
+
+    Returns:
+        ``[n]`` float64; NaN where a reward is.
+    """
+    found = _weighed(left, weights).sum(1) - _weighed(right, weights).sum(1)
+    error = rounding(left, weights) + rounding(right, weights)
+    return np.asarray(np.where(np.abs(found) <= error, 0.0, found))
+
+
+def rounding(rewards: FloatArray, weights: FloatArray | None = None) -> FloatArray:
+    """Return a bound of the error of each return, ``[n]`` float64.
+
+    Each reward may be rounded, and so may each partial sum of float64 numbers: an error of ``n * eps * sum(abs(r))`` (Higham,
+    Accuracy and Stability of Numerical Algorithms, section 4.2). Rewards which all are float32 numbers are rounded to
+    these, except for whole numbers.
+
+    Args:
+        rewards: ``[n, length]``, of any float dtype.
+        weights: ``[length]``: weight of each step; None for 1.
+    """
+    sizes = np.abs(_weighed(rewards, weights))
+    given = np.asarray(rewards, np.float64)
+    with np.errstate(over="ignore"):
+        single = (given == given.astype(np.float32)).all(1)
+    of_single = np.where(given == np.round(given), 0.0, sizes).sum(1) * np.finfo(np.float32).eps
+    terms = given.shape[1] + _EXTRA
+    return np.asarray(terms * np.finfo(np.float64).eps * sizes.sum(1) + np.where(single, of_single, 0.0))
+
+
+def settled(rewards: FloatArray) -> FloatArray:
+    """Return the returns ``[n]`` of rewards ``[n, length]`` without digits that are rounding only: equal ones are the same."""
+    found = np.asarray(rewards, np.float64).sum(1)
+    error = float(np.nanmax(rounding(rewards), initial=0.0))
+    if not 0 < error < np.inf:
+        return found
+    grain = 10.0 ** np.ceil(np.log10(error) + 1)
+    return np.asarray(np.round(found / grain) * grain)
+
+
+def _weighed(rewards: FloatArray, weights: FloatArray | None) -> FloatArray:
+    given = np.asarray(rewards, np.float64)
+    return given if weights is None else np.asarray(given * weights)
