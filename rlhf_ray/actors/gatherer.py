@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 import logging
 import time
@@ -127,7 +128,7 @@ class GathererActor:
 
     def _answer(self, number: int, pairs: Pairs) -> None:
         try:
-            self._gatherer.ask(number, pairs)
+            self._gatherer.ask(number, copy.deepcopy(pairs))  # it may change them in place
             if not self._changes and not self._get(self._find_store().tally.remote()).held:
                 raise SettingError(
                     f"preferences.gatherer: {type(self._gatherer).__name__} returned from the first {len(pairs)} pairs without an "

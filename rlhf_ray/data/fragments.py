@@ -64,6 +64,13 @@ class Fragments:
         """Return the fragments at ``index`` (an integer or boolean array, or a slice): copies for arrays, views for slices."""
         return Fragments(**{name: array[index] for name, array in vars(self).items()})
 
+    def read_only(self) -> Fragments:
+        """Return views that can't be written to, for a user's part."""
+        views = {name: array.view() for name, array in vars(self).items()}
+        for view in views.values():
+            view.flags.writeable = False
+        return Fragments(**views)
+
     @property
     def length(self) -> int:
         """Steps per fragment."""

@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlhf_ray.data.arrays import Array, FloatArray, IntArray
+from rlhf_ray.data.arrays import Array, BoolArray, FloatArray, IntArray
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.measure.distances import CONSTANT, pearson, pearson_distance
@@ -36,7 +36,9 @@ CHUNK = 8192
 SAME_ACTION = 1e3
 """Distance of different choices, such as Discrete actions: any observation is nearer than another action."""
 FEATURES = 128
-"""Random features of the value function in sampled STARC, if observations don't repeat."""
+"""Random features of the value function in sampled STARC, if observations don't repeat; fewer if there are few steps."""
+STEPS_PER_VALUE = 4
+"""Least number of steps per fitted weight of the value function: with as many weights as steps, any reward would be all value."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ def starc(
     given = np.stack([reward.of(pool) for reward in (first, second)], 1)
     same = _same_step(pool)
 
-    def squared(weights: FloatArray) -> float:
+    def squared(weights: FloatArray) -> tuple[float, BoolArray]:
         weighted = weights[:, None] * inputs
         system = weighted.T @ (inputs - onward)
         system += 1e-9 * np.trace(np.abs(system)) / len(system) * np.eye(len(system))
@@ -212,10 +214,12 @@ def starc(
         norms = np.sqrt([_power(of, same, weights) for of in canonical.T])
         trivial = norms <= 1e3 * CONSTANT * np.abs(given).max(0)
         directions = np.where(trivial, 0, canonical / np.where(trivial, 1, norms))
-        return min(1.0, _power(directions[:, 0] - directions[:, 1], same, weights) / 4)
+        return min(1.0, _power(directions[:, 0] - directions[:, 1], same, weights) / 4), trivial
 
-    found = squared(np.ones(len(pool)))
-    resampled = np.array([squared(of) for of in _resamples(pool, rng)[:SOLVES]])
+    found, trivial = squared(np.ones(len(pool)))
+    drawn = [squared(of) for of in _resamples(pool, rng)[:SOLVES]]
+    # In a few steps, drawn anew, a reward may cancel by chance, which says nothing.
+    resampled = np.array([of for of, cancels in drawn if np.array_equal(cancels, trivial)] or [found])
     # Resampling adds noise to the averages once more, which a square shows as bias. The interval spans the percentile bootstrap,
     # which has that bias, and the reversed one, which overcorrects if the noise is small.
     ends = [np.quantile(of, [0.025, 0.975]) for of in (resampled, 2 * found - resampled)]
@@ -391,7 +395,8 @@ def _value_features(
     flat = [np.asarray(of, np.float64).reshape(len(pool), -1) for of in (pool.observations, pool.next_observations)]
     names, number = np.unique(np.concatenate(flat), axis=0, return_inverse=True)
     before, after = number.reshape(2, -1)
-    if len(names) <= max(1, len(pool) // 4):
+    most = len(pool) // STEPS_PER_VALUE
+    if len(names) <= max(1, most):
         kept = np.ones(len(pool), bool)
         while True:  # the value of an observation that no step leaves is unknown
             left = np.zeros(len(names), bool)
@@ -405,8 +410,9 @@ def _value_features(
             return pool[kept], identity[before[kept]], identity[after[kept]]
     features = [_features(of, space) for of in (pool.observations, pool.next_observations)]
     width = features[0].shape[1]
-    directions, phases = rng.normal(size=(width, FEATURES)) / np.sqrt(width), rng.uniform(0, 2 * np.pi, FEATURES)
-    linear = width <= FEATURES
+    linear = width < min(FEATURES + 1, most)
+    count = max(0, min(FEATURES, most - 1 - width * linear))
+    directions, phases = rng.normal(size=(width, count)) / np.sqrt(width), rng.uniform(0, 2 * np.pi, count)
     made = [
         np.concatenate([np.cos(of @ directions + phases), np.ones((len(of), 1))] + [of] * linear, 1) for of in features
     ]

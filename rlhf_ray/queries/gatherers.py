@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import reprlib
 import time
 from collections.abc import Callable, Sequence
@@ -68,7 +69,8 @@ class ScriptedGatherer:
 
     def ask(self, number: int, pairs: Pairs) -> None:
         """See `Gatherer.ask`. Commits one answer every ``answer_seconds``, or all at once if that is 0."""
-        said = self._checked(self.teacher.answer(pairs, generator(self.seed, "answers", number)), len(pairs))
+        shown = copy.deepcopy(pairs)  # a teacher may change its inputs in place
+        said = self._checked(self.teacher.answer(shown, generator(self.seed, "answers", number)), len(pairs))
         if not self.seconds:
             self._store(pairs, said, np.arange(len(pairs)))
             return

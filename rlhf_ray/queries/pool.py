@@ -168,7 +168,7 @@ class ClipPool:
         else:
             drawn = self._new_pairs(pool, asked, count * self.preferences.oversampling, rng)
             returns = None if reward is None else self._returns(reward, pool)
-            index = choose(self.selection, Candidates(drawn, pool, returns, count, asked), count, rng)
+            index = choose(self.selection, Candidates(drawn, pool.read_only(), returns, count, asked), count, rng)
         if len(index) == 0:
             return 0, None
         self._asked[number] = [(names[left], names[right]) for left, right in index]

@@ -22,6 +22,7 @@ from rlhf_ray.reward.histories import last_of_windows
 from rlhf_ray.reward.likelihood import discounts
 from rlhf_ray.reward.networks import is_built_in, make_network, observe, reads_history
 from rlhf_ray.reward.networks.convolving import steps_that_fit
+from rlhf_ray.reward.unmoved import unmoved
 from rlhf_ray.settings import RewardModelSettings, from_json, to_json
 
 FORMAT = "rlhf_ray.reward/1"
@@ -181,11 +182,12 @@ class RewardEnsemble(nn.Module):
 
     @contextlib.contextmanager
     def _predicting(self) -> Iterator[None]:
-        """Evaluation mode, also if somebody (RLlib, a fit) has switched the networks to training."""
+        """Evaluation mode, also if somebody (RLlib, a fit) has switched the networks to training. No state of theirs moves."""
         was = self.networks.training
         self.networks.eval()
         try:
-            yield
+            with unmoved(*([] if is_built_in(self.settings) else [self.networks])):
+                yield
         finally:
             self.networks.train(was)
 
@@ -214,7 +216,7 @@ class RewardEnsemble(nn.Module):
             for start in range(0, len(observations), self.at_once):
                 part = slice(start, start + self.at_once)
                 frames = torch.stack([observations[part], next_observations[part]], 1)
-                inputs = self.networks.encode(frames, actions[part].unsqueeze(1), terminated[part])
+                inputs = self.networks.encode(frames, actions[part].unsqueeze(1).clone(), terminated[part].clone())
                 rewards.append(self.networks(inputs).squeeze(-1))
         return torch.cat(rewards, 1)
 

@@ -65,9 +65,14 @@ def make_loss(settings: RewardModelSettings) -> Loss:
     Raises:
         SettingError: no loss has this name, or it doesn't behave like a `Loss`.
     """
-    loss: Loss = LOSSES.find(settings.loss)
+    given: Loss = LOSSES.find(settings.loss)
     if settings.loss in LOSSES.parts:
-        return loss
+        return given
+
+    def loss(return_difference: Tensor, preferences: Tensor, label_noise: float | Tensor) -> Tensor:
+        noise = label_noise.clone() if isinstance(label_noise, Tensor) else label_noise
+        return given(return_difference.clone(), preferences.clone(), noise)  # it may change its inputs in place
+
     difference = torch.zeros(2, 3, requires_grad=True)
     try:
         losses = loss(difference, torch.tensor([0.0, 0.5, 1.0]), settings.label_noise or 0.0)

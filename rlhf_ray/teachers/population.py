@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -65,7 +66,7 @@ class Annotator:
 
     def answer(self, pairs: Pairs, rng: np.random.Generator) -> FloatArray:
         """See `Teacher.answer`."""
-        answers = _plain(self.teacher.answer(pairs, rng))
+        answers = _plain(self.teacher.answer(copy.deepcopy(pairs), rng))  # it may change its inputs in place
         if self.drift or self.alike:
             answers = np.where(rng.random(len(pairs)) < self.error_rates(pairs), 1 - answers, answers)
         if self.side_bias:

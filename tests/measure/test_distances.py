@@ -246,3 +246,22 @@ def test_mdp_solves_a_corridor_and_terminal_states_are_worth_nothing() -> None:
     assert (mdp.occupancy(policy) * mdp.expected_rewards(reward)).sum() == pytest.approx(0.25)
     with pytest.raises(ValueError, match="add up to 1"):
         TabularMDP(transitions * 0.5, np.eye(4)[0], 0.5)
+
+
+@pytest.mark.parametrize("dimensions", [1, 5, 40])
+@pytest.mark.parametrize("count", [4, 25, 90, 150])
+def test_starc_of_a_negation_is_1_also_for_few_steps_of_many_dimensions(dimensions: int, count: int) -> None:
+    rng = np.random.default_rng(0)
+    space, actions = gym.spaces.Box(-1, 1, (dimensions,), np.float32), gym.spaces.Discrete(2)
+    seen = rng.uniform(-1, 1, (count + 1, dimensions)).astype(np.float32)
+    at = np.arange(count)
+    nothing = np.zeros(count)
+    steps = Transitions(seen[:-1], rng.integers(2, size=count), seen[1:], nothing > 0, nothing, at // 15, at % 15)
+    made = [
+        CallableReward(lambda o, a, n, d, s=sign: s * (np.cos(4 * o[:, 0]) + n[:, -1] * (a == 0)), space, actions)
+        for sign in (1.0, -1.0)
+    ]
+    far = sampled_distances.starc(*made, steps, 0.95, np.random.default_rng(1))
+    assert (far.value, far.low, far.high) == pytest.approx((1.0, 1.0, 1.0), abs=1e-6)
+    same = sampled_distances.starc(made[0], made[0], steps, 0.95, np.random.default_rng(1))
+    assert same.value == pytest.approx(0.0, abs=1e-6)

@@ -7,6 +7,7 @@ import pytest
 
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.registry import name_of
 from rlhf_ray.queries.gatherers import ScriptedGatherer
 from rlhf_ray.settings import PreferenceSettings
 from rlhf_ray.teachers import Answers
@@ -117,3 +118,24 @@ def test_answers_that_are_none_are_one_line(said: Any) -> None:
     rude: Any = Rude()
     with pytest.raises(SettingError, match=r"teacher is 'rude', and for 2 pairs it answered .*NaN to skip it"):
         ScriptedGatherer(lambda answers: None, PreferenceSettings(teacher=rude), 0).ask(0, PAIRS[:2])
+
+
+class Rescaling:
+    """A teacher that works in place."""
+
+    name = "rescaling"
+
+    def answer(self, pairs: Pairs, rng: np.random.Generator) -> Any:
+        for side in (pairs.left, pairs.right):
+            side.rewards[:] -= 100.0
+            side.observations[:] = 0
+            side.actions[:] = 0
+        return (pairs.left.returns() > pairs.right.returns()).astype(np.float32)
+
+
+def test_a_teacher_that_changes_what_it_is_shown_changes_no_stored_pair() -> None:
+    before = some_comparisons(200).pairs
+    answers = _answers(PreferenceSettings(teacher=name_of(Rescaling)))
+    assert same_fragments(answers.pairs.left, before.left)
+    assert same_fragments(PAIRS.right, before.right)
+    assert np.array_equal(answers.preferences, before.left.returns() > before.right.returns())

@@ -10,11 +10,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.registry import Registry
-from rlhf_ray.interpret.agent.agent import MEMORY, Agent, AgentStep, Edit
+from rlhf_ray.interpret.agent.agent import MEMORY, Agent, AgentStep, Edit, NetworkAgent
+from rlhf_ray.reward.unmoved import unmoved
 
 Remember = Callable[[Tensor, Tensor], Tensor]
 """Observations ``[n, …]`` and memory ``[n, memory_size]`` to the new memory."""
@@ -64,10 +65,12 @@ class FunctionAgent:
         if unknown := sorted({*edits, *keep} - {MEMORY}):
             raise SettingError(f"The agent {self.name!r} is made of functions and has no layer {unknown[0]!r}.")
         seen = observations.float()
-        after = memory if self._remember is None else self._remember(seen, memory) + _nothing(seen, memory)[:, None]
+        after = memory
+        if self._remember is not None:  # each function gets copies: it may change them in place
+            after = self._remember(seen.clone(), memory.clone()) + _nothing(seen, memory)[:, None]
         if MEMORY in edits:
             after = edits[MEMORY](after)
-        logits, value = self._decide(seen, after)
+        logits, value = self._decide(seen.clone(), after.clone())
         nothing = _nothing(seen, after)
         return AgentStep(logits + nothing[:, None], value + nothing, after)
 
@@ -85,6 +88,40 @@ class FunctionAgent:
         for part in (step.logits, step.value, step.memory):
             content.update(part.numpy().astype(np.float32).tobytes())
         return content.hexdigest()[:16]
+
+
+class CarefulAgent:
+    """An `Agent` around one of a user's own class, which may change its inputs in place or keep statistics: it works on copies.
+
+    Args:
+        agent: the agent.
+        observation_space, action_space: the environment's.
+    """
+
+    def __init__(self, agent: Agent, observation_space: gym.Space[Any], action_space: gym.Space[Any]):
+        self.agent = agent
+        self.name, self.digest, self.memory_size, self.layers = (
+            agent.name,
+            agent.digest,
+            agent.memory_size,
+            agent.layers,
+        )
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def initial_memory(self, n: int) -> Tensor:
+        """See `Agent.initial_memory`."""
+        return self.agent.initial_memory(n).clone()
+
+    def step(
+        self, observations: Tensor, memory: Tensor, *, edits: Mapping[str, Edit] = {}, keep: Sequence[str] = ()
+    ) -> AgentStep:
+        """See `Agent.step`."""
+        with unmoved(*(each for each in vars(self.agent).values() if isinstance(each, nn.Module))):
+            return self.agent.step(observations.clone(), memory.clone(), edits=edits, keep=keep)
+
+    def fresh(self, seed: int) -> Agent | None:
+        """See `Agent.fresh`."""
+        return self.agent.fresh(seed)
 
 
 def _nothing(*inputs: Tensor) -> Tensor:
@@ -134,8 +171,9 @@ def own_agent(name: str, observation_space: gym.Space[Any], action_space: gym.Sp
             raise ValueError("it returns NaN")
     except Exception as error:
         raise SettingError(f"The agent {name} does not act on {observation_space}: {_first_line(error)}.") from error
-    agent: Agent = part
-    return agent
+    return (
+        part if isinstance(part, FunctionAgent | NetworkAgent) else CarefulAgent(part, observation_space, action_space)
+    )
 
 
 def _first_line(error: Exception) -> str:

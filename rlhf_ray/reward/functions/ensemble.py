@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.spaces import choices_of
@@ -41,7 +41,11 @@ class EnsembleReward(TorchReward):
         also: frozenset[Input] = getattr(ensemble.networks, "also_reads", frozenset())
         own = not is_built_in(settings)  # a network of the user's own may use what it likes
         self.inputs = frozenset(name for name, is_used in used.items() if is_used or own or name in also)
-        self._choices_as_numbers = own
+        self._own_network = own
+
+    def stateful(self) -> list[nn.Module]:
+        """Return the networks, if they are a user's own: ours keep no state of what they see in evaluation mode."""
+        return [self.module.networks] if self._own_network else []
 
     def combine(self, members: Tensor) -> Tensor:
         """See `RewardEnsemble.combine`."""
@@ -60,7 +64,7 @@ class EnsembleReward(TorchReward):
     ) -> Tensor:
         """Compute each member's normalised reward, ``[members, n]``."""
         choices = choices_of(self.action_space)
-        if self._choices_as_numbers and choices and actions.is_floating_point():
+        if self._own_network and choices and actions.is_floating_point():
             start = torch.as_tensor(np.asarray(self.action_space.start))  # type: ignore[attr-defined]
             parts: tuple[Tensor, ...] = torch.split(actions, list(choices), 1)
             chosen = torch.stack([part.argmax(1) for part in parts], 1)

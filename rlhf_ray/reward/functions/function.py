@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -15,6 +17,7 @@ from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.reward.unmoved import unmoved
 
 Input = Literal["state", "action", "next_state", "done"]
 INPUTS: tuple[Input, ...] = ("state", "action", "next_state", "done")
@@ -25,6 +28,21 @@ CHUNK = 2048
 
 class NotDifferentiableError(SettingError):
     """A tool needs gradients and the reward function has none."""
+
+
+def _harmless(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Call ``method`` with copies of its arguments, and let `RewardFunction.stateful` modules keep their state."""
+
+    @functools.wraps(method)
+    def call(self: RewardFunction, *arguments: Any, **named: Any) -> Any:
+        with unmoved(*self.stateful()):
+            return method(self, *map(_own, arguments), **{name: _own(value) for name, value in named.items()})
+
+    return call
+
+
+def _own(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else np.array(value)
 
 
 class RewardFunction(ABC):
@@ -41,6 +59,12 @@ class RewardFunction(ABC):
     observation_space: gym.Space[Any]
     action_space: gym.Space[Any]
     inputs: frozenset[Input] = frozenset(INPUTS)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let `members` and `forward` of all subclasses, also users', change neither arguments nor `stateful` modules."""
+        super().__init_subclass__(**options)
+        for name in {"members", "forward"} & vars(cls).keys():
+            setattr(cls, name, _harmless(vars(cls)[name]))
 
     @abstractmethod
     def members(self, observations: Array, actions: Array, next_observations: Array, terminated: Array) -> FloatArray:
@@ -61,6 +85,10 @@ class RewardFunction(ABC):
         members = torch.as_tensor(self.members(observations, actions, next_observations, terminated))
         rewards: FloatArray = self.combine(members).numpy()
         return rewards
+
+    def stateful(self) -> list[nn.Module]:
+        """Return the modules that may keep statistics or other state of what they saw: all that are attributes."""
+        return [each for each in vars(self).values() if isinstance(each, nn.Module)]
 
     def combine(self, members: Tensor) -> Tensor:
         """Combine the members' rewards ``[members, n]`` to the reward ``[n]``: by default, their mean."""

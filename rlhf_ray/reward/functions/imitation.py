@@ -1,24 +1,24 @@
-"""A reward network of imitation as a reward function. `imitation` itself is not imported."""
+"""A reward network of imitation as a reward function. `imitation` itself is not imported: its networks say what they are."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rlhf_ray.data.arrays import Array, FloatArray
-from rlhf_ray.data.images import is_image
+from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.reward.functions.function import RewardFunction, TorchReward, reinitialise
 
 
 class ImitationReward(TorchReward):
     """Any ``imitation.rewards.reward_nets.RewardNet``: basic, CNN, shaped, wrapped, or an ensemble.
 
-    Predictions come from ``predict_processed`` without updating statistics, so that normalising wrappers count; gradients come from
-    ``forward``, before such wrappers.
+    Predictions come from ``predict_processed``, so that normalising wrappers count; their statistics stay as they are. Gradients
+    are of the same reward: inputs go through the network's own ``preprocess``, and outputs through ``NormalizedRewardNet`` and
+    ``AddSTDRewardWrapper``. What a wrapper of a user's own does in ``predict_processed`` alone has no gradients.
 
     Args:
         net: the reward network.
@@ -27,11 +27,11 @@ class ImitationReward(TorchReward):
 
     def __init__(self, net: nn.Module, name: str = "imitation reward"):
         super().__init__(net)
+        for each in self.module.modules():
+            if hasattr(each, "predict_processed"):
+                each.register_forward_pre_hook(_copied)
         net_: Any = net
         self.observation_space, self.action_space = net_.observation_space, net_.action_space
-        self._scale = (
-            1.0 / 255.0 if is_image(self.observation_space) and getattr(net, "normalize_images", True) else 1.0
-        )
         self.name = name
         base = net_
         while hasattr(base, "base"):
@@ -52,15 +52,33 @@ class ImitationReward(TorchReward):
     def member_tensor(
         self, observations: Tensor, actions: Tensor, next_observations: Tensor, terminated: Tensor
     ) -> Tensor:
-        """Compute the reward with gradients, ``[1, n]``."""
-        states = [self._processed(of) for of in (observations, next_observations)]
-        rewards: Tensor = self.module(states[0], actions, states[1], terminated)
+        """Compute the reward with gradients, ``[members, n]``."""
+        return self._members(self.module, (observations, actions, next_observations, terminated))
+
+    def _members(self, net: Any, inputs: tuple[Tensor, ...]) -> Tensor:
+        """What ``predict_processed`` of each member of ``net`` returns, ``[members, n]``; one if it is no ensemble."""
+        if hasattr(net, "predict_processed_all"):
+            return torch.stack([self._members(member, inputs).mean(0) for member in net.members])
+        if hasattr(net, "normalize_output_layer"):
+            scaled: Tensor = net.normalize_output_layer(self._members(net.base, inputs).mean(0))
+            return scaled[None]
+        if hasattr(net, "default_alpha"):
+            members = self._members(net.base, inputs)
+            deviation = members.std(0) if len(members) > 1 else torch.zeros_like(members[0])
+            return (members.mean(0) + net.default_alpha * deviation)[None]
+        observations, actions, next_observations, terminated = inputs
+        if one_hot := bool(choices_of(self.action_space)):  # preprocess would cut their gradients off
+            given, actions = actions, self._choices(actions)
+        seen = list(net.preprocess(observations, actions, next_observations, terminated))
+        if one_hot:
+            seen[1] = given
+        rewards: Tensor = net(*seen)
         return rewards[None]
 
-    def _processed(self, observations: Tensor) -> Tensor:
-        if isinstance(self.observation_space, gym.spaces.Discrete):
-            return nn.functional.one_hot(observations.long(), int(self.observation_space.n)).float()
-        return observations * self._scale
+    def _choices(self, one_hot: Tensor) -> Tensor:
+        """The actions of `action_inputs`, numbered from 0, ``[n, *action_shape]``."""
+        parts = torch.split(one_hot, list(choices_of(self.action_space)), 1)
+        return torch.stack([part.argmax(1) for part in parts], 1).reshape(-1, *(self.action_space.shape or ()))
 
     def fresh(self, seed: int) -> RewardFunction | None:
         """Return the same network with new weights; None if a layer can't draw its weights anew."""
@@ -70,3 +88,8 @@ class ImitationReward(TorchReward):
         except NotImplementedError:
             return None
         return untrained
+
+
+def _copied(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A hook before each net of an ensemble or wrapper: a net that works in place leaves the next one's inputs alone."""
+    return tuple(each.clone() if isinstance(each, Tensor) else each for each in inputs)

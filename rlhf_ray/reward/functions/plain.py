@@ -11,6 +11,7 @@ import numpy as np
 from rlhf_ray.data.arrays import Array, FloatArray
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.reward.functions.function import INPUTS, Input, RewardFunction
+from rlhf_ray.reward.unmoved import copied, modules_of, unmoved
 
 
 class CallableReward(RewardFunction):
@@ -43,7 +44,9 @@ class CallableReward(RewardFunction):
         Raises:
             SettingError: the function doesn't return one finite number per step.
         """
-        rewards = np.asarray(self._function(observations, actions, next_observations, terminated), np.float64)
+        function = copied(self._function)  # an object's own state stays as it is
+        with unmoved(*modules_of(function)):
+            rewards = np.asarray(function(observations, actions, next_observations, terminated), np.float64)
         if rewards.shape != (len(terminated),):
             raise SettingError(
                 f"The reward function {self.name!r} returned shape {rewards.shape} for {len(terminated)} steps; it must return "

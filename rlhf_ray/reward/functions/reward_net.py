@@ -49,7 +49,8 @@ class LearnedRewardNet(RewardNetWithVariance):
 
     def forward(self, state: Tensor, action: Tensor, next_state: Tensor, done: Tensor) -> Tensor:
         """Compute rewards ``[n]`` with gradients, from what `preprocess` returned."""
-        return self._function.forward(state, action, next_state, done)
+        # Not the function's `forward`, which keeps statistics as they are: imitation's trainers may fit them.
+        return self._function.combine(self._function.member_tensor(state, action, next_state, done))
 
     def predict_th(self, state: Array, action: Array, next_state: Array, done: Array) -> Tensor:
         """Compute rewards ``[n]`` without gradients."""

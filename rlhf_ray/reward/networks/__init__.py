@@ -83,7 +83,7 @@ class StepNetwork(Protocol):
 
 
 class PerStep(nn.Module):
-    """A `RewardNetwork` made of one `StepNetwork` per member, evaluated one after the other."""
+    """A `RewardNetwork` made of one `StepNetwork` per member, evaluated one after the other, each on its own copy of the steps."""
 
     def __init__(self, networks: Iterable[nn.Module]):
         super().__init__()
@@ -101,7 +101,7 @@ class PerStep(nn.Module):
         terminated[:, -1] = inputs["terminated"]
         steps = (observations[:, :-1], actions, observations[:, 1:], terminated)
         flat = [of.flatten(0, 1) for of in steps]
-        return torch.stack([network(*flat).view(n, length) for network in self.networks])
+        return torch.stack([network(*(of.clone() for of in flat)).view(n, length) for network in self.networks])
 
 
 class AnyNetwork(Protocol):
@@ -213,8 +213,8 @@ def _try_out(
     name = f"reward_model.network is {settings.network!r}"
     network.eval()  # layers that keep running statistics don't count these
     try:
-        inputs = network.encode(*whole)
-        rewards = network(inputs)
+        inputs = network.encode(*(of.clone() for of in whole))
+        rewards = network(dict(inputs))
     except Exception as error:
         raise SettingError(
             f"{name}, and a trial call with observations {observation_space} and actions {action_space} raised "
@@ -254,7 +254,9 @@ def _check_history(network: Any, whole: tuple[Tensor, Tensor, Tensor], rewards: 
             return
         for step in range(actions.shape[1]):
             try:
-                alone = network.encode(observations[:, step : step + 2], actions[:, step : step + 1], terminated)
+                alone = network.encode(
+                    *(of.clone() for of in (observations[:, step : step + 2], actions[:, step : step + 1], terminated))
+                )
                 same = _alike(network(alone)[..., 0], rewards[..., step])
             except Exception as error:
                 said = str(error).splitlines()[0] if str(error) else repr(error)

@@ -135,7 +135,7 @@ class Fitter:
         self.parameters = [of for of in self.ensemble.networks.parameters() if of.requires_grad]
         self.norms: list[float] = []
         self.optimizer = Adam(self.parameters, lr=settings.learning_rate, fused=True)
-        self.targets = self.objective.targets(train.rewards)
+        self.targets = self.objective.targets(train.rewards.copy())
         self.unit = unit_of(self.targets)
         self.ensemble.reward_std.fill_(1 / self.unit)
         self._weights = torch.as_tensor(self.balancer.weights * self._bootstrap())
@@ -175,7 +175,7 @@ class Fitter:
         """
         self.optimizer.zero_grad(set_to_none=True)
         with self.ensemble.training_mode(self.masks):
-            losses = self.objective.losses(self.ensemble.networks, self.encode(steps), targets.to(self.device))
+            losses = self.objective.losses(self.ensemble.networks, self.encode(steps), targets.clone().to(self.device))
         (losses * weights.to(self.device)).mean(1).sum().backward()  # type: ignore[no-untyped-call]
         # Not torch.autograd.grad: its gradients of convolutions have another layout, which the fused Adam does not see.
         return [torch.zeros_like(of) if of.grad is None else of.grad for of in self.parameters]
@@ -215,7 +215,7 @@ class Fitter:
     def report(self, ensemble: RewardEnsemble, test: Transitions, updates: int, seconds: float) -> SupervisedReport:
         """Measure ``ensemble`` on both parts."""
         predictions, train_predictions = predict(ensemble, test), predict(ensemble, self.train)
-        targets = self.objective.targets(test.rewards)
+        targets = self.objective.targets(test.rewards.copy())
         return SupervisedReport(
             objective=self.settings.objective,
             balance=self.settings.balance,

@@ -12,8 +12,8 @@ import torch
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import look_in
-from rlhf_ray.interpret.agent.agent import MEMORY
-from rlhf_ray.interpret.agent.own import FunctionAgent, own_agent
+from rlhf_ray.interpret.agent.agent import MEMORY, Agent, AgentStep
+from rlhf_ray.interpret.agent.own import CarefulAgent, FunctionAgent, own_agent
 
 OBSERVATIONS = gym.spaces.Box(-1.0, 1.0, (2,))
 ACTIONS: gym.Space[Any] = gym.spaces.Discrete(2)
@@ -103,3 +103,48 @@ def test_an_agent_that_returns_nan_is_named_and_not_its_environment() -> None:
     )
     with pytest.raises(NotANumberError, match="returns NaN at step 0, with no intervention"):
         play(broken, batch, range(2))
+
+
+class Counting:
+    """An agent of a user's own class: it works in place, and its layer keeps statistics in training mode."""
+
+    name, digest, memory_size, layers = "counting", "0" * 16, 1, ()
+
+    def __init__(self) -> None:
+        self.norm = torch.nn.BatchNorm1d(2)
+
+    def initial_memory(self, n: int) -> torch.Tensor:
+        return torch.zeros(n, 1)
+
+    def step(self, observations: torch.Tensor, memory: torch.Tensor, *, edits: Any = (), keep: Any = ()) -> AgentStep:
+        memory += 1
+        observations *= 2
+        self.norm(torch.cat([observations, observations + 1]))
+        return AgentStep(observations - self.norm.running_mean, memory[:, 0], memory)
+
+    def fresh(self, seed: int) -> None:
+        return None
+
+
+def test_an_agent_that_works_in_place_or_keeps_statistics_answers_the_same_twice() -> None:
+    def doubling(seen: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.mul_(2)
+        memory.add_(1)
+        return seen, memory[:, 0]
+
+    def remembering(seen: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        seen.zero_()
+        return memory.add_(1)
+
+    agents: list[Agent] = [
+        CarefulAgent(Counting(), OBSERVATIONS, ACTIONS),  # type: ignore[arg-type]
+        FunctionAgent(doubling, OBSERVATIONS, ACTIONS, remember=remembering, memory_size=1),
+    ]
+    for agent in agents:
+        seen, memory = torch.tensor([[0.5, -0.25]]), torch.tensor([[3.0]])
+        first, second = agent.step(seen, memory), agent.step(seen, memory)
+        assert seen.tolist() == [[0.5, -0.25]]
+        assert memory.tolist() == [[3.0]]
+        assert torch.equal(first.logits, second.logits)
+        assert first.memory.tolist() == [[4.0]]
+    assert agents[1].step(seen, memory).logits.tolist() == [[1.0, -0.5]]

@@ -1,0 +1,85 @@
+"""Asking a user's module or function without moving it: its statistics and counters are the same before and after."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import gymnasium as gym
+import torch
+from torch import nn
+
+_T = TypeVar("_T")
+
+_INTERNAL = frozenset(vars(nn.Module()))
+"""Attributes of every module: hooks, submodules, the training mode, …"""
+
+
+@contextmanager
+def unmoved(*modules: nn.Module) -> Iterator[None]:
+    """Within this context, ``modules`` work on copies of their state: buffers, attributes, and parameters without gradients.
+
+    Running statistics (of imitation's ``RunningNorm``, of batch normalisation, of a user's own modules) may change within a call;
+    after it they are as before. What a module draws depends on no earlier call. So a reward is the same however often it is asked.
+    Parameters that require gradients are not copied: they are being fitted.
+
+    Args:
+        modules: the modules, with all modules inside them.
+    """
+    inside = list(dict.fromkeys(each for module in modules for each in module.modules()))
+    fixed = torch.jit.ScriptModule | nn.modules.lazy.LazyModuleMixin
+    inside = [each for each in inside if not isinstance(each, fixed)]
+    if not inside:
+        yield
+        return
+    shared: dict[int, Any] = {id(each): each for each in inside}
+    shared |= {id(of): of for each in inside for of in each.parameters(recurse=False) if of.requires_grad}
+    shared |= {id(of): of for each in inside for of in vars(each).values() if isinstance(of, gym.Space)}
+    kept = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            for each in inside:
+                own = vars(each)
+                parts = {name: dict(own[name]) for name in ("_parameters", "_buffers", "_modules")}
+                kept.append((own, dict(own), parts))
+                for name in ("_parameters", "_buffers"):
+                    own[name].update({key: copied(value, shared) for key, value in own[name].items()})
+                own.update({name: copied(value, shared) for name, value in own.items() if name not in _INTERNAL})
+            yield
+        finally:
+            for own, attributes, parts in kept:
+                own.clear()
+                own.update(attributes)
+                for name, values in parts.items():
+                    own[name].clear()
+                    own[name].update(values)
+
+
+def modules_of(part: Any) -> list[nn.Module]:
+    """Return the modules that a user's function works with: those of its closure, its globals and its bound arguments."""
+    if isinstance(part, functools.partial):
+        bound = [part.args, part.keywords, modules_of(part.func)]
+    elif inspect.isfunction(part):
+        try:
+            variables = inspect.getclosurevars(part)
+        except ValueError:  # a variable has no value yet
+            return []
+        bound = [variables.nonlocals, variables.globals]
+    else:
+        return []
+    values = [value for of in bound for value in (of.values() if isinstance(of, dict) else of)]
+    values += [inner for value in values if isinstance(value, list | tuple) for inner in value]
+    return [value for value in values if isinstance(value, nn.Module)]
+
+
+def copied(value: _T, shared: dict[int, Any] | None = None) -> _T:
+    """Copy deeply what can be copied, except for ``shared`` objects by id. A function is its own copy."""
+    try:
+        return copy.deepcopy(value, shared)
+    except Exception:
+        return value
