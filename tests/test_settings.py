@@ -163,13 +163,17 @@ def test_the_first_fit_lasts_a_number_of_updates_or_of_passes_over_the_answers()
     assert in_passes.first_updates(64, least_epochs=1000) == 400
 
 
-def test_more_comparisons_than_anybody_means_are_refused_and_many_are_not() -> None:
-    Experiment(preferences=PreferenceSettings(comparisons=20_000))
+def test_more_questions_than_anybody_means_are_refused_and_many_are_not() -> None:
+    Experiment(preferences=PreferenceSettings(comparisons=20_000)).check_questions()
+    many = Experiment(preferences=PreferenceSettings(comparisons=1_000_000))
     with pytest.raises(
         SettingError,
-        match=r"preferences\.comparisons is 1000000; .*200000 yields about 8000 fragments of 25 .*lower it",
+        match=r"preferences\.comparisons is 1000000; total.*=200000 yields about 8000 fragments of 25 .*250 times: lower it",
     ):
-        Experiment(preferences=PreferenceSettings(comparisons=1_000_000))
+        many.check_questions()
+    many.check_questions(999_990)  # only ten are to be asked
+    with pytest.raises(SettingError, match=r"1000000; of which 100 are answered; total_env_steps.*compared 249 times"):
+        many.check_questions(100)
 
 
 def test_the_agent_decides_which_settings_an_experiment_goes_by() -> None:

@@ -66,6 +66,7 @@ def run(words: list[str]) -> None:
         print(USAGE)
         sys.exit(0 if words and words[0] in ("-h", "--help") else 2)
     command = parse_arguments(Label, f"rlhf-ray label {words[0]}", words[1:])
+    _tell_stored(command)
     if command.teacher != "human":
         _scripted(words[0], command)
         return
@@ -85,6 +86,22 @@ def run(words: list[str]) -> None:
         invite=lambda links: print(*invitation(links, command.store), sep="\n", flush=True),
     )
     print(f"{command.store}: {held} comparisons")
+
+
+def _tell_stored(command: Label) -> None:
+    """Say how many comparisons the store already has, which count towards those asked for."""
+    from rlhf_ray.store.files import open_files, store_of
+    from rlhf_ray.store.store import PreferenceStore
+
+    place = store_of(command.store)
+    try:
+        stored = len(PreferenceStore(place, create=False)) if open_files(place).exists("store.json") else 0
+    except ValueError as error:
+        raise SettingError(str(error)) from error
+    if stored:
+        missing = max(0, command.comparisons - stored)
+        more = f"asking for {missing} more" if missing else "nothing more is asked"
+        print(f"{command.store}: {stored} stored comparisons count towards --comparisons={command.comparisons}; {more}")
 
 
 def _scripted(source: str, command: Label) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import json
@@ -43,6 +44,7 @@ from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_no
 from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
 from rlhf_ray.settings import NO_QUESTIONS, PARTS, AgentName, Experiment, ResolvedFragments, from_json, to_json
 from rlhf_ray.settings.checks import require
+from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.files import store_of
 
 
@@ -86,6 +88,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         self.reward_from: str | None = None
         self.policy_from: str | None = None
         self.labels_from: str | None = None
+        self.labels_before = 0
+        """Number of labels in ``labels_from``."""
         self.demonstrations_from: str | None = None
         self.cloning_epochs: int | None = None
         self.checked: Checked | None = None
@@ -303,6 +307,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             self.policy_from = _absolute(policy)
         if labels is not None:
             self.labels_from = store_of(_absolute(labels))
+            with contextlib.suppress(ValueError):  # there is none: the ring says so
+                self.labels_before = len(PreferenceStore(self.labels_from, create=False))
         if demonstrations is not None:
             self.demonstrations_from = _absolute(demonstrations)
         if cloning_epochs is not None:
@@ -347,6 +353,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             SettingError: with the setting, its value and the remedy.
         """
         of = self.settings()
+        of.check_questions(self.labels_before)
         if self.reward_from is not None and of.preferences.comparisons:
             raise SettingError(
                 f"preferences.comparisons is {of.preferences.comparisons}, but training uses the fitted reward model in "

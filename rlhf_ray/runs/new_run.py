@@ -17,7 +17,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.starting import first_weights, fitted_reward
 from rlhf_ray.runs.folder import RunFolder
-from rlhf_ray.settings import Experiment
+from rlhf_ray.settings import Experiment, PreferenceSettings
 from rlhf_ray.settings.start import Start
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.files import store_of
@@ -68,10 +68,12 @@ def new_run(
         demonstrations=start.demonstrations,
         cloning_epochs=start.cloning_epochs,
     )
+    config.check_settings()
     checked = config.check_environment()
     spaces = (checked.observation_space, checked.action_space)
     if config.labels_from is not None:
         check_labels(_first_label(config.labels_from), checked.fragments, *spaces, config.labels_from)
+        say(_on_labels(str(start.labels), config.labels_before, experiment.preferences))
     folder = RunFolder.create(path, experiment, (options or {}) | {"start": dataclasses.asdict(start)})
     if not start.parts:
         return folder
@@ -104,6 +106,16 @@ def sources(folder: RunFolder) -> dict[str, Any]:
 
 
 _POLICY = "policy.safetensors"
+
+
+def _on_labels(source: str, stored: int, of: PreferenceSettings) -> str:
+    """Say how many labels ``source`` has, and who adds how many to them."""
+    missing = max(0, of.comparisons - stored)
+    teacher = "people" if of.people_share == 1.0 else f"the teacher {of.teacher}"
+    if 0.0 < of.people_share < 1.0:
+        teacher += " and people"
+    added = f"{teacher} will add {missing}" if missing else "nothing more is asked"
+    return f"--labels {source}: {stored} stored answers count towards preferences.comparisons={of.comparisons}; {added}"
 
 
 def _first_label(store: str) -> Comparisons:

@@ -75,17 +75,26 @@ class Experiment:
             f"it must be at most {self.agent}.rollout_length={self.agent_settings.rollout_length}, because fragments are cut from "
             "rollouts: shorten the fragments or lengthen the rollouts",
         )
-        clips = self.total_env_steps // fragments.length
-        require(
-            self.preferences.comparisons <= COMPARISONS_PER_CLIP * max(1, clips),
-            "preferences.comparisons",
-            self.preferences.comparisons,
-            f"total_env_steps={self.total_env_steps} yields about {clips} fragments of {fragments.length} steps, so each would be "
-            f"compared {2 * self.preferences.comparisons // max(1, clips)} times: lower it (hundreds are usual) or raise "
-            "total_env_steps",
-        )
         needed, what = env_steps_needed(fragments, self.preferences, self.agent_settings.iteration_env_steps)
         require(self.total_env_steps >= needed, "total_env_steps", self.total_env_steps, what)
+
+    def check_questions(self, answered: int = 0) -> None:
+        """Check that the run can ask about its comparisons, of which ``answered`` have an answer before it starts.
+
+        Raises:
+            SettingError: there are far too many for the fragments that its environment steps yield.
+        """
+        length = self.resolved_fragments().length
+        clips = max(1, self.total_env_steps // length)
+        asked = max(0, self.preferences.comparisons - answered)
+        stored = f"of which {answered} are answered; " if answered else ""
+        require(
+            asked <= COMPARISONS_PER_CLIP * clips,
+            "preferences.comparisons",
+            self.preferences.comparisons,
+            f"{stored}total_env_steps={self.total_env_steps} yields about {clips} fragments of {length} steps, so each would be "
+            f"compared {2 * asked // clips} times: lower it (hundreds are usual) or raise total_env_steps",
+        )
 
     @property
     def agent_settings(self) -> AgentSettings:

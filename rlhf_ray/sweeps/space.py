@@ -166,6 +166,7 @@ def check(space: Space, experiment: Experiment) -> None:
     for name, domain in space.items():
         for value in extremes(domain):
             changed = apply(experiment, {name: value})
+            changed.check_questions()
             check_parts(changed.preferences, changed.reward_model)
 
 

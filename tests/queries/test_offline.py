@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
+from rlhf_ray.cli.label import run
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.queries.offline import label_recorded, load_recorded
@@ -148,3 +149,16 @@ def test_the_command_needs_neither_ray_nor_an_environment(tmp_path: Path) -> Non
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["labels: 8 comparisons of 64 clips of 5 steps", "False"]
+
+
+def test_the_command_says_how_many_stored_answers_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = load_recorded(_recorded(tmp_path / "steps.npz"), FragmentSettings(length=5))
+    label_recorded(found, "labels", _preferences(comparisons=6))
+    for asked, more in ((6, "nothing more is asked"), (8, "asking for 2 more")):
+        run(["steps.npz", "--store", "labels", "--teacher", "oracle", "--length", "5", "--comparisons", str(asked)])
+        printed = capsys.readouterr().out
+        assert f"labels: 6 stored comparisons count towards --comparisons={asked}; {more}" in printed
+        assert f"labels: {asked} comparisons of" in printed

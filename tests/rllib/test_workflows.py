@@ -32,6 +32,7 @@ from rlhf_ray.settings import (
 )
 from rlhf_ray.settings.start import Start
 from rlhf_ray.store import PreferenceStore
+from tests.made_up import some_comparisons
 from tests.whole_runs import small
 
 
@@ -42,6 +43,40 @@ def spaces_of(config: PreferencePPOConfig) -> tuple[Any, Any]:
 
 def asking(**changes: Any) -> PreferenceSettings:
     return dataclasses.replace(small().preferences, **changes)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "comparisons", "said"),
+    [
+        ("oracle", 36, "30 stored answers count towards preferences.comparisons=36; the teacher oracle will add 6"),
+        ("stochastic", 30, "30 stored answers count towards preferences.comparisons=30; nothing more is asked"),
+        ("oracle", 20, "30 stored answers count towards preferences.comparisons=20; nothing more is asked"),
+    ],
+)
+def test_only_what_is_still_to_be_asked_is_too_much_and_a_line_tells_it(
+    teacher: str, comparisons: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More answers than fit into the steps: all but a few are stored."""
+    monkeypatch.setattr("rlhf_ray.settings.experiment.COMPARISONS_PER_CLIP", 0.05)  # 14 for 2,900 steps
+    spaces = spaces_of(PreferencePPOConfig.from_experiment(small()))
+    length = small().resolved_fragments().length
+    labels = some_comparisons(30, length, observations=spaces[0], actions=spaces[1])
+    PreferenceStore(tmp_path / "labels").commit(labels, annotator="somebody")
+    experiment = small(preferences=asking(comparisons=comparisons, teacher=teacher, initial_comparisons=1))
+    lines: list[str] = []
+    start = Start(labels=str(tmp_path / "labels"))
+    folder = new_run(tmp_path / "run", experiment, start, say=lines.append)
+    assert lines == [f"--labels {tmp_path / 'labels'}: {said}"]
+    config = PreferencePPOConfig.from_experiment(folder.experiment()).start_from(labels=tmp_path / "labels")
+    config.check_settings()
+    config.labels_from = None  # as restored from a checkpoint, which has the labels
+    config.check_settings()
+    if comparisons > 14:
+        with pytest.raises(SettingError, match=f"preferences.comparisons is {comparisons}; total_env_steps"):
+            new_run(tmp_path / "scratch", experiment)
+        many = small(preferences=asking(comparisons=60, teacher=teacher, initial_comparisons=1))
+        with pytest.raises(SettingError, match="is 60; of which 30 are answered; total_env"):
+            new_run(tmp_path / "many", many, start)
 
 
 class Watching(Callback):
