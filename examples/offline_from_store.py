@@ -43,7 +43,9 @@ if not path.exists():
 # 2. The reward model. Which tenth is held out is decided by the comparisons' ids: the same ones every time.
 reward, report = fit(path, env.observation_space, env.action_space, held_out_share=0.1)
 print(f"{report.comparisons} comparisons, {report.held_out} of them held out")
-print(f"held-out accuracy: {report.held_out_accuracy:.2f} (train accuracy: {report.train_accuracy:.2f})")
+print(
+    f"held-out accuracy: {report.held_out_accuracy:.2f} of {report.held_out_decided} (train: {report.train_accuracy:.2f})"
+)
 
 # 3. Saved, loaded, and asked about steps that nobody has labelled. `rlhf-ray train pendulum --reward-from FOLDER` trains on it.
 reward.save(folder / "reward_model")

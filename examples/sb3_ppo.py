@@ -51,5 +51,7 @@ with first:
     )
     before = true_return(agent)
     agent.learn(AGENT_STEPS)
-    print(f"{first.status()['comparisons']} comparisons, held-out accuracy {first.status()['held_out_accuracy']:.2f}")
+    found = first.status()
+    accuracy = f"{found['held_out_accuracy']:.2f} ({found['held_out_decided']} answers)"
+    print(f"{found['comparisons']} comparisons, held-out accuracy {accuracy}")
     print(f"true return: {before:.0f} before training, {true_return(agent):.0f} after it")

@@ -127,6 +127,8 @@ def _tell_scores(scored: RewardScores) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from rlhf_ray.runs.report.summary import ties_of
+
     table = Table(title=f"reward model, version {scored.version}, on held-out comparisons (95 % intervals)")
     for name in ("", "answers", "accuracy", "log-likelihood", "Brier score", "calibration error (chance)"):
         table.add_column(name, justify="left" if not name else "right")
@@ -137,7 +139,7 @@ def _tell_scores(scored: RewardScores) -> None:
     for name, of in rows.items():
         accuracy = "all are ties" if not of.decided else of.accuracy.text()
         error = f"{of.calibration_error:.2f} ({of.chance:.2f})"
-        table.add_row(name, str(of.answers), accuracy, of.log_likelihood.text(), of.brier.text(3), error)
+        table.add_row(name, f"{of.answers}{ties_of(of)}", accuracy, of.log_likelihood.text(), of.brier.text(3), error)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
     if (of_members := scored.disagreement) is not None:
         print(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rlhf_ray.cli import fit_rewards
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.metrics import share_of
+from rlhf_ray.measure.held_out import below_chance
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import nothing_to_save
 from rlhf_ray.settings import Experiment, RewardModelSettings
@@ -113,13 +115,19 @@ def _as_in(experiment: Experiment) -> Fit:
 
 
 def _say(command: Fit, reward: RewardEnsemble, report: FitReport) -> None:
-    held_out = "no labels held out"
-    if report.held_out:
-        held_out = f"held-out accuracy {_share(report.held_out_accuracy)} ({report.held_out} labels)"
+    held_out = f"all {report.held_out} labels held out are ties" if report.held_out else "no labels held out"
+    if report.held_out_decided:
+        held_out = f"held-out accuracy {share_of(report.held_out_accuracy, report.held_out_decided)}"
     print(
         f"{command.out}: {len(reward.reward_mean)} networks fitted to {report.comparisons} labels in {report.gradient_steps} "
         f"gradient steps ({report.seconds:.1f} s): {held_out}, training accuracy {_share(report.train_accuracy)}"
     )
+    if below_chance(report.held_out_accuracy, report.held_out_decided):
+        print(
+            "rlhf-ray: on the answers that it was not fitted to, the reward model is worse than guessing: the answers contradict "
+            "each other. `rlhf-ray store info` tells what each annotator chose.",
+            file=sys.stderr,
+        )
 
 
 def _share(accuracy: float) -> str:

@@ -23,6 +23,7 @@ class Metric:
         gauge: whether it is exported to Prometheus.
         bar: the terminal bar that shows it; empty for none.
         label: its name in that bar.
+        among: the metric that counts the answers behind it, which is shown beside it; empty for none.
     """
 
     name: str
@@ -33,10 +34,16 @@ class Metric:
     gauge: bool = True
     bar: str = ""
     label: str = ""
+    among: str = ""
 
-    def text(self, value: float) -> str:
-        """Format a value for the terminal."""
-        return f"{value:.2f}" if self.unit == "share" else f"{value:.1f}"
+    def text(self, value: float, answers: int | None = None) -> str:
+        """Format a value for the terminal, with the number of answers behind it, if known."""
+        return f"{value:.1f}" if self.unit != "share" else share_of(value, answers)
+
+
+def share_of(share: float, answers: int | None) -> str:
+    """Format a share of answers with their number: on a few, it says little."""
+    return f"{share:.2f}" if answers is None else f"{share:.2f} ({answers} answer{'' if answers == 1 else 's'})"
 
 
 _REWARD, _LEARNED = "true reward per episode", "learned reward per episode"
@@ -123,6 +130,7 @@ METRICS: dict[str, Metric] = {
             "share",
             bar="reward fits",
             label="held-out accuracy",
+            among="held_out_decided",
         ),
         Metric(
             "held_out_log_likelihood",

@@ -33,6 +33,12 @@ BINS = 5
 LEAST_PROBABILITY = 1e-6
 """Smaller probabilities count as this one in the log-likelihood, so that one answer can't make it infinite."""
 
+BELOW_CHANCE = 1.8
+"""Standard errors below one half of an accuracy that is worse than guessing: 2 of 10 answers. Runs that learn are too far above one
+half to reach it by chance."""
+FEW_DECIDED = 8
+"""Minimum number of answers, without ties, for that."""
+
 DRAWS = 500
 """Draws of answers for `chance_calibration_error`."""
 
@@ -118,6 +124,11 @@ def log_likelihoods(probabilities: Array, preferences: Array) -> FloatArray:
     p = np.clip(np.asarray(probabilities, np.float64), LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
     y = np.asarray(preferences, np.float64)
     return np.asarray(y * np.log(p) + (1 - y) * np.log1p(-p))
+
+
+def below_chance(accuracy: float, decided: int) -> bool:
+    """Whether an ``accuracy`` on so many answers without ties is worse than guessing; False for NaN and for few answers."""
+    return decided >= FEW_DECIDED and (1 - 2 * accuracy) * math.sqrt(decided) >= BELOW_CHANCE
 
 
 def hits(probabilities: Array, preferences: Array) -> FloatArray:

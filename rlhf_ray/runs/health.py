@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.spaces import choices_of
+from rlhf_ray.measure import held_out
 from rlhf_ray.queries.schedule import PROBE, TIES, held_back
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.store.answers import FEW_ANSWERS, Presses
@@ -51,11 +52,6 @@ SETTLED_FOR = 5
 
 DISTINCT_CLIPS = 0.5
 """Minimum fraction of distinct fragments in the pool; below it, most labels would compare duplicates."""
-BELOW_CHANCE = 1.8
-"""Standard errors below one half of a held-out accuracy that is worse than guessing: 2 of 10 answers. Runs that learn are too far
-above one half to reach it by chance."""
-FEW_HELD_OUT = 8
-"""Minimum number of held-out answers, without ties, for that."""
 
 STARVING = 0.1
 """Fraction of the labels due that is missing."""
@@ -267,7 +263,7 @@ def below_chance(rows: Rows) -> Alarm | None:
     if not fits:
         return None
     accuracy, answers = fits[0]["held_out_accuracy"], held_out_answers(fits[0])
-    if answers < FEW_HELD_OUT or (1 - 2 * accuracy) * math.sqrt(answers) < BELOW_CHANCE:
+    if not held_out.below_chance(accuracy, answers):
         return None
     return Alarm(
         "below_chance",

@@ -29,5 +29,7 @@ class Outcome:
     """The last mean true return in training, with the stochastic policy."""
     verdicts: list[Verdict] = field(default_factory=list)
     """Caveats about the numbers."""
+    held_out_decided: int | None = None
+    """Answers, without ties, behind ``held_out_accuracy``."""
     skipped: int = 0
     """Pairs that annotators skipped."""

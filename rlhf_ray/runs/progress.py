@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from rlhf_ray.data.metrics import METRICS
+from rlhf_ray.data.metrics import METRICS, share_of
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.queries.schedule import gathered
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
@@ -146,7 +146,7 @@ class Progress(Callback):
         for metric in METRICS.values():
             value = metrics.get(metric.name)
             if metric.bar and value is not None and math.isfinite(value):
-                self._known[metric.name] = f"{metric.label} {metric.text(value)}"
+                self._known[metric.name] = f"{metric.label} {metric.text(value, metrics.get(metric.among))}"
         done = {"env steps": metrics["env_steps"]}
         if self.experiment.preferences.comparisons:  # otherwise the reward model is given
             done |= {"labels": metrics["comparisons"], "reward fits": metrics["reward_version"]}
@@ -213,7 +213,7 @@ class Progress(Callback):
             f"{outcome.train_seconds:.0f} s",
         ]
         if outcome.held_out_accuracy is not None:
-            parts.insert(1, f"held-out accuracy {outcome.held_out_accuracy:.2f}")
+            parts.insert(1, f"held-out accuracy {share_of(outcome.held_out_accuracy, outcome.held_out_decided)}")
         if outcome.normalised is not None:
             parts.insert(0, f"normalised return {outcome.normalised:.2f} (0 random, 1 trained on the true reward)")
         if outcome.interrupted:

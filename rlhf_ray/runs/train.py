@@ -229,6 +229,7 @@ def _outcome(
         env_steps=latest.values.get("env_steps", 0),
         comparisons=len(PreferenceStore(folder.preferences)) if folder.preferences.exists() else 0,
         held_out_accuracy=latest.values.get("held_out_accuracy"),
+        held_out_decided=latest.values.get("held_out_decided"),
         random=random,
         trained=trained,
         reference=reference,

@@ -16,6 +16,7 @@ from ray.tune import Result, ResultGrid
 from rich.console import Console
 from rich.table import Table
 
+from rlhf_ray.data.metrics import share_of
 from rlhf_ray.data.plain import plain
 from rlhf_ray.measure.intervals import mean_interval
 from rlhf_ray.rllib.metrics import PREFERENCES
@@ -40,8 +41,8 @@ class SweepOutcome:
         plan: the plan, as JSON values.
         trials: one dictionary per trial; first those that ran to the end, then the others, each best first: ``name``, ``status``
             (finished, stopped early, failed or unfinished), ``objective`` (None if never measured), ``env_steps``,
-            ``held_out_accuracy``, ``comparisons``, ``settings`` (final values of those that vary), ``curve`` (environment steps
-            and objective) and ``error``.
+            ``held_out_accuracy``, ``held_out_decided`` (the number of answers behind it), ``comparisons``, ``settings`` (final
+            values of those that vary), ``curve`` (environment steps and objective) and ``error``.
         configurations: with repeated trials, one dictionary per draw of settings in the same form, best first: those whose trials
             all ran to the end come first. ``objective`` is the mean over its trials; ``each`` has those of the single ones,
             ``interval_95`` the mean's 95 % interval (Student's t), ``seeds`` their seeds. Empty without repeats.
@@ -123,7 +124,8 @@ def configurations(trials: list[dict[str, Any]], repeat: int) -> list[dict[str, 
         group = sorted(group, key=lambda trial: (trial["seed"] is None, trial["seed"]))
         each = [trial["objective"] for trial in group if trial["objective"] is not None]
         states = {trial["status"] for trial in group} | ({"unfinished"} if len(group) < repeat else set())
-        accuracies = [trial["held_out_accuracy"] for trial in group if _is_known(trial["held_out_accuracy"])]
+        known = [trial for trial in group if _is_known(trial["held_out_accuracy"])]
+        decided: list[Any] = [trial.get("held_out_decided") for trial in known]
         found.append(
             group[0]
             | {
@@ -134,7 +136,8 @@ def configurations(trials: list[dict[str, Any]], repeat: int) -> list[dict[str, 
                 "each": each,
                 "seeds": [trial["seed"] for trial in group],
                 "env_steps": sum(trial["env_steps"] for trial in group),
-                "held_out_accuracy": statistics.mean(accuracies) if accuracies else None,
+                "held_out_accuracy": statistics.mean(trial["held_out_accuracy"] for trial in known) if known else None,
+                "held_out_decided": None if None in decided else sum(decided),
                 "curve": [],
                 "error": next((trial["error"] for trial in group if trial["error"]), None),
             }
@@ -174,7 +177,8 @@ def _trial(result: Result, space: dict[str, Any]) -> dict[str, Any]:
         "status": status,
         "objective": curve[-1][1] if curve else None,
         "env_steps": int(metrics.get(ENV_STEPS, 0)),
-        "held_out_accuracy": ring.get("round", {}).get("held_out_accuracy"),
+        "held_out_accuracy": (fit := ring.get("round", {})).get("held_out_accuracy"),
+        "held_out_decided": None if (decided := fit.get("held_out_decided")) is None else int(decided),
         "comparisons": ring.get("comparisons"),
         "settings": {name: metrics.get(SETTINGS, {}).get(name) for name in space},
         "seed": metrics.get(SETTINGS, {}).get("seed"),
@@ -235,7 +239,7 @@ def _print(outcome: SweepOutcome) -> None:
             told.append(f"mean of {len(trial['each'])} seeds: {', '.join(map(_text, trial['each']))}")
         accuracy = trial["held_out_accuracy"]
         if accuracy is not None and math.isfinite(accuracy):
-            told.append(f"held-out accuracy {_text(accuracy)}")
+            told.append(f"held-out accuracy {share_of(accuracy, trial.get('held_out_decided'))}")
         mark = f"\nbest, in {BEST}" if trial is outcome.best else ""
         table.add_row(
             f"{_text(trial['objective'])}{_interval(trial)}{mark}",

@@ -4,9 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from rlhf_ray.measure.held_out import (
     bands,
+    below_chance,
     calibration_error,
     chance_calibration_error,
     disagreement_scores,
@@ -146,3 +148,14 @@ def test_no_answers_are_no_scores() -> None:
     assert math.isnan(found.brier.mean)
     assert math.isnan(found.calibration_error)
     assert math.isnan(found.chance)
+
+
+@pytest.mark.parametrize("n", [8, 10, 40, 200])
+def test_worse_than_guessing_is_rare_by_chance(n: int) -> None:
+    """Against the binomial distribution: the largest count that is worse than guessing has a probability of 1 to 6 %."""
+    found = [right for right in range(n + 1) if below_chance(right / n, n)]
+    assert found == list(range(len(found)))
+    assert 0.01 < stats.binom.cdf(found[-1], n, 0.5) < 0.06
+    assert stats.binom.cdf(found[-1], n, 0.8) < 1e-4
+    assert not below_chance(math.nan, n)
+    assert not below_chance(0.0, 7)

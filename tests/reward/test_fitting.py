@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rlhf_ray import cli
-from rlhf_ray.data.comparisons import pair_id
+from rlhf_ray.data.comparisons import pair_id, stable_uniform
 from rlhf_ray.reward import RewardEnsemble, RewardTrainer, fit
 from rlhf_ray.rllib.starting import check_reward
 from rlhf_ray.runs.folder import RunFolder
@@ -141,6 +141,23 @@ def test_labels_that_are_missing_or_of_another_environment_are_an_error(tmp_path
         fit(labels(tmp_path / "store", 2), PENDULUM["observations"], PENDULUM["actions"])
 
 
+def stored_decided(store: Path, share: float) -> int:
+    """The number of held-out answers that are no ties."""
+    snapshot = PreferenceStore(store).snapshot()
+    return int(((stable_uniform(snapshot.ids, "held out") < share) & (snapshot.preferences != 0.5)).sum())
+
+
+def test_the_command_says_that_answers_contradict_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels(tmp_path / "store", **PENDULUM)
+    run = ["fit", str(tmp_path / "store"), "--out", str(tmp_path / "out"), "--updates", "2"]
+    for worse in (True, False):
+        monkeypatch.setattr("rlhf_ray.cli.fit.below_chance", lambda accuracy, decided, worse=worse: worse)
+        cli.main(run)
+        assert ("worse than guessing" in capsys.readouterr().err) == worse
+
+
 def test_the_command_fits_to_a_run_and_writes_a_reward_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +171,8 @@ def test_the_command_fits_to_a_run_and_writes_a_reward_model(
         printed = capsys.readouterr().out
         for words in (str(out), "2 networks", "150 labels", "60 gradient steps", "held-out accuracy 0."):
             assert words in printed
+        decided = stored_decided(run.preferences, 0.25)
+        assert f"({decided} answers)" in printed
     first, second = (RewardEnsemble.load(tmp_path / name) for name in ("first", "second"))
     assert first.settings == RewardModelSettings(
         hidden=(12,), ensemble_size=2

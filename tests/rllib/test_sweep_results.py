@@ -40,7 +40,7 @@ def test_the_first_of_the_table_is_marked_as_the_best_and_is_the_one_in_the_file
     trials = [
         trial("trial_lost", None, "failed", 0.91),
         trial("trial_early", -100.0, "stopped early", 0.92),
-        trial("trial_whole", -300.0, "finished", 0.93),
+        trial("trial_whole", -300.0, "finished", 0.93) | {"held_out_accuracy": 1.0, "held_out_decided": 2},
         trial("trial_worse", -400.0, "finished", 0.94),
     ]
     outcome = SweepOutcome(plan.to_json(), sorted(trials, key=_rank), complete=True)
@@ -50,6 +50,7 @@ def test_the_first_of_the_table_is_marked_as_the_best_and_is_the_one_in_the_file
     assert sorted(names, key=printed.index) == names
     (marked,) = (line for line in printed.splitlines() if "best, in best.json" in line)
     assert printed.index("-300") < printed.index(marked) < printed.index("-400")
+    assert "held-out accuracy 1.00 (2 answers)" in printed
     assert load_experiment(tmp_path / "best.json").ppo.gamma == 0.93
     assert json.loads((tmp_path / "trials.json").read_text())["best"] == "trial_whole"
 

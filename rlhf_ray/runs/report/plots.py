@@ -155,6 +155,7 @@ def returns_plot(rows: Rows, random: float | None, reference: float | None) -> M
 def accuracy_plot(rows: Rows) -> Markup | None:
     """Accuracy of the reward model on held-out and on training comparisons, over environment steps."""
     held_out, train = series(rows, "held_out_accuracy"), series(rows, "train_accuracy")
+    decided = series([row for row in rows if is_number(row.get("held_out_accuracy"))], "held_out_decided")[1]
     if not len(held_out[0]) and not len(train[0]):
         return None
 
@@ -164,7 +165,8 @@ def accuracy_plot(rows: Rows) -> Markup | None:
         axes.text(
             1, 51, "chance", color=MUTED, fontsize=9, ha="right", va="bottom", transform=axes.get_yaxis_transform()
         )
-        _curve(axes, held_out[0], 100 * held_out[1], HELD_OUT, label="held out", marker="o")
+        label = f"held out ({decided.min():.0f} to {decided.max():.0f} answers)" if len(decided) else "held out"
+        _curve(axes, held_out[0], 100 * held_out[1], HELD_OUT, label=label, marker="o")
         _curve(axes, train[0], 100 * train[1], TRAIN, label="training", marker="s", linestyle="--")
         lowest = min([50.0, *(100 * train[1]), *(100 * held_out[1])])
         axes.set(ylabel="accuracy (%)", ylim=(max(-3, lowest - 6), 103))

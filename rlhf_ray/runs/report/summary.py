@@ -9,6 +9,7 @@ from typing import Any
 
 from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.metrics import METRICS, described, metric_of
+from rlhf_ray.measure.held_out import PredictionScores
 from rlhf_ray.measure.intervals import MeanEstimate
 from rlhf_ray.queries.schedule import gathered, held_back
 from rlhf_ray.reward import RewardEnsemble
@@ -80,6 +81,13 @@ class Run:
         """The last numeric value of a metric."""
         return next((row[metric] for row in reversed(self.rows) if is_number(row.get(metric))), None)
 
+    @property
+    def held_out(self) -> int | None:
+        """The number of answers behind the held-out accuracy; in runs of earlier versions, ties count as well."""
+        decided = self.outcome("held_out_decided")
+        value = self.latest("held_out") if decided is None else decided
+        return None if value is None else int(value)
+
     def outcome(self, name: str, metric: str | None = None) -> float | None:
         """A number from the result, or else the latest value of ``metric`` (default: ``name``)."""
         value = (self.result or {}).get(name)
@@ -123,9 +131,9 @@ def reading(run: Run) -> str:
     random, trained = (run.agent(agent, "true_return_mean") for agent in ("random", "trained"))
     if random is not None and trained is not None:
         sentences.append(_gain(run, random, trained))
-    accuracy, held_out = run.outcome("held_out_accuracy"), run.latest("held_out")
+    accuracy, held_out = run.outcome("held_out_accuracy"), run.held_out
     if accuracy is not None:
-        among = f" ({number(int(held_out))} comparisons)" if held_out else ""
+        among = f" ({number(held_out)} of them)" if held_out else ""
         sentences.append(
             f"The reward model agrees with {percent(accuracy)} of the held-out answers{among}; chance is 50%."
         )
@@ -171,7 +179,7 @@ def headline(run: Run) -> list[tuple[str, str, str, str, bool]]:
 
 def facts(run: Run) -> list[tuple[str, str, str]]:
     """The other headline numbers: name, value, and total."""
-    accuracy, held_out = run.outcome("held_out_accuracy"), run.latest("held_out")
+    accuracy, held_out = run.outcome("held_out_accuracy"), run.held_out
     iterations = run.latest("iteration")
     of_comparisons = "" if run.label_budget is None else f"of {number(run.label_budget)}"
     of_steps = "" if run.step_budget is None else f"of {number(run.step_budget)}"
@@ -180,7 +188,7 @@ def facts(run: Run) -> list[tuple[str, str, str]]:
         (
             "Held-out accuracy",
             "–" if accuracy is None else percent(accuracy),
-            f"of {number(int(held_out))} comparisons{', all ties' if accuracy is None else ''}" if held_out else "",
+            f"of {number(held_out)} answers" if held_out and accuracy is not None else _all_ties(run),
         ),
         ("Environment steps", number(run.outcome("env_steps")), of_steps),
         (
@@ -192,6 +200,12 @@ def facts(run: Run) -> list[tuple[str, str, str]]:
     if run.result is None:
         found.insert(0, ("True return in training", number(run.latest("true_return_mean")), "latest iteration"))
     return found
+
+
+def _all_ties(run: Run) -> str:
+    """Say that there is no accuracy because all held-out comparisons are ties; empty if none was held out."""
+    held_out = run.latest("held_out")
+    return f"of {number(int(held_out))} comparisons, all ties" if held_out else ""
 
 
 def notes(run: Run) -> list[Note]:
@@ -305,7 +319,7 @@ def scores(of: RewardScores | None) -> list[tuple[str, str, list[str]]]:
             kind,
             name,
             [
-                number(each.answers),
+                f"{number(each.answers)}{ties_of(each)}",
                 interval(each.accuracy),
                 interval(each.log_likelihood),
                 interval(each.brier),
@@ -314,6 +328,12 @@ def scores(of: RewardScores | None) -> list[tuple[str, str, list[str]]]:
         )
         for kind, name, each in rows
     ]
+
+
+def ties_of(scores: PredictionScores) -> str:
+    """Say how many of the answers are ties, which accuracy leaves out; empty if none is."""
+    ties = scores.answers - scores.decided
+    return f" ({ties} ties)" if ties else ""
 
 
 def truth(of: RewardScores | None, distances: RewardDistances | None) -> list[tuple[str, str]]:

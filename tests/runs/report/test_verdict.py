@@ -101,10 +101,12 @@ def test_the_progress_line_keeps_the_last_known_values(capsys: pytest.CaptureFix
     progress = Progress(Experiment(preferences=PreferenceSettings(comparisons=50)))
     progress.LINE_EVERY = -1.0
     row = {"raised": [], "iteration": 1, "env_steps": 5, "comparisons": 3, "reward_version": 1}
-    progress.on_metrics(row | {"true_return_mean": -20.0, "learned_return_mean": 4.0, "held_out_accuracy": 0.9})
+    progress.on_metrics(
+        row | {"true_return_mean": -20.0, "learned_return_mean": 4.0, "held_out_accuracy": 0.9, "held_out_decided": 1}
+    )
     progress.on_metrics(row | {"true_return_mean": None, "learned_return_mean": float("nan")})
     first, second = capsys.readouterr().out.splitlines()
-    assert "true return -20.0, learned 4.0, held-out accuracy 0.90" in first
+    assert "true return -20.0, learned 4.0, held-out accuracy 0.90 (1 answer)" in first
     assert second == first
 
 
