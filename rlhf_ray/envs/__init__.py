@@ -15,7 +15,7 @@ from rlhf_ray.envs.registry import (
     steps_together,
 )
 from rlhf_ray.envs.spaces import check_spaces
-from rlhf_ray.envs.views import View, Viewed, view_of, viewed
+from rlhf_ray.envs.views import View, Viewed, notes, view_of, viewed
 
 __all__ = [
     "EnvCreator",
@@ -26,6 +26,7 @@ __all__ = [
     "make_batch",
     "make_env",
     "make_vector_env",
+    "notes",
     "register",
     "steps_together",
     "view_of",

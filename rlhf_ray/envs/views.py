@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.bounds import WIDEST_SCALED, unscaled, without_formal
 from rlhf_ray.data.images import LEAST_SIDE, is_image
 
 
@@ -40,12 +41,13 @@ def view_of(space: gym.Space[Any]) -> View | None:
     images ``[channels, h, w]`` or ``[stack, h, w]``       uint8 ``[h, w, channels]``
     stacks ``[stack, h, w, c]``, ``[stack, c, h, w]``      uint8 ``[h, w, stack * c]``, the newest last
     grey images ``[h, w]``, uint8                          uint8 ``[h, w, 1]``
-    float images with finite bounds                        uint8: 0 for the lower bound, 255 for the upper one
+    float images with finite bounds, at most 1e5 apart     uint8: 0 for the lower bound, 255 for the upper one
     other Boxes                                            their numbers as a vector
     MultiDiscrete, MultiBinary                             one-hot vectors (a Discrete alone stays: tables need its numbers)
     Dict and Tuple without images                          all vectors (of Discrete parts too), one after the other
     Dict and Tuple with images of one size                 the channels of all images; numbers come first, each as a channel that is
-                                                           0 for its lower bound and 255 for its upper one
+                                                           0 for its lower bound and 255 for its upper one; without bounds,
+                                                           or if these are further than 255 apart, also squashed (`_squash`)
     =====================================================  ======================================================================
     """
     if isinstance(space, spaces.Box):
@@ -74,9 +76,16 @@ class Viewed(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]):
         super().__init__(env)
         self._see: Callable[[Any], Any] = _unchanged
+        self.squashed = self.unscaled = None
         if (view := view_of(env.observation_space)) is not None:
             self.observation_space, self._see = view.space, view.see
+            self.squashed = _squashed_in_words(env.observation_space) if is_image(view.space) else None
         self.action_space, self._act = _actions(env.action_space)
+        if without_formal(given := env.action_space) is not given:
+            self.unscaled = (
+                f"the bounds of the actions {given} are too wide to scale to; the policy's actions go to the environment as they "
+                "are, like those of an action space without bounds"
+            )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """See gymnasium."""
@@ -93,6 +102,16 @@ def viewed(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     """Return ``env`` with observations and actions as arrays of ours: itself, if they are."""
     plain = _actions(env.action_space)[1] is _unchanged and view_of(env.observation_space) is None
     return env if plain else Viewed(env)
+
+
+def notes(env: gym.Env[Any, Any]) -> list[str]:
+    """Say which declared bounds an environment's views don't use as such, and what they do instead: a line for each kind."""
+    layer, found = env, list[str | None]()
+    while isinstance(layer, gym.Wrapper):
+        if isinstance(layer, Viewed):
+            found += [layer.squashed, layer.unscaled]
+        layer = layer.env
+    return [note for note in found if note is not None]
 
 
 def _actions(space: gym.Space[Any]) -> tuple[gym.Space[Any], Callable[[Any], Any]]:
@@ -115,7 +134,12 @@ def _actions(space: gym.Space[Any]) -> tuple[gym.Space[Any], Callable[[Any], Any
         wanted = space.shape
         kind: Any = np.dtype(space.dtype).type
         flat = spaces.Box(space.low.flatten(), space.high.flatten(), dtype=kind)
-        return flat, lambda action: np.reshape(action, wanted)
+        seen, act = _actions(flat)
+        return seen, lambda action: np.reshape(act(action), wanted)
+    if (meant := without_formal(space)) is not space:
+        assert isinstance(space, spaces.Box)
+        low, high = space.low, space.high
+        return meant, lambda action: np.clip(action, low, high)
     return space, _unchanged
 
 
@@ -197,7 +221,7 @@ def _channel_axis(shape: tuple[int, ...], least: int = LEAST_SIDE) -> int | None
 
 def _image_view(space: spaces.Box) -> View | None:
     shape, dtype = space.shape, np.dtype(space.dtype)
-    if dtype != np.uint8 and not (dtype.kind == "f" and np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+    if dtype != np.uint8 and not (dtype.kind == "f" and _scalable(space)):
         return None
     if len(shape) == 2 and min(shape) >= LEAST_SIDE and dtype == np.uint8:
         return View(_images(*shape, 1), lambda image: np.asarray(image)[..., None])
@@ -215,6 +239,11 @@ def _image_view(space: spaces.Box) -> View | None:
         return np.ascontiguousarray(image)
 
     return View(_images(height, width, channels * (shape[0] if len(shape) == 4 else 1)), see)
+
+
+def _scalable(space: spaces.Box) -> bool:
+    """Whether the bounds say what black and white are."""
+    return not unscaled(space.low, space.high, WIDEST_SCALED).any()
 
 
 def _images(height: int, width: int, channels: int) -> spaces.Box:
@@ -236,32 +265,96 @@ def _has_images(space: gym.Space[Any]) -> bool:
 
 
 def _joint_view(parts: dict[Any, gym.Space[Any]]) -> View | None:
-    """The channels of all images, after a channel for each number; None if the images differ in size or a number has no bounds."""
+    """The channels of all images, after those for each number; None if the images differ in size or a part is neither."""
     images: dict[Any, View] = {}
-    numbers: dict[Any, tuple[gym.Space[Any], Callable[[Array], Array]]] = {}
+    numbers: dict[Any, Callable[[Any], Array]] = {}
+    count = 0
     for name, space in parts.items():
-        view = view_of(space)
-        seen = space if view is None else view.space
-        if not isinstance(seen, spaces.Box):
-            return None
-        if is_image(seen):
-            images[name] = view or View(seen, np.asarray)
-        elif np.isfinite(seen.low).all() and np.isfinite(seen.high).all():
-            bytes_of = spaces.Box(seen.low.astype(np.float64), seen.high.astype(np.float64), dtype=np.float64)
-            numbers[name] = (space, _to_bytes(bytes_of))
+        if _has_images(space):
+            view = view_of(space) if not is_image(space) else View(cast(spaces.Box, space), np.asarray)
+            if view is None:
+                return None
+            images[name] = view
+        elif (found := _as_bytes(space)) is not None:
+            numbers[name], channels = found
+            count += channels
         else:
             return None
     if len({view.space.shape[:2] for view in images.values()}) != 1:
         return None
     height, width = next(iter(images.values())).space.shape[:2]
-    count = sum(len((_bounds(space) or ([],))[0]) for space, _ in numbers.values())
 
     def see(observation: Any) -> Array:
         seen = [view.see(observation[name]) for name, view in images.items()]
         planes = []
-        for name, (space, to_bytes) in numbers.items():
-            values = to_bytes(_numbers(space, observation[name]).astype(np.float64))[..., None, None, :]
+        for name, to_bytes in numbers.items():
+            values = to_bytes(observation[name])[..., None, None, :]
             planes.append(np.broadcast_to(values, (*seen[0].shape[:-1], values.shape[-1])))
         return np.concatenate([*planes, *seen], -1)
 
     return View(_images(height, width, count + sum(view.space.shape[2] for view in images.values())), see)
+
+
+def _as_bytes(space: gym.Space[Any]) -> tuple[Callable[[Any], Array], int] | None:
+    """Return what makes bytes of the numbers of an observation, and their count: those with bounds, then those squashed."""
+    if (bounds := _bounds(space)) is None or not len(bounds[0]):
+        return None
+    if isinstance(space, spaces.Box) and _unclear(space) and not _scalable(space):
+        return None
+    low, high = (np.asarray(bound, np.float64) for bound in bounds)
+    bounded = np.isfinite(low) & np.isfinite(high)
+    squashed = unscaled(low, high)
+    one = np.ones(int(squashed.sum()))
+    of = spaces.Box(np.append(low[bounded], -one), np.append(high[bounded], one), dtype=np.float64)
+    to_bytes = _to_bytes(of)
+
+    def see(observation: Any) -> Array:
+        values = _numbers(space, observation).astype(np.float64)
+        return to_bytes(np.concatenate([values[..., bounded], _squash(values[..., squashed])], -1))
+
+    return see, len(of.low)
+
+
+def misfit(space: gym.Space[Any]) -> str | None:
+    """Say which part of a Dict or Tuple keeps it from a view, and why; None if the space is neither or has one."""
+    if (parts := _parts(space)) is None or view_of(space) is not None:
+        return None
+    if not parts:
+        return "It has no parts."
+    sizes = {}
+    for name, part in parts.items():
+        if (inside := misfit(part)) is not None:
+            return f"In its part {name!r}: {inside}"
+        if _has_images(part):
+            view = view_of(part)
+            sizes[name] = part.shape[:2] if view is None else view.space.shape[:2]  # type: ignore[index]
+        elif _as_bytes(part) is None:
+            return f"Its part {name!r} is {part}, which is neither an image nor numbers."
+    listed = " and ".join(f"{name!r} of {size[0]}x{size[1]} pixels" for name, size in sizes.items())
+    return f"Its images differ in size: {listed}."
+
+
+def _squash(values: Array) -> Array:
+    """Map any numbers to (-1, 1), finely around 0: s / (1 + |s|) of s = sign(x) log(1 + |x|)."""
+    logs = np.sign(values) * np.log1p(np.abs(values))
+    squashed: Array = logs / (1.0 + np.abs(logs))
+    return squashed
+
+
+def _squashed_in_words(space: gym.Space[Any]) -> str | None:
+    """Say which parts beside images have numbers that are squashed; None if none have."""
+    names = _squashed_parts(space)
+    if not names:
+        return None
+    return (
+        f"{', '.join(names)} beside the images: without bounds, or bounds too wide to scale by, so that numbers of any size are "
+        "squashed into their channels"
+    )
+
+
+def _squashed_parts(space: gym.Space[Any], name: str = "") -> list[str]:
+    if _has_images(space):
+        inside = _parts(space) or {}
+        return [found for key, part in inside.items() for found in _squashed_parts(part, f"{name}.{key}".lstrip("."))]
+    bounds = _bounds(space)
+    return [name] if bounds is not None and unscaled(*bounds).any() else []

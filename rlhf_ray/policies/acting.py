@@ -59,14 +59,13 @@ def _with_numpy(network: ActorCriticNetwork) -> Outputs:
 
 def _scaling(network: ActorCriticNetwork) -> Callable[[Array], FloatArray]:
     """Return `ActorCriticNetwork.encode` of vectors."""
-    if network.statistics is None:
+    if not network.counts:
         middle, scale = network.middle.numpy(), network.scale.numpy()
         return lambda observations: ((observations.astype(np.float32) - middle) / scale).reshape(len(observations), -1)
-    statistics = network.statistics
 
     @torch.inference_mode()
-    def normalised(observations: Array) -> FloatArray:
-        array: FloatArray = statistics(torch.as_tensor(observations).float().flatten(1)).numpy()
+    def scaled(observations: Array) -> FloatArray:
+        array: FloatArray = network.scaled(torch.as_tensor(observations)).numpy()
         return array
 
-    return normalised
+    return scaled

@@ -15,7 +15,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.policies.encoders import image_encoder, linear
-from rlhf_ray.policies.statistics import ObservationStatistics
+from rlhf_ray.policies.statistics import TakesVectors
 
 Cell = Literal["none", "gru", "lstm"]
 
@@ -33,14 +33,13 @@ class PolicyShape:
     normalize_observations: bool = False
 
 
-class ActorCriticNetwork(nn.Module):
+class ActorCriticNetwork(TakesVectors):
     """Actor and critic, with or without memory.
 
-    Vectors: tanh layers, two separate stacks for actor and critic without memory, one shared stack before it; observations with
-    finite bounds are scaled to [-1, 1], or with ``normalize_observations`` all by their running statistics. Images: one shared
-    convolutional encoder, which divides by 255 itself, so that images stay 0..255 up to here. Weights are orthogonal, with a small
-    last layer of the policy (Andrychowicz et al. 2021, "What matters in on-policy RL"); the encoder of impala has Glorot's uniform
-    weights and zero biases, as in the published Procgen agents.
+    Vectors: tanh layers, two separate stacks for actor and critic without memory, one shared stack before it; for what they take
+    of observations, see `TakesVectors`. Images: one shared convolutional encoder, which divides by 255 itself, so that images stay
+    0..255 up to here. Weights are orthogonal, with a small last layer of the policy (Andrychowicz et al. 2021, "What matters in
+    on-policy RL"); the encoder of impala has Glorot's uniform weights and zero biases, as in the published Procgen agents.
 
     The memory of one environment is one vector: the state of a GRU, or hidden and cell state of an LSTM, one after the other. It
     starts at ``first_memory``, which is learned. One step is three parts, so that tools can change the memory between them:
@@ -52,9 +51,6 @@ class ActorCriticNetwork(nn.Module):
         outputs: length of the action distribution's inputs: logits of Discrete and MultiDiscrete actions; means and log standard
             deviations of Box actions, which are in [-1, 1] if the space is bounded.
     """
-
-    middle: Tensor
-    scale: Tensor
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], shape: PolicyShape):
         super().__init__()
@@ -81,18 +77,13 @@ class ActorCriticNetwork(nn.Module):
                 f"ppo.normalize_observations is True, but the observations {observation_space} are images, divided by 255 "
                 "anyway: set it to False."
             )
-        self.statistics: ObservationStatistics | None = None
         if self.image:
             assert observation_space.shape is not None
             self.encoder, size = image_encoder(network, observation_space.shape, shape.features)
         else:
             assert isinstance(observation_space, gym.spaces.Box)
             size = _size(observation_space)
-            middle, scale = bounds(observation_space)
-            self.register_buffer("middle", torch.as_tensor(middle, dtype=torch.float32), persistent=False)
-            self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
-            if shape.normalize_observations:
-                self.statistics = ObservationStatistics(size)
+            self.take(observation_space, normalize=shape.normalize_observations)
             if self.memory_size:
                 self.encoder = _tanh_layers(size, shape.hidden)
                 size = shape.hidden[-1]
@@ -134,10 +125,7 @@ class ActorCriticNetwork(nn.Module):
             with torch.autocast(images.device.type, torch.bfloat16, enabled=bfloat16):
                 encoded: Tensor = self.encoder(images.to(torch.bfloat16 if bfloat16 else torch.float32))
             return encoded.float()
-        if self.statistics is not None:
-            scaled: Tensor = self.statistics(observations.float().flatten(1))
-        else:
-            scaled = ((observations.float() - self.middle) / self.scale).flatten(1)
+        scaled = self.scaled(observations)
         return self.encoder(scaled) if self.memory_size else scaled
 
     def remember(self, features: Tensor, memory: Tensor) -> Tensor:
@@ -177,13 +165,6 @@ class ActorCriticNetwork(nn.Module):
         """Compute the action distribution's inputs ``[…, outputs]``."""
         outputs: Tensor = self.actor(read)
         return outputs if self.discrete else torch.cat([outputs, self.log_std.expand_as(outputs)], -1)
-
-
-def bounds(space: gym.spaces.Box) -> tuple[Any, Any]:
-    """Return middle and half width of each feature: 0 and 1 where it is unbounded."""
-    bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.high > space.low)
-    low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
-    return (low + high) / 2.0, (high - low) / 2.0
 
 
 def _tanh_layers(inputs: int, hidden: tuple[int, ...]) -> nn.Sequential:

@@ -62,7 +62,7 @@ def _ppo_weights(file: SB3File, observation_space: gym.Space[Any], action_space:
     path, found = file.path, file.weights
     file.check_options("Tanh")
     image = is_image(observation_space)
-    named: dict[str, Tensor] = dict(file.statistics(SEEN))
+    named: dict[str, Tensor] = dict(file.statistics(SEEN, observation_space))
     last = max(
         (int(found_at[1]) for name in found if (found_at := re.match(r"mlp_extractor\.\w+_net\.(\d+)", name))),
         default=-2,

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhf_ray.data.bounds import formal_numbers
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.policies.network import bounds
-from rlhf_ray.policies.statistics import LEAST_VARIANCE
+from rlhf_ray.data.images import is_image
+from rlhf_ray.policies.statistics import LEAST_VARIANCE, bounds
 
 MOST_BYTES = 2**31
 """Largest file of tensors in a model."""
@@ -117,13 +118,19 @@ class SB3File:
         if normaliser is not None:
             return torch.zeros_like(normaliser[1]), torch.ones_like(normaliser[1])
         middle, scale = (torch.as_tensor(np.asarray(part, np.float64)).flatten() for part in bounds(space))
-        return middle, scale
+        formal = torch.as_tensor(formal_numbers(space))
+        return middle.where(~formal, 0.0), scale.where(~formal, 1.0)
 
-    def statistics(self, of: str) -> dict[str, Tensor]:
-        """Return the weights of `ObservationStatistics` that normalise as the part ``of`` does; none if it does not."""
+    def statistics(self, of: str, space: gym.Space[Any]) -> dict[str, Tensor]:
+        """Return the weights of `ObservationStatistics` that normalise as the part ``of`` does.
+
+        None if it does not; but `FormalNumbers` of a network of ours for the observation space stay as they are.
+        """
         normaliser = self.normaliser(of)
         if normaliser is None:
-            return {}
+            formal = 0 if is_image(space) or not isinstance(space, gym.spaces.Box) else int(formal_numbers(space).sum())
+            unseen = {"count": torch.tensor(-1.0), "mean": torch.zeros(formal), "squares": torch.zeros(formal)}
+            return {f"formal.seen.{name}": value for name, value in unseen.items()} if formal else {}
         count, mean, deviation = normaliser
         return {
             "statistics.count": count,

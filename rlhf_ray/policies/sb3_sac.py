@@ -41,7 +41,7 @@ def sac_weights(file: SB3File, observation_space: gym.Space[Any], action_space: 
         raise SettingError(f"The policy in {file.path} does not act in the environment's action space, {action_space}.")
     if not isinstance(observation_space, gym.spaces.Box):
         raise SettingError(f"The policy in {file.path} takes vectors, but the observations are {observation_space}.")
-    named: dict[str, Tensor] = dict(file.statistics(SEEN))
+    named: dict[str, Tensor] = dict(file.statistics(SEEN, observation_space))
     layers = _layers(found, "actor.latent_pi")
     layers[0] = file.fitted(*layers[0], observation_space, SEEN, SEEN)
     layers.append(

@@ -15,8 +15,7 @@ from torch.nn.functional import softplus
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
-from rlhf_ray.policies.network import bounds
-from rlhf_ray.policies.statistics import ObservationStatistics
+from rlhf_ray.policies.statistics import TakesVectors
 
 LOG_STD = (-5.0, 2.0)
 """Range of the Gaussian's log standard deviation, before tanh."""
@@ -56,12 +55,11 @@ class TwinCritics(nn.Module):
         return values
 
 
-class SoftActorCriticNetwork(nn.Module):
+class SoftActorCriticNetwork(TakesVectors):
     """The networks of soft actor-critic for vector observations, with Discrete actions or Box actions within bounds.
 
-    Box actions are tanh of a Gaussian, in [-1, 1] (`rlhf_ray.policies.env_actions`). Observations with bounds are scaled to
-    [-1, 1], or with ``normalize_observations`` all by their running statistics. With Discrete actions, expectations over actions
-    are exact (Christodoulou 2019).
+    Box actions are tanh of a Gaussian, in [-1, 1] (`rlhf_ray.policies.env_actions`). For what the layers take of observations, see
+    `TakesVectors`. With Discrete actions, expectations over actions are exact (Christodoulou 2019).
 
     Args:
         observation_space, action_space: the environment's spaces.
@@ -70,7 +68,6 @@ class SoftActorCriticNetwork(nn.Module):
         normalize_observations: see `SACSettings.normalize_observations`.
 
     Attributes:
-        statistics: of the observations, with ``normalize_observations``; otherwise None.
         clamps_log_std: ``[1]``: 1 if log standard deviations are cut off at `CLAMPED_LOG_STD`, as in a policy that began in
             Stable-Baselines3; 0 if they are squashed into `LOG_STD`.
 
@@ -78,8 +75,6 @@ class SoftActorCriticNetwork(nn.Module):
         SettingError: SAC doesn't support the spaces.
     """
 
-    middle: Tensor
-    scale: Tensor
     clamps_log_std: Tensor
 
     def __init__(
@@ -105,14 +100,12 @@ class SoftActorCriticNetwork(nn.Module):
         else:
             raise SettingError(
                 f"agent is 'sac', but the actions are {action_space}; SAC takes Discrete actions, or Box actions with finite "
-                "bounds: set agent to ppo, or wrap the environment in gymnasium.wrappers.RescaleAction."
+                "bounds (not formal ones, such as ±1e6): set agent to ppo, or declare the bounds that the environment means, with "
+                "gymnasium.wrappers.TransformAction."
             )
         size = int(np.prod(observation_space.shape))
-        middle, scale = bounds(observation_space)
-        self.register_buffer("middle", torch.as_tensor(middle, dtype=torch.float32), persistent=False)
-        self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
+        self.take(observation_space, normalize=normalize_observations)
         self.register_buffer("clamps_log_std", torch.zeros(1))
-        self.statistics = ObservationStatistics(size) if normalize_observations else None
         layers: list[nn.Module] = []
         for inputs, units in pairwise((size, *hidden)):
             layers += [nn.Linear(inputs, units), nn.ReLU()]
@@ -127,20 +120,13 @@ class SoftActorCriticNetwork(nn.Module):
 
     def distribution(self, observations: Tensor) -> Tensor:
         """Return the action distribution's inputs ``[n, outputs]``: logits, or means and log standard deviations before tanh."""
-        outputs: Tensor = self.actor(self._scaled(observations))
+        outputs: Tensor = self.actor(self.scaled(observations))
         if self.discrete:
             return outputs
         mean, raw = outputs.chunk(2, -1)
         low, high = LOG_STD
         squashed = low + (high - low) * 0.5 * (torch.tanh(raw) + 1.0)
         return torch.cat([mean, torch.where(self.clamps_log_std > 0, raw.clamp(*CLAMPED_LOG_STD), squashed)], -1)
-
-    def _scaled(self, observations: Tensor) -> Tensor:
-        """Return observations as the layers take them, ``[n, size]``."""
-        if self.statistics is not None:
-            normalised: Tensor = self.statistics(observations.float().flatten(1))
-            return normalised
-        return ((observations.float() - self.middle) / self.scale).flatten(1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Load weights (called by torch). Those of before ``clamps_log_std`` squash."""
@@ -171,7 +157,7 @@ class SoftActorCriticNetwork(nn.Module):
 
     def values(self, critics: TwinCritics, observations: Tensor, actions: Tensor) -> Tensor:
         """Return both critics' values ``[2, n]`` of Box actions ``[n, size]``, or ``[2, n, actions]`` of all Discrete ones."""
-        scaled = self._scaled(observations)
+        scaled = self.scaled(observations)
         given = scaled if self.discrete else torch.cat([scaled, actions.flatten(1)], -1)
         values: Tensor = critics(given)
         return values if self.discrete else values.squeeze(-1)

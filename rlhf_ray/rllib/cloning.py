@@ -16,6 +16,7 @@ from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.optim.adam import Adam
 from rlhf_ray.policies.env_actions import to_policy_actions
+from rlhf_ray.policies.statistics import TakesVectors
 
 LEAST_LOG_STD = math.log(0.2)
 """Lower bound of a continuous policy's log standard deviation, for actions scaled to [-1, 1]. Demonstrations that never vary would
@@ -73,9 +74,8 @@ def clone(
     """
     observations = torch.as_tensor(demonstrations.observations.astype(module.observation_space.dtype, copy=False))
     actions = torch.as_tensor(to_policy_actions(demonstrations.actions, module.action_space))
-    statistics = getattr(getattr(module, "network", None), "statistics", None)
-    if statistics is not None:
-        statistics.observe(observations.float().flatten(1))
+    if isinstance(network := getattr(module, "network", None), TakesVectors):
+        network.observe(observations.float())
     generator = torch.Generator().manual_seed(seed)
     optimizer = Adam(module.parameters(), lr=learning_rate)
     stateful = bool(module.is_stateful())

@@ -26,6 +26,7 @@ from ray.rllib.utils import force_list
 
 from rlhf_ray import envs
 from rlhf_ray.actors.labelling_page import PageSettings
+from rlhf_ray.data.bounds import in_words
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recordings import load_demonstrations
 from rlhf_ray.data.registry import names_of
@@ -58,6 +59,7 @@ class Checked:
         horizon: maximum number of steps per episode; None if there is no limit.
         fragments: fragment settings with numbers in place of auto.
         reads_history: whether the reward of a step depends on the steps before it.
+        notes: what is done about bounds of the spaces that are only formal; see `rlhf_ray.envs.notes`.
     """
 
     experiment: Experiment
@@ -66,6 +68,7 @@ class Checked:
     horizon: int | None
     fragments: ResolvedFragments
     reads_history: bool = False
+    notes: tuple[str, ...] = ()
 
 
 class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
@@ -383,6 +386,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             raise SettingError(str(error)) from error
         observation_space, action_space = cast(gym.spaces.Box, env.observation_space), env.action_space
         limit = None if env.spec is None else env.spec.max_episode_steps
+        notes = envs.notes(env)
         env.close()  # type: ignore[no-untyped-call]
         of = self.settings()
         check_parts(of.preferences, of.reward_model)
@@ -405,12 +409,14 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         self._check_pretraining(of, observation_space)
         seen = self._seen_by_policy(observation_space, action_space)
         module = self.check_network(seen, action_space, of)
+        if getattr(getattr(module, "network", None), "formal", None) is not None and (said := in_words(seen)):
+            notes.append(said)
         if self.policy_from is not None:
             weights = policy_weights(self.policy_from, seen, action_space)
             check_policy(weights, module.get_state(), self.policy_from, self.agent)
         if self.demonstrations_from is not None:
             self._check_demonstrations(observation_space, action_space, self.demonstrations_from)
-        return Checked(of, observation_space, action_space, limit, fragments, ensemble.reads_history)
+        return Checked(of, observation_space, action_space, limit, fragments, ensemble.reads_history, tuple(notes))
 
     def _check_pretraining(self, of: Experiment, observation_space: gym.Space[Any]) -> None:
         """Refuse unsupervised pretraining where it can't work."""

@@ -163,7 +163,7 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
             results = self.metrics.reduce()
         if observations is not None:
             # After the update: until here, the policy must be the one that acted.
-            self.module[DEFAULT_MODULE_ID].unwrapped().network.statistics.observe(observations)
+            self.module[DEFAULT_MODULE_ID].unwrapped().network.observe(observations)
         return results
 
     def _rows(self, columns: dict[str, Tensor]) -> PPORows:
@@ -280,9 +280,9 @@ class PPOLearner(PPOTorchLearner):  # type: ignore[misc]
         return math.ceil(minibatch_size * (steps + len(training_data.episodes)) / steps)
 
     def _observations(self, training_data: TrainingData | None) -> Tensor | None:
-        """Return the observations ``[n, size]`` of rollouts, if the policy normalises them."""
+        """Return the observations ``[n, size]`` of rollouts, if the policy counts them in its statistics."""
         module = self.module[DEFAULT_MODULE_ID].unwrapped()
-        if training_data is None or not isinstance(module, ActorCritic) or module.network.statistics is None:
+        if training_data is None or not isinstance(module, ActorCritic) or not module.network.counts:
             return None
         # Before the update, which adds a step to each episode.
         seen = [_seen(episode) for episode in training_data.episodes or () if len(episode)]

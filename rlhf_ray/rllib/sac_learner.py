@@ -81,8 +81,8 @@ class SACLearner(TorchLearner):  # type: ignore[misc]
         new = self.replay.add(training_data.episodes or [])
         count_update(self)
         steps = self.due(before, self.replay.added)
-        if new and self.network.statistics is not None:
-            self.network.statistics.observe(new[Columns.OBS].flatten(1))
+        if new and self.network.counts:
+            self.network.observe(new[Columns.OBS])
         if new:  # for the metrics, and for the novelty of the pretraining: what the newest policy's steps are worth
             self._rewarded(new, self.metrics)
         if steps:

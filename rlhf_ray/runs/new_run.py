@@ -70,6 +70,8 @@ def new_run(
     )
     config.check_settings()
     checked = config.check_environment()
+    for note in checked.notes:
+        say(f"{experiment.environment}: {note}")
     spaces = (checked.observation_space, checked.action_space)
     if config.labels_from is not None:
         check_labels(_first_label(config.labels_from), checked.fragments, *spaces, config.labels_from)

@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
+from rlhf_ray.data.bounds import without_formal
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.spaces import choices_of
@@ -300,7 +301,7 @@ class Taught:
 
     def _own_actions(self, seed: int) -> gym.Space[Any]:
         """The action space with its own random numbers: the agent may sample from the environment's own space."""
-        actions: gym.Space[Any] = copy.deepcopy(self.env.action_space)
+        actions = copy.deepcopy(without_formal(self.env.action_space))
         actions.seed(seed)
         return actions
 

@@ -24,6 +24,7 @@ from rlhf_ray.actors.people import People
 from rlhf_ray.actors.ring import Members, Moment, RingSettings, RoundReport
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import find_folder, whole_folder
+from rlhf_ray.data.bounds import without_formal
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments, Trajectory, cut_fragments
 from rlhf_ray.data.images import is_image
@@ -85,7 +86,7 @@ class Teaching:
         title: str = "clips",
         fps: float = 15.0,
     ):
-        self.spaces = (observation_space, action_space)
+        self.spaces = (observation_space, without_formal(action_space))
         self.total_env_steps, self.seed, self.waits = total_env_steps, seed, waits
         resolved = (fragments or FragmentSettings()).resolved(horizon=None, total_env_steps=total_env_steps)
         pretraining = 0 if preferences is None or not ask else preferences.pretraining_env_steps

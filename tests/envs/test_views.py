@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from rlhf_ray.envs import Viewed, check_spaces, view_of, viewed
+from rlhf_ray.envs import Viewed, check_spaces, notes, view_of, viewed
 
 VECTOR = spaces.Box(-1.0, 2.0, (3,))
 COLOUR = spaces.Box(0, 255, (20, 24, 3), np.uint8)
@@ -28,6 +28,8 @@ def _stack(space: spaces.Box, n: int) -> spaces.Box:
 SEEN = [
     spaces.Dict({"b": VECTOR, "a": spaces.Discrete(3, start=1), "c": spaces.Tuple([spaces.MultiBinary(2)])}),
     spaces.Dict({"camera": _channels_first(FLOAT), "other": COLOUR, "speed": spaces.Box(-4.0, 4.0, (2,))}),
+    spaces.Dict({"camera": COLOUR, "speed": spaces.Box(-np.inf, np.inf, (1,)), "kind": spaces.Discrete(3, start=2)}),
+    spaces.Dict({"a": COLOUR, "in": spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Box(-1e9, 1e9, (2,))])}),
     _channels_first(COLOUR),
     FLOAT,
     _stack(COLOUR, 4),
@@ -66,7 +68,7 @@ def test_what_is_seen_is_supported_and_the_same_alone_and_in_a_batch(space: gym.
         spaces.Text(3),
         spaces.Box(-np.inf, np.inf, (20, 24, 3)),
         spaces.Box(0, 255, (9, 9, 3), np.uint8),
-        spaces.Dict({"camera": COLOUR, "speed": spaces.Box(-np.inf, np.inf, (1,))}),
+        spaces.Box(-1e30, 1e30, (20, 24, 3)),
         spaces.Dict({"camera": COLOUR, "small": spaces.Box(0, 255, (16, 16, 3), np.uint8)}),
     ],
     ids=lambda space: str(space)[:40],
@@ -154,3 +156,60 @@ def test_an_environment_that_needs_no_view_is_not_wrapped() -> None:
     env = Remembers(spaces.MultiDiscrete([2, 3]))
     assert viewed(env) is env
     assert isinstance(viewed(Remembers(spaces.MultiBinary(2))), Viewed)
+
+
+def test_discrete_parts_beside_an_image_are_one_hot_channels() -> None:
+    view = view_of(
+        spaces.Dict({"camera": COLOUR, "kind": spaces.Discrete(3, start=2), "mode": spaces.MultiDiscrete([2, 2])})
+    )
+    assert view is not None
+    camera = COLOUR.sample()
+    seen = view.see({"camera": camera, "kind": 4, "mode": np.array([1, 0])})
+    assert seen[7, 9, :7].tolist() == [0, 0, 255, 0, 255, 255, 0]
+    assert np.array_equal(seen[..., 7:], camera)
+
+
+def test_numbers_beside_an_image_are_not_lost_in_formal_bounds() -> None:
+    low, high = np.array([-2.0, -1e6, -np.inf, 0.0]), np.array([2.0, 1e6, np.inf, np.inf])
+    view = view_of(spaces.Dict({"camera": COLOUR, "speed": spaces.Box(low, high, dtype=np.float64)}))
+    assert view is not None
+    camera = COLOUR.sample()
+
+    def of(*speed: float) -> list[int]:
+        seen: list[int] = view.see({"camera": camera, "speed": np.array(speed)})[0, 0, :-3].tolist()
+        return seen
+
+    # The first two by their bounds; then the second to the fourth squashed: s / (1 + |s|) of log 2 is .409, of log(1e6 + 1) .932.
+    assert of(1.0, 1e6, -1.0, 1.0) == [191, 255, 246, 75, 180]
+    assert of(1.0, 0.3, 0.0, 0.0) == [191, 128, 154, 128, 128]
+
+
+def test_formal_bounds_of_actions_do_not_scale_them() -> None:
+    low, high = np.array([[-np.finfo(np.float32).max, -1.0]], np.float32), np.array([[1e38, 1.0]], np.float32)
+    env = _Still(VECTOR, spaces.Box(low, high))
+    seen = viewed(env)
+    assert seen.action_space == spaces.Box(np.array([-np.inf, -1.0]), np.array([np.inf, 1.0]), dtype=np.float32)
+    seen.step(np.array([3.0, 2.0], np.float32))
+    assert env.given.tolist() == [[3.0, 1.0]]  # cut to what the environment declares
+    assert "actions" in notes(seen)[0]
+    sane = viewed(_Still(VECTOR, spaces.Box(-1000.0, 1000.0, (1,))))
+    assert sane.action_space == spaces.Box(-1000.0, 1000.0, (1,))
+    assert notes(sane) == []
+
+
+def test_notes_name_the_parts_that_are_squashed() -> None:
+    speed, heat = spaces.Box(-1e6, 1e6, (2,)), spaces.Box(-1.0, 1.0, (1,))
+    env = viewed(
+        _Still(spaces.Dict({"camera": COLOUR, "body": spaces.Dict({"v": speed}), "heat": heat}), spaces.Discrete(2))
+    )
+    (note,) = notes(env)
+    assert note.startswith("body beside the images")
+
+
+class _Still(gym.Env[Any, Any]):
+    def __init__(self, observations: gym.Space[Any], actions: gym.Space[Any]):
+        self.observation_space, self.action_space = observations, actions
+
+    def step(self, action: Any) -> Any:
+        self.given = action
+        return self.observation_space.sample(), 0.0, False, False, {}

@@ -23,9 +23,11 @@ sb3 = pytest.importorskip("stable_baselines3", reason="the extra 'imitation'")
 
 IMAGE = gym.spaces.Box(0, 255, (36, 40, 3), np.uint8)
 HALF = gym.spaces.Box(np.array([-1, -np.inf, 2], np.float32), np.array([5, np.inf, 4], np.float32))
+WIDE = gym.spaces.Box(np.array([-1, -1e6, 2], np.float32), np.array([5, 1e6, 4], np.float32))
 SPACES: dict[str, tuple[str, gym.spaces.Box, gym.Space[Any]]] = {
     "choices": ("MlpPolicy", HALF, gym.spaces.Discrete(4, start=2)),
     "bounded": ("MlpPolicy", HALF, gym.spaces.Box(np.array([-2, 0], np.float32), np.array([2, 5], np.float32))),
+    "formal": ("MlpPolicy", WIDE, gym.spaces.Discrete(4)),
     "images": ("CnnPolicy", IMAGE, gym.spaces.Discrete(3)),
 }
 

@@ -7,6 +7,7 @@ import torch
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.policies import ActorCriticNetwork, PolicyShape
+from rlhf_ray.policies.acting import outputs_of
 from rlhf_ray.policies.soft_actor_critic import SoftActorCriticNetwork
 from rlhf_ray.policies.statistics import ObservationStatistics
 
@@ -81,3 +82,72 @@ def test_without_it_a_network_has_the_weights_of_before_and_images_refuse_it() -
     images = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
     with pytest.raises(SettingError, match=r"ppo\.normalize_observations is True, but the observations .* are images"):
         ActorCriticNetwork(images, ACTIONS, PolicyShape(normalize_observations=True))
+
+
+MOST = np.finfo(np.float32).max
+LOW, HIGH = np.array([-2, -1e6, -np.inf, 0, -5], np.float32), np.array([4, 1e6, np.inf, MOST, np.inf], np.float32)
+
+
+def _features(network: ActorCriticNetwork | SoftActorCriticNetwork, seen: torch.Tensor) -> torch.Tensor:
+    return network.scaled(seen).detach()
+
+
+@pytest.mark.parametrize("agent", ["ppo", "sac"])
+def test_numbers_with_formal_bounds_are_scaled_by_what_was_seen_and_others_by_their_bounds(agent: str) -> None:
+    space = gym.spaces.Box(LOW, HIGH)
+    network = ActorCriticNetwork(space, ACTIONS, PolicyShape()) if agent == "ppo" else _sac(space)
+    rng = np.random.default_rng(0)
+    seen = torch.as_tensor(
+        rng.normal(0, [1, 0.7, 50, 3, 2], (4_000, 5)) + np.array([0, 0, 0, 1e3, 0]), dtype=torch.float32
+    )
+    for part in seen.split(500):
+        network.observe(part)
+    features = _features(network, seen)
+    expected = seen.clone()
+    expected[:, 0] = (seen[:, 0] - 1) / 3  # by its bounds
+    expected[:, 1] = seen[:, 1] / 2  # the power of two that is 2 to 4 deviations of 0.7 wide
+    expected[:, 3] = seen[:, 3] / 8 - 125  # and of 3; 1,000 is 125 of these
+    assert torch.allclose(features, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("bound", [1e6, float(MOST)])
+def test_formal_bounds_hide_nothing_that_narrow_ones_show(bound: float) -> None:
+    torch.manual_seed(0)
+    wide, narrow = (ActorCriticNetwork(gym.spaces.Box(-b, b, (3,)), ACTIONS, PolicyShape()) for b in (bound, 2.0))
+    wide.load_state_dict(wide.state_dict() | narrow.state_dict())
+    seen = torch.rand(1_000, 3) * 2 - 1
+    wide.observe(seen)
+    assert torch.allclose(_features(wide, seen), _features(narrow, seen), atol=1e-6)
+    assert outputs_of(wide)(seen.numpy()) == pytest.approx(outputs_of(narrow)(seen.numpy()), abs=1e-6)
+
+
+def test_a_policy_of_before_loads_and_acts_as_it_did() -> None:
+    space, seen = gym.spaces.Box(-1e6, 1e6, (3,), np.float32), torch.rand(5, 3) * 1e6
+    network = ActorCriticNetwork(space, ACTIONS, PolicyShape())
+    before = {name: value for name, value in network.state_dict().items() if not name.startswith("formal.")}
+    network.observe(seen)
+    network.load_state_dict(before)
+    assert torch.equal(_features(network, seen), seen / 1e6)
+    sac = _sac(space)
+    sac.load_state_dict({name: value for name, value in sac.state_dict().items() if not name.startswith("formal.")})
+
+
+def test_sane_bounds_give_the_same_bits_and_the_same_weights_as_ever() -> None:
+    space, seen = gym.spaces.Box(np.float32(-4.8), np.float32(7.3), (3,)), torch.randn(64, 3)
+    network = ActorCriticNetwork(space, ACTIONS, PolicyShape())
+    low, high = space.low, space.high
+    by_hand = (seen - torch.as_tensor((low + high) / 2.0)) / torch.as_tensor((high - low) / 2.0)
+    network.observe(seen)
+    assert torch.equal(_features(network, seen), by_hand)
+    assert not any("formal" in name or "statistics" in name for name in network.state_dict())
+
+
+def test_nothing_overflows_in_the_widest_bounds_before_anything_was_seen() -> None:
+    most = np.finfo(np.float64).max
+    space = gym.spaces.Box(np.array([-most, 0, -most]), np.array([most, most, 1e300]), dtype=np.float64)
+    network = ActorCriticNetwork(space, ACTIONS, PolicyShape())
+    assert torch.isfinite(_features(network, torch.ones(2, 3))).all()
+
+
+def _sac(space: gym.spaces.Box) -> SoftActorCriticNetwork:
+    return SoftActorCriticNetwork(space, ACTIONS, (8,), 0.1)

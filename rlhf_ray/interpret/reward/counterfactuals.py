@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from rlhf_ray.data.arrays import Array, BoolArray
+from rlhf_ray.data.bounds import WIDEST_SCALED, unscaled
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.transitions import Transitions
 from rlhf_ray.interpret.reward.edits import (
@@ -289,8 +290,11 @@ def _actions(space: gym.Space[Any]) -> list[tuple[str, Array]]:
     if isinstance(space, gym.spaces.Discrete):
         return [(str(i), np.asarray(i)) for i in range(int(space.start), int(space.start) + int(space.n))]
     assert isinstance(space, gym.spaces.Box)
-    low, high = (np.clip(np.asarray(bound, np.float64), -1e6, 1e6) for bound in (space.low, space.high))
-    return [("middle", ((low + high) / 2).astype(space.dtype))]
+    low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
+    # Without bounds, or with formal ones, the middle is 0, or the bound nearest to it.
+    bounded = ~unscaled(low, high, WIDEST_SCALED)
+    middle = np.where(bounded, (np.where(bounded, low, 0) + np.where(bounded, high, 0)) / 2, np.clip(0.0, low, high))
+    return [("middle", middle.astype(space.dtype))]
 
 
 def _picture(path: Path, shape: Sequence[int]) -> Array:

@@ -55,13 +55,15 @@ class SmallPolicy(nn.Module):
         return torch.distributions.Independent(torch.distributions.Normal(self.actor(inputs), self.spread.exp()), 1)
 
     def to_env(self, actions: Tensor) -> Array:
-        """Convert drawn actions to those of the environment."""
+        """Convert drawn actions to those of the environment: scaled to its bounds; as they are where it has none."""
         if isinstance(self.action_space, gym.spaces.Discrete):
             return actions.numpy() + int(self.action_space.start)
         space: Any = self.action_space
-        low, high = np.maximum(space.low, -1e3), np.minimum(space.high, 1e3)
-        flat = np.clip(actions.numpy().reshape(-1, *space.shape), -1, 1)
-        return np.asarray(low + (flat + 1) / 2 * (high - low), space.dtype)
+        given = actions.numpy().reshape(-1, *space.shape)
+        bounded = np.isfinite(space.low) & np.isfinite(space.high)
+        low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
+        scaled = low + (np.clip(given, -1, 1) + 1) / 2 * (high - low)
+        return np.asarray(np.where(bounded, scaled, np.clip(given, space.low, space.high)), space.dtype)
 
 
 def _mlp(width: int, outputs: int) -> nn.Sequential:
