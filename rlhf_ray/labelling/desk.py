@@ -38,6 +38,8 @@ SHORTEST_CLIP = 1.5
 ANSWERED = ("label", "supersede", "skip", "flag")
 """The event kinds that answer a question."""
 
+USED_ID = "This answer is not saved: its event id belongs to another event. Reload the page and answer again."
+
 UI = "1"
 """Version of the page, stored with each answer."""
 
@@ -101,6 +103,15 @@ class Given:
     loops_left: int = 0
     loops_right: int = 0
     key: str | None = None
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What makes two events the same: who said what about which lease, or took which event back."""
+
+    annotator: str
+    about: str | None
+    said: str
 
 
 @dataclass(frozen=True)
@@ -171,11 +182,13 @@ class Desk:
         self._about: dict[str, tuple[int, int, float]] = {}
         """Per pair: its newest policy version, its reward version, and its frames per second at speed 1."""
         self._films = Films(films, channels, zoom)
-        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._under_way: dict[str, tuple[_Meaning, asyncio.Task[None]]] = {}
         self._situation = Situation()
         self._episode: tuple[Episode, float] | None = None
         self._answers: dict[str, str] = {}
         """The event that answered each lease: a lease takes one answer."""
+        self._meanings: dict[str, _Meaning] = {}
+        """What each stored event says: an id is good for one event."""
         self._recalled = False
         self._recalling = asyncio.Lock()
         self._own: dict[str, deque[float]] = {}
@@ -238,16 +251,20 @@ class Desk:
         """Store an answer durably. Idempotent per event id.
 
         Raises:
-            ValueError: the lease is not this annotator's, has expired, or is already answered.
+            ValueError: the lease is not this annotator's, has expired, or is already answered; or the event id is another event's.
             OSError: the answer could not be stored; retry.
         """
         lease = self._leases.read(given.lease, annotator)
-        task = self._under_way.get(given.event_id)
+        meaning = _Meaning(annotator, lease.id, given.answer)
+        stored = self._meanings.get(given.event_id, meaning)
+        known, task = self._under_way.get(given.event_id, (stored, None))
+        if known != meaning:
+            raise ValueError(USED_ID)
         if task is None:
             # Before the first await, because the page asks for more questions at once.
             self.queue.answering(annotator, lease.shown.key)
-            task = asyncio.create_task(self._answer(annotator, given, lease))
-            self._under_way[given.event_id] = task
+            task = asyncio.create_task(self._answer(annotator, given, lease, meaning))
+            self._under_way[given.event_id] = meaning, task
             task.add_done_callback(lambda done: self._settled(given.event_id, done))
         await asyncio.shield(task)
 
@@ -260,6 +277,7 @@ class Desk:
             The pair to show again; None if there is nothing to undo.
 
         Raises:
+            ValueError: the event id is another event's.
             OSError: the retraction could not be stored.
         """
         latest = self.queue.latest(annotator, target)
@@ -270,7 +288,14 @@ class Desk:
             shown.left not in self._films or shown.right not in self._films
         ):  # films are lost: the pair can't be shown again
             return None
-        await self._recorder.store(self._event(annotator, event_id, "retract", None, target=event))
+        if event_id in self._under_way or event_id in self._meanings:
+            raise ValueError(USED_ID)
+        self._meanings[event_id] = _Meaning(annotator, event, "undo")
+        try:
+            await self._recorder.store(self._event(annotator, event_id, "retract", None, target=event))
+        except BaseException:
+            del self._meanings[event_id]
+            raise
         if self.queue.undone(annotator, event, page) is None:  # another page of theirs was faster
             return None
         if self._own.get(annotator):
@@ -352,9 +377,12 @@ class Desk:
             self._recalled = True
         taken_back = {row["target"] for row in rows}
         for row in rows:
+            extra = json.loads(row["extra"] or "{}")
+            said = "undo" if row["kind"] == "retract" else extra.get("answer", "")
+            about = row["target"] if row["kind"] == "retract" else extra.get("lease")
+            self._meanings.setdefault(row["event_id"], _Meaning(row["annotator"], about, said))
             if row["annotator_type"] != "human":
                 continue
-            extra = json.loads(row["extra"] or "{}")
             if "lease" in extra:
                 self._answers[extra["lease"]] = row["event_id"]
             if row["event_id"] not in taken_back and row["kind"] in ANSWERED:
@@ -362,15 +390,21 @@ class Desk:
                 self.queue.answered(row["annotator"], shown, extra.get("answer", "equal"), row["event_id"])
                 self._own_total[row["annotator"]] = self._own_total.get(row["annotator"], 0) + 1
 
-    async def _answer(self, annotator: str, given: Given, lease: Lease) -> None:
+    async def _answer(self, annotator: str, given: Given, lease: Lease, meaning: _Meaning) -> None:
         try:
             await self._recall()
+            if (stored := self._meanings.get(given.event_id)) is not None:
+                if stored != meaning:
+                    raise ValueError(USED_ID)
+                self.queue.stored_before(annotator, lease.shown.key)
+                return
             if self._answers.setdefault(lease.id, given.event_id) != given.event_id:
                 raise ValueError("This pair is already answered.")
             await self._recorder.store(self._answer_event(annotator, given, lease))
         except BaseException:
             self.queue.not_stored(annotator, lease.shown.key)
             raise
+        self._meanings[given.event_id] = meaning
         self.queue.answered(annotator, lease.shown, given.answer, given.event_id)
         self._own.setdefault(annotator, deque(maxlen=1000)).append(time.monotonic())
         self._own_total[annotator] = self._own_total.get(annotator, 0) + 1
@@ -447,8 +481,13 @@ class Desk:
                 "The remaining pairs are on another page of yours, or your answers are being saved. "
                 "If a page crashed, reload this one."
             )
-        if self.queue.open():
+        held_up = self.queue.held_up(annotator)
+        if held_up.others:
             reason = "All open pairs are with other annotators or already answered by you. More will come."
+        elif held_up.saving:
+            reason = "Your answers are being saved. More pairs will come."
+        elif held_up.answered:
+            reason = "You have answered all open pairs; some wait for someone else's second opinion. More will come."
         else:
             reason = f"Nothing to label right now: waiting for {situation.waiting_for}."
         seconds = 0.0 if situation.next_question is None else situation.next_question - time.time()

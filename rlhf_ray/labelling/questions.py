@@ -68,6 +68,21 @@ class Shown:
         return float((answer == "left") != self.swapped)
 
 
+@dataclass(frozen=True)
+class HeldUp:
+    """Open questions that an annotator can't get now.
+
+    Attributes:
+        saving: their own answer is being stored.
+        answered: they have answered, and a second opinion is wanted.
+        others: on the screens of other annotators.
+    """
+
+    saving: int
+    answered: int
+    others: int
+
+
 @dataclass
 class _Lease:
     until: float
@@ -214,6 +229,10 @@ class QuestionQueue:
         lease = self._questions[key].leases.get(annotator) if key in self._questions else None
         self.renew(annotator, [key], lease.page if lease else None)
 
+    def stored_before(self, annotator: str, key: str) -> None:
+        """The answer was stored earlier and has come again."""
+        self._under_way.discard((annotator, key))
+
     def answered(self, annotator: str, shown: Shown, answer: Answer, event: str) -> None:
         """The answer of ``annotator`` is stored. Counts even if the lease has expired."""
         self._under_way.discard((annotator, shown.key))
@@ -235,8 +254,8 @@ class QuestionQueue:
             question.skipped[annotator] = question.skipped.get(annotator, 0) + 1
             return
         question.answered.add(annotator)
-        others = any(now - seen < ACTIVE for name, seen in self._seen.items() if name not in question.answered)
-        question.closed = answer == "flag" or len(question.answered) > 1 or not (question.two and others)
+        question.closed = answer == "flag" or len(question.answered) > 1 or not question.two
+        self._close_lonely(now)
 
     def latest(self, annotator: str, event: str | None = None) -> tuple[str, Shown] | None:
         """The answer of ``annotator`` to undo: their latest, or that of ``event``; None if there is none."""
@@ -270,15 +289,36 @@ class QuestionQueue:
     def open(self, annotator: str | None = None) -> int:
         """Number of open questions; with ``annotator``, only those that they hold or could get now."""
         now = self._clock()
+        self._close_lonely(now)
         return sum(
             not question.closed and (annotator is None or self._free(question, annotator, now))
             for question in self._questions.values()
         )
 
+    def held_up(self, annotator: str) -> HeldUp:
+        """Count the open questions that ``annotator`` can't get now, by the reason."""
+        now = self._clock()
+        kept = [
+            question
+            for question in self._questions.values()
+            if not question.closed and not self._free(question, annotator, now)
+        ]
+        saving = sum((annotator, question.key) in self._under_way for question in kept)
+        answered = sum(annotator in question.answered for question in kept)
+        return HeldUp(saving, answered, len(kept) - saving - answered)
+
     def ready(self, annotator: str) -> bool:
         """Whether `next` has another question for ``annotator``."""
         now = self._clock()
         return any(self._may_ask(question, annotator, now) for question in self._questions.values())
+
+    def _close_lonely(self, now: float) -> None:
+        """Close the questions that wait for a second opinion where nobody is there to give it."""
+        for question in self._questions.values():
+            if question.answered and not question.closed:
+                question.closed = not any(
+                    now - seen < ACTIVE for name, seen in self._seen.items() if name not in question.answered
+                )
 
     def _may_ask(self, question: _Question, annotator: str, now: float, page: str | None = None) -> bool:
         """Whether ``annotator`` can get the question on this ``page`` and does not hold it yet."""

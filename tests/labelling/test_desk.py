@@ -161,6 +161,75 @@ def test_a_lease_takes_one_answer(office: Office, tmp_path: Path, restart: bool)
     assert len(office.rows()) == 1
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_an_event_id_is_good_for_one_event(office: Office, tmp_path: Path, restart: bool) -> None:
+    """What is acknowledged is stored: nothing is, under the id of something else."""
+    pairs = pairs_of(4)
+
+    async def before() -> list[Showing]:
+        await office.ask(0, pairs)
+        shown = await office.desk.next("ada", 2, [])
+        await office.give("ada", shown[0], "left", "e" * 32)
+        await office.give("ada", shown[1], "left", "f" * 32)
+        assert await office.desk.undo("ada", "u" * 32) is not None
+        return shown
+
+    async def after(at: Office, shown: list[Showing]) -> None:
+        await at.ask(0, pairs)
+        other = (await at.desk.next("ada", 1, []))[0]
+        others = (await at.desk.next("bob", 1, []))[0]
+        for who, given, answer, used in (
+            ("ada", other, "left", "e"),  # another lease
+            ("bob", others, "left", "e"),  # another annotator
+            ("ada", shown[0], "right", "e"),  # another answer
+            ("ada", other, "left", "u"),  # an undo's
+        ):
+            with pytest.raises(ValueError, match="not saved: its event id belongs to another event"):
+                await at.give(who, given, answer, used * 32)  # type: ignore[arg-type]
+        for used in "efu":
+            with pytest.raises(ValueError, match="belongs to another event"):
+                await at.desk.undo("ada", used * 32)  # else the page would forget an answer that the store keeps
+        await at.give("ada", shown[0], "left", "e" * 32)  # sent again
+        await at.give("ada", shown[1], "left", "f" * 32)  # sent again, and still taken back
+        await at.give("ada", other, "right", "a" * 32)  # the refused ones took nothing
+        await at.give("bob", others, "right", "b" * 32)
+        assert at.queue.done(0) == 3
+
+    shown = asyncio.run(before())
+    at = Office(tmp_path / "store") if restart else office
+    asyncio.run(after(at, shown))
+    assert len(at.store) == 3
+    assert sorted(row["event_id"][0] for row in at.rows()) == ["a", "b", "e", "f", "u"]
+
+
+def test_two_answers_at_once_under_one_event_id_are_one(office: Office) -> None:
+    async def session() -> list[Any]:
+        await office.ask(0, pairs_of(2))
+        shown = await office.desk.next("ada", 2, [])
+        office.local.delay = 0.02
+        both = [office.give("ada", one, "left", "e" * 32) for one in shown]
+        return await asyncio.gather(*both, return_exceptions=True)
+
+    first, second = asyncio.run(session())
+    assert first == "e" * 32
+    assert "not saved" in str(second)
+    assert len(office.store) == 1
+
+
+def test_an_undo_that_was_not_stored_can_be_sent_again(office: Office) -> None:
+    async def session() -> None:
+        await office.ask(0, pairs_of(1))
+        await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+        office.local.broken = True
+        with pytest.raises(OSError, match="no space"):
+            await office.desk.undo("ada", "u" * 32)
+        office.local.broken = False
+        assert await office.desk.undo("ada", "u" * 32) is not None
+
+    asyncio.run(session())
+    assert len(office.store) == 0
+
+
 def test_a_replayed_check_does_not_raise_the_score(tmp_path: Path) -> None:
     office = Office(tmp_path / "store", catch_share=0.5)
 
@@ -321,6 +390,39 @@ def test_catch_pairs_are_stored_as_checks_and_train_nothing(tmp_path: Path) -> N
 )
 def test_an_estimate_is_as_exact_as_it_is(seconds: float, words: str) -> None:
     assert about(seconds) == words
+
+
+def test_somebody_alone_does_not_read_of_others(tmp_path: Path) -> None:
+    office = Office(tmp_path / "store", overlap_share=1.0)
+
+    async def session() -> None:
+        await office.ask(0, pairs_of(1))
+        shown = (await office.desk.next("ada", 1, []))[0]
+        office.local.delay = 0.05
+        saving = asyncio.create_task(office.give("ada", shown, "left"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (await office.desk.progress("ada"))["reason"] == "Your answers are being saved. More pairs will come."
+        await saving
+        assert "waiting for" in str(
+            (await office.desk.progress("ada"))["reason"]
+        )  # nobody is there for a second opinion
+
+    asyncio.run(session())
+
+
+def test_who_waits_for_a_second_opinion_is_told_so(tmp_path: Path) -> None:
+    office = Office(tmp_path / "store", overlap_share=1.0)
+
+    async def session() -> None:
+        await office.ask(0, pairs_of(1))
+        await office.desk.next("bob", 0, [])  # bob is there, and holds nothing
+        await office.give("ada", (await office.desk.next("ada", 1, []))[0], "left")
+        assert "You have answered all open pairs" in str((await office.desk.progress("ada"))["reason"])
+        await office.desk.next("bob", 1, [])
+        assert "with other annotators" in str((await office.desk.progress("cora"))["reason"])
+
+    asyncio.run(session())
 
 
 def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:

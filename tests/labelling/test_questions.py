@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rlhf_ray.data.comparisons import pair_id
-from rlhf_ray.labelling.questions import ACTIVE, CATCH_AFTER, QUIET, QuestionQueue, Shown
+from rlhf_ray.labelling.questions import ACTIVE, CATCH_AFTER, QUIET, HeldUp, QuestionQueue, Shown
 
 PAIRS = [(f"a{i}", f"b{i}") for i in range(6)]
 
@@ -143,6 +143,17 @@ def test_nobody_waits_for_the_opinion_of_somebody_who_left(clock: Clock) -> None
     clock.now = ACTIVE + 1
     queue.answered("ada", queue.next("ada", 1)[0], "left", "e1")
     assert queue.open() == 0
+
+
+def test_a_pair_waits_no_longer_for_somebody_who_has_left(clock: Clock) -> None:
+    queue = queue_of(clock, PAIRS[:1], overlap_share=1.0)
+    queue.next("bob", 0)
+    queue.answered("ada", queue.next("ada", 1)[0], "left", "e1")
+    assert (queue.open(), queue.held_up("ada")) == (1, HeldUp(saving=0, answered=1, others=0))
+    clock.now = ACTIVE + 1
+    assert queue.open() == 0
+    assert queue.undone("ada", "e1") is not None
+    assert queue.open("ada") == 1  # nobody has answered now
 
 
 def test_an_answer_is_taken_back_and_the_pair_is_shown_again_as_it_was(clock: Clock) -> None:
