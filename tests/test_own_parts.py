@@ -305,7 +305,7 @@ def test_a_gatherer_that_fails_in_the_last_iteration_fails_the_run(folder: Path)
         with contextlib.suppress(RuntimeError):
             ring.settle()
         with pytest.raises(RuntimeError, match="quota exceeded"):
-            ring.save(folder)
+            ring.check()
     sys.modules.pop("silent_parts", None)
 
 

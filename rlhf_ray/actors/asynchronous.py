@@ -152,6 +152,8 @@ class AsynchronousRing:
         """Start, with ``env_steps`` random actions for the initial fragments and the labels that the store holds."""
         self._gathering = env_steps > 0
         self._moment = Moment(0.0, env_steps, 0, 0, _no_policy)
+        if self.begun_after is not None:
+            self.members.renumber()
         self._thread.start()
         self.call(self._start(env_steps))
 
@@ -169,7 +171,7 @@ class AsynchronousRing:
         Raises:
             Exception: the ring failed with it.
         """
-        self._raise_failure()
+        self.check()
         due = self.schedule.round_at(moment.progress)
         if due > self.schedule.round_at(self._moment.progress) and self.collecting:
             self.source.offer(moment, due, wait=False)
@@ -195,7 +197,7 @@ class AsynchronousRing:
         while self._failure is None and self.call(self._unsettled()):
             with self._published:
                 self._published.wait(LOOK_EVERY)
-        self._raise_failure()
+        self.check()
         due = self._due if self.source.share else 0
         return max(0, due - self._used), due
 
@@ -252,12 +254,7 @@ class AsynchronousRing:
         asyncio.run(self.members.adopt(store))
 
     def save(self, folder: Path) -> None:
-        """See `Ring.save`.
-
-        Raises:
-            Exception: the ring failed with it; otherwise a failure near the end of a run would go unnoticed.
-        """
-        self._raise_failure()
+        """See `Ring.save`. A ring that failed (`check`) is saved too: the open questions will be asked again."""
         self.call(self._save(folder))
 
     async def _save(self, folder: Path) -> None:
@@ -280,6 +277,7 @@ class AsynchronousRing:
         self._gathering = False
         self._thread.start()
         self.call(self.members.load(folder, state, replace=replace))
+        self.members.renumber()
         self.call(self._start(0))
 
     def abandon(self) -> None:
@@ -308,7 +306,7 @@ class AsynchronousRing:
         with self._published:
             while go_on() and self._failure is None:
                 self._published.wait(LOOK_EVERY)
-        self._raise_failure()
+        self.check()
 
     def take_report(self) -> RoundReport | None:
         """Return a report of the newest fit, with the labels due and answered since the last report; None without a fit."""
@@ -322,7 +320,8 @@ class AsynchronousRing:
         self._reported = due, answered
         return report
 
-    def _raise_failure(self) -> None:
+    def check(self) -> None:
+        """See `Ring.check`."""
         if self._failure is not None:
             raise self._failure
 

@@ -61,6 +61,9 @@ class FixedReward:
         """See `Ring.metrics`: there are no fragments."""
         return {"too_short": 0, "distinct_clips": 1.0, "clips_policy_version": RANDOM_POLICY}
 
+    def check(self) -> None:
+        """See `Ring.check`: nothing can fail."""
+
     def save(self, folder: Path) -> None:
         """See `Ring.save`."""
         (folder / STATE).mkdir(exist_ok=True)

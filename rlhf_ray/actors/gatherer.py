@@ -18,7 +18,7 @@ from rlhf_ray.actors.call_thread import CallThread
 from rlhf_ray.data.arrays import BoolArray
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.failures import cause
+from rlhf_ray.data.failures import blaming, cause
 from rlhf_ray.queries.gatherers import Commit, Gatherer, Skip, make_gatherer
 from rlhf_ray.settings import PreferenceSettings
 
@@ -71,10 +71,17 @@ class GathererActor:
         make: makes the gatherer from functions that store answers and skips.
         store: finds the preference store's actor.
         get: waits for the result of an actor call.
+        name: the setting's value, for errors.
     """
 
-    def __init__(self, make: Callable[[Commit, Skip], Gatherer], store: Callable[[], Any], get: Callable[[Any], Any]):
-        self._gatherer = make(self._commit, self._skip)
+    def __init__(
+        self,
+        make: Callable[[Commit, Skip], Gatherer],
+        store: Callable[[], Any],
+        get: Callable[[Any], Any],
+        name: str = "scripted",
+    ):
+        self._gatherer, self._name = make(self._commit, self._skip), name
         self._find_store, self._get = store, get
         self._store: Any = None
         self._thread = CallThread("gatherer")
@@ -127,8 +134,11 @@ class GathererActor:
     # Runs in the thread.
 
     def _answer(self, number: int, pairs: Pairs) -> None:
+        if self._error is not None:  # the run ends, and asks again when it is resumed
+            return
         try:
-            self._gatherer.ask(number, copy.deepcopy(pairs))  # it may change them in place
+            with blaming({"preferences.gatherer": self._name}):
+                self._gatherer.ask(number, copy.deepcopy(pairs))  # it may change them in place
             if not self._changes and not self._get(self._find_store().tally.remote()).held:
                 raise SettingError(
                     f"preferences.gatherer: {type(self._gatherer).__name__} returned from the first {len(pairs)} pairs without an "

@@ -10,6 +10,7 @@ import gymnasium as gym
 
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.comparisons import Changes, Pairs
+from rlhf_ray.data.failures import blaming
 from rlhf_ray.reward import RewardTrainer
 from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.reward.trainer import NothingToFitError
@@ -44,6 +45,8 @@ class RewardTrainerActor:
         self.trainer = RewardTrainer(
             settings, observation_space, action_space, held_out_share=preferences.held_out_share, seed=seed
         )
+        self._parts = {"reward_model.network": settings.network, "reward_model.loss": settings.loss}
+        self._parts |= {f"reward_model.methods ({name})": name for name in settings.methods}
         self._last = 0
 
     def fit(
@@ -74,7 +77,8 @@ class RewardTrainerActor:
             self.trainer.apply(changes)
             self._last = changes.last
             try:
-                self._report: FitReport = self.trainer.fit(updates, unlabelled=unlabelled, progress=progress)
+                with blaming(self._parts):
+                    self._report: FitReport = self.trainer.fit(updates, unlabelled=unlabelled, progress=progress)
             except NothingToFitError as nothing:
                 logger.warning("No new version of the reward model: %s", nothing)
                 self._report = self.trainer.report_nothing()

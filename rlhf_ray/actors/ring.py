@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -115,6 +116,10 @@ class Ring(Protocol):
         """Return the ring's current metrics."""
         ...
 
+    def check(self) -> None:
+        """Raise the error of a stage that failed outside of a call, if any."""
+        ...
+
     def save(self, folder: Path) -> None:
         """Write the ring's checkpoint to the folders ``ring`` and ``preferences`` in ``folder``."""
         ...
@@ -218,7 +223,7 @@ class Members:
         )
         self.gatherers: list[Askings] = []
         self.asked = 0
-        """Number of query batches so far: the next one's number."""
+        """Number of the next query batch. A number never stands for other pairs."""
         self.version = 0
         """Version of the reward model; 0 before the first fit."""
         self.read = 0
@@ -236,7 +241,8 @@ class Members:
             return
         make = MakeGatherer(of.preferences, of.seed)
         executor = self.executor
-        actor = executor.start(GathererActor, "gatherer", make, executor.find("store"), executor.get, shares=True)
+        arguments = (make, executor.find("store"), executor.get, of.preferences.gatherer)
+        actor = executor.start(GathererActor, "gatherer", *arguments, shares=True)
         self.gatherers.append(Askings(actor, "answering", share=share, most=of.preferences.max_open_questions))
 
     async def ask(self, askings: Askings, count: int) -> int:
@@ -248,6 +254,13 @@ class Members:
             self.asked += 1
             await askings.ask(number, pairs, chosen)
         return chosen
+
+    def renumber(self) -> None:
+        """Give the next query batches numbers that none before had: this ring may follow a killed one, which asked about others.
+
+        The time in milliseconds: it grows faster than anybody asks.
+        """
+        self.asked = max(self.asked, time.time_ns() // 1_000_000)
 
     @property
     def open(self) -> int:

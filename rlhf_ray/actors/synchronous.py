@@ -219,6 +219,9 @@ class SynchronousRing:
             "skipped": self.skipped,
         }
 
+    def check(self) -> None:
+        """See `Ring.check`. Everything happens within the calls."""
+
     def adopt(self, store: Path | str) -> None:
         """See `Members.adopt`."""
         self._run(self.members.adopt(store))

@@ -15,6 +15,10 @@ class FaultyEnvironmentError(Fault):
     """An environment raised, or returned invalid data. The message names environment, step and problem."""
 
 
+class PartError(Fault):
+    """A part of the user's own (gatherer, teacher, …) raised. The message names the setting, the part, its error and the place."""
+
+
 class LostClipsError(Fault):
     """Fragments were lost in the synchronous mode, where losing any changes the run."""
 

@@ -8,11 +8,11 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_ray.data.errors import CallbackError, Fault, SettingError
+from rlhf_ray.data.errors import CallbackError, Fault, PartError, SettingError
 
 DEBUG = "RLHF_RAY_DEBUG"
 """Environment variable that enables tracebacks unless empty or 0; `--debug` sets it to 1."""
@@ -79,6 +79,8 @@ def explain(error: BaseException) -> str:
     """Describe in one line what went wrong, where, and the remedy."""
     where_raised = _in_code_of_a_user(error)
     error = cause(error)
+    if isinstance(error, PartError):
+        return f"{error} --debug shows the full traceback."
     if isinstance(error, _SAYS_IT):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
@@ -97,11 +99,48 @@ def explain(error: BaseException) -> str:
         if error.errno in _FORBIDDEN:
             return f"{what}. Make it writable, or choose another location (for example with --run-dir)."
         return f"{what}."
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    said = f"{type(error).__name__}{': ' if first else ''}{first.rstrip('.')}"
+    said = _said(error)
     if where_raised:
         return f"{where_raised}, raised {said}. --debug shows the full traceback."
     return f"unexpected {said}. --debug shows the traceback; include it in a bug report."
+
+
+def _said(error: BaseException) -> str:
+    """Return the error's type and the first line of its message."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}{': ' if first else ''}{first.rstrip('.')}"
+
+
+@contextmanager
+def blaming(parts: Mapping[str, str]) -> Iterator[None]:
+    """Name the user's own part that raised inside, in an error that passes between processes. Other errors pass unchanged.
+
+    Args:
+        parts: the parts at work inside: the name by setting. Names of built-in parts are ignored.
+
+    Raises:
+        PartError: code of the user raised, or called code that raised.
+    """
+    try:
+        yield
+    except Exception as error:
+        own = {name: setting for setting, name in parts.items() if ":" in name}
+        where = "" if isinstance(error, _SAYS_IT) or not own else _in_code_of_a_user(error)
+        if not where:
+            raise
+        names = [name for name in own if name.partition("(")[0] in _names_at_work(error)] or list(own)
+        blamed = " or ".join(f"{own[name]} is {str(name)!r}" for name in names)
+        raise PartError(f"{blamed}, and it raised {_said(error)} ({where}).") from error
+
+
+def _names_at_work(error: BaseException) -> set[str]:
+    """Return the functions, and the classes of the objects, whose code the error went through, as ``module:Name``."""
+    names = set()
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        kinds = type(frame.f_locals["self"]).__mro__ if "self" in frame.f_locals else ()
+        names |= {f"{kind.__module__}:{kind.__qualname__}" for kind in kinds}
+        names.add(f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}")
+    return names
 
 
 @contextmanager

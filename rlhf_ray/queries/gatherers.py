@@ -13,6 +13,7 @@ import numpy as np
 from rlhf_ray.data.arrays import FloatArray, IntArray, numbers_of
 from rlhf_ray.data.comparisons import Comparisons, Pairs
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.failures import blaming
 from rlhf_ray.data.registry import Registry
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.settings import PreferenceSettings
@@ -36,7 +37,8 @@ class Gatherer(Protocol):
         """Get the pairs answered and commit the answers. Return when no more answers are expected.
 
         Args:
-            number: number of this batch of pairs. After a crash, the same pairs come again with the same number.
+            number: number of this batch of pairs. After a crash, the same pairs come again with the same number. It never stands
+                for other pairs; in a resumed run, numbers go on from a higher one.
             pairs: the pairs to ask about, in this order.
         """
         ...
@@ -65,12 +67,15 @@ class ScriptedGatherer:
         skip: Skip = lambda pairs, annotators: None,
     ):
         self.commit, self.skip, self.seconds, self.seed = commit, skip, settings.answer_seconds, seed
+        self._named = settings.teacher
         self.teacher: Teacher = TEACHERS.make(settings.teacher, settings=settings)
 
     def ask(self, number: int, pairs: Pairs) -> None:
         """See `Gatherer.ask`. Commits one answer every ``answer_seconds``, or all at once if that is 0."""
         shown = copy.deepcopy(pairs)  # a teacher may change its inputs in place
-        said = self._checked(self.teacher.answer(shown, generator(self.seed, "answers", number)), len(pairs))
+        with blaming({"preferences.teacher": self._named}):
+            answers = self.teacher.answer(shown, generator(self.seed, "answers", number))
+        said = self._checked(answers, len(pairs))
         if not self.seconds:
             self._store(pairs, said, np.arange(len(pairs)))
             return

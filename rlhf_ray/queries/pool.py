@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rlhf_ray.data.arrays import Array, IntArray
 from rlhf_ray.data.comparisons import Pairs, pair_id
+from rlhf_ray.data.failures import blaming
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.queries.selection import SELECTIONS, Candidates, choose, random_pairs
@@ -167,8 +168,10 @@ class ClipPool:
             index = self._new_pairs(pool, asked, count, rng)
         else:
             drawn = self._new_pairs(pool, asked, count * self.preferences.oversampling, rng)
-            returns = None if reward is None else self._returns(reward, pool)
-            index = choose(self.selection, Candidates(drawn, pool.read_only(), returns, count, asked), count, rng)
+            network = self._make_ensemble[2].network
+            with blaming({"preferences.selection": self.preferences.selection, "reward_model.network": network}):
+                returns = None if reward is None else self._returns(reward, pool)
+                index = choose(self.selection, Candidates(drawn, pool.read_only(), returns, count, asked), count, rng)
         if len(index) == 0:
             return 0, None
         self._asked[number] = [(names[left], names[right]) for left, right in index]

@@ -233,6 +233,8 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         """Run one iteration (called by `train`). Sets ``done`` for Tune when the step budget is spent."""
         result: dict[str, Any] = super().step()
         result["done"] = self.finished
+        if self.finished:
+            self.ring.check()  # no later iteration would notice
         return result
 
     def training_step(self) -> None:

@@ -17,6 +17,7 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor
 
 from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.failures import blaming
 from rlhf_ray.policies.env_actions import to_env_actions_tensor
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.reward.novelty import Novelty
@@ -75,12 +76,11 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
             rewards = torch.zeros_like(steps(Columns.REWARDS), dtype=torch.float32)
             rewards[real] = self.novelty(steps(Columns.NEXT_OBS)[real], remember=not replayed)
             return rewards.reshape(shape)
-        members = self.ensemble.member_rewards(
-            steps(Columns.OBS),
-            to_env_actions_tensor(steps(Columns.ACTIONS), self.action_space),
-            steps(Columns.NEXT_OBS),
-            steps(Columns.TERMINATEDS),
-        )
+        actions = to_env_actions_tensor(steps(Columns.ACTIONS), self.action_space)
+        with blaming({"reward_model.network": self.ensemble.settings.network}):
+            members = self.ensemble.member_rewards(
+                steps(Columns.OBS), actions, steps(Columns.NEXT_OBS), steps(Columns.TERMINATEDS)
+            )
         return self.ensemble.combine(members).reshape(shape)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from rlhf_ray.actors.cluster import join_cluster
 from rlhf_ray.actors.cluster import start_ray as start_ray  # re-exported for callers
 from rlhf_ray.actors.ray_internals import LOGGER, hush_ray
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
+from rlhf_ray.data.errors import PartError
+from rlhf_ray.data.failures import cause
 from rlhf_ray.measure.true_return import TrueReturn, evaluate
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.choice import preference_config
@@ -156,19 +158,20 @@ def _train(
             algorithm.ring.people.page.on_links = told.on_links
         algorithm.ring.say = told.on_stage
         started = time.perf_counter() - latest.values.get("seconds", 0.0)
-        ready = not stopped() and _begin(algorithm, interrupted, stopped)
-        if ready:
-            told.on_stage("training")
-        algorithm.iterating = interrupted.at_once
-        while ready and not algorithm.finished and not stopped():
-            try:
-                result = algorithm.train()
-            except Interrupted:
-                break
-            told.on_metrics(flat_metrics(result) | {"seconds": time.perf_counter() - started})
-            if algorithm.training_iteration % experiment.checkpoint_every == 0:
-                with carry_on("checkpoint"):
-                    save(algorithm, folder)
+        with _resumable(algorithm, folder):
+            ready = not stopped() and _begin(algorithm, interrupted, stopped)
+            if ready:
+                told.on_stage("training")
+            algorithm.iterating = interrupted.at_once
+            while ready and not algorithm.finished and not stopped():
+                try:
+                    result = algorithm.train()
+                except Interrupted:
+                    break
+                told.on_metrics(flat_metrics(result) | {"seconds": time.perf_counter() - started})
+                if algorithm.training_iteration % experiment.checkpoint_every == 0:
+                    with carry_on("checkpoint"):
+                        save(algorithm, folder)
         finished = algorithm.finished
         if stopped():
             told.on_stage("stopping")
@@ -184,6 +187,26 @@ def _train(
         with contextlib.suppress(OSError):
             Path(algorithm.logdir).rmdir()  # RLlib's folder under ~/ray_results, which is empty
     return finished, time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def _resumable(algorithm: LearnsFromPreferences, folder: RunFolder) -> Iterator[None]:
+    """If a part of the user's own fails inside, say how to continue.
+
+    In asynchronous mode it fails beside the agent's training, which is whole: save it, with the questions that are open.
+    """
+    try:
+        yield
+    except Exception as error:
+        failure = cause(error)
+        if not isinstance(failure, PartError):
+            raise
+        what = "Mend it and continue"
+        if algorithm.training_iteration and algorithm.config.checked.experiment.preferences.mode == "asynchronous":
+            with contextlib.suppress(Exception):  # the first error counts
+                save(algorithm, folder)
+                what = f"The run is saved at iteration {algorithm.training_iteration}: mend it and continue"
+        raise PartError(f"{failure} {what} with `rlhf-ray train --resume {folder.path}`.") from error
 
 
 def _begin(algorithm: LearnsFromPreferences, interrupted: Interruption, stopped: Callable[[], bool]) -> bool:

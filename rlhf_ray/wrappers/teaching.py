@@ -236,7 +236,10 @@ class Teaching:
     def _exclude_stored(self, ring: AsynchronousRing | WaitingRing) -> None:
         """Don't ask again about pairs in the store: it would keep the first answer, and the label would be missing."""
         of = ring.members
-        of.executor.get(of.pool.exclude.remote(of.executor.get(of.store.pairs.remote())))
+        pairs = of.executor.get(of.store.pairs.remote())
+        of.executor.get(of.pool.exclude.remote(pairs))
+        if pairs and not self.waits:
+            of.renumber()
 
     def note_unlearned(self, steps: int) -> None:
         """Count ``steps`` with reward 0.0; the first time, warn about the effect on replay buffers."""
