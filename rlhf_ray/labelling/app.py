@@ -258,9 +258,10 @@ def create_app(desk: Desk, sessions: Sessions, *, hosts: Sequence[str] = (), tit
 
 def add_pages(app: FastAPI) -> None:
     """Serve the two pages and their files. Files are read once and looked up by name in a dict: no request can name a path."""
+    own = files("rlhf_ray.labelling").joinpath("static").iterdir()
     static = {
         file.name: (file.read_bytes(), TYPES[file.name.rpartition(".")[2]])
-        for file in files("rlhf_ray.labelling").joinpath("static").iterdir()
+        for file in [*own, files("rlhf_ray.pages").joinpath("keyboard.js")]
         if file.name.rpartition(".")[2] in TYPES
     }
 

@@ -171,7 +171,8 @@ class Guard:
             raise RefusedError(400, "the request has no valid Host header")
         if host not in self._hosts and (host[0], "") not in self._hosts:
             raise RefusedError(
-                421, f"host {host[0]} is not allowed; add it to labelling.hosts, or open the page under an allowed name"
+                421,
+                f"This page is not known as {host[0]}: restart with --labelling.hosts {host[0]}, or open the printed link.",
             )
 
     def _check_origin(self, headers: Headers) -> None:
@@ -195,6 +196,13 @@ class Guard:
             # Another port of the same name is another program.
             if self._given & {host, (host[0], "")} and not (host[0] == asked[0] and asked[1]):
                 return
+            name = parts.netloc if host[0] in LOOPBACK else host[0]
+            named = "" if host[0] == asked[0] else f"restart with --labelling.hosts {name}, or "
+            raise RefusedError(
+                403,
+                f"This request comes from another site, {parts.netloc}. If that is your proxy, {named}let it pass on the Host "
+                "header unchanged.",
+            )
         raise RefusedError(403, "this request comes from another site")
 
     def _check_session(self, scope: Scope, headers: Headers) -> None:

@@ -216,6 +216,27 @@ def test_other_programs_of_this_machine_are_other_sites(desk, sessions):
     assert code("https://label.example.org", "127.0.0.1:8000") == 200
 
 
+def test_what_a_proxy_without_settings_is_refused_with_names_the_setting_that_helps(desk, sessions):
+    def client(*hosts):
+        return enter(create_app(desk, sessions, hosts=hosts, title="", instructions=""), sessions, "ada")
+
+    for origin, host in (
+        ("https://label.example.org", "label.example.org"),
+        ("http://localhost:8080", "localhost:8080"),
+    ):
+        headers = {"origin": origin}  # and the Host of the server behind it, as nginx sends without proxy_set_header
+        refused = client().post("/api/questions", json={}, headers=headers)
+        assert refused.status_code == 403
+        assert f"restart with --labelling.hosts {host}, or let it pass on the Host header" in refused.json()["detail"]
+        assert client(host).post("/api/questions", json={}, headers=headers).status_code == 200
+    refused = client().get("/", headers={"host": "label.example.org"})
+    assert "restart with --labelling.hosts label.example.org" in refused.json()["detail"]
+    # Another port of the name that the server has can't be given: what is left is the header.
+    refused = client("127.0.0.1:9").post("/api/questions", json={}, headers={"origin": "http://127.0.0.1:9"})
+    assert refused.status_code == 403
+    assert "--labelling.hosts" not in refused.json()["detail"]
+
+
 def test_a_given_host_may_be_another_than_a_proxy_sends(ada):
     assert ada.post("/api/questions", json={}, headers={"origin": "https://label.example.org"}).status_code == 200
 

@@ -1,5 +1,6 @@
 /** Keyboard shortcuts. Annotators can change them or turn them off; stored in this browser. @module */
 import { byId, keep, kept, make } from "./dom.js";
+import { MODIFIERS, namesOf } from "./keyboard.js";
 
 /** Actions with their label and default keys. @type {Record<string, {text: string, keys: string[]}>} */
 export const ACTIONS = {
@@ -25,9 +26,6 @@ const NAMES = { ArrowLeft: "←", ArrowRight: "→", ArrowDown: "↓", ArrowUp: 
 /** @param {string} key as in `KeyboardEvent.key` */
 export const nameOf = (key) => NAMES[/** @type {keyof typeof NAMES} */ (key)] ?? key;
 
-/** @param {KeyboardEvent} event */
-const keyOf = (event) => (event.key.length === 1 ? event.key.toLowerCase() : event.key);
-
 /** The page's keyboard shortcuts. */
 export class Keys {
   /** @param {(action: string, key: string) => void} onAction */
@@ -37,6 +35,7 @@ export class Keys {
     this._keys = {};
     const changed = kept("keys", /** @type {Record<string, string[]>} */ ({}));
     for (const [action, { keys }] of Object.entries(ACTIONS)) this._keys[action] = changed[action] ?? keys;
+    this._keepArrows();
     this._on = kept("keys-on", true);
     /** The action that waits for its new key. @type {string | null} */
     this._asking = null;
@@ -61,9 +60,10 @@ export class Keys {
 
   /** @param {KeyboardEvent} event */
   _press(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    const names = namesOf(event);
+    if (!names.length) return;
     if (this._asking) {
-      this._assign(event);
+      this._assign(event, names[0]);
       return;
     }
     const pressed = event.target instanceof Element && event.target.closest("button");
@@ -74,23 +74,35 @@ export class Keys {
     if (target.closest("input:not([type=checkbox]), select, textarea")) return;
     // A focused button or link handles these keys itself.
     if ((event.key === " " || event.key === "Enter") && target.closest("button, a, summary")) return;
-    const key = keyOf(event);
-    const action = Object.keys(this._keys).find((name) => this._keys[name].includes(key));
+    const actions = Object.keys(this._keys);
+    const key = names.find((name) => actions.some((action) => this._keys[action].includes(name)));
+    const action = actions.find((action) => key !== undefined && this._keys[action].includes(key));
     if (!action) return;
     event.preventDefault();
-    if (!event.repeat || REPEATING.has(action)) this._onAction(action, key);
+    if (!event.repeat || REPEATING.has(action)) this._onAction(action, names[0]);
   }
 
-  /** @param {KeyboardEvent} event */
-  _assign(event) {
-    const key = keyOf(event);
-    if (key === "Tab" || key === "Shift") return; // Tab moves focus; Shift is only a modifier
+  /** Give every arrow back to its action, unless another action took it: whatever else is changed, arrows answer. */
+  _keepArrows() {
+    const taken = new Set(Object.values(this._keys).flat());
+    for (const [action, { keys }] of Object.entries(ACTIONS)) {
+      this._keys[action] = [...this._keys[action], ...keys.filter((key) => key.startsWith("Arrow") && !taken.has(key))];
+    }
+  }
+
+  /**
+   * @param {KeyboardEvent} event
+   * @param {string} key
+   */
+  _assign(event, key) {
+    if (key === "Tab" || MODIFIERS.has(key)) return; // Tab moves focus
     event.preventDefault();
     const action = /** @type {string} */ (this._asking);
     this._asking = null;
     if (key !== "Escape") {
       for (const other of Object.keys(this._keys)) this._keys[other] = this._keys[other].filter((taken) => taken !== key);
       this._keys[action] = [key];
+      this._keepArrows();
       keep("keys", this._keys);
       byId("keys-said").textContent = `${ACTIONS[action].text}: ${nameOf(key)}`;
     }

@@ -18,7 +18,8 @@ from rlhf_ray.interpret.agent.panel.data import PanelData, PanelPair, PanelSalie
 from rlhf_ray.interpret.agent.panel.sheets import write_sheets
 
 STATIC = Path(__file__).parent / "static"
-COLOURS = Path(__file__).parents[3] / "pages" / "page.css"
+PAGES = Path(__file__).parents[3] / "pages"
+COLOURS, KEYBOARD = PAGES / "page.css", PAGES / "keyboard.js"
 
 FRAMES_BUDGET = 20 << 20
 """Bytes for the samples' frames, together; their quality adapts."""
@@ -50,6 +51,8 @@ def write_panel(data: PanelData, folder: Path | str) -> Path:
         if file.is_file():
             shutil.copyfile(file, out / file.name)
     (out / "colours.css").write_text(_colours())
+    # A page on file:// may not load modules.
+    (out / "keyboard.js").write_text(re.sub(r"^export ", "", KEYBOARD.read_text(), flags=re.MULTILINE))
     core = _core(data)
     if data.observations.ndim == 5:
         core["frames"] = write_sheets(data.observations, out / "frames", "s", FRAMES_BUDGET)

@@ -140,7 +140,12 @@ def test_keys_tool_tips_and_the_address(opened):
     for key in ("ArrowRight", "ArrowRight", "]", "q", "s"):
         page.keyboard.press(key)
     assert page.evaluate("[state.sample, state.step, state.quantity, state.opacity]") == [1, 4, "jump log-odds", 0]
-    page.keyboard.press("[")
+    send = "([key, code]) => document.body.dispatchEvent(new KeyboardEvent('keydown', { key, code, bubbles: true }))"
+    page.evaluate(send, ["ы", "KeyS"])  # on a Cyrillic keyboard
+    page.evaluate(send, ["х", "BracketLeft"])
+    assert page.evaluate("[state.sample, state.opacity]") == [0, 80]
+    page.keyboard.press("Control+s")
+    assert page.evaluate("state.opacity") == 80
     page.keyboard.press("End")
     expect(page.locator("#step")).to_have_text("step 11 of 11")
     page.keyboard.press(" ")

@@ -226,11 +226,11 @@ function listenForKeys(playing) {
   };
   addEventListener("keydown", (event) => {
     if (event.key === "Escape") hideTip();
-    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || document.querySelector("dialog[open]")) return;
+    if (event.defaultPrevented || document.querySelector("dialog[open]")) return;
     const target = event.target instanceof Element ? event.target : document.body;
     if (target.closest("input:not([type=checkbox]), select, textarea")) return;
     if (event.key === " " && target.closest("button, a, input")) return;
-    const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    const action = actions[namesOf(event).find((name) => name in actions)];
     if (!action) return;
     event.preventDefault();
     action();
