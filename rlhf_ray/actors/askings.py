@@ -55,11 +55,18 @@ class Askings:
         """Number of questions lost with a node and replaced by new ones."""
         self.last: int | None = None
         """Number of the last event that it stored, if it reports that."""
+        self.pages: int | None = None
+        """Number of open labelling pages; None without people."""
         self._serve = serve
         self._pairs: dict[int, Any] = {}
         self._open: dict[int, int] = {}
         self._asked_at: dict[int, float] = {}
         self._changes = 0
+
+    @property
+    def changes(self) -> int:
+        """Number of changes that it has stored, since it was last restarted."""
+        return self._changes
 
     @property
     def open(self) -> int:
@@ -114,7 +121,7 @@ class Askings:
         # A restarted gatherer counts from 0 again, and may have stored something without reporting it.
         stored = progress.changes != self._changes or bool(progress.unknown)
         self._changes = progress.changes
-        self.last, self.failed_commits = progress.last, progress.failed
+        self.last, self.failed_commits, self.pages = progress.last, progress.failed, progress.pages
         return stored
 
     def _forget(self, number: int) -> int:

@@ -241,13 +241,17 @@ class AsynchronousRing:
             "questions_lost": float(sum(askings.lost_questions for askings in gatherers)),
             "commits_failed": float(sum(askings.failed_commits for askings in gatherers)),
         }
-        return self.schedule.report() | {
-            "too_short": self._report.too_short,
-            "distinct_clips": self._report.distinct,
-            "clips_policy_version": self._report.newest_policy,
-            "skipped": self.skipped,
-            "stages": stages,
-        }
+        return (
+            self.schedule.report()
+            | {
+                "too_short": self._report.too_short,
+                "distinct_clips": self._report.distinct,
+                "clips_policy_version": self._report.newest_policy,
+                "skipped": self.skipped,
+                "stages": stages,
+            }
+            | (self.people.metrics() if self.people is not None else {})
+        )
 
     def adopt(self, store: Path | str) -> None:
         """See `Members.adopt`."""
@@ -286,6 +290,8 @@ class AsynchronousRing:
 
     def close(self) -> None:
         """See `Ring.close`. Loses no answers: gatherers commit them themselves."""
+        if self.people is not None:
+            self.people.farewell("stopped")
         self._ending = True
         if self._thread.is_alive():
             self.call(self._end())
@@ -303,9 +309,14 @@ class AsynchronousRing:
             self._loop.call_soon_threadsafe(self._notify)
 
     def _wait(self, go_on: Callable[[], bool]) -> None:
-        with self._published:
-            while go_on() and self._failure is None:
+        while go_on() and self._failure is None:
+            with self._published:
                 self._published.wait(LOOK_EVERY)
+            if self.people is not None and self.people.askings.open:
+                wanted = self._due if self.version else self.schedule.first_fit
+                self.people.waiting(min(self._used, wanted), wanted)
+        if self.people is not None:
+            self.people.end_wait()
         self.check()
 
     def take_report(self) -> RoundReport | None:
@@ -353,6 +364,8 @@ class AsynchronousRing:
                 if await askings.listen(self._read):
                     self._unfitted = True
                 done(max(0, before - askings.open))
+            if always and self.people is not None:
+                self.people.look()
             self._notify()
 
     async def _read(self) -> None:

@@ -42,6 +42,7 @@ class GathererProgress:
         last: number of the last event that it stored; None if not reported.
         failed: number of failed commits since it started.
         serving: whether people can reach it.
+        pages: number of open labelling pages; None without people.
     """
 
     changes: int
@@ -50,6 +51,7 @@ class GathererProgress:
     last: int | None = None
     failed: int = 0
     serving: bool = True
+    pages: int | None = None
 
 
 @dataclass(frozen=True)

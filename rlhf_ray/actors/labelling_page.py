@@ -186,4 +186,9 @@ class LabellingPage:
             {number: desk.queue.left(number) for number in numbers if number in known},
             tuple(number for number in numbers if number not in known),
             serving=self._server is not None,
+            pages=desk.pages.open,
         )
+
+    async def untold(self) -> int:
+        """Return the number of open pages that don't show yet that labelling is over."""
+        return self.desk.pages.untold

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rlhf_ray.actors.askings import LOST
-from rlhf_ray.labelling.desk import Situation
+from rlhf_ray.labelling.desk import Ending, Situation
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import remember_port, remembered_port
 
@@ -22,6 +23,9 @@ PORT_WITHIN = 60.0
 
 RESUMED_WITHIN = 5.0
 """The same for a resumed run, whose port another run may use permanently."""
+
+ASK_EVERY = 0.2
+"""Seconds between two looks at whether all pages know that labelling is over."""
 
 
 class PageHandle:
@@ -34,13 +38,13 @@ class PageHandle:
         port_file: stores the port for a resumed run; None stores nothing.
     """
 
-    def __init__(self, actor: Any, get: Callable[[Any], Any], asked_port: int, port_file: Path | None = None):
+    def __init__(self, actor: Any, get: Callable[..., Any], asked_port: int, port_file: Path | None = None):
         self.actor = actor
         self.links: dict[str, str] = {}
         """Each annotator's link."""
         self.on_links: Callable[[dict[str, str]], None] = self._log_links
         """Called with the links after they change."""
-        self._asked_port, self._port_file = asked_port, port_file
+        self._get, self._asked_port, self._port_file = get, asked_port, port_file
         self._port = port_file and remembered_port(port_file, asked_port)
         self._wait_until: float | None = None
         self._situation: Situation | None = None
@@ -63,6 +67,20 @@ class PageHandle:
         if situation != self._situation:
             self._situation = situation
             self.actor.tell.remote(situation)
+
+    def farewell(self, ending: Ending, within: float, stop: Callable[[], bool] = lambda: False) -> None:
+        """Tell all open pages that labelling is over.
+
+        Args:
+            ending: why.
+            within: seconds to wait for the pages to ask.
+            stop: polled; True ends the wait.
+        """
+        self.tell(dataclasses.replace(self._situation or Situation(), ending=ending))
+        deadline = time.monotonic() + within
+        with contextlib.suppress(Exception):  # the page may be gone
+            while self._get(self.actor.untold.remote(), within) and time.monotonic() < deadline and not stop():
+                time.sleep(ASK_EVERY)
 
     def show_episode(self, episode: Any) -> None:
         """Show people this film of an episode once it is available. Doesn't wait."""

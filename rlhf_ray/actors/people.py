@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 
 from rlhf_ray.actors.askings import Askings
 from rlhf_ray.actors.page_handle import PageHandle
-from rlhf_ray.labelling.desk import Situation
+from rlhf_ray.labelling.desk import Ending, Situation
+from rlhf_ray.labelling.open_pages import OPEN_FOR
+from rlhf_ray.labelling.waiting import PeopleWait, Waiting
 from rlhf_ray.queries.schedule import LabelSchedule
+
+logger = logging.getLogger(__name__)
+
+STOPPED_WITHIN = 3.0
+"""Seconds in which open pages are told that the run was stopped: those in the foreground ask every two seconds."""
 
 PACE_OF = 20
 """Number of newest iterations of the agent used to estimate the pace of the next ones."""
@@ -50,6 +59,44 @@ class People:
         self._answered_at: float | None = None
         self.waiting_for = "the agent's first clips"
         """What the page waits for before the next questions, in words."""
+        self.on_wait: Callable[[PeopleWait], None] = _log
+        """Called about once a second while the training waits for answers."""
+        self._waiting = Waiting(lambda wait: self.on_wait(wait))
+        self._ending: Ending | None = None
+        self._heard = 0, time.monotonic()
+        """The page's number of changes, and when it last changed or no question was open."""
+        self._unanswered = 0.0
+
+    def look(self) -> None:
+        """Measure for how long nobody has answered. Called about once a second."""
+        now, changes = time.monotonic(), self.askings.changes
+        if not self.askings.open or changes != self._heard[0]:
+            self._heard = changes, now
+        self._unanswered = max(self._unanswered, now - self._heard[1])
+
+    def waiting(self, answered: int, wanted: int) -> None:
+        """Note that the training waits for ``wanted`` answers, of which ``answered`` are given; `end_wait` follows."""
+        self._waiting.look(answered, wanted, self.askings.pages)
+
+    def end_wait(self) -> None:
+        """Note that the training waits no longer."""
+        self._waiting.end()
+
+    def metrics(self) -> dict[str, float]:
+        """Return `unanswered_seconds` since the last call."""
+        longest, self._unanswered = self._unanswered, 0.0
+        return {"unanswered_seconds": longest}
+
+    def farewell(self, ending: Ending, stop: Callable[[], bool] = lambda: False) -> None:
+        """Tell open pages that labelling is over, once. Wait until each knows: up to a minute, or shorter if the run was stopped.
+
+        Args:
+            ending: why.
+            stop: polled; True ends the wait.
+        """
+        if self._ending is None:
+            self._ending = ending
+            self.page.farewell(ending, STOPPED_WITHIN if ending == "stopped" else OPEN_FOR, stop)
 
     def advanced(self, progress: float) -> None:
         """Record the training's progress, 0 to 1."""
@@ -66,6 +113,7 @@ class People:
                 waiting_for=self.waiting_for,
                 first_labels=None if version else self.schedule.first_fit,
                 next_question=self._next_question(answered) if version else None,
+                ending=self._ending,
             )
         )
 
@@ -95,3 +143,8 @@ class People:
         # Questions come between two iterations of the agent, at the earliest after the next one.
         ahead = max(1, math.ceil((self.schedule.progress_due(label) - last) * iterations / (last - first)))
         return ended + ahead * (ended - began) / iterations
+
+
+def _log(wait: PeopleWait) -> None:
+    if wait.alarm is not None:
+        logger.warning("%s", wait.alarm)

@@ -168,7 +168,7 @@ class SynchronousRing:
                 self.schedule.gathered()
                 await self.source.more(self.schedule.gatherings)
                 continue
-            await self._answers(stop)
+            await self._answers(stop, allowed)
             tally = await self._tally()
             self._skips.note(tally)
             replaces = tally.skipped > skipped and self._skips.used(tally) < allowed
@@ -176,14 +176,18 @@ class SynchronousRing:
             if stop() or self._skips.hopeless or not more:
                 return tally
 
-    async def _answers(self, stop: Stop) -> None:
-        """Wait until all questions are answered."""
+    async def _answers(self, stop: Stop, wanted: int) -> None:
+        """Wait until all questions are answered: ``wanted`` labels in all."""
         if self.people is not None:
             self.people.asks()
         while self.members.open and not stop():
+            if self.people is not None:
+                self.people.look()
+                self.people.waiting(max(0, wanted - self.members.open), wanted)
             for askings in self.members.gatherers:
                 await askings.listen()
         if self.people is not None:
+            self.people.end_wait()
             self.people.answered(self.source.env_steps, self.version, self.answered)
 
     async def _tally(self) -> Tally:
@@ -212,12 +216,16 @@ class SynchronousRing:
     def metrics(self) -> dict[str, Any]:
         """See `Ring.metrics`."""
         report = self.members.check(self._run(_wait(self.members.pool.report.remote())))
-        return self.schedule.report() | {
-            "too_short": report.too_short,
-            "distinct_clips": report.distinct,
-            "clips_policy_version": report.newest_policy,
-            "skipped": self.skipped,
-        }
+        return (
+            self.schedule.report()
+            | {
+                "too_short": report.too_short,
+                "distinct_clips": report.distinct,
+                "clips_policy_version": report.newest_policy,
+                "skipped": self.skipped,
+            }
+            | (self.people.metrics() if self.people is not None else {})
+        )
 
     def check(self) -> None:
         """See `Ring.check`. Everything happens within the calls."""
@@ -254,11 +262,14 @@ class SynchronousRing:
     def abandon(self) -> None:
         """See `Ring.abandon`."""
         self.source.close()
-        for actor in (*(askings.actor for askings in self.members.gatherers), self.members.trainer):
+        scripted = (askings.actor for askings in self.members.gatherers if not askings.annotators)
+        for actor in (*scripted, self.members.trainer):
             self.members.executor.stop(actor)
 
     def close(self) -> None:
         """See `Ring.close`."""
+        if self.people is not None:
+            self.people.farewell("stopped")
         self.source.close()
         self.members.close()
         self._loop.close()

@@ -71,9 +71,11 @@ def run(words: list[str]) -> None:
         _scripted(words[0], command)
         return
     from rlhf_ray.runs.label import label
+    from rlhf_ray.runs.progress import Labelled
     from rlhf_ray.runs.train import quiet
 
     quiet()
+    labelled = Labelled(command.store, command.comparisons)
 
     held = label(
         words[0],
@@ -84,7 +86,10 @@ def run(words: list[str]) -> None:
         seed=command.seed,
         labelling=command.labelling,
         invite=lambda links: print(*invitation(links, command.store), sep="\n", flush=True),
+        on_wait=labelled.on_wait,
+        on_end=labelled.on_end,
     )
+    labelled.close()
     print(f"{command.store}: {held} comparisons")
 
 

@@ -111,6 +111,11 @@ METRICS: dict[str, Metric] = {
         Metric("newest_ties", "Ties among the newest answers.", "comparisons", int),
         Metric("labels_due", "Comparisons due so far (asynchronous).", "comparisons"),
         Metric("label_seconds", "Time from request to stored answer, for the newest labels (asynchronous).", "s"),
+        Metric(
+            "unanswered_seconds",
+            "Longest time since the iteration before in which no open question was answered by people.",
+            "s",
+        ),
         Metric("questions_lost", "Questions lost with a node and replaced by others (asynchronous)."),
         Metric("commits_failed", "Commits of labels that failed and were retried (asynchronous)."),
         Metric("explorations_dropped", "Exploratory rollouts skipped because the collector was busy (asynchronous)."),

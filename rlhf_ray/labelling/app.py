@@ -157,7 +157,8 @@ async def who_am_i(me: Me, request: Request) -> dict[str, Any]:
 async def questions(wish: Wish, me: Me, desk: TheDesk) -> dict[str, Any]:
     """The next questions, and the labelling progress."""
     shown = await desk.next(me.name, wish.count, wish.holding, wish.page)
-    return {"questions": [asdict(showing) for showing in shown], "progress": await desk.progress(me.name)}
+    progress = await desk.progress(me.name) | await desk.over(wish.page, len(wish.holding) + len(shown))
+    return {"questions": [asdict(showing) for showing in shown], "progress": progress}
 
 
 @api.post("/answers")
@@ -175,15 +176,16 @@ async def undo(taken_back: TakenBack, me: Answering, desk: TheDesk) -> dict[str,
 
 
 @api.post("/leases/renew")
-async def renew(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, list[str]]:
-    """Renew leases and report that the page is open; returns the leases that this page has lost."""
-    return {"lost": await desk.renew(me.name, body.leases, body.page)}
+async def renew(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, Any]:
+    """Renew leases and report that the page is open; returns the leases that this page has lost, and whether labelling is over."""
+    lost = await desk.renew(me.name, body.leases, body.page)
+    return {"lost": lost} | await desk.over(body.page, len(body.leases))
 
 
 @api.post("/leases/release")
 async def release(body: LeaseNames, me: Me, desk: TheDesk) -> dict[str, bool]:
-    """Release leases."""
-    await desk.release(me.name, body.leases)
+    """Release leases; a page that closes sends its id."""
+    await desk.release(me.name, body.leases, body.page)
     return {"released": True}
 
 
@@ -205,7 +207,7 @@ async def episode(desk: TheDesk) -> dict[str, Any] | None:
 @api.get("/progress")
 async def progress(me: Me, desk: TheDesk) -> dict[str, Any]:
     """Labelling progress."""
-    return await desk.progress(me.name)
+    return await desk.progress(me.name) | await desk.over()
 
 
 @api.get("/statistics")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,9 +20,11 @@ from rlhf_ray.data.fragments import Fragments
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import Desk, Situation
 from rlhf_ray.labelling.films import Episode, Film
+from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.serve import Server, allowed_hosts, links, listen_as_before, warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.labelling.waiting import PeopleWait, Waiting
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event, PreferenceStore
 
@@ -30,8 +33,9 @@ AT_A_TIME = 20
 
 LOOK_EVERY = 0.5
 """Seconds between two checks of how many questions are open."""
-FAREWELL = 3.0
-"""Seconds that the server stays up after the last answer: idle pages ask every two seconds and show that labelling is finished."""
+
+STOPPED_WITHIN = 3.0
+"""Seconds in which open pages are told that labelling was stopped: those in the foreground ask every two seconds."""
 
 _T = TypeVar("_T")
 
@@ -78,6 +82,8 @@ def collect(
     film_episode: Callable[[], Episode | None] = lambda: None,
     invite: Callable[[dict[str, str]], None] = lambda links: print(*links.values(), sep="\n"),
     stop: Callable[[], bool] = lambda: False,
+    on_wait: Callable[[PeopleWait], None] = lambda wait: None,
+    on_end: Callable[[int], None] = lambda pages: None,
 ) -> int:
     """Collect labels at the page until the store holds ``comparisons`` comparisons.
 
@@ -93,6 +99,9 @@ def collect(
         film_episode: films a full episode to show beside the questions. Called once enough questions are open.
         invite: called with each annotator's link, by name.
         stop: polled; True stops earlier.
+        on_wait: called about once a second with the progress.
+        on_end: called with the number of open pages that don't show yet that labelling is over. The server waits for them, up to
+            `OPEN_FOR` seconds.
 
     Returns:
         Number of comparisons in the store.
@@ -116,16 +125,28 @@ def collect(
         await server.start()
         invite(links(sessions, settings, server.port))
         number, more, filmed = 0, True, False
+        waiting, ended_at = Waiting(on_wait), 0.0
         try:
             while not stop() and server.serving:
                 held = await local.count()
                 open_now = queue.open()
+                ended = held >= comparisons or not (more or open_now)
                 situation = Situation(
-                    wanted=comparisons, finished=held >= comparisons, waiting_for="new clips, which are being recorded"
+                    wanted=comparisons,
+                    ending="complete" if ended else None,
+                    waiting_for="new clips, which are being recorded",
                 )
                 desk.tell(situation)
-                if held >= comparisons or not (more or open_now):
-                    break
+                if ended:  # until every open page shows it, or somebody takes an answer back
+                    ended_at = ended_at or time.monotonic()
+                    left = desk.pages.untold
+                    if not left or time.monotonic() - ended_at > OPEN_FOR:
+                        break
+                    on_end(left)
+                    await asyncio.sleep(LOOK_EVERY)
+                    continue
+                ended_at = 0.0
+                waiting.look(held, comparisons, desk.pages.open)
                 # Start with one pair, which needs two clips only, then make more each time: the first pair shows up soon.
                 wanted = min(AT_A_TIME, 2 ** min(number, 5), comparisons - held - open_now)
                 if more and wanted > 0 and open_now < AT_A_TIME // 2:
@@ -140,13 +161,21 @@ def collect(
                     desk.tell(situation, await asyncio.to_thread(film_episode))
                     filmed = True
                 await asyncio.sleep(LOOK_EVERY)
-            await asyncio.sleep(FAREWELL if server.serving else 0.0)
+            if stop() and server.serving:
+                desk.tell(Situation(wanted=comparisons, ending="stopped"))
+                await _until(lambda: not desk.pages.untold, STOPPED_WITHIN)
         finally:
             await server.stop()
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve())
     return len(kept)
+
+
+async def _until(true: Callable[[], bool], within: float) -> None:
+    deadline = time.monotonic() + within
+    while not true() and time.monotonic() < deadline:
+        await asyncio.sleep(LOOK_EVERY)
 
 
 def sessions_file(store: PreferenceStore) -> Path:

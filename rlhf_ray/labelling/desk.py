@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from rlhf_ray.data.returns import settled
 from rlhf_ray.labelling.films import Episode, Film, FilmInfo
 from rlhf_ray.labelling.kept_films import Films
 from rlhf_ray.labelling.leases import Lease, Leases
+from rlhf_ray.labelling.open_pages import OpenPages
 from rlhf_ray.labelling.questions import Answer, QuestionQueue, Shown
 from rlhf_ray.labelling.recorder import GroupCommit
 from rlhf_ray.labelling.statistics import statistics
@@ -105,6 +106,16 @@ class Given:
     key: str | None = None
 
 
+Ending = Literal["complete", "over", "stopped"]
+"""Why no more questions come: all labels are in, the training is over, or the run was stopped and may continue later."""
+
+ENDINGS: dict[Ending, str] = {
+    "complete": "All labels are in: nothing is left to label. Thank you! You can close this page.",
+    "over": "The training is over and needs no more answers. Thank you! You can close this page.",
+    "stopped": "The run was stopped, and your answers are saved. This page works again once the run continues.",
+}
+
+
 @dataclass(frozen=True)
 class _Meaning:
     """What makes two events the same: who said what about which lease, or took which event back."""
@@ -121,7 +132,7 @@ class Situation:
     Attributes:
         wanted: total number of labels.
         env_steps, total_env_steps: environment steps so far and in total.
-        finished: True once no more questions will come.
+        ending: why no more questions will come; None as long as some may.
         waiting_for: what the next questions wait for, as text.
         first_labels: number of labels after which training starts; None once it has started.
         next_question: estimated time of the next question, in seconds since 1970; None if unknown.
@@ -130,7 +141,7 @@ class Situation:
     wanted: int | None = None
     env_steps: int | None = None
     total_env_steps: int | None = None
-    finished: bool = False
+    ending: Ending | None = None
     waiting_for: str = "the agent's first clips"
     first_labels: int | None = None
     next_question: float | None = None
@@ -184,6 +195,7 @@ class Desk:
         self._films = Films(films, channels, zoom)
         self._under_way: dict[str, tuple[_Meaning, asyncio.Task[None]]] = {}
         self._situation = Situation()
+        self.pages = OpenPages()
         self._episode: tuple[Episode, float] | None = None
         self._answers: dict[str, str] = {}
         """The event that answered each lease: a lease takes one answer."""
@@ -245,6 +257,9 @@ class Desk:
         ignored. Questions held by a page of theirs that is gone move to this page.
         """
         held = self._keys(annotator, holding)
+        if self._situation.ending is not None:
+            self.queue.release(annotator, held)
+            return []
         return [self._showing(annotator, shown) for shown in self.queue.next(annotator, count, list(held), page)]
 
     async def answer(self, annotator: str, given: Given) -> None:
@@ -309,9 +324,10 @@ class Desk:
         held = self._keys(annotator, leases)
         return [held[key] for key in self.queue.renew(annotator, held, page)]
 
-    async def release(self, annotator: str, leases: Sequence[str]) -> None:
-        """Release leases of ``annotator``, so that others may get the pairs."""
+    async def release(self, annotator: str, leases: Sequence[str], page: str | None = None) -> None:
+        """Release leases of ``annotator``, so that others may get the pairs; ``page`` is closed."""
         self.queue.release(annotator, self._keys(annotator, leases))
+        self.pages.closed(page)
 
     async def film(self, film_id: str) -> bytes | None:
         """The film with this id, as the bytes of a WebP file; None if it is not stored."""
@@ -328,6 +344,25 @@ class Desk:
         film = dataclasses.asdict(self._films.zoomed(episode.film.info))
         return values | {"film": film, "age_seconds": round(time.monotonic() - since, 1)}
 
+    async def over(self, page: str | None = None, holding: int = 0) -> dict[str, Any]:
+        """Whether labelling is over, in the response to a request of ``page``, which keeps ``holding`` leases.
+
+        Returns:
+            ``ended``: no answer is wanted any more, also to what is on screen. ``over``: what to show where there is no question,
+            also when the server has gone; None if more questions may come.
+        """
+        situation, labels = self._situation, await self._labels()
+        ended = situation.ending is not None
+        over = ENDINGS[situation.ending] if situation.ending is not None else None
+        if over is None and situation.wanted is not None and labels >= situation.wanted:
+            over = (
+                ENDINGS["complete"]
+                if situation.env_steps is None
+                else f"All {situation.wanted} labels are in, and training continues with them. Thank you! You can close this page."
+            )
+        self.pages.heard(page, told=ended or (over is not None and not holding))
+        return {"ended": ended, "over": over}
+
     async def progress(self, annotator: str) -> dict[str, Any]:
         """Labelling progress, and the reason if there is nothing to label right now."""
         situation, now = self._situation, time.monotonic()
@@ -343,9 +378,8 @@ class Desk:
             "queue": queue,
             "env_steps": situation.env_steps,
             "total_env_steps": situation.total_env_steps,
-            "finished": situation.finished,
             "first_labels": situation.first_labels,
-            "reason": None if self.queue.ready(annotator) else self._reason(labels, annotator),
+            "reason": None if self.queue.ready(annotator) else self._reason(annotator),
         }
 
     async def statistics(self) -> dict[str, Any]:
@@ -470,12 +504,8 @@ class Desk:
         fps = self._about.get(shown.key, (0, 0, min(self.fps, (frames - 1) / SHORTEST_CLIP)))[2]
         return Showing(lease, left, right, fps, self.queue.lease_seconds)
 
-    def _reason(self, labels: int, annotator: str) -> str:
+    def _reason(self, annotator: str) -> str:
         situation = self._situation
-        if situation.finished:
-            return "Labelling is finished: nothing is left to label. Thank you!"
-        if situation.wanted is not None and labels >= situation.wanted:
-            return f"All {situation.wanted} labels are in, and training continues with them. Thank you!"
         if self.queue.open(annotator):
             return (
                 "The remaining pairs are on another page of yours, or your answers are being saved. "

@@ -413,4 +413,6 @@ class LearnsFromPreferences(Algorithm):  # type: ignore[misc]
         """Stop everything this algorithm started (called by Ray)."""
         super().cleanup()
         if hasattr(self, "loop"):
+            if self.ring.people is not None and self.finished:
+                self.ring.people.farewell("over")
             self.ring.close()

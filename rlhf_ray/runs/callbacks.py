@@ -27,6 +27,7 @@ from rlhf_ray.data.plain import plain
 from rlhf_ray.data.registry import Registry
 
 if TYPE_CHECKING:  # RLlib takes seconds to import, and the terminal's progress does not need it
+    from rlhf_ray.labelling.waiting import PeopleWait
     from rlhf_ray.rllib.algorithm import LearnsFromPreferences
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.outcome import Outcome
@@ -69,6 +70,9 @@ class Callback:
     def on_links(self, links: dict[str, str]) -> None:
         """Called with the annotators' labelling links, by name, and again when they change. A link is a login: keep it private."""
 
+    def on_wait(self, wait: PeopleWait) -> None:
+        """Called about once a second while the training waits for people; ``wait.alarm`` says so if nobody answers."""
+
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         """Called after each iteration. `rlhf_ray.data.metrics` declares the keys of ``metrics``; values may be None."""
 
@@ -109,6 +113,10 @@ class Callbacks:
     def on_links(self, links: dict[str, str]) -> None:
         """See `Callback.on_links`."""
         self._tell("on_links", links)
+
+    def on_wait(self, wait: PeopleWait) -> None:
+        """See `Callback.on_wait`."""
+        self._tell("on_wait", wait)
 
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         """See `Callback.on_metrics`. Removes values that can't be written as JSON and blames the callback that added them."""

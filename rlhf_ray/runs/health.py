@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.spaces import choices_of
+from rlhf_ray.labelling.waiting import NOBODY_AFTER, spoken
 from rlhf_ray.measure import held_out
 from rlhf_ray.queries.schedule import PROBE, TIES, held_back
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
@@ -113,6 +114,7 @@ class Health:
             clips_alike,
             labels_held_back,
             labels_starving,
+            nobody_answers,
         )
         self._rows: list[Row] = []
         self._last_seen: dict[str, int] = {}
@@ -330,6 +332,18 @@ def labels_starving(rows: Rows) -> Alarm | None:
         f"Only {answered:.0f} of {wanted:.0f} due labels are answered, and too few for {len(due)} {unit}.",
         "The reward model has fewer labels than planned. Add annotators, lower preferences.comparisons, or, if there are too few "
         "fragments to pair, raise fragments.pool or fragments.initial_env_steps.",
+    )
+
+
+def nobody_answers(rows: Rows) -> Alarm | None:
+    """Questions are open for people, and none is answered."""
+    silence = rows[-1].get("unanswered_seconds")
+    if silence is None or silence < NOBODY_AFTER:
+        return None
+    return Alarm(
+        "nobody_answers",
+        f"Nobody answered for {spoken(silence)} while questions were open.",
+        "Send the annotators their links (`rlhf-ray links RUN`) and check that they can reach the page.",
     )
 
 

@@ -19,6 +19,7 @@ from rlhf_ray.data.images import is_image
 from rlhf_ray.data.minari_files import is_minari
 from rlhf_ray.labelling.collect import collect
 from rlhf_ray.labelling.films import Camera, Episode, Film
+from rlhf_ray.labelling.waiting import PeopleWait
 from rlhf_ray.queries.pool import ClipPool, Clips
 from rlhf_ray.rllib.choice import preference_config
 from rlhf_ray.rllib.config import PreferenceConfig
@@ -42,6 +43,8 @@ def label(
     labelling: LabellingSettings | None = None,
     invite: Callable[[dict[str, str]], None] = lambda links: print(*links.values(), sep="\n"),
     stop: Callable[[], bool] = lambda: False,
+    on_wait: Callable[[PeopleWait], None] = lambda wait: None,
+    on_end: Callable[[int], None] = lambda pages: None,
 ) -> int:
     """Collect comparisons of clips from ``source`` until ``store`` holds ``comparisons`` of them.
 
@@ -55,6 +58,8 @@ def label(
         labelling: settings of the page.
         invite: called with each annotator's link, by name.
         stop: polled; True stops earlier.
+        on_wait: called about once a second with the progress.
+        on_end: called with the number of open pages that are told at the end that labelling is over.
 
     Returns:
         Number of comparisons in the store.
@@ -80,6 +85,8 @@ def label(
         film_episode=clips.film_episode,
         invite=invite,
         stop=stop,
+        on_wait=on_wait,
+        on_end=on_end,
     )
 
 

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +19,7 @@ from rich.table import Table
 
 from rlhf_ray.data.metrics import METRICS, share_of
 from rlhf_ray.labelling.links import invitation
+from rlhf_ray.labelling.waiting import PeopleWait, spoken
 from rlhf_ray.queries.schedule import gathered
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.settings import Experiment
@@ -71,6 +74,75 @@ class Counting:
             self._console.print(f"{self._what} {done}/{self._total} {note}", highlight=False, soft_wrap=True)
 
 
+class Waits:
+    """Shows waits for people where there are no bars: a line at the beginning, then one a minute; and an alarm if nobody answers.
+
+    Args:
+        say: prints a line, with rich's markup.
+        folder: what to give to `rlhf-ray links`.
+    """
+
+    LINE_EVERY = 60.0
+    """Seconds between lines."""
+
+    def __init__(self, say: Callable[[str], None], folder: Path | str):
+        self._say, self._folder = say, folder
+        self._last_line = -math.inf
+        self._waited = -1.0
+        self.alarmed = False
+        """Whether the alarm of this silence was shown."""
+
+    def show(self, wait: PeopleWait, *, lines: bool = True) -> None:
+        """Show the state of a wait; ``lines``: also while nothing is wrong."""
+        if lines and (wait.seconds < self._waited or time.monotonic() - self._last_line >= self.LINE_EVERY):
+            self._last_line = time.monotonic()
+            self._say(f"{wait} …")
+        self._waited = wait.seconds
+        if wait.alarm is not None and not self.alarmed:
+            self._say(
+                f"[bold yellow]alarm[/] nobody_answers: {wait.alarm} Send the annotators their links (`rlhf-ray links "
+                f"{self._folder}`) and check that they can reach the page; or stop with Ctrl-C and continue later."
+            )
+        self.alarmed = wait.alarm is not None
+
+
+class Labelled:
+    """The terminal of `rlhf-ray label`: a bar, or lines; and what the command waits for at the end.
+
+    Args:
+        store: the preference store.
+        wanted: number of comparisons at the end.
+    """
+
+    def __init__(self, store: Path | str, wanted: int):
+        self._console = _Console()
+        self._waits = Waits(lambda line: self._console.print(line, highlight=False, soft_wrap=True), store)
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[note]}", TimeElapsedColumn())
+        self._bar = Bars(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        self._task = self._bar.add_task("labels", total=wanted, note="")
+        self._ending = False
+
+    def on_wait(self, wait: PeopleWait) -> None:
+        """Show the progress."""
+        self._bar.start()
+        note = f"last answer {spoken(wait.quiet)} ago" if wait.quiet >= 60 else ""
+        self._bar.update(self._task, completed=wait.answered, note=note)
+        self._waits.show(wait, lines=not self._console.is_terminal)
+
+    def on_end(self, pages: int) -> None:
+        """Say what the command waits for."""
+        if not self._ending:
+            self._ending = True
+            what = "1 open page shows" if pages == 1 else f"{pages} open pages show"
+            self._console.print(
+                f"all labels are in; waiting up to a minute until {what} it (Ctrl-C: end now)", soft_wrap=True
+            )
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._bar.stop()
+
+
 class Progress(Callback):
     """Progress bars for environment steps, labels and reward fits, with the true and the learned return.
 
@@ -89,6 +161,7 @@ class Progress(Callback):
         self._known: dict[str, str] = {}
         """Last known values of metrics that not every iteration has, formatted."""
         self._last_line = -self.LINE_EVERY
+        self._nobody_told = False
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -120,6 +193,7 @@ class Progress(Callback):
     def on_start(self, run: TrainingRun) -> None:
         """Remember the folder."""
         self._folder = run.folder
+        self._waits = Waits(self._say, run.folder.path)
 
     def on_stage(self, stage: str) -> None:
         """Show the stage."""
@@ -133,9 +207,19 @@ class Progress(Callback):
         for line in invitation(links, self._folder.path):
             self.console.print(line, style="bold green", markup=False, highlight=False, soft_wrap=True)
 
+    def on_wait(self, wait: PeopleWait) -> None:
+        """Show how many people have answered."""
+        if self._bars is not None:
+            self._bars.update(self._tasks["env steps"], note=str(wait))
+        self._waits.show(wait, lines=self._bars is None)
+        self._nobody_told |= self._waits.alarmed
+
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         """Show the metrics of one iteration, and the alarms it raises."""
+        told, self._nobody_told = self._nobody_told, False
         for alarm in metrics["raised"]:
+            if alarm["name"] == "nobody_answers" and told:
+                continue  # shown during the wait
             self._say(
                 f"[bold yellow]alarm[/] {alarm['name']} (iteration {metrics['iteration']}): {alarm['message']} "
                 f"{alarm['remedy']}"

@@ -18,6 +18,7 @@ from rlhf_ray.actors.ray_internals import LOGGER, hush_ray
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
 from rlhf_ray.data.errors import PartError
 from rlhf_ray.data.failures import cause
+from rlhf_ray.labelling.waiting import PeopleWait
 from rlhf_ray.measure.true_return import TrueReturn, evaluate
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
 from rlhf_ray.rllib.choice import preference_config
@@ -57,7 +58,7 @@ class Announcing(Callback):
 
     def __init__(self, announcement: Announcement):
         self._announcement = announcement
-        self._stage = "starting"
+        self._stage, self._waits = "starting", False
 
     def on_stage(self, stage: str) -> None:
         """Publish the stage."""
@@ -68,9 +69,15 @@ class Announcing(Callback):
         """Publish the page's address without tokens: anyone who has a link labels in that annotator's name."""
         self._announcement.tell(self._stage, pages=sorted({link.partition("#")[0] for link in links.values()}))
 
+    def on_wait(self, wait: PeopleWait) -> None:
+        """Publish the wait."""
+        self._waits = True
+        self._announcement.tell(f"waiting for people: {wait.answered} of {wait.wanted} answered")
+
     def on_metrics(self, metrics: dict[str, Any]) -> None:
         """Publish the progress."""
-        self._announcement.tell(env_steps=metrics["env_steps"], labels=metrics["comparisons"])
+        state, self._waits = self._stage if self._waits else None, False
+        self._announcement.tell(state, env_steps=metrics["env_steps"], labels=metrics["comparisons"])
 
 
 def train(
@@ -156,6 +163,7 @@ def _train(
         if algorithm.ring.people is not None:
             told.on_links(algorithm.ring.people.page.links)
             algorithm.ring.people.page.on_links = told.on_links
+            algorithm.ring.people.on_wait = told.on_wait
         algorithm.ring.say = told.on_stage
         started = time.perf_counter() - latest.values.get("seconds", 0.0)
         with _resumable(algorithm, folder):
@@ -173,6 +181,9 @@ def _train(
                     with carry_on("checkpoint"):
                         save(algorithm, folder)
         finished = algorithm.finished
+        if finished and algorithm.ring.people is not None:
+            told.on_stage("telling the open labelling pages")
+            algorithm.ring.people.farewell("over", stopped)
         if stopped():
             told.on_stage("stopping")
             hush_ray()

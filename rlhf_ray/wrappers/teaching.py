@@ -458,6 +458,8 @@ class Teaching:
             return
         self.closed = True
         if self.ring is not None:
+            if self.ring.people is not None and self.env_steps >= self.total_env_steps:
+                self.ring.people.farewell("over")
             self._end()
 
     def check_open(self) -> None:

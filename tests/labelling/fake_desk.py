@@ -94,6 +94,9 @@ class FakeDesk:
     sheets: dict[str, bytes] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
+    ended: bool = False
+    closed: list[str] = field(default_factory=list)
+    heard_the_end: set[str | None] = field(default_factory=set)
     doubled: int = 0
     calls: int = 0
 
@@ -119,7 +122,8 @@ class FakeDesk:
     async def next(self, annotator: str, count: int, holding: Sequence[str], page: str | None = None) -> list[Showing]:
         self.calls += 1
         await self.renew(annotator, [lease for lease in holding if lease in self.known])
-        shown = [self.show(annotator, self.open.popleft()) for _ in range(min(count, len(self.open)))]
+        most = 0 if self.ended else min(count, len(self.open))
+        shown = [self.show(annotator, self.open.popleft()) for _ in range(most)]
         held = [leased.pair for leased in self.leases.values()]
         self.doubled += len(held) - len(set(held))
         return shown
@@ -152,8 +156,10 @@ class FakeDesk:
         self.renewed.extend(leases)
         return []
 
-    async def release(self, annotator: str, leases: Sequence[str]) -> None:
+    async def release(self, annotator: str, leases: Sequence[str], page: str | None = None) -> None:
         self.released.extend(leases)
+        if page is not None:
+            self.closed.append(page)
         for lease in leases:
             if (leased := self.leases.get(lease)) and leased.annotator == annotator:
                 self.open.appendleft(self.leases.pop(lease).pair)
@@ -187,10 +193,14 @@ class FakeDesk:
             "queue": len(self.open),
             "env_steps": 12_288,
             "total_env_steps": 100_000,
-            "finished": False,
             "first_labels": None,
             "reason": None if self.open else "All clips so far are compared: the agent is recording new ones.",
         } | self.told
+
+    async def over(self, page: str | None = None, holding: int = 0) -> dict[str, Any]:
+        if self.ended:
+            self.heard_the_end.add(page)
+        return {"ended": self.ended, "over": "Done. Thank you! You can close this page." if self.ended else None}
 
     async def statistics(self) -> dict[str, Any]:
         def row(

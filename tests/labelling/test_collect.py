@@ -24,7 +24,6 @@ from tests.labelling.person import Person
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlhf_ray.labelling.collect.LOOK_EVERY", 0.02)
-    monkeypatch.setattr("rlhf_ray.labelling.collect.FAREWELL", 0.04)
 
 
 def with_films(count: int, number: int) -> tuple[Pairs, list[Film]]:
@@ -134,3 +133,96 @@ def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
     (tmp_path / "labels.labelling.json").write_text("{}")
     with pytest.raises(SettingError, match=r"labels\.labelling\.json is not a file of annotators .*; delete it"):
         gather(tmp_path / "labels", 1, lambda link: None)
+
+
+class Page(Person):
+    """A person whose browser says which page asks."""
+
+    page = "a" * 32
+
+    def ask(self) -> dict[str, Any]:
+        return self.post("/api/questions", {"count": 1, "holding": [], "page": self.page})
+
+
+def collect_from(store: Path, work: Any, **arguments: Any) -> tuple[int, float]:
+    """The number of comparisons, of 1, and the seconds from the end of ``work`` in a browser's stead to that of the server."""
+    done: list[float] = []
+
+    def do(link: str) -> None:
+        work(Page(link, store))
+        done.append(time.monotonic())
+
+    threads: list[threading.Thread] = []
+
+    def invite(links: dict[str, str]) -> None:
+        threads.append(threading.Thread(target=do, args=(links["ada"],)))
+        threads[0].start()
+
+    settings = LabellingSettings(annotators=("ada",), port=0, catch_share=0.0)
+    held = collect(with_films, store, settings, comparisons=1, invite=invite, **arguments)
+    ended = time.monotonic()
+    threads[0].join()
+    return held, ended - done[0]
+
+
+def answer_one(page: Page) -> dict[str, Any]:
+    while not (questions := page.ask()["questions"]):
+        time.sleep(0.02)
+    page.answer(questions[0], "left")
+    return questions[0]  # type: ignore[no-any-return]
+
+
+def test_the_server_stays_until_every_open_page_knows_that_the_work_is_done(tmp_path: Path) -> None:
+    untold: list[int] = []
+
+    def work(page: Page) -> None:
+        answer_one(page)
+        time.sleep(1.5)  # a page that asks late
+        progress = page.ask()["progress"]
+        assert progress["ended"]
+        assert progress["over"].startswith("All labels are in")
+
+    held, after = collect_from(tmp_path / "labels", work, on_end=untold.append)
+    assert held == 1
+    assert after < 1.0
+    assert set(untold) == {1}
+
+
+def test_the_server_waits_for_no_page_that_is_closed_or_has_vanished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close(page: Page) -> None:
+        answer_one(page)
+        page.post("/api/leases/release", {"leases": [], "page": page.page})
+
+    assert collect_from(tmp_path / "closed", close)[1] < 1.0
+    monkeypatch.setattr("rlhf_ray.labelling.open_pages.OPEN_FOR", 0.3)  # instead of a minute
+    assert collect_from(tmp_path / "vanished", answer_one)[1] < 2.0
+
+
+def test_an_answer_taken_back_at_the_end_is_asked_for_again(tmp_path: Path) -> None:
+    def work(page: Page) -> None:
+        question = answer_one(page)
+        again = page.post("/api/undo", {"event_id": secrets.token_hex(16), "page": page.page})["question"]
+        assert {again["left"]["id"], again["right"]["id"]} == {question["left"]["id"], question["right"]["id"]}
+        time.sleep(1.2)  # counts are up to a second old
+        page.answer(again, "right")
+        while not page.ask()["progress"]["ended"]:
+            time.sleep(0.02)
+
+    assert collect_from(tmp_path / "labels", work)[0] == 1
+
+
+def test_stopped_work_is_told_too(tmp_path: Path) -> None:
+    stop = threading.Event()
+    heard: list[str] = []
+
+    def work(page: Page) -> None:
+        page.ask()
+        stop.set()
+        while not (over := page.ask()["progress"]["over"]):
+            time.sleep(0.02)
+        heard.append(over)
+
+    assert collect_from(tmp_path / "labels", work, stop=stop.is_set)[0] == 0
+    assert heard[0].startswith("The run was stopped, and your answers are saved")

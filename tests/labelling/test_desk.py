@@ -13,6 +13,7 @@ from PIL import Image
 
 from rlhf_ray.labelling import leases
 from rlhf_ray.labelling.desk import Given, Showing, Situation, about
+from rlhf_ray.labelling.open_pages import OPEN_FOR, OpenPages
 from rlhf_ray.labelling.questions import Answer
 from rlhf_ray.store import PreferenceStore
 from tests.labelling.office import Office, pairs_of
@@ -442,12 +443,48 @@ def test_why_there_is_nothing_to_label_is_said_in_words(office: Office) -> None:
         assert await reason("ada") == "Nothing to label right now: waiting for rain. Next pair in about 2 min."
         office.desk.tell(Situation(wanted=5, waiting_for="rain", next_question=time.time() - 1))
         assert await reason("ada") == "Nothing to label right now: waiting for rain."
-        office.desk.tell(Situation(wanted=1))
-        assert "All 1 labels are in" in str(await reason("ada"))
-        office.desk.tell(Situation(wanted=5, finished=True))
-        assert "Labelling is finished" in str(await reason("ada"))
 
     asyncio.run(session())
+
+
+def test_pages_are_told_that_labelling_is_over_and_counted_until_they_are(office: Office) -> None:
+    async def session() -> None:
+        desk, one, two = office.desk, "1" * 32, "2" * 32
+        await office.ask(0, pairs_of(3))
+        shown = (await desk.next("ada", 1, [], one))[0]
+        other = (await desk.next("bob", 1, [], two))[0]
+        for page in (one, two):
+            assert await desk.over(page, 1) == {"ended": False, "over": None}
+        assert (desk.pages.open, desk.pages.untold) == (2, 2)
+        await office.give("ada", shown, "left")
+        desk._count = None
+        desk.tell(Situation(wanted=1, env_steps=100))
+        said = await desk.over(one)
+        assert (said["ended"], "All 1 labels are in, and training continues" in said["over"]) == (False, True)
+        await desk.over(two, 1)  # it has a question on screen, whose answer still counts
+        assert desk.pages.untold == 1
+        desk.tell(Situation(wanted=1, env_steps=100, ending="over"))
+        assert await desk.next("bob", 3, [other.lease], two) == []
+        assert "training is over" in (await desk.over(two))["over"]
+        assert (desk.pages.open, desk.pages.untold) == (2, 0)
+        await desk.release("bob", [], two)
+        assert desk.pages.open == 1
+        desk.tell(Situation(wanted=2))  # an answer was taken back: more is to do
+        assert await desk.over(one) == {"ended": False, "over": None}
+        assert desk.pages.untold == 1
+
+    asyncio.run(session())
+
+
+def test_a_page_in_the_background_is_open_for_longer_than_browsers_let_it_sleep() -> None:
+    now = 0.0
+    pages = OpenPages(clock=lambda: now)
+    pages.heard("a", told=False)
+    pages.heard(None, told=False)  # a program without an id
+    now = 61.0  # a tab in the background may ask once a minute
+    assert (pages.open, pages.untold) == (1, 1)
+    now = 61.0 + OPEN_FOR
+    assert (pages.open, pages.untold) == (0, 0)
 
 
 def test_statistics_and_weights_are_the_stores(office: Office) -> None:

@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.labelling.at_the_page import UNSEEN_MS, lease_of, press, wait_for_pair, wait_saved, wait_until
 from tests.labelling.fake_desk import FakeDesk
@@ -391,3 +391,41 @@ def test_a_page_of_another_site_can_do_nothing(visit, site, desk):
     )
     assert outcomes == ["failed"] * 4
     assert not desk.answers
+
+
+def hide(page: Page, hidden: bool) -> None:
+    page.evaluate(
+        """hidden => {
+            Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        hidden,
+    )
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_page_says_that_labelling_is_over_also_when_the_server_has_gone(visit, desk, background):
+    page = visit()
+    hide(page, background)
+    desk.ended = True
+    wait_until(lambda: desk.heard_the_end, page)
+    expect(page.locator("#reason")).to_have_text("Done. Thank you! You can close this page.")
+    expect(page.locator("#pair")).to_have_attribute("data-state", "waiting")  # the pair on screen is wanted no more
+    page.context.set_offline(True)
+    hide(page, False)
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_timeout(2500)  # asks again meanwhile, in vain
+    expect(page.locator("#reason")).to_have_text("Done. Thank you! You can close this page.")
+    assert page.title().startswith("✓")
+    assert not desk.answers
+    page.context.set_offline(False)
+    desk.ended = False  # an answer was taken back
+    wait_for_pair(page)
+    assert not page.title().startswith("✓")
+
+
+def test_a_page_that_closes_says_so(visit, desk):
+    page = visit()
+    asked = page.evaluate("import('/static/questions.js').then(({ PAGE }) => PAGE)")
+    page.goto("about:blank")
+    wait_until(lambda: desk.closed == [asked], page)

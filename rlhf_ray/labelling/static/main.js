@@ -30,6 +30,7 @@ const questions = new Questions(
   advance,
   showProgress,
   (text) => (byId("reason").textContent = text),
+  showOver,
   () => outbox,
 );
 /**
@@ -40,6 +41,7 @@ const given = [];
 /** @type {Outbox} */
 let outbox;
 let whose = "";
+let title = document.title;
 let undoing = false;
 /** Number of answers given on this page and not undone. */
 let answered = 0;
@@ -73,6 +75,13 @@ function show() {
     keep("told-of-less-motion", true);
     say("Clips are paused because your system requests reduced motion. Press play or tap the clips.", 9);
   }
+}
+
+/** Labelling is over: say so, in the tab too, which may be in the background. @param {string} text */
+function showOver(text) {
+  pair.dataset.over = String(Boolean(text));
+  byId("reason").textContent = text;
+  document.title = (text ? "✓ " : "") + title;
 }
 
 /** Show the next pair immediately. */
@@ -215,7 +224,7 @@ function showSaved(state, waiting, why, box) {
 function begin(me) {
   if (whose && whose !== me.name) location.reload(); // leave no state of the previous annotator
   whose = me.name;
-  document.title = me.title ? `${me.title} · Which is better?` : "Which is better?";
+  document.title = title = me.title ? `${me.title} · Which is better?` : "Which is better?";
   byId("title").textContent = me.title || "Which is better?";
   byId("name").textContent = me.name;
   byId("instructions").textContent = me.instructions || "Choose the clip you would rather see more of.";

@@ -16,12 +16,12 @@ export function short(number) {
  * @param {any} progress the response of `GET /api/progress`
  */
 export function showProgress(progress) {
-  const { labels = 0, wanted, own = 0, per_minute: perMinute, queue, env_steps: steps, total_env_steps: total, first_labels: first, reason, finished } = progress;
+  const { labels = 0, wanted, own = 0, per_minute: perMinute, queue, env_steps: steps, total_env_steps: total, first_labels: first, reason, ended, over } = progress;
   const bar = /** @type {HTMLProgressElement} */ (byId("bar"));
   bar.hidden = !wanted;
   if (wanted) Object.assign(bar, { max: wanted, value: Math.min(labels, wanted) });
   const begins = byId("begins");
-  begins.hidden = first == null || finished;
+  begins.hidden = first == null || ended;
   if (first != null) begins.textContent = `Training starts after ${short(first)} labels (${short(Math.min(labels, first))} so far).`;
   /** @type {[string, string][]} */
   const rows = [
@@ -32,5 +32,5 @@ export function showProgress(progress) {
   if (queue != null) rows.push(["Waiting for you", short(queue)]);
   if (steps != null) rows.push(["Agent steps", total ? `${short(steps)} of ${short(total)}` : short(steps)]);
   byId("numbers").replaceChildren(...rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
-  byId("reason").textContent = reason || (finished ? "Labelling is finished. Thank you!" : "Loading the next clips …");
+  byId("reason").textContent = over || reason || "Loading the next clips …";
 }

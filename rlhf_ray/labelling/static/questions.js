@@ -44,13 +44,17 @@ export class Questions {
    * @param {() => void} onReady called when a question is available again
    * @param {(progress: any) => void} onProgress
    * @param {(text: string) => void} onTrouble called with the reason when no question can be loaded
+   * @param {(text: string) => void} onOver called with what to show once labelling is over; empty if more questions may come
    * @param {() => import("./outbox.js").Outbox | undefined} outbox returns the unsaved answers: their pairs stay leased like those on
    *   screen
    */
-  constructor(onReady, onProgress, onTrouble, outbox) {
+  constructor(onReady, onProgress, onTrouble, onOver, outbox) {
     this._onReady = onReady;
     this._onProgress = onProgress;
     this._onTrouble = onTrouble;
+    this._onOver = onOver;
+    /** What to show once labelling is over, also when the server has gone; empty before. */
+    this._over = "";
     this._outbox = outbox;
     /** @type {Question | null} */
     this.current = null;
@@ -59,7 +63,7 @@ export class Questions {
     this._fetching = false;
     this._running = false;
     document.addEventListener("visibilitychange", () => this._visible());
-    addEventListener("pagehide", () => this.release());
+    addEventListener("pagehide", () => this.release(true));
     addEventListener("pageshow", (event) => event.persisted && this.fill());
     setInterval(() => {
       this.fill();
@@ -74,7 +78,7 @@ export class Questions {
 
   stop() {
     this._running = false;
-    this.release();
+    this.release(true);
   }
 
   /** Make the next question the current one; null if none is ready. */
@@ -106,6 +110,7 @@ export class Questions {
       const wish = { count: AHEAD - this._ahead.length + (this.current ? 0 : 1), holding: this._held(), page: PAGE };
       const { questions, progress } = await call("POST", "api/questions", wish);
       this._onProgress(progress);
+      this._hear(progress);
       // In order, each as soon as it is loaded: the first does not wait for the films of the third.
       const loading = questions.map((/** @type {Showing} */ showing) => this._load(showing));
       for (const question of loading) {
@@ -116,19 +121,33 @@ export class Questions {
         if (this._running && !this.current) this._onReady();
       }
     } catch (error) {
-      this._onTrouble(error instanceof Refused ? error.message : "Can’t reach the server; retrying.");
+      this._onTrouble(error instanceof Refused ? error.message : this._over || "Can’t reach the server; retrying.");
     } finally {
       this._fetching = false;
     }
   }
 
-  /** Release all leases; the request outlives the page. */
-  release() {
+  /**
+   * Release all leases; the request outlives the page.
+   * @param {boolean} [closing] whether this page closes
+   */
+  release(closing = false) {
     const leases = this._leases();
     for (const question of this._ahead) close(question);
     this._ahead = [];
     this.current = null;
-    this._giveBack(leases);
+    this._giveBack(leases, closing);
+  }
+
+  /**
+   * Note whether labelling is over. Once it has ended, drop all questions: nobody waits for their answers.
+   * @param {{ended: boolean, over: string | null}} heard
+   */
+  _hear({ ended, over }) {
+    if ((over ?? "") !== this._over) this._onOver((this._over = over ?? ""));
+    if (!ended || !this._leases().length) return;
+    this.release();
+    this._onReady();
   }
 
   /** @returns {string[]} */
@@ -141,9 +160,13 @@ export class Questions {
     return [...this._leases(), ...(this._outbox()?.leases ?? [])].slice(0, MOST_HELD);
   }
 
-  /** @param {string[]} leases */
-  _giveBack(leases) {
-    if (leases.length) call("POST", "api/leases/release", { leases }, { keepalive: true }).catch(() => {});
+  /**
+   * @param {string[]} leases
+   * @param {boolean} [closing]
+   */
+  _giveBack(leases, closing = false) {
+    if (!leases.length && !closing) return;
+    call("POST", "api/leases/release", { leases, page: closing ? PAGE : null }, { keepalive: true }).catch(() => {});
   }
 
   /**
@@ -174,13 +197,14 @@ export class Questions {
     if (!this._running || !(leases.length || hidden)) return; // without leases, the request for questions reports it
     const renewed = hidden ? [] : [this.current, ...this._ahead];
     try {
-      const { lost } = await call("POST", "api/leases/renew", { leases, page: PAGE });
+      const { lost, ...heard } = await call("POST", "api/leases/renew", { leases, page: PAGE });
       for (const question of renewed) if (question) question.until = Date.now() + question.showing.expires_in * 1000;
       this._drop((question) => lost.includes(question.showing.lease));
       if (this.current && lost.includes(this.current.showing.lease)) {
         close(this.current);
         this._onReady();
       }
+      this._hear(heard);
     } catch {
       // Retried at the next poll; late answers are accepted too.
     }
