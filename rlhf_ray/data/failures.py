@@ -124,6 +124,7 @@ def blaming(parts: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this frame
         own = {name: setting for setting, name in parts.items() if ":" in name}
         where = "" if isinstance(error, _SAYS_IT) or not own else _in_code_of_a_user(error)
         if not where:
