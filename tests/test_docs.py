@@ -182,8 +182,8 @@ class ParsedError(BaseException):
 def parse(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Have the command line parse words, and do nothing else."""
 
-    def parsed(*arguments: Any) -> Any:
-        parse_arguments(*arguments)
+    def parsed(*arguments: Any, **options: Any) -> Any:
+        parse_arguments(*arguments, **options)
         raise ParsedError
 
     for module in {name.partition(":")[0] for name in cli.COMMANDS.values()} | {

@@ -360,12 +360,12 @@ def test_settings_that_a_file_does_not_name_have_their_defaults() -> None:
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:
-    with pytest.raises(SettingError, match=r"FragmentSettings has no setting size; it has length, start_share, pool"):
+    with pytest.raises(SettingError, match=r"fragments has no setting size; it has length, start_share, pool"):
         from_json(FragmentSettings, {"length": 3, "size": 3})
-    with pytest.raises(SettingError, match=r"PPOSettings has no setting gama"):
+    with pytest.raises(SettingError, match=r"ppo has no setting gama; did you mean gamma\?"):
         from_json(Experiment, {"ppo": {"gama": 1}})
-    with pytest.raises(SettingError, match=r"Experiment has no setting reward; it has environment"):
-        from_json(Experiment, {"reward": {}})
+    with pytest.raises(SettingError, match=r"Experiment has no setting nonsense; it has environment"):
+        from_json(Experiment, {"nonsense": {}})
 
 
 def test_values_from_a_file_are_checked_too() -> None:

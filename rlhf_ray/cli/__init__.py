@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import difflib
 import importlib
 import io
 import os
@@ -14,9 +13,11 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlhf_ray import tune_configs
+from rlhf_ray import __version__, tune_configs
+from rlhf_ray.cli.help import Usage, asks_help
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.failures import DEBUG, cause, debugging, explain
+from rlhf_ray.data.nearest import did_you_mean
 from rlhf_ray.runs.interruption import leave, nothing_to_save, sigterm_as_ctrl_c
 
 COMMANDS = {
@@ -38,33 +39,35 @@ COMMANDS = {
 }
 """``module:function`` of each command in this package; the function takes the remaining arguments."""
 
-USAGE = """usage: rlhf-ray COMMAND …
+USAGE = Usage(
+    ("rlhf-ray COMMAND …", "rlhf-ray COMMAND --help", "rlhf-ray --version"),
+    (
+        ("train PRESET [--SETTING VALUE …]", "learn a reward from comparisons and train an agent on it"),
+        ("train --resume RUN", "resume a stopped or killed run"),
+        ("evaluate RUN [--episodes N]", "measure the true return of a run's saved policy"),
+        ("record RUN --out FILE", "record episodes of a run's saved policy"),
+        ("convert SOURCE OUT [--to FORMAT]", "convert recorded episodes: ours, imitation's, Minari's"),
+        ("label SOURCE --store STORE", "collect comparisons from people, without training"),
+        ("links RUN [--revoke NAME]", "show, renew or revoke the annotators' links to a labelling page"),
+        ("pause RUN [--end]", "stop asking questions for a while; the training goes on"),
+        ("fit STORE [--out FOLDER]", "fit a reward model to stored labels"),
+        ("interpret reward RUN", "report what a run's learned reward looks at"),
+        ("interpret agent RUN", "report what a run's agent sees, remembers and uses"),
+        ("interpret preprocess PATH", "turn a reward into an equivalent one that is easier to read"),
+        ("tune PRESET [--trials N …]", "search over settings: the preset's search space, or --vary"),
+        ("tune --resume FOLDER", "resume a stopped or killed sweep"),
+        ("submit -- COMMAND …", "run one of these commands on a cluster"),
+        ("ps", "list the runs on a cluster"),
+        ("stop RUN", "stop a run on a cluster, like Ctrl-C"),
+        ("store ACTION PATH …", "inspect and manage a preference store; `rlhf-ray store` lists the actions"),
+        ("doctor [--address …]", "check the installation, this machine and the Ray cluster"),
+    ),
+    """`rlhf-ray COMMAND --help` explains a command and all its options, `rlhf-ray train PRESET --help` with the preset's values.
+    With --debug (or RLHF_RAY_DEBUG=1), every command shows full tracebacks.
 
-  rlhf-ray train PRESET [--SETTING VALUE …]   learn a reward from comparisons and train an agent on it
-  rlhf-ray train --resume RUN                 resume a stopped or killed run
-  rlhf-ray evaluate RUN [--episodes N]        measure the true return of a run's saved policy
-  rlhf-ray record RUN --out FILE              record episodes of a run's saved policy
-  rlhf-ray convert SOURCE OUT [--to FORMAT]   convert recorded episodes: ours, imitation's, Minari's
-  rlhf-ray label SOURCE --store STORE         collect comparisons from people, without training
-  rlhf-ray links RUN [--revoke NAME]          show, renew or revoke the annotators' links to a labelling page
-  rlhf-ray pause RUN [--end]                  stop asking questions for a while; the training goes on
-  rlhf-ray fit STORE [--out FOLDER]           fit a reward model to stored labels
-  rlhf-ray interpret reward RUN               report what a run's learned reward looks at
-  rlhf-ray interpret agent RUN                report what a run's agent sees, remembers and uses
-  rlhf-ray interpret preprocess PATH          turn a reward into an equivalent one that is easier to read
-  rlhf-ray tune PRESET [--trials N …]         search over settings: the preset's search space, or --vary
-  rlhf-ray tune --resume FOLDER               resume a stopped or killed sweep
-  rlhf-ray submit -- COMMAND …                run one of these commands on a cluster
-  rlhf-ray ps                                 list the runs on a cluster
-  rlhf-ray stop RUN                           stop a run on a cluster, like Ctrl-C
-  rlhf-ray store ACTION PATH …                inspect and manage a preference store; `rlhf-ray store` lists the actions
-  rlhf-ray doctor [--address …]               check the installation, this machine and the Ray cluster
-
-PRESET is one of {presets};
-or an environment id, which uses the default settings; or a JSON file of settings (a run's config.json, a sweep's best.json).
-If a file names an environment or a part as module:Name, allow it with --allow-import MODULE, because importing runs its code.
-`rlhf-ray COMMAND --help` describes a command, `rlhf-ray train PRESET --help` every setting. With --debug (or RLHF_RAY_DEBUG=1),
-every command shows full tracebacks."""
+    If a file names an environment or a part as module:Name, allow it with --allow-import MODULE, because importing runs its
+    code.""",
+)
 
 
 PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+-", "×": "x"}
@@ -115,19 +118,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(words: list[str]) -> None:
-    usage = USAGE.format(presets=", ".join(tune_configs.names()))
     if not words or words[0] in ("-h", "--help"):
-        print(usage)
+        print(USAGE.shown())
+        return
+    if words[0] == "--version":
+        print(f"rlhf-ray {__version__}")
         return
     command, rest = words[0], words[1:]
     if command not in COMMANDS:
-        nearest = difflib.get_close_matches(command, COMMANDS, n=1)
-        meant = f"did you mean {nearest[0]}?" if nearest else f"give one of {', '.join(COMMANDS)}."
+        meant = did_you_mean(command, COMMANDS) or f"give one of {', '.join(COMMANDS)}."
         raise SettingError(f"{command!r} is no command; {meant} `rlhf-ray --help` describes them.")
-    if command in ("train", "tune") and (not rest or rest[0].startswith("-")) and rest[:1] != ["--resume"]:
-        if rest[:1] in (["-h"], ["--help"]):
-            print(usage)
-            return
+    unnamed = not rest or (rest[0].startswith("-") and rest[0] != "--resume" and not asks_help(rest))
+    if command in ("train", "tune") and unnamed:
         given = f"{rest[0]} is given before a preset" if rest else f"{command} needs a preset"
         form = " ".join([command, "PRESET", *rest[:1]])
         raise SettingError(

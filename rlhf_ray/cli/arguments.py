@@ -9,14 +9,36 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from rlhf_ray.cli.help import Usage, asks_help, help_text
+from rlhf_ray.cli.options import Option, options
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.nearest import did_you_mean
+from rlhf_ray.data.whole import whole_number
 
 ANSI_STYLE = re.compile(r"\x1b\[[\d;]*m")
 """A terminal's colours."""
+NUMBERS = ConstructorRegistry()
+"""Whole numbers may be written 1e5."""
 
 
-def parse_arguments(kind: Any, program: str, words: Sequence[str], default: Any = None) -> Any:
+@NUMBERS.primitive_rule
+def _whole_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+    if info.type is not int:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: whole_number(words[0]),
+        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def parse_arguments(
+    kind: Any, program: str, words: Sequence[str], default: Any = None, usage: Usage | None = None
+) -> Any:
     """Parse ``words`` into an instance of ``kind``; ``--help`` prints all options and exits.
 
     Args:
@@ -24,16 +46,29 @@ def parse_arguments(kind: Any, program: str, words: Sequence[str], default: Any 
         program: the program name shown in the help.
         words: the arguments.
         default: an instance with the default values.
+        usage: the head of the help; None to make one from the options.
 
     Raises:
         SettingError: an option is unknown or missing, or has an invalid value.
         SystemExit: ``--help`` was given.
     """
-    options: dict[str, Any] = {} if default is None else {"default": default}
+    known = options(kind, default)
+    if asks_help(words):
+        print(help_text(kind, known, program, usage))
+        raise SystemExit(0)
+    _check_known(words, known, program)
+    defaults: dict[str, Any] = {} if default is None else {"default": default}
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(Annotated[kind, tyro.conf.arg(name="")], prog=program, args=list(words), **options)
+            return tyro.cli(
+                Annotated[kind, tyro.conf.arg(name="")],
+                prog=program,
+                args=list(words),
+                registry=NUMBERS,
+                config=(tyro.conf.PositionalMetavarFromFieldName,),
+                **defaults,
+            )
     except SystemExit as end:
         # tyro repeats a dataclass's own error inside a box; raise that error instead.
         error: BaseException | None = end
@@ -44,6 +79,32 @@ def parse_arguments(kind: Any, program: str, words: Sequence[str], default: Any 
         if not (box := printed.getvalue()):
             raise
         raise SettingError(_in_one_line(box, program)) from None
+
+
+def need_first(kind: Any, program: str, words: Sequence[str], usage: Usage) -> None:
+    """Show the help, or refuse a command line that doesn't begin with what the command is about.
+
+    Raises:
+        SettingError: it doesn't.
+        SystemExit: the help was asked for.
+    """
+    if asks_help(words):
+        parse_arguments(kind, program, ["--help"], usage=usage)
+    command, _, first = program.rpartition(" ")
+    given = f"{words[0]} is given before {first}" if words else f"`{command}` needs {first}"
+    raise SettingError(f"{given}: {usage.forms[0]}. `{command} --help` explains it.")
+
+
+def _check_known(words: Sequence[str], known: Sequence[Option], program: str) -> None:
+    """Refuse options that do not exist, and say which are near."""
+    names = [option.name for option in known if not option.positional]
+    flags = {*names, *(option.negative for option in known if option.negative)}
+    for word in words:
+        given, _, _ = word.partition("=")
+        if not given.startswith("--") or given.replace("_", "-") in flags or given == "--":
+            continue
+        near = did_you_mean(given.removeprefix("--"), [name.removeprefix("--") for name in sorted(flags)], "--{}")
+        raise SettingError(f"{given} is no option of `{program}`; {near or f'`{program} --help` lists them.'}")
 
 
 def _in_one_line(box: str, program: str) -> str:
@@ -58,8 +119,8 @@ def _in_one_line(box: str, program: str) -> str:
     error, *hints = filter(None, parts)
     said = [" ".join(row.strip() for row in error).removesuffix(" (required)").rstrip(".") + "."]
     for title, *rows in hints:
-        options = [row.strip() for row in rows if re.match(r" {4}-", row)]
-        if options:
+        listed = [row.strip() for row in rows if re.match(r" {4}-", row)]
+        if listed:
             what = "Expected" if title.startswith("Argument") else title.rstrip(":")
-            said.append(f"{what} {', '.join(options)}.")
+            said.append(f"{what} {', '.join(listed)}.")
     return " ".join([*said, f"`{program} --help` lists the options."])

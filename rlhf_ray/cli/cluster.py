@@ -20,6 +20,7 @@ import tyro
 
 from rlhf_ray.actors import access
 from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.help import Usage
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import in_job
 
@@ -29,11 +30,11 @@ WIDTH = 80
 ENDED = ("succeeded", "failed", "stopped")
 """Final states of jobs."""
 
-USAGE = """usage: rlhf-ray submit [--address URL] [--working-dir FOLDER] [--OPTION VALUE …] -- COMMAND …
-
-COMMAND is the part after `rlhf-ray`, such as `train pendulum --seed 3` or `train --resume runs/…`. It runs on the cluster;
-its output is shown here. Relative run folders are below the home folder on the cluster. `rlhf-ray submit --help` describes
-every option."""
+USAGE = Usage(
+    ("rlhf-ray submit [--address URL] [--working-dir FOLDER] [--OPTION VALUE …] -- COMMAND …",),
+    text="""COMMAND is the part after `rlhf-ray`, such as `train pendulum --seed 3` or `train --resume runs/…`. It runs on the
+    cluster; its output is shown here. Relative run folders are below the home folder on the cluster.""",
+)
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,9 @@ class Stop:
 def submit(words: list[str]) -> None:
     """Run `rlhf-ray submit`."""
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    if "--help" in own or "-h" in own:
-        parse_arguments(Submit, "rlhf-ray submit", ["--help"])
+    options: Submit = parse_arguments(Submit, "rlhf-ray submit", own, usage=USAGE)
     if not command:
-        print(USAGE)
-        sys.exit(2)
-    options: Submit = parse_arguments(Submit, "rlhf-ray submit", own)
+        raise SettingError("no command is given; write it after --: `rlhf-ray submit -- train pendulum`.")
     if options.working_dir is not None and not options.working_dir.is_dir():
         raise SettingError(f"--working-dir is {options.working_dir}, which does not exist; give an existing folder.")
     access.show_token()

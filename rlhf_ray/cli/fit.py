@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_ray.cli import fit_rewards
-from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.arguments import need_first, parse_arguments
+from rlhf_ray.cli.help import Usage
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import share_of
 from rlhf_ray.measure.held_out import below_chance
@@ -20,12 +21,20 @@ from rlhf_ray.settings import Experiment, RewardModelSettings
 if TYPE_CHECKING:
     from rlhf_ray.reward import FitReport, RewardEnsemble
 
-USAGE = """usage: rlhf-ray fit STORE [--out FOLDER] [--SETTING VALUE …]
-       rlhf-ray fit --from-rewards DATA [--out FOLDER] [--SETTING VALUE …]
-
-STORE is a preference store's folder or URL, or a run folder. DATA is a recording, trajectories of imitation, or a Minari data set,
-whose true rewards the reward model is fitted to. `rlhf-ray fit STORE --help` and `rlhf-ray fit --from-rewards DATA --help` describe
-every option."""
+USAGE = Usage(
+    (
+        "rlhf-ray fit STORE [--out FOLDER] [--SETTING VALUE …]",
+        "rlhf-ray fit --from-rewards DATA [--out FOLDER] [--SETTING VALUE …]",
+    ),
+    (
+        ("STORE", "a preference store's folder or URL, or a run folder"),
+        (
+            "DATA",
+            "a recording, trajectories of imitation, or a Minari data set, whose true rewards the reward model is fitted to; "
+            "`rlhf-ray fit --from-rewards DATA --help` lists the options",
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -58,8 +67,7 @@ def run(words: list[str]) -> None:
         fit_rewards.run(data, rest)
         return
     if not words or words[0].startswith("-"):
-        print(USAGE)
-        sys.exit(0 if words and words[0] in ("-h", "--help") else 2)
+        need_first(Fit, "rlhf-ray fit STORE", words, USAGE)
     where = words[0]
     around = RunFolder.around(where) if "://" not in where else None
     command = parse_arguments(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.help import Usage
 from rlhf_ray.data.errors import SettingError
 
 if TYPE_CHECKING:
@@ -20,17 +21,25 @@ if TYPE_CHECKING:
     from rlhf_ray.interpret.reward.report import Report
     from rlhf_ray.reward.functions import RewardFunction
 
-USAGE = """usage: rlhf-ray interpret reward RUN [--out FOLDER] [--OPTION VALUE …]
-       rlhf-ray interpret reward --model PATH --data PATH [--OPTION VALUE …]
-       rlhf-ray interpret agent RUN [--out FOLDER] [--OPTION VALUE …]
-       rlhf-ray interpret preprocess PATH [--data PATH] [--environment NAME] [--OPTION VALUE …]
+USAGE = Usage(
+    (
+        "rlhf-ray interpret reward RUN [--out FOLDER] [--OPTION VALUE …]",
+        "rlhf-ray interpret reward --model PATH --data PATH [--OPTION VALUE …]",
+        "rlhf-ray interpret agent RUN [--out FOLDER] [--OPTION VALUE …]",
+        "rlhf-ray interpret preprocess PATH [--data PATH] [--environment NAME] [--OPTION VALUE …]",
+    ),
+    (
+        (
+            "reward",
+            "a report: what the reward seems to reward, what it ignores, which checks failed, with the evidence",
+        ),
+        ("agent", "a report and a panel: what the agent sees, remembers and uses, tested by intervention"),
+        ("preprocess", "an equivalent reward that is easier to read: sparse or smooth, by potential shaping"),
+    ),
+    """RUN is a run folder; PATH is a run folder, a reward model's folder, a table (.npz) or a network saved by imitation (.pt).
 
-  reward       a report: what the reward seems to reward, what it ignores, which checks failed, with the evidence
-  agent        a report and a panel: what the agent sees, remembers and uses, tested by intervention
-  preprocess   an equivalent reward that is easier to read: sparse or smooth, by potential shaping
-
-RUN is a run folder; PATH is a run folder, a reward model's folder, a table (.npz) or a network saved by imitation (.pt).
-`rlhf-ray interpret reward --help` describes every option."""
+    `rlhf-ray interpret reward --help` (or agent, preprocess) lists the options.""",
+)
 
 SUBJECTS = {
     "reward": "interpret:reward",
@@ -70,7 +79,7 @@ class InterpretReward:
 def run(words: list[str]) -> None:
     """Run the command."""
     if not words or words[0] in ("-h", "--help"):
-        print(USAGE)
+        print(USAGE.shown())
         sys.exit(0 if words else 2)
     if words[0] not in SUBJECTS:
         there = ", ".join(f"`rlhf-ray interpret {name}`" for name in SUBJECTS)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.arguments import need_first, parse_arguments
+from rlhf_ray.cli.help import Usage
 from rlhf_ray.cli.presets import preset
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.labelling.links import invitation
@@ -20,19 +20,18 @@ from rlhf_ray.settings import (
     RewardModelSettings,
 )
 
-USAGE = """usage: rlhf-ray label SOURCE --store STORE [--comparisons N] [--OPTION VALUE …]
-
-SOURCE is where the clips come from:
-  a run folder               clips of its saved policy
-  a preset, an environment   clips of random actions
-  an .npz file               recorded steps, as written by `rlhf-ray record` (images only; needs --environment)
-  a Minari data set          its recorded steps (images only; needs --environment)
-  a preference store         its clips in new pairs (images only; needs --environment)
-
-With --teacher oracle (or another scripted one): recorded steps with true rewards of any kind, without an environment; an .npz file,
-a folder that `rlhf-ray record` or imitation wrote, or a preference store.
-
-`rlhf-ray label SOURCE --help` describes every option."""
+USAGE = Usage(
+    ("rlhf-ray label SOURCE --store STORE [--comparisons N] [--OPTION VALUE …]",),
+    (
+        ("a run folder", "clips of its saved policy"),
+        ("a preset, an environment", "clips of random actions"),
+        ("an .npz file", "recorded steps, as written by `rlhf-ray record` (images only; needs --environment)"),
+        ("a Minari data set", "its recorded steps (images only; needs --environment)"),
+        ("a preference store", "its clips in new pairs (images only; needs --environment)"),
+    ),
+    """SOURCE is where the clips come from. With --teacher oracle (or another scripted one): recorded steps with true rewards of any
+    kind, without an environment; an .npz file, a folder that `rlhf-ray record` or imitation wrote, or a preference store.""",
+)
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,7 @@ class Label:
 def run(words: list[str]) -> None:
     """Run the command."""
     if not words or words[0].startswith("-"):
-        print(USAGE)
-        sys.exit(0 if words and words[0] in ("-h", "--help") else 2)
+        need_first(Label, "rlhf-ray label SOURCE", words, USAGE)
     command = parse_arguments(Label, f"rlhf-ray label {words[0]}", words[1:])
     _tell_stored(command)
     if command.teacher != "human":

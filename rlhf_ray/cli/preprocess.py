@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.arguments import need_first, parse_arguments
+from rlhf_ray.cli.help import Usage
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.interpret.reward.preprocess.options import Options
 from rlhf_ray.runs.interruption import nothing_to_save
 
-USAGE = """usage: rlhf-ray interpret preprocess PATH [--data PATH] [--out FOLDER] [--OPTION VALUE …]
-
-PATH is a run folder, a reward model's folder, a table (.npz), or a network saved by imitation (.pt).
-`rlhf-ray interpret preprocess PATH --help` describes every option."""
+USAGE = Usage(
+    ("rlhf-ray interpret preprocess PATH [--data PATH] [--environment NAME] [--out FOLDER] [--OPTION VALUE …]",),
+    text="PATH is a run folder, a reward model's folder, a table (.npz), or a network saved by imitation (.pt).",
+)
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ def preprocess_command(words: list[str]) -> None:
         SettingError: there is no such reward, or the options don't suit it.
     """
     if not words or words[0].startswith("-"):
-        print(USAGE)
-        sys.exit(0 if words and words[0] in ("-h", "--help") else 2)
+        need_first(Preprocess, "rlhf-ray interpret preprocess PATH", words, USAGE)
     path = words[0]
     command: Preprocess = parse_arguments(Preprocess, f"rlhf-ray interpret preprocess {path}", words[1:])
     if (command.data is None) == (command.environment is None):

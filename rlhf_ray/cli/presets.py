@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import time
 from datetime import UTC, datetime
@@ -10,9 +9,24 @@ from pathlib import Path
 from typing import get_args
 
 from rlhf_ray import tune_configs
+from rlhf_ray.cli.help import Usage
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.nearest import did_you_mean
 from rlhf_ray.settings import AgentName, Experiment, load_experiment
+
+
+def usage_of(*forms: str) -> Usage:
+    """The head of the help of a command that takes a PRESET."""
+    return Usage(
+        tuple(f"rlhf-ray {form}" for form in forms),
+        (
+            ("PRESET", f"one of {', '.join(tune_configs.names())}"),
+            ("", "or an environment id, which uses the default settings"),
+            ("", "or a JSON file of settings: a run's config.json, a sweep's best.json"),
+        ),
+        f"The defaults below are those of an environment id; `rlhf-ray {forms[0].split()[0]} PRESET --help` shows a preset's.",
+    )
 
 
 def preset(name: str) -> Experiment:
@@ -34,8 +48,8 @@ def preset(name: str) -> Experiment:
         if ":" in name:  # can't be a preset
             raise SettingError(str(error)) from error
         presets = ", ".join(tune_configs.names())
-        if nearest := difflib.get_close_matches(name, tune_configs.names(), n=1):
-            raise SettingError(f"{name!r} is not a preset; did you mean {nearest[0]}? Presets: {presets}.") from error
+        if near := did_you_mean(name, tune_configs.names()):
+            raise SettingError(f"{name!r} is not a preset; {near} Presets: {presets}.") from error
         raise SettingError(f"{name!r} is neither a preset ({presets}) nor an environment: {error}") from error
     consent.allow(consent.module_of(name))  # typing the name is consent
     return Experiment(environment=name)

@@ -12,8 +12,10 @@ import numpy as np
 import tyro
 
 from rlhf_ray.cli.arguments import parse_arguments
+from rlhf_ray.cli.help import Usage
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.feedback import read_demonstrations, read_feedback
+from rlhf_ray.data.nearest import did_you_mean
 from rlhf_ray.measure.agreement import AnnotatorAgreement
 from rlhf_ray.store import exchange
 from rlhf_ray.store.answers import Presses
@@ -22,21 +24,27 @@ from rlhf_ray.store.merges import check_one_family
 from rlhf_ray.store.sharing import WRITERS
 from rlhf_ray.store.store import PreferenceStore
 
-USAGE = """usage: rlhf-ray store ACTION PATH …
-
-  rlhf-ray store info PATH [--json]       summarize the store
-  rlhf-ray store verify PATH [--json]     read and check everything; exits with code 1 if there is a problem
-  rlhf-ray store compact PATH             join small files into larger ones
-  rlhf-ray store export PATH OUT          write everything to one file: .parquet (with fragments), .csv or .jsonl; or the
-                                          comparisons to a data set's folder, or to imitation's .pkl
-  rlhf-ray store show PATH OUT.html       write the latest answered pairs and their answers to a page
-  rlhf-ray store weigh PATH WHO WEIGHT    set the weight of an annotator's labels: 1 is the default, 0 excludes them
-  rlhf-ray store merge PATH OTHER …       add the contents of other stores
-  rlhf-ray store undo PATH                undo the latest merge
-  rlhf-ray store import PATH FILE         add an exported .parquet, or preferences saved by imitation or drlhp
-  rlhf-ray store add PATH FILE            add ratings, ranked lists or demonstrations as comparisons
-
-PATH is a store's folder or URL (s3://bucket/folder), or a run folder. merge, import and add create the store if there is none."""
+USAGE = Usage(
+    ("rlhf-ray store ACTION PATH …", "rlhf-ray store ACTION --help"),
+    (
+        ("info PATH [--json]", "summarize the store"),
+        ("verify PATH [--json]", "read and check everything; exits with code 1 if there is a problem"),
+        ("compact PATH", "join small files into larger ones"),
+        (
+            "export PATH OUT",
+            "write everything to one file: .parquet (with fragments), .csv or .jsonl; or the comparisons to a data set's "
+            "folder, or to imitation's .pkl",
+        ),
+        ("show PATH OUT.html", "write the latest answered pairs and their answers to a page"),
+        ("weigh PATH WHO WEIGHT", "set the weight of an annotator's labels: 1 is the default, 0 excludes them"),
+        ("merge PATH OTHER …", "add the contents of other stores"),
+        ("undo PATH", "undo the latest merge"),
+        ("import PATH FILE", "add an exported .parquet, or preferences saved by imitation or drlhp"),
+        ("add PATH FILE", "add ratings, ranked lists or demonstrations as comparisons"),
+    ),
+    """PATH is a store's folder or URL (s3://bucket/folder), or a run folder. merge, import and add create the store if there is
+    none.""",
+)
 
 
 @dataclass(frozen=True)
@@ -272,10 +280,13 @@ def run(words: list[str]) -> None:
         SettingError: a path is wrong, or reading or writing failed.
     """
     if not words or words[0] in ("-h", "--help"):
-        print(USAGE)
+        print(USAGE.shown())
         sys.exit(0 if words else 2)
     if words[0] not in ACTIONS:
-        raise SettingError(f"unknown action {words[0]!r}.\n{USAGE}")
+        meant = did_you_mean(words[0], ACTIONS) or f"give one of {', '.join(ACTIONS)}."
+        raise SettingError(
+            f"{words[0]!r} is no action of `rlhf-ray store`; {meant} `rlhf-ray store --help` describes them."
+        )
     command: _Action = parse_arguments(ACTIONS[words[0]], f"rlhf-ray store {words[0]}", words[1:])
     try:
         command._run()

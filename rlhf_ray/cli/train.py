@@ -13,10 +13,12 @@ import tyro
 
 from rlhf_ray import tune_configs
 from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.presets import check_agent, new_folder, preset
+from rlhf_ray.cli.help import asks_help
+from rlhf_ray.cli.presets import check_agent, new_folder, preset, usage_of
 from rlhf_ray.data import consent
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import append_to_path, look_in_all
+from rlhf_ray.data.whole import whole_number
 from rlhf_ray.runs.callbacks import CALLBACKS, Callback
 from rlhf_ray.runs.interruption import Interrupted, nothing_to_save
 from rlhf_ray.runs.progress import Counting, Progress
@@ -61,6 +63,9 @@ def run(words: list[str]) -> None:
     from rlhf_ray.data.places import in_job
     from rlhf_ray.runs.folder import RunFolder
 
+    if words[0].startswith("-") and asks_help(words):
+        usage = usage_of("train PRESET [--SETTING VALUE …]", "train --resume RUN")
+        parse_arguments(Train, "rlhf-ray train PRESET", ["--help"], usage=usage)
     resumed = None
     if words[0] == "--resume":
         if len(words) < 2 or words[1].startswith("-"):
@@ -190,9 +195,14 @@ def with_first_comparisons(experiment: Experiment, words: Sequence[str]) -> Expe
         given[name.replace("_", "-")] = text if equals else value
     budget = given.get("--preferences.comparisons", "")
     initial = of.initial_comparisons
-    if not budget.isdecimal() or "--preferences.initial-comparisons" in given or not isinstance(initial, int):
+    if "--preferences.initial-comparisons" in given or not isinstance(initial, int):
         return experiment
-    comparisons = int(budget)
+    try:
+        comparisons = whole_number(budget)
+    except ValueError:  # not given, or wrong
+        return experiment
+    if comparisons < 0:
+        return experiment
     first = min(comparisons, max(1, round(initial * comparisons / max(1, of.comparisons))))
     changed = dataclasses.replace(of, comparisons=comparisons, initial_comparisons=first if comparisons else 0)
     return dataclasses.replace(experiment, preferences=changed)

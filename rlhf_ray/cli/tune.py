@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from rlhf_ray import tune_configs
 from rlhf_ray.cli.arguments import parse_arguments
-from rlhf_ray.cli.presets import check_agent, new_folder, preset
+from rlhf_ray.cli.help import asks_help
+from rlhf_ray.cli.presets import check_agent, new_folder, preset, usage_of
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.places import run_path
 from rlhf_ray.runs.interruption import nothing_to_save
@@ -61,6 +62,9 @@ class Tune(Experiment):
 
 def run(words: list[str]) -> None:
     """Run the command; ``words`` are the preset and options, or ``--resume FOLDER``."""
+    if words[0].startswith("-") and asks_help(words):
+        usage = usage_of("tune PRESET [--trials N] [--SETTING VALUE …]", "tune --resume FOLDER")
+        parse_arguments(Tune, "rlhf-ray tune PRESET", ["--help"], usage=usage)
     if "--resume" in words:
         resumed = _resumed(words)
         with nothing_to_save():

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.modules import NoModuleError, import_module
+from rlhf_ray.data.nearest import did_you_mean
 
 _T = TypeVar("_T")
 
@@ -139,7 +140,8 @@ class Registry(Generic[_T]):
         if not module or not attribute:
             known = ", ".join([*self.parts, *self.others])
             known = f"one of {known}, or module:Name for a custom one" if known else "module:Name"
-            raise SettingError(f"{self.setting} is {name!r}; it must be {known}.")
+            near = did_you_mean(name, [*self.parts, *self.others])
+            raise SettingError(f"{self.setting} is {name!r}; {f'{near} It' if near else 'it'} must be {known}.")
         if module == "__main__" or not attribute.replace(".", "").isidentifier():
             raise SettingError(
                 f"{self.setting} is {name!r}, an object of the program that started this run: pass it again from there, or move it "

@@ -44,7 +44,7 @@ from rlhf_ray.rllib.learned_reward import REWARD_MODULE_ID, LearnedReward, rewar
 from rlhf_ray.rllib.rllib_internals import env_creator, model_config_of, skip_notes
 from rlhf_ray.rllib.starting import check_policy, check_reward, fitted_reward, policy_weights
 from rlhf_ray.settings import NO_QUESTIONS, PARTS, AgentName, Experiment, ResolvedFragments, from_json, to_json
-from rlhf_ray.settings.checks import require
+from rlhf_ray.settings.checks import require, require_known
 from rlhf_ray.store import PreferenceStore
 from rlhf_ray.store.files import store_of
 
@@ -324,9 +324,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             self.experiment = {**self.experiment, **changes}
             return
         known = self.experiment[group]
-        unknown = sorted(set(changes) - set(known))
-        if unknown:
-            raise SettingError(f"{group} has no setting {', '.join(unknown)}; it has {', '.join(known)}.")
+        require_known(changes, known, group)
         self.experiment = {**self.experiment, group: {**known, **changes}}
 
     @property

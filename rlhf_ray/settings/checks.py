@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.nearest import did_you_mean
 from rlhf_ray.data.registry import name_of, names_of
 
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -18,14 +22,67 @@ def require(condition: bool, setting: str, value: object, rule: str) -> None:
         raise SettingError(f"{setting} is {value!r}; {rule}.")
 
 
+def require_known(given: Iterable[str], known: Iterable[str], group: str, inside: Sequence[str] = ()) -> None:
+    """Check that the settings ``given`` are among the ``known`` ones.
+
+    Args:
+        given: names.
+        known: the names that exist.
+        group: whose settings they are.
+        inside: names ``group.name`` of the settings in groups inside this one, which belong there.
+
+    Raises:
+        SettingError: one is unknown; the message has the nearest names.
+    """
+    names = list(known)
+    for name in sorted(set(given) - set(names)):
+        near = did_you_mean(name, [*names, *inside]) or f"it has {', '.join(names)}."
+        if "." in near.partition("?")[0]:
+            near += ' A group of settings is an object, such as "ppo": {"gamma": 0.99}.'
+        raise SettingError(f"{group} has no setting {name}; {near}")
+
+
 def require_layers(hidden: tuple[int, ...], setting: str) -> None:
     """Check the number of units of each hidden layer."""
     valid = len(hidden) >= 1 and all(units >= 1 for units in hidden)
     require(valid, setting, hidden, "give at least one hidden layer, each with 1 or more units")
 
 
+def take_numbers(settings: object, group: str = "") -> None:
+    """Make whole numbers of fields that take them, such as 1e5 from JSON; check that numbers are numbers.
+
+    Raises:
+        SettingError: a field that takes whole numbers has another one, or a field that takes numbers has something else.
+    """
+    for name, kind in get_type_hints(type(settings)).items():
+        value, setting = getattr(settings, name), f"{group}.{name}" if group else name
+        many = isinstance(value, list | tuple)
+        kinds = {part for each in (get_args(kind) or (kind,)) for part in (get_args(each) or (each,))}
+        if not kinds & {int, float}:
+            continue
+        taken = tuple(_number(each, kinds, setting) for each in value) if many else _number(value, kinds, setting)
+        object.__setattr__(settings, name, taken)
+
+
+def _number(value: Any, kinds: set[Any], setting: str) -> Any:
+    """Check a number; return an int in the place of a whole number of another type, where ``kinds`` allow."""
+    if isinstance(value, bool) or (isinstance(value, str) and value in kinds) or (value is None and NoneType in kinds):
+        return value
+    words = sorted(each for each in kinds if isinstance(each, str)) + ["None"] * (NoneType in kinds)
+    rule = ", or ".join([f"it must be a {'' if float in kinds else 'whole '}number", *words])
+    require(isinstance(value, Real), setting, value, rule)
+    if int in kinds and float(value).is_integer() and (float not in kinds or value > 1 or isinstance(value, Integral)):
+        return int(value)
+    require(float in kinds, setting, value, rule)
+    return value
+
+
 def require_values(settings: object, group: str, unbounded: str | None = None) -> None:
-    """Check each field of ``settings``: a `Literal` has one of its values, and a number is finite, unless it is ``unbounded``."""
+    """Check each field of ``settings``: a `Literal` has one of its values, and a number is finite, unless it is ``unbounded``.
+
+    Whole numbers may be floats, such as 1e5 (`take_numbers`).
+    """
+    take_numbers(settings, group)
     for name, kind in get_type_hints(type(settings)).items():
         choices, value = get_args(kind) if get_origin(kind) is Literal else (), getattr(settings, name)
         require(not choices or value in choices, f"{group}.{name}", value, f"it must be one of {', '.join(choices)}")

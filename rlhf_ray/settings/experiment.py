@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.settings.agents import AgentName, AgentSettings
-from rlhf_ray.settings.checks import require
+from rlhf_ray.settings.checks import require, require_known, take_numbers
 from rlhf_ray.settings.fragments import FragmentSettings, ResolvedFragments
 from rlhf_ray.settings.labelling import LabellingSettings
 from rlhf_ray.settings.ppo import PPOSettings
@@ -57,6 +57,7 @@ class Experiment:
     labelling: LabellingSettings = field(default_factory=LabellingSettings)
 
     def __post_init__(self) -> None:
+        take_numbers(self)
         seeds = isinstance(self.seed, int) and 0 <= self.seed < 2**31
         require(seeds, "seed", self.seed, "it must be an integer from 0 to 2147483647")
         require(isinstance(self.environment, str), "environment", self.environment, "it must be a name")
@@ -151,23 +152,23 @@ def to_json(settings: Any) -> dict[str, Any]:
 
 
 def from_json(kind: type[_S], values: dict[str, Any]) -> _S:
-    """The inverse of `to_json`. An unknown setting raises a `SettingError` that lists the known ones."""
+    """The inverse of `to_json`. An unknown setting raises a `SettingError` with the nearest ones."""
     if not isinstance(values, dict):
         raise SettingError(f"{kind.__name__} is {values!r}; it must be an object of settings and their values.")
     known = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise SettingError(f"{kind.__name__} has no setting {', '.join(unknown)}; it has {', '.join(known)}.")
+    groups = {group: of for group, of in _GROUPS.items() if kind is Experiment}
+    inside = [f"{group}.{name}" for group, of in groups.items() for name in of.__dataclass_fields__]
+    require_known(values, known, next((group for group, of in _GROUPS.items() if of is kind), kind.__name__), inside)
     arguments: dict[str, Any] = {}
     for name, value in values.items():
-        nested = _GROUPS.get(name) if kind is Experiment else None
+        nested = groups.get(name)
         if nested is not None:
             value = from_json(nested, value)
         arguments[name] = tuple(value) if isinstance(value, list) else value
     return kind(**arguments)
 
 
-_GROUPS: dict[str, type] = {
+_GROUPS: dict[str, Any] = {
     "fragments": FragmentSettings,
     "preferences": PreferenceSettings,
     "reward_model": RewardModelSettings,

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import require
+from rlhf_ray.settings.checks import require, take_numbers
 
 Auto = Literal["auto"]
 
@@ -48,6 +48,7 @@ class FragmentSettings:
     these steps. Count towards total_env_steps."""
 
     def __post_init__(self) -> None:
+        take_numbers(self, "fragments")
         for name, value in (("length", self.length), ("initial_env_steps", self.initial_env_steps)):
             valid = isinstance(value, int) or value == "auto"
             require(valid, f"fragments.{name}", value, "it must be a number of steps, or auto")

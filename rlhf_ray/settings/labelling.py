@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlhf_ray.settings.checks import require
+from rlhf_ray.settings.checks import require, take_numbers
 
 Channels = Literal["auto", 1, 3]
 Zoom = int | Literal["auto"]
@@ -43,6 +43,7 @@ class LabellingSettings:
     teach the environment's own reward; otherwise correct answers count as wrong."""
 
     def __post_init__(self) -> None:
+        take_numbers(self, "labelling")
         names = self.annotators
         valid = len(names) >= 1 and len(set(names)) == len(names)
         require(valid, "labelling.annotators", names, "give at least one name, each only once")

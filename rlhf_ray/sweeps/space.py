@@ -10,7 +10,9 @@ from ray import tune
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform
 
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.nearest import did_you_mean
 from rlhf_ray.data.plain import plain
+from rlhf_ray.data.whole import whole_number
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.settings import Experiment, from_json, to_json
 
@@ -72,9 +74,9 @@ def apply(experiment: Experiment, values: Mapping[str, Any]) -> Experiment:
     settings = to_json(experiment)
     for name, value in plain(dict(values)).items():
         if name not in kinds():
+            near = did_you_mean(name, kinds()) or f"choose from {', '.join(sorted(kinds()))}."
             raise SettingError(
-                f"There is no setting {name!r} to vary; choose from {', '.join(sorted(kinds()))}. `rlhf-ray train PRESET --help` "
-                "explains them."
+                f"There is no setting {name!r} to vary; {near} `rlhf-ray train PRESET --help` explains them."
             )
         group, _, field = name.rpartition(".")
         (settings[group] if group else settings)[field] = value
@@ -123,6 +125,8 @@ def _parse(word: str) -> tuple[str, Domain]:
     kind = kinds().get(name)
     if not equals or not text or kind is None:
         what = f"there is no setting {name!r}" if equals and text else "the values are missing"
+        if near := did_you_mean(name, kinds()) if kind is None else "":
+            raise SettingError(f"--vary is {word!r}, but there is no setting {name!r}; {near}")
         raise SettingError(
             f"--vary is {word!r}, but {what}: write NAME=LOW..HIGH, NAME=LOW..HIGH:log or NAME=A,B,C, with the name of a setting "
             "from `rlhf-ray train PRESET --help`, such as ppo.learning_rate."
@@ -133,7 +137,7 @@ def _parse(word: str) -> tuple[str, Domain]:
     low, _, high = bounds.partition("..")
     whole = int in (kind, *get_args(kind))
     try:
-        ends = (int(low), int(high)) if whole else (float(low), float(high))
+        ends = (whole_number(low), whole_number(high)) if whole else (float(low), float(high))
         if scale not in ("", "log") or ends[0] >= ends[1] or (scale and ends[0] <= 0):
             raise ValueError
     except ValueError:

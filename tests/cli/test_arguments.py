@@ -29,10 +29,10 @@ from rlhf_ray.data.errors import SettingError
         (["train", "pendulum", "--seed", "abc"], "rlhf-ray: Error parsing --seed: "),
         (
             ["train", "pendulum", "--sed", "3"],
-            "rlhf-ray: Unrecognized options: --sed, 3. Perhaps you meant --seed INT. ",
+            "rlhf-ray: --sed is no option of `rlhf-ray train pendulum`; did you mean --seed?",
         ),
         (["train", "pendulum", "--reward-model.activation", "no"], "rlhf-ray: invalid choice 'no' for argument "),
-        (["evaluate"], "rlhf-ray: Missing from rlhf-ray evaluate: PATH The run folder. `rlhf-ray evaluate --help`"),
+        (["evaluate"], "rlhf-ray: Missing from rlhf-ray evaluate: RUN The run folder. `rlhf-ray evaluate --help`"),
     ],
 )
 def test_a_value_that_cannot_work_is_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

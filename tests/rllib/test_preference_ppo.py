@@ -322,5 +322,5 @@ def test_ray_is_started_with_room_for_the_ring_and_the_env_runners(monkeypatch: 
 
 
 def test_a_setting_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(SettingError, match=r"has no setting lenght; it has length"):
+    with pytest.raises(SettingError, match=r"has no setting lenght; did you mean length\?"):
         PreferencePPOConfig().fragments(lenght=10)

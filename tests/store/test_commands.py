@@ -124,8 +124,8 @@ def test_export_import_and_merge(capsys: pytest.CaptureFixture[str], tmp_path: P
         (["merge", "new", "nowhere"], "nowhere is not a preference store"),
         (["import", "new", "nowhere.parquet"], "nowhere.parquet is not a file"),
         (["export", "store", "out.xls"], "out.xls must end in .parquet, .csv, .jsonl"),
-        (["fly", "store"], "unknown action 'fly'"),
-        ([], "rlhf-ray store verify PATH"),
+        (["fly", "store"], "'fly' is no action of"),
+        ([], "verify PATH [--json]"),
     ],
 )
 def test_what_is_wrong_is_named_and_makes_nothing(
