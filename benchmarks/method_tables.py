@@ -7,6 +7,7 @@ tasks draw seeds within each task.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +37,7 @@ Values = Sequence[float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """An interquartile mean with its 95 % interval."""
+    """An interquartile mean with its 95 % interval; ``low`` and ``high`` are NaN where one seed gives none."""
 
     value: float
     low: float
@@ -45,7 +46,7 @@ class Estimate:
     def text(self, sign: bool = False) -> str:
         """As tables have it."""
         value, low, high = (number(one, sign) for one in (self.value, self.low, self.high))
-        return f"{value} ({low} to {high})"
+        return value if math.isnan(self.low) else f"{value} ({low} to {high})"
 
 
 def number(value: float, sign: bool = False) -> str:
@@ -65,16 +66,23 @@ def _drawn(groups: Sequence[Values], seed: int = 0) -> Any:
     return _middle([values[rng.integers(len(values), size=(DRAWS, len(values)))] for values in arrays])
 
 
+def _interval(draws: Any, *samples: Sequence[Values]) -> tuple[float, float]:
+    """The 95 % interval of ``draws``; NaN if one of the samples that they were drawn from has one seed of each task."""
+    if any(all(len(values) < 2 for values in groups) for groups in samples):
+        return math.nan, math.nan
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return float(low), float(high)
+
+
 def estimate(*groups: Values) -> Estimate:
     """The interquartile mean of all values; each group is resampled by itself."""
-    low, high = np.quantile(_drawn(groups), [0.025, 0.975])
-    return Estimate(float(_middle(groups)), float(low), float(high))
+    return Estimate(float(_middle(groups)), *_interval(_drawn(groups), groups))
 
 
 def difference(ours: Sequence[Values], theirs: Sequence[Values]) -> Estimate:
     """The interquartile mean of ``ours`` minus that of ``theirs``; runs are independent."""
-    low, high = np.quantile(_drawn(ours, 0) - _drawn(theirs, 1), [0.025, 0.975])
-    return Estimate(float(_middle(ours) - _middle(theirs)), float(low), float(high))
+    draws = _drawn(ours, 0) - _drawn(theirs, 1)
+    return Estimate(float(_middle(ours) - _middle(theirs)), *_interval(draws, ours, theirs))
 
 
 class Table:

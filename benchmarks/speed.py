@@ -73,7 +73,7 @@ def ratio(what: str, beside: str, found: dict[str, Any], *, inverse: bool = Fals
 def of_sampling(kept: dict[str, Any]) -> Iterator[Ratio]:
     """Sampling."""
     for row in kept["rows"]:
-        what = f"sampling {row['environment']}, {row['copies']} copies"
+        what = f"sampling {row['environment']}, {row['copies']} copies, policy of 64-64"
         yield ratio(what, "RLlib's env runner", row["times_rllib"])
         yield ratio(what, "Stable-Baselines3", row["times_sb3"])
 
@@ -81,13 +81,13 @@ def of_sampling(kept: dict[str, Any]) -> Iterator[Ratio]:
 def of_update(kept: dict[str, Any]) -> Iterator[Ratio]:
     """PPO's update."""
     for name, beside in (("rllib", "RLlib's learner"), ("sb3", "Stable-Baselines3"), ("torch", "plain torch")):
-        yield ratio("PPO minibatch of 128", beside, kept[f"ours_over_{name}"], inverse=True)
+        yield ratio("PPO minibatch of 128, policy of 64-64", beside, kept[f"ours_over_{name}"], inverse=True)
 
 
 def of_reward(kept: dict[str, Any]) -> Iterator[Ratio]:
     """Fits of MLPs."""
     for row in kept["rows"]:
-        networks = "1 network" if row["members"] == 1 else f"{row['members']} networks"
+        networks = f"{row['members']} network{'s' if row['members'] > 1 else ''} of 32-32"
         yield ratio(f"reward fit, {networks}, {row['length']} steps", "imitation", row["ratio"])
 
 
@@ -95,7 +95,11 @@ def of_pixels(kept: dict[str, Any]) -> Iterator[Ratio]:
     """Fits of CNNs."""
     for precision in ("float32", "bfloat16"):
         if precision in kept:
-            yield ratio(f"reward fit from pixels, {precision}", "imitation", kept[precision]["times_imitation"])
+            yield ratio(
+                f"reward fit from pixels, 2 convolutions of 32, {precision}",
+                "imitation",
+                kept[precision]["times_imitation"],
+            )
 
 
 def of_fragments(kept: dict[str, Any]) -> Iterator[Ratio]:
@@ -103,20 +107,25 @@ def of_fragments(kept: dict[str, Any]) -> Iterator[Ratio]:
     for row in kept["random"]:
         what = f"1,000 random pairs, {row['trajectories']} trajectories, {row['length']} steps"
         yield ratio(what, "imitation", row["times_imitation"])
-    yield ratio("100 of 1,000 pairs by disagreement", "imitation", kept["active"])
-    yield ratio("selection", "its forward passes alone", kept["of_forward_limit"])
+    yield ratio("100 of 1,000 pairs by disagreement, 5 networks of 32-32", "imitation", kept["active"])
+    yield ratio("selection, 5 networks of 32-32", "its forward passes alone", kept["of_forward_limit"])
 
 
 def of_tax(kept: dict[str, Any]) -> Iterator[Ratio]:
     """A training."""
     found = {"median": kept["ratio_median_of_turns"], "interval_95": kept["interval_95_of_median"]}
-    yield ratio("Pendulum training, everything included", "RLlib's PPO on the true reward", found, inverse=True)
+    yield ratio(
+        "Pendulum training, everything included, networks of 64-64",
+        "RLlib's PPO on the true reward",
+        found,
+        inverse=True,
+    )
 
 
 def of_whole_runs(kept: dict[str, Any]) -> Iterator[Ratio]:
     """Whole runs."""
     for arm, found in kept["ratios"].items():
-        yield ratio("whole Pendulum run, as a command", arm, found, inverse=True)
+        yield ratio("whole Pendulum run, as a command", f"{arm} of 64-64", found, inverse=True)
 
 
 def of_an_earlier_commit(kept: dict[str, Any]) -> Iterator[Ratio]:
@@ -161,16 +170,19 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
+def shown(one: Ratio) -> str:
+    """A ratio with its interval, which a single turn has none of."""
+    interval = "" if one.low == one.high else f" ({number(one.low)} to {number(one.high)})"
+    return f"**{number(one.median)}**{interval}"
+
+
 def table() -> str:
     """The ratios of all records."""
     lines = ["| what | beside | times as fast (95 % interval) | from |", "|---|---|---|---|"]
     for name, read in READERS.items():
         if (found := kept(name)) is not None:
             source = f"`{found['command'].removeprefix('python ')}`, {found['date']}, {found['commit']}"
-            lines += [
-                f"| {one.what} | {one.beside} | **{number(one.median)}** ({number(one.low)} to {number(one.high)}) | {source} |"
-                for one in read(found)
-            ]
+            lines += [f"| {one.what} | {one.beside} | {shown(one)} | {source} |" for one in read(found)]
     return "\n".join(lines)
 
 

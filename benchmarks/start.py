@@ -3,8 +3,8 @@
 CPU seconds are summed over all processes that a command starts, Ray's included, each read from /proc every 20 ms until it ends:
 which depends on the load of the machine less than wall time does. How much it does, tells the yardstick: CPU seconds of
 `import torch`. The smallest run is one iteration on Pendulum with four comparisons, one
-evaluation episode and the report. Memory is the most that all processes of a run of a few iterations have together at one moment
-(PSS: shared pages counted once).
+evaluation episode and the report. Memory is the most that a run of a few iterations ever holds (the peak of each process's resident
+set, summed), which the kernel keeps: samples would miss it.
 
     python benchmarks/start.py            # everything; prints a table
     python benchmarks/start.py --only run memory
@@ -26,8 +26,6 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.record import record
@@ -119,7 +117,7 @@ def measure(words: str, folder: Path, *, memory: bool = False) -> dict[str, Any]
 def follow(command: list[str], folder: Path, *, memory: bool = False) -> dict[str, Any]:
     """Run any command and find out what it takes."""
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
-    family, most, parts, looked = Family(), 0.0, {}, 0.0
+    family, peaks = Family(), dict[int, float]()
     began = time.monotonic()
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
@@ -127,16 +125,8 @@ def follow(command: list[str], folder: Path, *, memory: bool = False) -> dict[st
             alive = family.look()
             if process.poll() is not None:
                 break
-            if memory and time.monotonic() - looked > 0.5:
-                looked = time.monotonic()
-                seen = Counter[str]()
-                for pid in alive:
-                    try:
-                        seen[family.names[pid]] += psutil.Process(pid).memory_full_info().pss / 2**30  # type: ignore[assignment]
-                    except psutil.Error:
-                        continue
-                if sum(seen.values()) > most:
-                    most, parts = sum(seen.values()), {name: round(size, 3) for name, size in seen.most_common()}
+            for pid in alive if memory else ():
+                peaks[pid] = max(peaks.get(pid, 0.0), peak_gb(pid))
             time.sleep(0.02)
         wall = time.monotonic() - began
         _reap(family)
@@ -148,7 +138,24 @@ def follow(command: list[str], folder: Path, *, memory: bool = False) -> dict[st
         "processes": len(family.seconds),
         "cpu_seconds_of": family.by_name(),
     }
-    return found | ({"memory_gb": round(most, 3), "memory_gb_of": parts} if memory else {})
+    if not memory:
+        return found
+    parts = Counter[str]()
+    for pid, size in peaks.items():
+        parts[family.names[pid]] += size  # type: ignore[assignment]
+    return found | {
+        "memory_gb": round(sum(peaks.values()), 3),
+        "memory_gb_of": {k: round(v, 3) for k, v in parts.items()},
+    }
+
+
+def peak_gb(pid: int) -> float:
+    """The most memory that a process has held so far, in GB; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((1024 * int(line.split()[1]) / 1e9 for line in lines if line.startswith("VmHWM:")), 0.0)
 
 
 def _reap(family: Family) -> None:

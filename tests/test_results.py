@@ -29,3 +29,11 @@ def test_a_difference_draws_within_each_task():
     found = method_tables.difference([here + 0.5, there + 0.5], [here, there])
     assert abs(found.value - 0.5) < 0.01
     assert found.high - found.low < 0.1  # drawn from all ten at once, it would be wide
+
+
+def test_one_seed_has_no_interval():
+    assert method_tables.estimate([3.0]).text() == "3.00"
+    assert method_tables.estimate([3.0], [4.0]).text() == "3.50"  # one seed of each of two tasks
+    assert method_tables.difference([[1.0, 2.0, 3.0]], [[1.0]]).text(sign=True) == "+1.00"
+    assert " to " in method_tables.estimate([3.0, 4.0]).text()
+    assert speed.shown(speed.Ratio("fit", "theirs", 2.0, 2.0, 2.0)) == "**2.00**"
