@@ -20,6 +20,21 @@ OF_EXTRAS = [
 RIGHT = {"Python": "3.11.7", "ray": "2.60.0"}
 
 
+def test_packages_that_came_with_others_are_no_extra() -> None:
+    """As after a plain pip install: Ray brings some of the packages that tests and documentation need too."""
+    tools = [f"{name}>=1; extra == 'tools'" for name in ("pytest", "httpx", "pyyaml", "ruff", "mypy")]
+    lines = [*tools, "mujoco>=3; extra == 'physics'", "imageio>=2; extra == 'physics'"]
+    requirements = [Requirement(line) for line in lines]
+
+    def seen(*there: str) -> list[str]:
+        return [f.status for f in doctor.extras(["tools", "physics"], requirements, dict.fromkeys(there, "9").get)]
+
+    assert seen("httpx", "pyyaml", "ruff", "imageio") == ["ok", "ok"]
+    assert seen("pytest", "httpx") == ["ok", "ok"]  # a user's own pytest
+    assert seen("pytest", "httpx", "pyyaml", "ruff") == ["warning", "ok"]
+    assert seen("mujoco") == ["ok", "warning"]
+
+
 def extra(versions: dict[str, str]) -> Finding:
     return doctor.extras(["games"], OF_EXTRAS, versions.get)[0]
 
