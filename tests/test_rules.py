@@ -5,11 +5,15 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+
+import rlhf_ray
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = "rlhf_ray"
@@ -203,3 +207,16 @@ def test_documents_name_what_is_there() -> None:
                 lacking.add((document.name, path))
     assert found > 40
     assert not lacking
+
+
+def test_one_place_names_version_and_hosting() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["repository-code"] == project["urls"]["Repository"]
+    assert citation["version"] == project["version"] == rlhf_ray.__version__
+    named = [
+        path
+        for path, text in sources(PRODUCT, "docs", "benchmarks", "examples")
+        if project["urls"]["Repository"] in text
+    ]
+    assert not named, "read it from pyproject.toml"
