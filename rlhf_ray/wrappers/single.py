@@ -48,8 +48,8 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
             env.save("taught")
 
     Several environments, here four, share the actors, the reward and the budget: ``DummyVecEnv([lambda: env] + [lambda:
-    env.share(gym.make("Pendulum-v1")) for _ in range(3)])``. They must be in one process, so `SubprocVecEnv` does not work. For
-    `gymnasium.vector` environments, use `HumanPreferencesVectorEnv`.
+    env.share(gym.make("Pendulum-v1")) for _ in range(3)])``. They must be in one process: `SubprocVecEnv` raises an error that
+    says so. For environments in processes of their own, and all of `gymnasium.vector`, use `HumanPreferencesVectorEnv`.
 
     **Rewards and infos.** `step` returns the newest version of the learned reward, normalised to mean 0 and standard deviation 1
     over the compared fragments, and 0.0 before the first version. ``info["true_reward"]`` is always the environment's own reward;

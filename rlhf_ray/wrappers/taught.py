@@ -49,6 +49,11 @@ class Taught:
         self.true_returns: deque[float] = deque(maxlen=100)
         """True returns of the latest episodes, at most 100."""
 
+    def __getstate__(self) -> Any:
+        """Refuse to be pickled, by `SubprocVecEnv` for example, unless the reward is fixed."""
+        self._teaching.refuse_to_leave()
+        return super().__getstate__()
+
     def use_true_reward(self) -> None:
         """Return the true reward from now on, for comparison or evaluation. Learning continues and steps count (see `pause`)."""
         self._true = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import tempfile
 import uuid
 import weakref
@@ -110,6 +111,7 @@ class Teaching:
         self.users = 0
         """Number of open environments."""
         self.closed = False
+        self._process = os.getpid()
         self._predictor: Predictor | None = None
         self._novelty = (
             Novelty(observation_space.shape[0]) if pretraining and len(observation_space.shape) == 1 else None
@@ -454,7 +456,7 @@ class Teaching:
     def leave(self) -> None:
         """Called when an environment closes; with the last one, stops the ring, and Ray if it was started here."""
         self.users -= 1
-        if self.users > 0 or self.closed:
+        if self.users > 0 or self.closed or os.getpid() != self._process:  # a copy that a fork made
             return
         self.closed = True
         if self.ring is not None:
@@ -463,9 +465,20 @@ class Teaching:
             self._end()
 
     def check_open(self) -> None:
-        """Raise RuntimeError if already closed."""
+        """Raise RuntimeError if already closed, or in another process than the one that started the ring."""
         if self.closed:
             raise RuntimeError("This environment is closed; create a new one.")
+        if os.getpid() != self._process:
+            self.refuse_to_leave()
+
+    def refuse_to_leave(self) -> None:
+        """Raise RuntimeError if there is a ring, whose threads don't exist in another process."""
+        if self.ring is not None:
+            raise RuntimeError(
+                "Environments with a reward that is being learned, env.share(…) too, work only in the process that made the first "
+                "one: use DummyVecEnv in place of SubprocVecEnv. For environments in processes of their own, wrap them together: "
+                "HumanPreferencesVectorEnv(gym.make_vec(…, vectorization_mode='async'), …)."
+            )
 
     def _use_version(self, state: dict[str, Array]) -> None:
         """Switch to this version of the reward model: weights, normalisers and number."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
+import os
+import pickle
 import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -249,6 +253,51 @@ def test_what_goes_wrong_in_the_ring_is_raised_in_step(in_process: SimpleNamespa
         in_process.rings[0].failure = OSError("the disk is gone")
         with pytest.raises(OSError, match="the disk is gone"):
             act(env, WINDOW)
+
+
+SENT: dict[str, Any] = {
+    "pickled": pickle.dumps,
+    "in a lambda": lambda env: cloudpickle.dumps(lambda: env.share(Walk((20,), numbered=False))),
+    "copied": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("how", SENT)
+def test_an_environment_that_leaves_its_process_says_what_works(in_process: SimpleNamespace, how: str) -> None:
+    """SubprocVecEnv pickles what makes its environments."""
+    with (
+        make() as env,
+        pytest.raises(RuntimeError, match=r"DummyVecEnv in place of SubprocVecEnv.*VectorEnv\(gym\.make_vec"),
+    ):
+        SENT[how](env)
+
+
+def test_a_forked_environment_says_so_and_leaves_the_ring_to_its_process(
+    in_process: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AsyncVectorEnv forks by default, and so does SubprocVecEnv if asked to."""
+    env = make()
+    here = os.getpid()
+    with monkeypatch.context() as forked:
+        forked.setattr("os.getpid", lambda: here + 1)
+        for use in (lambda: env.share(Walk((20,), numbered=False)), env.reset):
+            with pytest.raises(RuntimeError, match="only in the process that made the first"):
+                use()
+        env._teaching.leave()
+    assert in_process.rings[0].closed == 0
+    env._teaching.users = 1
+    env.close()
+    assert in_process.rings[0].closed == 1
+
+
+def test_a_fixed_reward_goes_to_other_processes(in_process: SimpleNamespace, tmp_path: Path) -> None:
+    RewardEnsemble(*(make_spaces := (Walk((20,)).observation_space, Walk((20,)).action_space)), REWARD_MODEL).save(
+        tmp_path
+    )
+    with make(reward_model=tmp_path) as env:
+        again = pickle.loads(cloudpickle.dumps(env))  # noqa: S301 - as SubprocVecEnv sends it
+        steps = [np.zeros((3, *space.shape), np.float32) for space in (*make_spaces, make_spaces[0])]
+        np.testing.assert_array_equal(again.relabel(*steps, np.zeros(3, bool)), env.relabel(*steps, np.zeros(3, bool)))
 
 
 def test_environments_that_share_a_ring_have_one_budget_one_reward_and_one_end(in_process: SimpleNamespace) -> None:
