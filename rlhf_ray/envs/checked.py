@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from rlhf_ray.data.errors import FaultyEnvironmentError
+from rlhf_ray.envs.observations import Say, UnfitError, fitting, short
 
 RAISED = (Exception, SystemExit)
 """Exceptions attributed to the environment. Includes `sys.exit`, which would silently end an actor's process."""
@@ -47,10 +48,9 @@ def fault(doing: str, error: BaseException) -> FaultyEnvironmentError:
 
 
 class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
-    """Checks an environment's observations and rewards, and converts them to the dtypes of its spaces.
+    """Checks an environment's observations (`rlhf_ray.envs.observations`) and rewards, and converts them to their dtypes.
 
-    Observations of another dtype (or lists) become arrays of the observation space's dtype if no value is lost. Rewards become
-    floats. Bounds are not checked: many good environments slightly exceed theirs.
+    Observations, and their parts, become arrays of the space's dtype. Rewards become floats.
 
     Actions go in and observations and frames come out as copies: some environments change the actions they are given, or reuse
     their arrays.
@@ -66,8 +66,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any], name: str):
         super().__init__(env)
         self._called = name
-        self._box = env.observation_space if isinstance(env.observation_space, gym.spaces.Box) else None
-        self._float = self._box is not None and self._box.dtype is not None and self._box.dtype.kind == "f"
+        self._fitting = fitting(env.observation_space, Say(name))
         self._episode = self._step = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -93,7 +92,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             raise self._fault(f"the reward is {reward!r}, which is not a number") from None
         if not math.isfinite(number):
             if isinstance(action, np.ndarray) and action.dtype.kind == "f" and not np.isfinite(action).all():
-                text = f"the policy acts with {_short(action)}, because its weights are not finite. Lower the learning rate."
+                text = f"the policy acts with {short(action)}, because its weights are not finite. Lower the learning rate."
                 raise FaultyEnvironmentError(f"{self._where()}: {text}")
             raise self._fault(f"the reward is {number}")
         return self._observation(observation, "step()"), number, terminated, truncated, info
@@ -113,37 +112,10 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
             logger.warning("Can't close the environment %s.", self._called, exc_info=True)
 
     def _observation(self, observation: Any, of: str) -> Any:
-        """Convert ``observation`` to the observation space's dtype and check it."""
-        if self._box is None:
-            return copy.deepcopy(observation)
-        space, given = self._box, observation
-        if not (isinstance(observation, np.ndarray) and observation.dtype == space.dtype):
-            try:
-                given = np.asarray(observation)
-            except ValueError:
-                raise self._fault(f"{of} returned an observation that is not an array: {_short(observation)}") from None
-            if given.dtype.kind not in "biuf":
-                raise self._fault(
-                    f"{of} returned an observation that is not an array of numbers: {_short(observation)}"
-                )
-        if given.shape != space.shape:
-            raise self._fault(
-                f"{of} returned an observation of shape {given.shape}; its observation space has shape {space.shape}"
-            )
-        if given.dtype.kind == "f" and not np.isfinite(given).all():
-            bad = given[~np.isfinite(given)].flat[0]
-            where = tuple(int(i) for i in np.argwhere(~np.isfinite(given))[0])
-            raise self._fault(f"{of} returned an observation that is {bad} at {where[0] if len(where) == 1 else where}")
-        if given.dtype == space.dtype:
-            return np.array(given)
-        with np.errstate(all="ignore"):
-            cast = given.astype(space.dtype)
-        if not self._float and not np.array_equal(cast, given):
-            bad = given[cast != given].flat[0]
-            raise self._fault(
-                f"{of} returned an observation of {given.dtype}, and its value {bad} is not a {space.dtype}"
-            )
-        return cast
+        try:
+            return self._fitting(observation)
+        except UnfitError as error:
+            raise self._fault(f"{of} returned {error}") from None
 
     def _where(self) -> str:
         return f"Environment {self._called}, step {self._step} of episode {self._episode}"
@@ -153,7 +125,7 @@ class CheckedEnv(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class CheckedVectorEnv(gym.vector.VectorWrapper):
-    """Checks that a vector environment's observations and rewards are finite numbers; copies arrays, as `CheckedEnv` does.
+    """Checks and copies a vector environment's observations, and checks its rewards, as `CheckedEnv` does.
 
     Args:
         env: the environment.
@@ -166,6 +138,7 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], name: str):
         super().__init__(env)
         self._called = name
+        self._fitting = fitting(env.observation_space, Say(name))
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """See gymnasium."""
@@ -173,8 +146,7 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
             observations, info = self.env.reset(**options)
         except RAISED as error:
             raise fault(f"Environment {self._called}: reset()", error) from error
-        self._check("an observation", observations, "reset()")
-        return np.array(observations), info
+        return self._observations(observations, "reset()"), info
 
     def step(self, actions: Any) -> Any:
         """See gymnasium."""
@@ -182,16 +154,21 @@ class CheckedVectorEnv(gym.vector.VectorWrapper):
             observations, rewards, *others = self.env.step(copy.deepcopy(actions))
         except RAISED as error:
             raise fault(f"Environment {self._called}: step()", error) from error
-        self._check("a reward", rewards, "step()")
-        self._check("an observation", observations, "step()")
-        return np.array(observations), np.array(rewards), *others
-
-    def _check(self, what: str, values: Any, of: str) -> None:
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
-            copy = int(np.argwhere(~np.isfinite(values))[0, 0])
+        rewards = np.array(rewards)
+        if rewards.dtype.kind not in "biuf" or not np.isfinite(rewards).all():
             raise FaultyEnvironmentError(
-                f"Environment {self._called}, copy {copy}: {of} returned {what} that is no finite number. Fix the environment."
+                f"Environment {self._called}: step() returned the rewards {short(rewards)}, which are not all finite numbers. Fix "
+                "the environment."
             )
+        return self._observations(observations, "step()"), rewards, *others
+
+    def _observations(self, observations: Any, of: str) -> Any:
+        try:
+            return self._fitting(observations)
+        except UnfitError as error:
+            raise FaultyEnvironmentError(
+                f"Environment {self._called}: {of} returned {error}, in a batch of {self.num_envs} copies. Fix the environment."
+            ) from None
 
 
 def try_out(env: gym.Env[Any, Any], steps: int = 3) -> None:
@@ -208,8 +185,3 @@ def try_out(env: gym.Env[Any, Any], steps: int = 3) -> None:
             _, _, terminated, truncated, _ = env.step(env.action_space.sample())
             if terminated or truncated:
                 return
-
-
-def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}…"

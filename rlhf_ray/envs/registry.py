@@ -254,9 +254,7 @@ def _make(name: str, options: dict[str, Any]) -> gymnasium.Env[Any, Any]:
 
 def _checked(env: gymnasium.Env[Any, Any], name: str) -> gymnasium.Env[Any, Any]:
     """Return the environment checked, with observations and actions as arrays of ours."""
-    checked = CheckedEnv(env, name)
-    seen = viewed(checked)
-    return checked if seen is checked else CheckedEnv(seen, name)
+    return viewed(CheckedEnv(env, name))
 
 
 def procgen_game_and_mode(name: str) -> tuple[str, str]:

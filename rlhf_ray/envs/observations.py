@@ -1,0 +1,226 @@
+"""Checks observations against their space, part by part, and converts them to its dtypes.
+
+=====================================================================  ======================================================
+an observation, or a part of one, that                                 is
+=====================================================================  ======================================================
+has another structure or shape, is NaN or infinite, or is no number    refused
+is of another dtype, and a value is too large for the declared one     refused
+is of another dtype, and a value is not whole as the declared one is   refused
+is a choice that its Discrete, MultiDiscrete or MultiBinary lacks      refused
+is of another dtype otherwise                                          converted, rounding floats; said once per environment
+is outside the bounds of its Box                                       kept; said once per environment, with the value
+=====================================================================  ======================================================
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rlhf_ray.data.arrays import Array
+
+ROUNDING = 1e-5
+"""By how much a value may exceed its bounds, in multiples of the bound: float32 arithmetic that is meant to end there."""
+
+logger = logging.getLogger(__name__)
+
+_said: set[tuple[str, str]] = set()
+"""What was said of which environment in this process."""
+
+
+class UnfitError(Exception):
+    """An observation does not fit its space: what is wrong."""
+
+
+class Say:
+    """Logs each kind of oddity of the environment ``name`` once in this process."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __call__(self, kind: str, what: str) -> None:
+        """Log ``what``, unless another oddity of this ``kind`` was logged."""
+        if (self.name, kind) not in _said:
+            _said.add((self.name, kind))
+            logger.warning("Environment %s: %s", self.name, what)
+
+
+def fitting(space: gym.Space[Any], say: Say) -> Callable[[Any], Any]:
+    """Return a function that checks an observation of ``space`` and returns a copy of it, with the dtypes of the space.
+
+    Args:
+        space: of the observations, or of a batch of them.
+        say: called for what is odd, but no error.
+
+    Returns:
+        The function. It raises `UnfitError`.
+    """
+    return _fitting(space, "", say)
+
+
+def _fitting(space: gym.Space[Any], part: str, say: Say) -> Callable[[Any], Any]:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return _Parts(space, part, say)
+    if isinstance(space, spaces.Box):
+        return _Numbers(space, part, say)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return _Choices(space, part, say)
+    return copy.deepcopy  # of a kind that has no view anyway
+
+
+class _Parts:
+    """Checks the parts of a Dict or Tuple."""
+
+    def __init__(self, space: spaces.Dict | spaces.Tuple, part: str, say: Say):
+        named = isinstance(space, spaces.Dict)
+        of = dict(space.spaces) if isinstance(space, spaces.Dict) else dict(enumerate(space.spaces))
+        self.part, self.named = part, named
+        self.checks = {name: _fitting(each, f"{part}[{name!r}]", say) for name, each in of.items()}
+
+    def __call__(self, given: Any) -> Any:
+        if self.named:
+            if not isinstance(given, Mapping):
+                raise UnfitError(f"{_an(self.part)} that is no mapping but {short(given)}; its space is a Dict")
+            wrong = [*(set(self.checks) - set(given)), *(set(given) - set(self.checks))]
+            if wrong:
+                what = "lacks" if wrong[0] in self.checks else "has"
+                raise UnfitError(
+                    f"{_an(self.part)} that {what} {wrong[0]!r}; its space has {', '.join(map(repr, self.checks))}"
+                )
+            return {name: check(given[name]) for name, check in self.checks.items()}
+        if not isinstance(given, tuple | list) or len(given) != len(self.checks):
+            raise UnfitError(f"{_an(self.part)} that is no tuple of {len(self.checks)} but {short(given)}")
+        return tuple(check(given[i]) for i, check in self.checks.items())
+
+
+class _Numbers:
+    """Checks a Box."""
+
+    def __init__(self, space: spaces.Box, part: str, say: Say):
+        self.space, self.part, self.say = space, part, say
+        self.dtype, self.converts = np.dtype(space.dtype), False
+        low, high = (np.asarray(bound, np.float64) for bound in (space.low, space.high))
+        whole = self.dtype.kind in "iu" and (
+            low.min(initial=0) <= np.iinfo(self.dtype).min and high.max(initial=0) >= np.iinfo(self.dtype).max
+        )
+        self.bounded = not whole and bool(np.isfinite(low).any() or np.isfinite(high).any())
+        # Of the observations' dtype, because comparing with another one costs a conversion.
+        size = np.maximum(np.where(np.isfinite(low), abs(low), 0), np.where(np.isfinite(high), abs(high), 0))
+        slack = ROUNDING * np.where(size > 0, size, 1.0) * (self.dtype.kind == "f")
+        self.low, self.high = (low - slack).astype(self.dtype), (high + slack).astype(self.dtype)
+
+    def __call__(self, given: Any) -> Array:
+        values = self._array(given)
+        values = np.array(values) if values.dtype == self.dtype else self._converted(values)
+        if self.bounded and not self._inside(values):
+            self.bounded = False  # it is said once
+        return values
+
+    def _array(self, given: Any) -> Array:
+        values = given
+        if not (isinstance(given, np.ndarray) and given.dtype == self.dtype):
+            try:
+                values = np.asarray(given)
+            except ValueError:
+                raise UnfitError(f"{_an(self.part)} that is not an array: {short(given)}") from None
+            if values.dtype.kind not in "biuf":
+                raise UnfitError(f"{_an(self.part)} that is not an array of numbers: {short(given)}")
+        if values.shape != self.space.shape:
+            raise UnfitError(
+                f"{_an(self.part)} of shape {values.shape}; its observation space has shape {self.space.shape}"
+            )
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            at = _first(~np.isfinite(values))
+            raise UnfitError(f"{_an(self.part)} that is {values[at]} at {_place(at)}")
+        return values
+
+    def _converted(self, values: Array) -> Array:
+        with np.errstate(all="ignore"):
+            cast: Array = values.astype(self.dtype)
+        wrong = ~np.isfinite(cast) if self.dtype.kind == "f" else cast != values
+        if wrong.any():
+            raise UnfitError(
+                f"{_an(self.part)} of {values.dtype}, and its value {values[_first(wrong)]} is not a {self.dtype}"
+            )
+        if not self.converts:
+            self.converts = True
+            self.say(
+                f"dtype{self.part}",
+                f"observations{_of(self.part)} are {values.dtype}, but their space says {self.dtype}. They are converted; return "
+                "that dtype, or correct the space, if this loses digits that matter.",
+            )
+        return cast
+
+    def _inside(self, values: Array) -> bool:
+        out = (values < self.low) | (values > self.high)
+        if not out.any():
+            return True
+        at = _first(out)
+        self.say(
+            f"bounds{self.part}",
+            f"an observation{_of(self.part)} is {values[at]:.6g}{f' at {_place(at)}' if at else ''}, outside the bounds of its "
+            f"space there, {self.space.low[at]:.6g} to {self.space.high[at]:.6g}. Networks may be scaled to these bounds: correct "
+            "the space.",
+        )
+        return False
+
+
+class _Choices:
+    """Checks Discrete, MultiDiscrete and MultiBinary."""
+
+    def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary, part: str, say: Say):
+        self.space, self.part, self.say = space, part, say
+        self.first = np.asarray(getattr(space, "start", 0))
+        self.count = np.asarray(getattr(space, "nvec", 2) if not isinstance(space, spaces.Discrete) else space.n)
+
+    def __call__(self, given: Any) -> Any:
+        try:
+            values = np.asarray(given)
+        except ValueError:
+            raise UnfitError(f"{_an(self.part)} that is not an array: {short(given)}") from None
+        if values.dtype.kind not in "biuf":
+            raise UnfitError(f"{_an(self.part)} that is not an array of numbers: {short(given)}")
+        if values.shape != (self.space.shape or ()):
+            raise UnfitError(
+                f"{_an(self.part)} of shape {values.shape}; its observation space has shape {self.space.shape or ()}"
+            )
+        wrong = (values < self.first) | (values >= self.first + self.count) | (values != np.round(values))
+        if wrong.any():
+            raise UnfitError(
+                f"{_an(self.part)} with the value {values[_first(wrong)]}, which {self.space} does not have"
+            )
+        if values.dtype.kind == "f":
+            self.say(
+                f"dtype{self.part}",
+                f"observations{_of(self.part)} are {values.dtype}, but their space says {self.space.dtype}. They are converted.",
+            )
+        cast: Array = values.astype(self.space.dtype)
+        return cast if cast.shape else cast[()]
+
+
+def short(value: Any) -> str:
+    """Return a short text of ``value`` in one line."""
+    said = " ".join(repr(value).split())
+    return said if len(said) <= 60 else f"{said[:57]}..."
+
+
+def _first(where: Array) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.argwhere(where)[0])
+
+
+def _place(at: tuple[int, ...]) -> str:
+    return str(at[0] if len(at) == 1 else at)
+
+
+def _an(part: str) -> str:
+    return f"an observation{_of(part)}"
+
+
+def _of(part: str) -> str:
+    return f", part {part}," if part else ""
