@@ -54,7 +54,7 @@ def returns(environment: str, trial: Path, episodes: int) -> list[float]:
     policy = load_policy(max(trial.glob("checkpoint_*")))
     env = make_vector_env(environment, 20)
     try:
-        return [float(value) for value in play(env, policy.best, np.full(20, episodes // 20), FRESH)]
+        return [float(value) for value in play(env, policy.best, np.full(20, episodes // 20), FRESH)[0]]
     finally:
         env.close()
 

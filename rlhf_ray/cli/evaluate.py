@@ -52,7 +52,7 @@ def run(words: list[str]) -> None:
         if getattr(command, name) < 1:
             raise SettingError(f"--{name.replace('_', '-')} is {getattr(command, name)}; it must be 1 or more.")
 
-    from rlhf_ray.measure.true_return import evaluate
+    from rlhf_ray.measure.true_return import episodes_of, evaluate
     from rlhf_ray.runs.folder import RunFolder
     from rlhf_ray.runs.policies import newest_policy
     from rlhf_ray.runs.reward_scores import scores_of_run
@@ -96,7 +96,7 @@ def run(words: list[str]) -> None:
     taken = " and ".join(f"{count} {name}" for name, count in counted.items() if count is not None)
     print(
         f"{experiment.environment}: true return {result.true_return_mean:.1f} ± {result.true_return_std:.1f} over "
-        f"{result.episodes} episodes" + (f", after {taken}" if taken else "")
+        f"{episodes_of(result)} episodes" + (f", after {taken}" if taken else "")
     )
     if scored is not None:
         _tell_scores(scored)

@@ -59,7 +59,7 @@ class Record:
     episodes: int | None = None
     """Number of episodes. Default: 20."""
     env_steps: int | None = None
-    """Number of environment steps instead; the last episode is recorded to its end."""
+    """Number of environment steps instead; the last episode is recorded to its end. Without a time limit, episodes are cut."""
     actors: int = 0
     """Number of Ray actors that play, one CPU each. 0: play in this process, without Ray. The result is the same."""
     seed: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,21 @@ class RecordedEpisode:
     cause: str = ""
     inside: Mapping[str, Array] = field(default_factory=dict)
     env_states: Sequence[bytes] = ()
+
+    def first(self, steps: int) -> RecordedEpisode:
+        """Return the episode truncated after ``steps`` steps; itself if it has no more. Without ``inside`` and ``env_states``."""
+        of = self.trajectory
+        if len(of) <= steps:
+            return self
+        cut = replace(
+            of,
+            observations=of.observations[: steps + 1],
+            actions=of.actions[:steps],
+            rewards=of.rewards[:steps],
+            terminated=False,
+        )
+        states = {name: values[: steps + 1] for name, values in self.states.items()}
+        return replace(self, trajectory=cut, truncated=True, states=states, inside={}, env_states=())
 
 
 class StateBlobs(Sequence[bytes]):

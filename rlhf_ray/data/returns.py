@@ -52,7 +52,7 @@ def rounding(rewards: FloatArray, weights: FloatArray | None = None) -> FloatArr
 
 def settled(rewards: FloatArray) -> FloatArray:
     """Return the returns ``[n]`` of rewards ``[n, length]`` without digits that are rounding only: equal ones are the same."""
-    found = np.asarray(rewards, np.float64).sum(1)
+    found: FloatArray = np.asarray(rewards, np.float64).sum(1)
     error = float(np.nanmax(rounding(rewards), initial=0.0))
     if not 0 < error < np.inf:
         return found
@@ -61,5 +61,5 @@ def settled(rewards: FloatArray) -> FloatArray:
 
 
 def _weighed(rewards: FloatArray, weights: FloatArray | None) -> FloatArray:
-    given = np.asarray(rewards, np.float64)
+    given: FloatArray = np.asarray(rewards, np.float64)
     return given if weights is None else np.asarray(given * weights)

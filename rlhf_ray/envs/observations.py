@@ -96,7 +96,7 @@ class _Parts:
             return {name: check(given[name]) for name, check in self.checks.items()}
         if not isinstance(given, tuple | list) or len(given) != len(self.checks):
             raise UnfitError(f"{_an(self.part)} that is no tuple of {len(self.checks)} but {short(given)}")
-        return tuple(check(given[i]) for i, check in self.checks.items())
+        return tuple(check(each) for check, each in zip(self.checks.values(), given, strict=True))
 
 
 class _Numbers:
@@ -123,7 +123,7 @@ class _Numbers:
         return values
 
     def _array(self, given: Any) -> Array:
-        values = given
+        values: Array = given
         if not (isinstance(given, np.ndarray) and given.dtype == self.dtype):
             try:
                 values = np.asarray(given)
@@ -174,7 +174,7 @@ class _Numbers:
 class _Choices:
     """Checks Discrete, MultiDiscrete and MultiBinary."""
 
-    def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary, part: str, say: Say):
+    def __init__(self, space: gym.Space[Any], part: str, say: Say):
         self.space, self.part, self.say = space, part, say
         self.first = np.asarray(getattr(space, "start", 0))
         self.count = np.asarray(getattr(space, "nvec", 2) if not isinstance(space, spaces.Discrete) else space.n)

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from rlhf_ray import envs
-from rlhf_ray.data.arrays import Array, FloatArray
+from rlhf_ray.data.arrays import Array, FloatArray, IntArray
 
 ActBest = Callable[[Array, Array], Array]
 """Maps observations ``[n, …]``, and whether each is the first of an episode, ``[n]`` bool, to actions ``[n, …]``."""
@@ -34,12 +34,15 @@ class TrueReturn:
         episodes: number of episodes.
         action_spread: over all steps, the share of actions other than the most frequent one (Discrete), or the standard deviation
             of the action dimension that varies most (Box, in the action's unit).
+        cut: episodes that did not end by themselves, and were cut after `LONGEST` steps, since the environment has no time limit.
+            Their return is the sum of these steps.
     """
 
     true_return_mean: float
     true_return_std: float
     episodes: int
     action_spread: float
+    cut: int = 0
 
 
 def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int) -> TrueReturn:
@@ -56,16 +59,28 @@ def evaluate(environment: str, act: ActBest | None, *, episodes: int, seed: int)
     """
     copies = min(episodes, 20)
     if envs.is_natively_vectorised(environment):
-        env: VectorEnv[Any, Any, Any] = envs.make_vector_env(environment, copies)
+        env: Any = envs.make_vector_env(environment, copies)
+        endless = False
     else:
         env = SyncVectorEnv([lambda: with_an_end(environment) for _ in range(copies)])
+        endless = isinstance(env.envs[0], LastResort)
     actions: list[Array] = []
     try:
         quota = np.full(copies, episodes // copies) + (np.arange(copies) < episodes % copies)
-        returns = play(env, act, quota, seed, actions.append)
+        returns, lengths = play(env, act, quota, seed, actions.append)
     finally:
         env.close()
-    return TrueReturn(float(returns.mean()), float(returns.std()), len(returns), action_spread(np.concatenate(actions)))
+    spread, cut = action_spread(np.concatenate(actions)), int((lengths >= LONGEST).sum()) if endless else 0
+    return TrueReturn(float(returns.mean()), float(returns.std()), len(returns), spread, cut)
+
+
+def episodes_of(result: TrueReturn) -> str:
+    """Return the number of episodes as a text that says how many were cut."""
+    return f"{result.episodes}" + (f" ({result.cut} cut at {LONGEST:,} steps)" if result.cut else "")
+
+
+class LastResort(gym.wrappers.TimeLimit[Any, Any]):
+    """The time limit of an environment that has none of its own: nothing else would end an episode that never ends."""
 
 
 def action_spread(actions: Array) -> float:
@@ -80,10 +95,10 @@ def with_an_end(environment: str) -> gym.Env[Any, Any]:
     return ended(envs.make_env(environment))
 
 
-def ended(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
-    """Add the step limit `LONGEST` to the environment if it has none."""
+def ended(env: gym.Env[Any, Any], longest: int | None = None) -> gym.Env[Any, Any]:
+    """Add a limit of ``longest`` steps (`LastResort`; default: `LONGEST`) to the environment if it has none."""
     limited = env.spec is None or env.spec.max_episode_steps is not None
-    return env if limited else gym.wrappers.TimeLimit(env, LONGEST)
+    return env if limited else LastResort(env, longest or LONGEST)
 
 
 def play(
@@ -92,7 +107,7 @@ def play(
     quota: Array,
     seed: int,
     see: Callable[[Array], None] = lambda actions: None,
-) -> FloatArray:
+) -> tuple[FloatArray, IntArray]:
     """Play a fixed number of episodes in each copy of a vectorised environment.
 
     The quota is fixed in advance: counting the first episodes to end would favour short ones.
@@ -105,14 +120,16 @@ def play(
         see: called with the actions of each step that counts.
 
     Returns:
-        ``[sum(quota)]`` float: the episodes' returns.
+        ``[sum(quota)]`` float and int: the episodes' returns and lengths.
     """
     env.action_space.seed(seed)
     observations, _ = env.reset(seed=SEED_OFFSET + 1000 * seed)
     returns: list[float] = []
-    running, begun, played = (
+    lengths: list[int] = []
+    running, begun, played, steps = (
         np.zeros(env.num_envs),
         np.ones(env.num_envs, dtype=bool),
+        np.zeros(env.num_envs, dtype=int),
         np.zeros(env.num_envs, dtype=int),
     )
     first = np.ones(env.num_envs, dtype=bool)
@@ -121,8 +138,10 @@ def play(
         see(actions[begun & (played < quota)])
         observations, rewards, terminated, truncated, _ = env.step(actions)
         running = np.where(begun, running + rewards, 0.0)  # the step after an episode's end resets it and has no reward
+        steps = np.where(begun, steps + 1, 0)
         first, begun = ~begun, ~(terminated | truncated)
         for i in np.flatnonzero(~begun & (played < quota)):
             returns.append(float(running[i]))
+            lengths.append(int(steps[i]))
             played[i] += 1
-    return np.array(returns)
+    return np.array(returns), np.array(lengths, np.int64)

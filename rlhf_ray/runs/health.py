@@ -18,6 +18,7 @@ import numpy as np
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.labelling.waiting import NOBODY_AFTER, spoken
 from rlhf_ray.measure import held_out
+from rlhf_ray.measure.true_return import LONGEST
 from rlhf_ray.queries.schedule import PROBE, TIES, held_back
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.store.answers import FEW_ANSWERS, Presses
@@ -54,6 +55,9 @@ SETTLED_FOR = 5
 DISTINCT_CLIPS = 0.5
 """Minimum fraction of distinct fragments in the pool; below it, most labels would compare duplicates."""
 
+ENDLESS_AFTER = 2
+"""Iterations without the end of an episode after which an environment without a time limit counts as endless."""
+
 STARVING = 0.1
 """Fraction of the labels due that is missing."""
 STARVING_ROUNDS = 3
@@ -85,7 +89,8 @@ class Alarms(Callback):
 
     def on_start(self, run: TrainingRun) -> None:
         """Process the earlier iterations of a resumed run."""
-        self._health = Health(run.algorithm.config.checked.action_space)
+        checked = run.algorithm.config.checked
+        self._health = Health(checked.action_space, limited=checked.horizon is not None)
         for row in run.folder.rows():
             self._health.watch(row)
 
@@ -100,9 +105,10 @@ class Health:
 
     Args:
         action_space: the environment's action space, to interpret the policy's entropy.
+        limited: whether the environment has a time limit. Without one, episodes may never end.
     """
 
-    def __init__(self, action_space: gym.Space[Any]):
+    def __init__(self, action_space: gym.Space[Any], *, limited: bool = True):
         self._checks: tuple[Check, ...] = (
             reward_hacking,
             reward_scale,
@@ -115,6 +121,7 @@ class Health:
             labels_held_back,
             labels_starving,
             nobody_answers,
+            *([] if limited else [endless_episodes]),
         )
         self._rows: list[Row] = []
         self._last_seen: dict[str, int] = {}
@@ -170,6 +177,18 @@ def reward_hacking(rows: Rows) -> Alarm | None:
             "preferences.rounds, or choose a flatter preferences.schedule.",
         )
     return None
+
+
+def endless_episodes(rows: Rows) -> Alarm | None:
+    """No episode has ended in an environment without a time limit."""
+    if len(rows) < ENDLESS_AFTER or _newest(rows, 1, "true_return_mean"):
+        return None
+    return Alarm(
+        "endless_episodes",
+        f"No episode has ended in {rows[-1].get('env_steps', 0):,} environment steps, and the environment has no time limit: the "
+        f"true return in training is unknown, and an evaluation cuts episodes after {LONGEST:,} steps.",
+        "Register the environment with max_episode_steps.",
+    )
 
 
 def reward_scale(rows: Rows) -> Alarm | None:

@@ -20,6 +20,7 @@ from rich.table import Table
 from rlhf_ray.data.metrics import METRICS, share_of
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.waiting import PeopleWait, spoken
+from rlhf_ray.measure.true_return import episodes_of
 from rlhf_ray.queries.schedule import gathered
 from rlhf_ray.runs.callbacks import Callback, TrainingRun
 from rlhf_ray.settings import Experiment
@@ -280,7 +281,7 @@ class Progress(Callback):
         ]
         for name, value in agents:
             if value is not None:
-                table.add_row(name, f"{value.true_return_mean:.1f} ± {value.true_return_std:.1f}", str(value.episodes))
+                table.add_row(name, f"{value.true_return_mean:.1f} ± {value.true_return_std:.1f}", episodes_of(value))
         if table.row_count:
             self.console.print(table)
         if outcome.trained is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import GAMMA, RecordedEpisode
 from rlhf_ray.data.recordings import Recording, RecordingWriter
 from rlhf_ray.envs import EnvCreator
-from rlhf_ray.measure.true_return import ended
+from rlhf_ray.measure.true_return import LONGEST, LastResort, ended
 from rlhf_ray.rllib.policy import PolicyMaker
 
 POLICIES = ("policy", "expert", "random", "epsilon")
@@ -42,7 +43,8 @@ class RecordingPlan:
         mix: the share of the steps of each policy, which need not add up to 1. Names are those of `EpisodePlayer`.
         seed: seeds episodes and actions.
         episodes: number of episodes; None with ``env_steps``.
-        env_steps: number of steps after which the last episode ends; None with ``episodes``.
+        env_steps: number of steps after which the last episode ends; None with ``episodes``. Episodes of an environment without a
+            time limit are cut to exactly this number.
         epsilon: share of random actions of the policy ``epsilon``.
         policy: makes the policy ``policy``; None if there is none.
         gamma: discount factor of the return that normalises rewards.
@@ -109,6 +111,13 @@ class RecordingPlan:
             about["grid"] = [int(size) for size in grid]
         return about
 
+    @property
+    def longest(self) -> int:
+        """The most steps of an episode in an environment without a time limit: each policy gets its share of ``env_steps``."""
+        if self.env_steps is None:
+            return LONGEST
+        return min(LONGEST, math.ceil(self.env_steps * min(self.mix.values()) / sum(self.mix.values())))
+
     def turn(self, steps: Mapping[str, float]) -> str:
         """Return whose turn it is: the policy that is furthest behind its share of the steps."""
         return min(self.mix, key=lambda name: steps[name] / self.mix[name])
@@ -136,11 +145,11 @@ def record(
     Raises:
         SettingError: ``out`` holds something else.
     """
-    make_env = functools.partial(_make_env, EnvCreator(plan.environment))
+    make_env = functools.partial(_make_env, EnvCreator(plan.environment), plan.longest)
     env = make_env()
     try:
         about = plan.about(env)
-        spaces = env.observation_space, env.action_space
+        spaces, endless = (env.observation_space, env.action_space), isinstance(env, LastResort)
     finally:
         env.close()  # type: ignore[no-untyped-call]
     steps: Counter[str] = Counter()
@@ -153,6 +162,8 @@ def record(
         steps, episodes = before.steps_of_policies(), Counter(before.policies)
     returns: list[float] = []
     for episode in _episodes(plan, make_env, actors, steps, episodes):
+        if endless and plan.env_steps is not None:
+            episode = episode.first(plan.env_steps - steps.total())
         steps[episode.policy] += len(episode.trajectory)
         episodes[episode.policy] += 1
         returns.append(float(episode.trajectory.rewards.sum()))
@@ -168,8 +179,8 @@ def record(
     return steps.total()
 
 
-def _make_env(creator: EnvCreator) -> gym.Env[Any, Any]:
-    return ended(creator({}))
+def _make_env(creator: EnvCreator, longest: int) -> gym.Env[Any, Any]:
+    return ended(creator({}), longest)
 
 
 def _episodes(

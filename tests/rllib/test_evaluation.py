@@ -34,8 +34,9 @@ class Countdown(gym.Env[Any, Any]):
 
 def test_each_copy_gives_its_quota_of_whole_episodes_however_long_they_are() -> None:
     env = SyncVectorEnv([lambda length=length: Countdown(length) for length in (3, 7, 20)])
-    returns = play(env, None, np.array([2, 2, 1]), seed=0)
+    returns, lengths = play(env, None, np.array([2, 2, 1]), seed=0)
     assert sorted(returns.tolist()) == [3.0, 3.0, 7.0, 7.0, 20.0]
+    assert lengths.tolist() == returns.tolist()  # it pays 1 in each step
 
 
 def test_the_same_seed_gives_the_same_return_and_any_number_of_episodes_is_met() -> None:
@@ -65,6 +66,9 @@ def test_episodes_that_never_end_are_cut_off(monkeypatch: pytest.MonkeyPatch) ->
     gym.register("Endless-v0", entry_point=Endless)
     monkeypatch.setattr(evaluation, "LONGEST", 30)
     try:
-        assert evaluate("Endless-v0", None, episodes=2, seed=0).true_return_mean == 30.0
+        found = evaluate("Endless-v0", None, episodes=3, seed=0)
+        assert (found.true_return_mean, found.cut) == (30.0, 3)
+        assert evaluation.episodes_of(found) == "3 (3 cut at 30 steps)"
+        assert evaluate("MountainCarContinuous-v0", None, episodes=1, seed=0).cut == 0  # it has a limit of its own
     finally:
         del gym.registry["Endless-v0"]

@@ -228,6 +228,18 @@ def test_answers_that_are_all_ties_are_named_and_not_the_noise_that_is_fitted_to
     )
 
 
+def test_episodes_that_never_end_in_an_environment_without_a_time_limit() -> None:
+    endless = [{**row, "true_return_mean": None} for row in healthy()]
+    assert "endless_episodes" not in {alarm.name for _, alarm in watch(endless)}
+    health = Health(CHOICES, limited=False)
+    raised = [alarm for row in endless for alarm in health.watch(row) if alarm.name == "endless_episodes"]
+    assert len(raised) == 1
+    assert f"No episode has ended in {endless[1]['env_steps']:,} environment steps" in raised[0].message
+    for row in healthy():  # some end after all
+        health.watch(row)
+    assert "endless_episodes" not in health.active
+
+
 def test_an_alarm_that_stays_on_is_raised_once_and_one_that_comes_back_twice() -> None:
     health = Health(CHOICES)
     on, off = {"distinct_clips": 0.1}, {"distinct_clips": 1.0}

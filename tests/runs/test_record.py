@@ -183,3 +183,36 @@ def test_labelled_clips_of_a_run_are_steps(tmp_path: Path) -> None:
     assert len(load_steps(tmp_path, most=7)) == 7
     with pytest.raises(SettingError, match="is a run folder"):
         load_transitions(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mix", "env_steps", "lengths"),
+    [
+        ({"random": 1.0}, 31, [31]),
+        ({"random": 1.0, "expert": 1.0}, 31, [16, 15]),
+        ({"random": 0.75, "expert": 0.25}, 40, [10, 10, 10, 10]),
+    ],
+)
+def test_an_environment_without_an_end_is_recorded_for_exactly_as_many_steps_as_asked_for(
+    mix: dict[str, float], env_steps: int, lengths: list[int], tmp_path: Path
+) -> None:
+    class Endless(Walk):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            observation, reward, _, _, info = super().step(action % 2 if abs(self.at) < 15 else int(self.at < 0))
+            return observation, reward, False, False, info
+
+    gym.register("record_test/Endless-v0", entry_point=Endless)
+    try:
+        plan = RecordingPlan("record_test/Endless-v0", mix, env_steps=env_steps)
+        assert record(plan, tmp_path / "whole") == env_steps
+        found = list(Recording(tmp_path / "whole"))
+        assert [len(episode.trajectory) for episode in found] == lengths
+        assert all(episode.truncated and not episode.trajectory.terminated for episode in found)
+        assert all(len(episode.states["at"]) == len(episode.trajectory) + 1 for episode in found)
+        steps = {name: sum(len(each.trajectory) for each in found if each.policy == name) for name in mix}
+        wanted = {name: env_steps * weight / sum(mix.values()) for name, weight in mix.items()}
+        assert all(abs(steps[name] - wanted[name]) < 1 for name in mix)
+    finally:
+        del gym.registry["record_test/Endless-v0"]
+    with_an_end = RecordingPlan(NAME, {"random": 1.0}, env_steps=31)
+    assert record(with_an_end, tmp_path / "limited") >= 31  # to the end of the last episode

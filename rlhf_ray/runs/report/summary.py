@@ -11,6 +11,7 @@ from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.metrics import METRICS, described, metric_of
 from rlhf_ray.measure.held_out import PredictionScores
 from rlhf_ray.measure.intervals import MeanEstimate
+from rlhf_ray.measure.true_return import LONGEST
 from rlhf_ray.queries.schedule import gathered, held_back
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.runs.distances import DISTANCES, RewardDistances
@@ -173,7 +174,9 @@ def headline(run: Run) -> list[tuple[str, str, str, str, bool]]:
             run.agent(agent, name) for name in ("true_return_mean", "true_return_std", "episodes")
         )
         shown = "not measured" if mean is None else number(mean)
-        rows.append((label, shown, number(deviation), number(episodes), agent == "trained"))
+        cut = run.agent(agent, "cut")
+        counted = number(episodes) + (f" ({number(cut)} cut at {number(LONGEST)} steps)" if cut else "")
+        rows.append((label, shown, number(deviation), counted, agent == "trained"))
     return rows
 
 

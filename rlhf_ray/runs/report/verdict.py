@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_ray.measure.true_return import LONGEST
+
 SURE = 2.0
 """Standard errors by which two mean returns must differ to count as different."""
 
@@ -68,6 +70,11 @@ def verdicts(result: Result) -> list[Verdict]:
         found["below_reference"] = (
             f"The trained agent is worse than the reference (on the true reward): {_number(trained)} against "
             f"{_number(reference)}, a difference above the evaluation's noise."
+        )
+    if cut := sum(agent.get("cut", 0) for agent in (trained, random, reference) if agent is not None):
+        found["endless_episodes"] = (
+            f"{cut} episodes of the evaluation did not end, and were cut after {LONGEST:,} steps: their true return is the sum of "
+            "these. The environment has no time limit; register it with max_episode_steps."
         )
     return [Verdict(*each) for each in found.items()]
 

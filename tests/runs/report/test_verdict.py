@@ -124,3 +124,24 @@ def test_what_was_chosen_and_done_about_ties_is_said_once(capsys: pytest.Capture
         "Nearly all of the first answers were ties, so initial fragments were collected 3 times (18080 env"
     )
     assert len(lines) == 2
+
+
+def test_episodes_that_were_cut_are_said_in_the_terminal_the_report_and_the_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rlhf_ray.measure.true_return import TrueReturn
+    from rlhf_ray.runs.outcome import Outcome
+
+    random, trained = TrueReturn(-90.0, 1.0, 4, 1.0, cut=4), TrueReturn(-20.0, 1.0, 4, 1.0, cut=3)
+    numbers = {"random": dataclasses.asdict(random), "trained": dataclasses.asdict(trained)}
+    found = {verdict.name: verdict.message for verdict in verdicts(numbers)}
+    assert "7 episodes of the evaluation did not end, and were cut after 10,000 steps" in found["endless_episodes"]
+    folder = RunFolder.create(tmp_path / "run", Experiment(environment="Pendulum-v1"))
+    outcome = Outcome("Pendulum-v1", 0, 0, 0, None, random, trained, None, None, 1.0, False, None, verdicts(numbers))
+    folder.finish(dataclasses.asdict(outcome), interrupted=False)
+    progress = Progress(folder.experiment())
+    progress.on_start(TrainingRun(folder.experiment(), folder, cast(Any, None)))
+    progress.on_end(outcome)
+    assert "4 (3 cut at 10,000 steps)" in capsys.readouterr().out
+    assert "4 (3 cut at 10,000 steps)" in write_report(folder.path).read_text()
+    assert json.loads(folder.result.read_text())["trained"]["cut"] == 3
