@@ -10,6 +10,9 @@ export PYTHON ?=
 export EXTRAS ?=
 
 BIN := .venv/bin
+# make test CPU=sse, CPU=avx2: with the arithmetic of a machine that has no more than these instructions.
+CPU := own
+PYTEST := $(BIN)/python benchmarks/kernels.py $(CPU) -m pytest
 # The others need neither Ray nor a browser.
 SLOW := ray or cluster or learning or browser
 
@@ -26,11 +29,11 @@ setup: ## Make .venv or bring it up to date (PYTHON=python3.12, EXTRAS=dev)
 demo: setup ## Train Pendulum from a scripted teacher's preferences
 	$(BIN)/rlhf-ray train pendulum
 
-test: setup ## All tests but the soak, in two processes, each with a Ray of its own
-	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder --durations=15
+test: setup ## All tests but the soak, in two processes, each with a Ray of its own (CPU=sse, CPU=avx2: as on such a machine)
+	$(PYTEST) -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 
 test-fast: setup ## The tests without Ray and the browser
-	$(BIN)/pytest -m "not ($(SLOW) or soak)" -n 2 --dist loadfile
+	$(PYTEST) -m "not ($(SLOW) or soak)" -n 2 --dist loadfile
 
 soak: setup ## The tests that take minutes, and properties on many examples; writes down what came of them
 	@mkdir -p build

@@ -122,8 +122,18 @@ def _run(cell: Cell, runs: Path) -> dict[str, Any]:
     _run_command(command)
     result = json.loads((folder / "result.json").read_text())
     agent = result["trained"] or result["reference"]
-    if cell.words[: len(TRAINING)] == TRAINING and any(part in cell.task for part in DISCRETE):
-        evaluate = [sys.executable, "-m", "rlhf_ray", "evaluate", str(folder), "--episodes", str(EPISODES)]
+    before, is_training, _ = " ".join(cell.words).partition(" ".join(TRAINING))
+    if is_training and any(part in cell.task for part in DISCRETE):
+        evaluate = [
+            sys.executable,
+            *before.split(),
+            "-m",
+            "rlhf_ray",
+            "evaluate",
+            str(folder),
+            "--episodes",
+            str(EPISODES),
+        ]
         agent = json.loads(_run_command([*evaluate, "--sample-actions", "--json"]))
     return {
         "return": agent["true_return_mean"],

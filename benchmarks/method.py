@@ -7,6 +7,7 @@
     python benchmarks/method.py teachers      # six teachers, PPO and SAC
     python benchmarks/method.py sac           # PreferenceSAC beside PreferencePPO
     python benchmarks/method.py coinrun       # a procgen game from pixels
+    python benchmarks/method.py presets       # twenty seeds of two presets, with the arithmetic of three machines
     python benchmarks/method.py learning      # two tasks, synchronous and asynchronous: the picture in README.md
     python benchmarks/method.py budgets       # ten tasks with 100, 350 and 700 comparisons, beside imitation with 350
 
@@ -28,6 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.cells import Cell, run, train
+from benchmarks.kernels import KERNELS
 
 SEEDS, FEW_SEEDS = 5, 3
 FIRST_SEED, DEFAULTS_FIRST_SEED = 200, 300
@@ -129,6 +131,23 @@ def learning() -> list[Cell]:
         words = train(task, *budget_words(task))
         cells += cells_of("learning", task, "synchronous", words)
         cells += cells_of("learning", task, "asynchronous", (*words, "--preferences.mode", "asynchronous"))
+    return cells
+
+
+# Every seed, with the arithmetic of three machines.
+
+PRESETS_FIRST_SEED, PRESETS_SEEDS = 1000, 20
+
+
+def presets() -> list[Cell]:
+    """The cells of the table: a preset as it is, whose kernels stand for three machines."""
+    cells: list[Cell] = []
+    for task in (PENDULUM, CARTPOLE):
+        cells += cells_of("reference", task, "true reward", train(task, "--true-reward"), PRESETS_FIRST_SEED)
+        for kernels in KERNELS:
+            words = ("benchmarks/kernels.py", kernels, *train(task))
+            seeds = range(PRESETS_FIRST_SEED, PRESETS_FIRST_SEED + PRESETS_SEEDS)
+            cells += [Cell("presets", task, kernels, seed, words) for seed in seeds]
     return cells
 
 
@@ -343,6 +362,7 @@ def budgets() -> list[Cell]:
 
 
 TABLES: Mapping[str, Callable[[], list[Cell]]] = {
+    "presets": presets,
     "learning": learning,
     "budgets": budgets,
     "imitation": imitation,

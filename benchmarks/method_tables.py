@@ -207,7 +207,30 @@ def by_budget(table: Table) -> list[str]:
     return [*lines, f"| all | | {' | '.join(row)} | {ahead} |"]
 
 
+LEARNED = 0.9
+"""Normalised true return from which a run counts as learned."""
+
+
+def by_seed(table: Table) -> list[str]:
+    """A row for each task and variant: the interquartile mean hides a quarter of the seeds on each side, the rest does not."""
+    lines = [
+        f"| task | | seeds | interquartile mean | worst | below {LEARNED} | true return, worst | PPO on the true reward | random |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for task in table.tasks:
+        for variant in table.variants(task):
+            scores, returns = table.normalised(task, variant), table.returns(task, variant)
+            if scores:
+                failed = sum(score < LEARNED for score in scores)
+                lines.append(
+                    f"| {task} | {variant} | {len(scores)} | **{estimate(scores).text()}** | {number(min(scores))} | {failed} | "
+                    f"{number(min(returns))} | {estimate(table.returns(task, REFERENCE)).text()} | {number(table.random(task))} |"
+                )
+    return lines
+
+
 LAYOUTS: Mapping[str, Callable[[Table], list[str]]] = {
+    "presets": by_seed,
     "learning": by_task,
     "budgets": by_budget,
     "imitation": by_pair,

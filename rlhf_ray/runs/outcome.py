@@ -33,3 +33,5 @@ class Outcome:
     """Answers, without ties, behind ``held_out_accuracy``."""
     skipped: int = 0
     """Pairs that annotators skipped."""
+    reward_threshold: float | None = None
+    """True return from which the environment counts as learned (see `rlhf_ray.envs.thresholds`); None if nobody says one."""

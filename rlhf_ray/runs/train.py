@@ -18,6 +18,7 @@ from rlhf_ray.actors.ray_internals import LOGGER, hush_ray
 from rlhf_ray.data.checkpoints import all_checkpoints, last_checkpoint, save_checkpoint
 from rlhf_ray.data.errors import PartError
 from rlhf_ray.data.failures import cause
+from rlhf_ray.envs.thresholds import reward_threshold
 from rlhf_ray.labelling.waiting import PeopleWait
 from rlhf_ray.measure.true_return import TrueReturn, evaluate
 from rlhf_ray.rllib.algorithm import LearnsFromPreferences
@@ -272,6 +273,7 @@ def _outcome(
         interrupted=interrupted,
         training_return=latest.values.get("true_return_mean"),
         skipped=latest.values.get("skipped", 0),
+        reward_threshold=reward_threshold(experiment.environment),
     )
     numbers = asdict(outcome)
     return replace(outcome, normalised=share_of_the_way(numbers), verdicts=verdicts(numbers))

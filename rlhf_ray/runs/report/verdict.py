@@ -15,6 +15,8 @@ SURE = 2.0
 COLLAPSED = 0.1
 """Variation of an agent's actions relative to random actions; below it, the agent takes the same action at every step."""
 
+FURTHER = "Train longer (--resume), with more comparisons, or with another --seed."
+
 Result = Mapping[str, Any]
 """The contents of ``result.json``; parts may be missing."""
 
@@ -31,6 +33,9 @@ class Verdict:
     name: str
     message: str
 
+
+FELL_SHORT = 0.8
+"""Share of the way from random actions to the reference below which the agent has not learned what it could."""
 
 NO_SUCCESS = frozenset({"below_random", "no_better_than_random", "actions_collapsed", "reference_says_nothing"})
 """Verdicts with which a normalised return would suggest a success that did not happen."""
@@ -66,6 +71,11 @@ def verdicts(result: Result) -> list[Verdict]:
             "The reference also takes nearly the same action at every step: with these settings the agent finds nothing better "
             "from the true reward, so the reference is not a valid baseline."
         )
+    elif reference is not None and better > 0 and _way(trained, random, reference) < FELL_SHORT:
+        found["short_of_reference"] = (
+            f"The trained agent went {100 * _way(trained, random, reference):.0f}% of the way from random actions "
+            f"({_number(random)}) to the reference ({_number(reference)}): it reaches {_number(trained)}. {FURTHER}"
+        )
     elif reference is not None and compare(trained, reference) < 0:
         found["below_reference"] = (
             f"The trained agent is worse than the reference (on the true reward): {_number(trained)} against "
@@ -75,6 +85,12 @@ def verdicts(result: Result) -> list[Verdict]:
         found["endless_episodes"] = (
             f"{cut} episodes of the evaluation did not end, and were cut after {LONGEST:,} steps: their true return is the sum of "
             "these. The environment has no time limit; register it with max_episode_steps."
+        )
+    threshold = result.get("reward_threshold")
+    if reference is None and better > 0 and threshold is not None and trained["true_return_mean"] < threshold:
+        found["below_threshold"] = (
+            f"The trained agent's true return of {_number(trained)} is below {_figure(threshold)}, from which this environment "
+            f"counts as learned. {FURTHER} --reference shows what the same settings reach on the true reward."
         )
     return [Verdict(*each) for each in found.items()]
 
@@ -86,8 +102,13 @@ def share_of_the_way(result: Result) -> float | None:
     trained, random, reference = (_agent(result, name) for name in ("trained", "random", "reference"))
     if trained is None or random is None or reference is None:
         return None
-    span = reference["true_return_mean"] - random["true_return_mean"]
-    return float((trained["true_return_mean"] - random["true_return_mean"]) / span) if span else None
+    return _way(trained, random, reference)
+
+
+def _way(trained: Result, random: Result, reference: Result) -> float:
+    """The trained agent's true return on the way from random (0) to the reference (1), which is better than random."""
+    best, trained_, low = (agent["true_return_mean"] for agent in (reference, trained, random))
+    return float((trained_ - low) / (best - low))
 
 
 def compare(one: Result, other: Result) -> int:
@@ -128,4 +149,8 @@ def _agent(result: Result, name: str) -> Result | None:
 
 
 def _number(agent: Result) -> str:
-    return f"{agent['true_return_mean']:.4g}".replace("-", "−")
+    return _figure(agent["true_return_mean"])
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4g}".replace("-", "−")

@@ -26,8 +26,28 @@ def agent(mean: float, std: float, spread: float | None = 0.58, episodes: int = 
 CASES: dict[str, tuple[dict[str, Any], set[str], bool]] = {
     "learned": ({"random": agent(-1218, 287), "trained": agent(-148, 99), "reference": agent(-146, 98)}, set(), True),
     "worse than the reference": (
-        {"random": agent(-1218, 287), "trained": agent(-600, 99), "reference": agent(-146, 98)},
+        {"random": agent(-1218, 287), "trained": agent(-300, 99), "reference": agent(-146, 98)},
         {"below_reference"},
+        True,
+    ),
+    "far from the reference": (
+        {"random": agent(20, 9), "trained": agent(392, 40), "reference": agent(500, 0)},
+        {"short_of_reference"},
+        True,
+    ),
+    "below the environment's threshold": (
+        {"random": agent(20, 9), "trained": agent(296, 90), "reward_threshold": 475.0},
+        {"below_threshold"},
+        False,
+    ),
+    "above the environment's threshold": (
+        {"random": agent(-1218, 287), "trained": agent(-180, 90), "reward_threshold": -250.0},
+        set(),
+        False,
+    ),
+    "a reference that falls short of the threshold too says more": (
+        {"random": agent(-50, 9), "trained": agent(960, 30), "reference": agent(970, 40), "reward_threshold": 4800.0},
+        set(),
         True,
     ),
     "no better than random": ({"random": agent(-499, 4), "trained": agent(-500, 0)}, {"no_better_than_random"}, False),
@@ -61,6 +81,14 @@ CASES: dict[str, tuple[dict[str, Any], set[str], bool]] = {
 def test_verdicts(result: dict[str, Any], names: set[str], told: bool) -> None:
     assert {verdict.name for verdict in verdicts(result)} == names
     assert (share_of_the_way(result) is not None) == told
+
+
+def test_a_run_that_falls_short_says_how_far_it_came() -> None:
+    result = {"random": agent(20, 9), "trained": agent(140, 40), "reference": agent(500, 0)}
+    (verdict,) = verdicts(result)
+    assert "25% of the way from random actions (20) to the reference (500)" in verdict.message
+    (verdict,) = verdicts({"random": agent(-1218, 80), "trained": agent(-700, 99), "reward_threshold": -250.0})
+    assert "true return of −700 is below −250" in verdict.message
 
 
 def test_what_acting_at_random_earned_in_training_is_said_beside_a_policy_that_stands_still_without() -> None:
