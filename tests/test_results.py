@@ -23,6 +23,21 @@ def test_an_interquartile_mean_leaves_out_a_quarter_on_each_side():
     np.testing.assert_allclose((found.low, found.high), other.confidence_interval, rtol=0.1)
 
 
+def test_a_table_of_every_seed_tells_the_worst_and_how_many_failed(monkeypatch):
+    class Made:
+        tasks = ("task",)
+        variants = staticmethod(lambda task: ["sse"])
+        normalised = staticmethod(lambda task, variant: [1.0] * 18 + [0.89, 0.12])
+        returns = staticmethod(lambda task, variant: [500.0] * 18 + [447.0, 80.0])
+        random = staticmethod(lambda task: 22.0)
+
+    (row,) = method_tables.by_seed(Made())[2:]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[:3] == ["task", "sse", "20"]
+    assert cells[3].startswith("**1.00 (")  # which hides both
+    assert cells[4:7] == ["0.12", "2", "80.0"]
+
+
 def test_a_difference_draws_within_each_task():
     rng = np.random.default_rng(0)
     here, there = rng.normal(0, 1e-3, 5), rng.normal(100, 1e-3, 5)  # two tasks far apart
