@@ -55,7 +55,8 @@ types: setup ## Check types
 	$(BIN)/mypy
 
 # Nitpicky (-n): a name in the reference that leads nowhere is an error too, but for what docs/conf.py names.
-docs: setup ## Build the documentation site into build/docs; a warning is an error
+docs: setup ## Renew the generated parts of docs/ and build the site into build/docs; a warning is an error
+	$(BIN)/python docs/generated.py
 	$(BIN)/python -m sphinx -q -n -W --keep-going -d build/docs-cache docs build/docs
 	@echo "docs: build/docs/index.html"
 

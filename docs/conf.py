@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
-import os
 import pkgutil
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
-from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util import logging
-from sphinx.util.docutils import SphinxDirective
 
 from rlhf_ray import __version__
-from rlhf_ray.cli import main
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(Path(__file__).parent))
+from generated import for_the_site  # noqa: E402
+
 logger = logging.getLogger(__name__)
-os.environ["COLUMNS"] = "80"  # of the commands' help
 
 project = "rlhf_ray"
 author = "the rlhf_ray authors"
@@ -99,23 +96,14 @@ def _exists(app: Sphinx, env: Any, node: Any, text: Any) -> Any:
     return text
 
 
-class CommandHelp(SphinxDirective):
-    """What a command of rlhf-ray prints for --help, as it is now."""
-
-    required_arguments = 1
-    final_argument_whitespace = True
-
-    def run(self) -> list[nodes.Node]:
-        """The text, in a block."""
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-            main([*self.arguments[0].split(), "--help"])
-        return [nodes.literal_block(printed.getvalue(), printed.getvalue().rstrip(), language="text")]
+def _site_parts(app: Sphinx, document: str, text: list[str]) -> None:
+    """Show whole docstrings where GitHub shows tables (`generated.py`)."""
+    text[0] = for_the_site(text[0])
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
-    app.add_directive("command-help", CommandHelp)
+    app.connect("source-read", _site_parts, priority=100)
     app.connect("source-read", _name_source)
     app.connect("autodoc-process-signature", _no_long_signature)
     app.connect("autodoc-process-docstring", _whole_sentence, priority=100)  # before napoleon

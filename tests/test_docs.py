@@ -32,7 +32,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import yaml
 
+from docs import generated
 from rlhf_ray import cli
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data import modules
@@ -317,3 +319,32 @@ def test_what_is_not_run_is_little_and_says_why() -> None:
     assert all(block.why for block in exempt), exempt
     assert not [page for page in PAGES if "@@" in page.read_text()]  # a figure that is still to come
     assert len(exempt) <= MOST_NOT_RUN
+
+
+@pytest.mark.parametrize("page", generated.pages(), ids=lambda page: page.name)
+def test_generated_parts_are_fresh_and_no_page_shows_raw_directives(page: Path) -> None:
+    text = page.read_text()
+    assert generated.filled(text, page) == text, "run `make docs` and commit what it renews"
+    assert not re.search(r"^(```|:::)\s*\{|^\.\. auto", re.sub(r"<!-- .*?-->", "", text, flags=re.DOTALL), re.MULTILINE)
+    assert (
+        text.count("<!-- site: eval-rst") + text.count("<!-- help: ") == text.count("<!-- end -->") or "table: " in text
+    )
+
+
+def test_the_site_gets_directives_in_the_place_of_tables() -> None:
+    directive = ".. autoclass:: rlhf_ray.store.Event\n   :members:\n"
+    page = f"before\n\n<!-- site: eval-rst\n{directive}-->\n<!-- end -->\n\nafter\n"
+    filled = generated.filled(page, ROOT / "docs" / "reference" / "store.md")
+    assert "| [`Event`](../../rlhf_ray/store/" in filled
+    assert generated.for_the_site(filled) == f"before\n\n```{{eval-rst}}\n{directive}```\n\nafter\n"
+    hidden = "<!-- site: toctree\n:hidden:\n\ncli\n-->\n\n<!-- site: toctree\n:hidden:\n\nstore\n-->\n"
+    assert generated.for_the_site(hidden) == hidden.replace("<!-- site: toctree", "```{toctree}").replace("-->", "```")
+
+
+def test_the_workflow_publishes_what_make_docs_builds() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "docs.yml").read_text())
+    steps = workflow["jobs"]["build"]["steps"]
+    assert any(step.get("run") == "make docs" for step in steps)
+    (upload,) = [step for step in steps if step.get("uses", "").startswith("actions/upload-pages-artifact")]
+    assert f" {upload['with']['path']}" in (ROOT / "Makefile").read_text()
+    assert workflow["permissions"]["pages"] == "write"

@@ -1,0 +1,142 @@
+"""The parts of the pages that are made from the code: the help of commands, and tables of what the reference documents.
+
+Pages are read in two places. GitHub shows the Markdown as it is, so these parts are kept in the files; the site (`make docs`) shows
+the whole docstrings instead of the tables. A part stands between two comments, which nobody sees:
+
+    <!-- help: evaluate -->            what `rlhf-ray evaluate --help` prints, in 80 columns
+    <!-- end -->
+
+    <!-- site: eval-rst                Sphinx's directives, for the site alone; below, the table of the same things
+    .. autoclass:: rlhf_ray.store.Event
+    -->
+    <!-- end -->
+
+A directive without a table has no end: `<!-- site: toctree … -->`.
+
+    python docs/generated.py     # make the parts of all pages anew; `make docs` does so first
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import os
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlhf_ray.cli import main
+from rlhf_ray.cli.options import options
+
+DOCS = Path(__file__).resolve().parent
+HELP = re.compile(r"(<!-- help: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- site: eval-rst\n(.*?)-->\n).*?(<!-- end -->)", re.DOTALL)
+SITE = re.compile(r"<!-- site: ([\w-]+)\n((?:(?!-->).)*)-->(?:\n(?:(?!<!-- ).)*<!-- end -->)?", re.DOTALL)
+DIRECTIVE = re.compile(r"^( *)\.\. auto(\w+):: (\S+)\n((?: +:[\w-]+:.*\n)*)", re.MULTILINE)
+
+
+def for_the_site(text: str) -> str:
+    """Put Sphinx's directives in the place of the comments and tables that GitHub gets."""
+    return SITE.sub(lambda found: f"```{{{found[1]}}}\n{found[2]}```", text)
+
+
+def filled(text: str, page: Path) -> str:
+    """Return a page's text with its generated parts made anew."""
+    text = HELP.sub(lambda found: f"{found[1]}```text\n{help_of(found[2])}\n```\n{found[3]}", text)
+    return TABLE.sub(lambda found: f"{found[1]}\n{table(found[2], page)}\n\n{found[3]}", text)
+
+
+def help_of(command: str) -> str:
+    """What a command prints for --help."""
+    printed, before = io.StringIO(), os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "80"
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            main([*command.split(), "--help"])
+    finally:
+        os.environ.pop("COLUMNS")
+        os.environ |= {} if before is None else {"COLUMNS": before}
+    return printed.getvalue().rstrip()
+
+
+def table(directives: str, page: Path) -> str:
+    """What the directives document, as Markdown tables: settings with their defaults, anything else with its first sentence."""
+    found = [(match[2], match[3], match[4]) for match in DIRECTIVE.finditer(directives)]
+    if len(found) == 1 and found[0][0] == "class" and ":undoc-members:" in found[0][2]:
+        return _settings(pkgutil.resolve_name(found[0][1]))
+    rows, owner = ["| | |", "|---|---|"], ""
+    for kind, name, given in found:
+        if kind in ("method", "property", "attribute"):
+            rows.append(_row(f"{owner}.{name}", page))
+            continue
+        owner = name
+        rows += [_row(each, page) for each in (name, *_members(kind, name, given))]
+    return "\n".join(rows)
+
+
+def _settings(kind: Any) -> str:
+    """A table of a dataclass's own settings."""
+    rows = ["| setting | takes | default | |", "|---|---|---|---|"]
+    own = {field.name for field in dataclasses.fields(kind)}
+    for option in options(kind):
+        if (name := option.name.removeprefix("--").replace("-", "_")) in own:
+            takes = option.takes or "True or False"
+            default = "" if option.required else str(option.default) if option.negative else option.given_default
+            rows.append(f"| `{name}` | {_cell(takes)} | {_cell(default)} | {_cell(option.said)} |")
+    return "\n".join(rows)
+
+
+def _members(kind: str, name: str, given: str) -> Iterator[str]:
+    """The names of a class's or module's public members that the directive lists, in their order."""
+    said = re.search(r":members:(.*)", given)
+    if said is None:
+        return
+    wanted = [each.strip() for each in said[1].split(",") if each.strip()]
+    left_out = re.search(r":exclude-members:(.*)", given)
+    never = {each.strip() for each in left_out[1].split(",")} if left_out else set()
+    of = pkgutil.resolve_name(name)
+    for each in wanted or (getattr(of, "__all__", None) or vars(of)):
+        member = inspect.getattr_static(of, each, None)
+        callable_ = (
+            inspect.isroutine(member)
+            or inspect.isclass(member)
+            or isinstance(member, property | staticmethod | classmethod)
+        )
+        mine = kind != "module" or getattr(member, "__module__", "").startswith("rlhf_ray")
+        if callable_ and mine and not each.startswith("_") and each not in never and inspect.getdoc(getattr(of, each)):
+            yield f"{name}.{each}"
+
+
+def _row(name: str, page: Path) -> str:
+    """A thing, linked to its file, and its first sentences."""
+    of, (owner, _, last) = pkgutil.resolve_name(name), name.rpartition(".")
+    said = " ".join((inspect.getdoc(of) or "").partition("\n\n")[0].split())
+    within = pkgutil.resolve_name(owner)
+    shown = f"{within.__name__}.{last}" if inspect.isclass(within) else last
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(of))
+    except TypeError:  # a property or a constant
+        file = inspect.getsourcefile(within)
+    return f"| [`{shown}`]({os.path.relpath(file or '', page.parent)}) | {_cell(said)} |"
+
+
+def _cell(text: str) -> str:
+    """Text in a table: reST's double backticks as Markdown's."""
+    return text.replace("``", "`").replace("|", "\\|")
+
+
+def pages() -> list[Path]:
+    """All pages."""
+    return sorted(DOCS.rglob("*.md"))
+
+
+if __name__ == "__main__":
+    for each in pages():
+        text = each.read_text()
+        if (made := filled(text, each)) != text:
+            each.write_text(made)
+            print(f"{each.relative_to(DOCS.parent)}: made anew")
