@@ -58,7 +58,7 @@ METRICS: dict[str, Metric] = {
         # Returns.
         Metric(
             "true_return_mean",
-            "Mean true return of the newest episodes. Training doesn't see it.",
+            "Mean true return of the newest episodes. Training doesn't see it, unless reward_mix is above 0.",
             _REWARD,
             bar="env steps",
             label="true return",
@@ -72,6 +72,11 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("learned_reward_mean", "Mean learned reward per step of the training batch.", "learned reward"),
         Metric("learned_reward_std", "Standard deviation of the learned reward over those steps.", "learned reward"),
+        Metric(
+            "mixed_reward_mean",
+            "Mean per step of what the agent learns from: the learned reward mixed with the environment's (reward_mix above 0).",
+            "mixed reward",
+        ),
         Metric("episode_length_mean", "Mean length of the newest episodes.", "steps"),
         # The agent.
         Metric("policy_entropy", "Mean entropy of the policy's actions.", "nats"),

@@ -230,6 +230,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         *,
         total_env_steps: int | None = None,
         checkpoint_every: int | None = None,
+        reward_mix: float | None = None,
         store: Path | str | None = None,
         **settings: Any,
     ) -> Self:
@@ -239,6 +240,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             total_env_steps: environment steps of the whole training, over which the comparisons are spread.
             checkpoint_every: interval in iterations of checkpoints that resume bit for bit (see `Experiment.checkpoint_every`).
                 Save checkpoints at multiples of it.
+            reward_mix: share of the environment's own reward in what the agent learns from (see `Experiment.reward_mix`).
             store: folder or URL of the preference store. Defaults to ``preferences`` in the algorithm's ``logdir`` or the Tune
                 trial's folder. Two algorithms must not share one.
             settings: fields of `PreferenceSettings`.
@@ -250,6 +252,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             self._set(None, {"total_env_steps": total_env_steps})
         if checkpoint_every is not None:
             self._set(None, {"checkpoint_every": checkpoint_every})
+        if reward_mix is not None:
+            self._set(None, {"reward_mix": reward_mix})
         if store is not None:
             self.store = _absolute(store)
         self._set("preferences", settings)
@@ -531,7 +535,9 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         policy = config.policy_module_spec()
         of = checked.experiment
         spaces = checked.observation_space, checked.action_space
-        reward = reward_spec(of.reward_model, *spaces, pretrains=of.preferences.pretraining_env_steps > 0)
+        reward = reward_spec(
+            of.reward_model, *spaces, pretrains=of.preferences.pretraining_env_steps > 0, mix=of.reward_mix
+        )
         config.rl_module(
             rl_module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: policy, REWARD_MODULE_ID: reward})
         )

@@ -73,7 +73,7 @@ class RewardFirst(ConnectorV2):  # type: ignore[misc]
         module = rl_module[REWARD_MODULE_ID].unwrapped()
         ensemble = module.ensemble
         appended = int(Columns.LOSS_MASK in batch)
-        copies, rewards = [], []
+        copies, rewards, mixtures = [], [], []
         for episode in episodes:
             steps = len(episode) - appended
             before = int(episode.observations.lookback) if ensemble.reads_history else 0
@@ -87,11 +87,14 @@ class RewardFirst(ConnectorV2):  # type: ignore[misc]
                 bool(episode.is_terminated),
             )
             learned = ensemble.combine(members)[before:].cpu().numpy()
+            own = np.asarray(episode.get_rewards(slice(0, steps)), learned.dtype)
+            mixed = module.mixed(learned, own)
             copied = copy.copy(episode)
             copied.rewards = copy.deepcopy(episode.rewards)
-            copied.set_rewards(new_data=np.append(learned, np.zeros(appended, learned.dtype)))
+            copied.set_rewards(new_data=np.append(mixed, np.zeros(appended, mixed.dtype)))
             copies.append(copied)
             rewards.append(learned)
+            mixtures.append(mixed)
         episodes[:] = copies
         if metrics is not None:
             every = np.concatenate(rewards)
@@ -100,7 +103,8 @@ class RewardFirst(ConnectorV2):  # type: ignore[misc]
                     "learned_reward_mean": float(every.mean()),
                     "learned_reward_std": float(every.std()),
                     "reward_version": int(ensemble.version),
-                },
+                }
+                | ({"mixed_reward_mean": float(np.concatenate(mixtures).mean())} if module.mix else {}),
                 key=DEFAULT_MODULE_ID,
                 window=1,
             )

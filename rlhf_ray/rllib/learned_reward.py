@@ -42,6 +42,16 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
         self.ensemble = RewardEnsemble(self.observation_space, self.action_space, settings)
         pretrains = self.model_config.get("pretrains", False)
         self.novelty = Novelty(self.observation_space.shape[0]) if pretrains else None
+        self.mix = float(self.model_config.get("mix", 0.0))
+
+    def mixed(self, learned: Any, own: Any) -> Any:
+        """Mix the learned rewards with the environment's own, which have the same shape (`Experiment.reward_mix`).
+
+        The novelty of the pretraining, before the first version, stays as it is.
+        """
+        if not self.mix or (self.novelty is not None and not self.ensemble.version):
+            return learned
+        return (1.0 - self.mix) * learned + self.mix * own
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return {}
@@ -85,9 +95,12 @@ class RewardModule(TorchRLModule):  # type: ignore[misc]
 
 
 def reward_spec(
-    settings: RewardModelSettings, observation_space: Any, action_space: Any, pretrains: bool = False
+    settings: RewardModelSettings, observation_space: Any, action_space: Any, pretrains: bool = False, mix: float = 0.0
 ) -> RLModuleSpec:
-    """Return the RLlib spec of the `RewardModule`; with ``pretrains``, it rewards novelty before the first version."""
+    """Return the RLlib spec of the `RewardModule`.
+
+    With ``pretrains``, it rewards novelty before the first version; ``mix`` is `Experiment.reward_mix`.
+    """
     return RLModuleSpec(
         module_class=RewardModule,
         observation_space=observation_space,
@@ -96,6 +109,7 @@ def reward_spec(
         model_config={
             "settings": to_json(settings) | {"network": settings.network, "loss": settings.loss},
             "pretrains": pretrains,
+            "mix": mix,
         },
         learner_only=True,
     )
@@ -113,7 +127,9 @@ class RewardConnector(ConnectorV2):  # type: ignore[misc]
 
 
 class LearnedReward(RewardConnector):
-    """Puts the learned reward into the train batch. Must come after the conversion to tensors and before advantages.
+    """Puts the learned reward, or its mixture with the environment's, into the train batch.
+
+    Must come after the conversion to tensors and before advantages.
 
     Args:
         keep_next_observations: whether the agent's losses need next observations.
@@ -140,6 +156,7 @@ class LearnedReward(RewardConnector):
         module = rl_module[REWARD_MODULE_ID].unwrapped()
         real = columns[Columns.LOSS_MASK]
         learned = module.reward(columns, replayed=REPLAYED in (shared_data or {})) * real
+        rewards = module.mixed(learned, columns[Columns.REWARDS] * real)
         if metrics is not None:
             count = real.sum().clamp_min(1)
             mean = learned.sum() / count
@@ -148,11 +165,12 @@ class LearnedReward(RewardConnector):
                     "learned_reward_mean": mean.item(),
                     "learned_reward_std": ((((learned - mean) ** 2) * real).sum() / count).sqrt().item(),
                     "reward_version": int(module.ensemble.version),
-                },
+                }
+                | ({"mixed_reward_mean": (rewards.sum() / count).item()} if module.mix else {}),
                 key=DEFAULT_MODULE_ID,
                 window=1,
             )
-        columns[Columns.REWARDS] = learned
+        columns[Columns.REWARDS] = rewards
         if not self.keep_next_observations:
             del columns[Columns.NEXT_OBS]  # no longer needed; minibatches would carry them along
             columns.pop(Columns.NEXT_STATE_IN, None)

@@ -72,6 +72,8 @@ def new_run(
     checked = config.check_environment()
     for note in checked.notes:
         say(f"{experiment.environment}: {note}")
+    if start.reward_from is not None or (options or {}).get("true_reward"):
+        _say_used_steps(experiment, say)
     spaces = (checked.observation_space, checked.action_space)
     if config.labels_from is not None:
         check_labels(_first_label(config.labels_from), checked.fragments, *spaces, config.labels_from)
@@ -91,6 +93,16 @@ def new_run(
         shutil.rmtree(folder.path, ignore_errors=True)  # an incomplete folder could not be resumed
         raise
     return folder
+
+
+def _say_used_steps(experiment: Experiment, say: Callable[[str], None]) -> None:
+    """Say which part of the budget is used, if not all of it: without first fragments, nothing fills up an iteration."""
+    total, each = experiment.total_env_steps, experiment.agent_settings.iteration_env_steps
+    if unused := total % each:
+        say(
+            f"{total - unused} of total_env_steps={total} are used: the agent learns after every {each} steps "
+            f"({experiment.agent}.rollout_length * {experiment.agent}.num_envs, for each env runner)"
+        )
 
 
 def sources(folder: RunFolder) -> dict[str, Any]:

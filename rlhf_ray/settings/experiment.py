@@ -49,6 +49,9 @@ class Experiment:
     checkpoint_every: int = 20
     """Training iterations between checkpoints. Each checkpoint cuts off the current episodes and reseeds all random generators, so
     that a resumed run continues exactly like an uninterrupted one."""
+    reward_mix: float = 0.0
+    """Share of the environment's own reward in what the agent learns from: (1 - reward_mix) times the learned reward, which has
+    standard deviation 1 per step, plus reward_mix times the environment's, in its own unit. 0: the learned reward alone."""
     fragments: FragmentSettings = field(default_factory=FragmentSettings)
     preferences: PreferenceSettings = field(default_factory=PreferenceSettings)
     reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
@@ -66,6 +69,13 @@ class Experiment:
             "agent",
             self.agent,
             f"it must be one of {', '.join(get_args(AgentName))}",
+        )
+        mixes = isinstance(self.reward_mix, int | float) and 0 <= self.reward_mix < 1
+        require(
+            mixes,
+            "reward_mix",
+            self.reward_mix,
+            "it must be 0 or more and below 1 (the environment's reward alone: --true-reward)",
         )
         require(self.checkpoint_every >= 1, "checkpoint_every", self.checkpoint_every, "it must be 1 or more")
         fragments = self.resolved_fragments()
@@ -141,7 +151,8 @@ def env_steps_needed(fragments: ResolvedFragments, preferences: PreferenceSettin
         )
     return (
         needed,
-        f"{', '.join(parts)} and one iteration of the agent ({iteration}) need {needed} steps: raise it or lower those",
+        f"{', '.join(parts)} and one iteration of the agent ({iteration}) need {needed} steps: raise it to {needed} or more, or "
+        "lower those; `rlhf-ray train … --fast` tries anything out in seconds",
     )
 
 

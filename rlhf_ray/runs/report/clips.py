@@ -19,6 +19,7 @@ from rlhf_ray.data.comparisons import Comparisons
 from rlhf_ray.data.fragments import RANDOM_POLICY, Fragments
 from rlhf_ray.data.returns import differences
 from rlhf_ray.labelling.films import picture
+from rlhf_ray.measure.correlations import learned_rewards
 from rlhf_ray.reward import RewardEnsemble
 
 Answer = Literal["preferred", "other", "tie"]
@@ -47,7 +48,7 @@ class Side:
         name: left or right.
         answer: the teacher's answer for this fragment.
         true_return: true return; NaN if unknown.
-        learned_return: learned return from the saved reward model; NaN without one.
+        learned_return: sum of the saved reward model's rewards, normalised as in training; NaN without one.
         policy: the policy that acted.
         start: number of episode steps before the fragment.
         frames: a film strip, for image observations.
@@ -108,7 +109,7 @@ def show_pairs(comparisons: Comparisons, reward: RewardEnsemble | None, count: i
     chosen = choose(comparisons.preferences, count)
     shown = comparisons[chosen]
     sides = (shown.pairs.left, shown.pairs.right)
-    learned = [np.full(len(shown), np.nan) if reward is None else reward.fragment_returns(s).mean(0) for s in sides]
+    learned = [np.full(len(shown), np.nan) if reward is None else learned_rewards(reward, s).sum(1) for s in sides]
     pairs = []
     for i, position in enumerate(chosen):
         left, right = (side[i : i + 1] for side in sides)

@@ -12,6 +12,9 @@ from rlhf_ray.measure.true_return import LONGEST
 SURE = 2.0
 """Standard errors by which two mean returns must differ to count as different."""
 
+SUGGESTIVE = 1.0
+"""Standard errors from which a difference suggests that more episodes would tell."""
+
 COLLAPSED = 0.1
 """Variation of an agent's actions relative to random actions; below it, the agent takes the same action at every step."""
 
@@ -53,8 +56,7 @@ def verdicts(result: Result) -> list[Verdict]:
         found["below_random"] = f"The trained agent is worse than random actions: {returns}."
     elif better == 0:
         found["no_better_than_random"] = (
-            f"The trained agent is not significantly different from random actions: {returns}. Evaluate more episodes to "
-            "reduce the noise."
+            f"The trained agent is not significantly different from random actions: {returns}. {_remedy(trained, random)}"
         )
     if (share := _variety(trained, random)) < COLLAPSED:
         found["actions_collapsed"] = (
@@ -113,16 +115,35 @@ def _way(trained: Result, random: Result, reference: Result) -> float:
 
 def compare(one: Result, other: Result) -> int:
     """1 if ``one`` has the higher true return, -1 if ``other`` has, 0 if the difference is not significant."""
+    apart = standard_errors(one, other)
+    return 0 if abs(apart) <= SURE else 1 if apart > 0 else -1
+
+
+def standard_errors(one: Result, other: Result) -> float:
+    """By how many standard errors ``one`` has the higher true return; 0 if one episode of either tells no error."""
     difference = one["true_return_mean"] - other["true_return_mean"]
     variance = 0.0
     for agent in (one, other):
         episodes = agent.get("episodes", math.inf)
         if episodes < 2:
-            return 0
+            return 0.0
         variance += agent.get("true_return_std", 0.0) ** 2 / (episodes - 1)
-    if abs(difference) <= SURE * math.sqrt(variance):
-        return 0
-    return 1 if difference > 0 else -1
+    if not difference:
+        return 0.0
+    return float(difference / math.sqrt(variance)) if variance else math.copysign(math.inf, difference)
+
+
+def _remedy(trained: Result, random: Result) -> str:
+    """What helps an agent that is not significantly different from random actions."""
+    learn = "train longer (total_env_steps) or ask for more comparisons (preferences.comparisons)"
+    fewest = min(agent.get("episodes", math.inf) for agent in (trained, random))
+    if fewest < 2:
+        return "One episode has no noise to compare with: evaluate more (--evaluation-episodes)."
+    apart = standard_errors(trained, random)
+    if not SUGGESTIVE <= apart <= SURE:
+        return f"Nothing suggests that it has learned the task: {learn}."
+    episodes = math.ceil(fewest * (SURE / apart) ** 2 / 10) * 10
+    return f"If the difference is real, about {episodes} episodes (--evaluation-episodes) would show it; otherwise {learn}."
 
 
 def _variety(agent: Result, random: Result) -> float:

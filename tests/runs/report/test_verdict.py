@@ -91,6 +91,24 @@ def test_a_run_that_falls_short_says_how_far_it_came() -> None:
     assert "true return of −700 is below −250" in verdict.message
 
 
+@pytest.mark.parametrize(
+    ("trained", "episodes", "advice"),
+    [
+        (-0.3, 20, "Nothing suggests that it has learned the task: train longer"),  # worse by the noise
+        (0.5, 20, "Nothing suggests"),
+        (2.0, 20, "about 30 episodes (--evaluation-episodes) would show it; otherwise train longer"),
+        (0.0, 1, "One episode has no noise"),
+    ],
+)
+def test_more_episodes_are_advised_only_where_they_could_show_something(
+    trained: float, episodes: int, advice: str
+) -> None:
+    # The standard error of a difference of means is sqrt(2 * 19 / 19) = 1.41 with 20 episodes; 2.0 is 1.41 of them.
+    result = {"random": agent(0.0, 19**0.5, episodes=episodes), "trained": agent(trained, 19**0.5, episodes=episodes)}
+    (verdict,) = verdicts(result)
+    assert advice in verdict.message
+
+
 def test_what_acting_at_random_earned_in_training_is_said_beside_a_policy_that_stands_still_without() -> None:
     result = {"random": agent(-498, 7), "trained": agent(-500, 0, 0.0), "training_return": -206.4}
     messages = {verdict.name: verdict.message for verdict in verdicts(result)}
