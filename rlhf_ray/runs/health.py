@@ -404,13 +404,11 @@ def _presses(rows: Rows) -> dict[str, Presses]:
 
 def _who_says_equal(rows: Rows) -> str:
     """Name the annotators whose newest answers are nearly all ties; empty if there are none."""
-    equal = [
-        f"{name} ({of.equal} of the last {of.answers})"
-        for name, of in _presses(rows).items()
-        if of.answers >= PROBE and of.equal > TIES * of.answers
-    ]
-    names = ", ".join(equal)
-    return f" Or the answers are the reason: “equally good” is nearly the only answer of {names}." if equal else ""
+    equal = {name: of for name, of in _presses(rows).items() if of.answers >= PROBE and of.equal > TIES * of.answers}
+    if not equal:
+        return ""
+    names = ", ".join(f"{name} ({of.equal} of the last {of.answers})" for name, of in equal.items())
+    return f" If fragments do differ: “equally good” is nearly the only answer of {names}; {_talk_to(equal)}."
 
 
 def _talk_to(names: Iterable[str]) -> str:
