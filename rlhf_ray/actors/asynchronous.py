@@ -439,6 +439,7 @@ class AsynchronousRing:
         while await self._until(lambda: self._situation() != self._told):
             self._told = self._situation()
             self.people.waiting_for = self._waiting_for()
+            self.people.gathered = self.source.share if self._gathering else None
             self.people.tell(*self._told)
 
     async def _gather_first(self, env_steps: int) -> None:
@@ -523,7 +524,7 @@ class AsynchronousRing:
 
     def _waiting_for(self) -> str:
         if self._gathering:
-            return f"the agent's first clips ({self.source.share:.0%} done)"
+            return "the agent's first clips"
         if self.version:
             return "the training to continue (questions are spread over it)"
         if self.answered < self.schedule.first_fit:

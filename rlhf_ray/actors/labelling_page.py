@@ -21,6 +21,7 @@ from rlhf_ray.labelling.films import Episode, Film
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.serve import Server, allowed_hosts, links, listen_at
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event
 
@@ -41,6 +42,7 @@ class PageSettings:
         run_id: the run's id, stored with each event.
         seed: seeds sides and catch pairs.
         port_file: stores the port for a resumed run, on the disk of the ring's process; None stores nothing.
+        texts: the page's texts. Read by the run's process, which has the user's file.
     """
 
     settings: LabellingSettings
@@ -50,6 +52,7 @@ class PageSettings:
     run_id: str
     seed: int
     port_file: Path | None = None
+    texts: Texts = IN_ENGLISH
 
 
 class ActorStore:
@@ -112,6 +115,7 @@ class LabellingPage:
             films=page.sessions.with_suffix(".films"),
             channels=of.channels,
             zoom=of.zoom,
+            texts=page.texts,
         )
         self._server: Server | None = None
         self._starting = asyncio.Lock()
@@ -139,6 +143,7 @@ class LabellingPage:
                     hosts=allowed_hosts(of),
                     title=self.page.title,
                     instructions=of.instructions,
+                    texts=self.page.texts,
                 )
                 listening = None if port is None else await self._listen_at(port)
                 if port is not None and listening is None:

@@ -59,6 +59,8 @@ class People:
         self._answered_at: float | None = None
         self.waiting_for = "the agent's first clips"
         """What the page waits for before the next questions, in words."""
+        self.gathered: float | None = None
+        """Share of the first clips that are made, while the page waits for these."""
         self.on_wait: Callable[[PeopleWait], None] = _log
         """Called about once a second while the training waits for answers."""
         self._waiting = Waiting(lambda wait: self.on_wait(wait))
@@ -111,6 +113,7 @@ class People:
                 env_steps,
                 self.total_env_steps,
                 waiting_for=self.waiting_for,
+                gathered=self.gathered,
                 first_labels=None if version else self.schedule.first_fit,
                 next_question=self._next_question(answered) if version else None,
                 ending=self._ending,

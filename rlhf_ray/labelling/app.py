@@ -20,6 +20,7 @@ from rlhf_ray.labelling.guard import Guard, Limiter, RefusedError, parse_hosts, 
 from rlhf_ray.labelling.questions import Answer
 from rlhf_ray.labelling.sessions import LASTS_S, Person, Sessions
 from rlhf_ray.labelling.statistics import of_one
+from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 
 OPEN = frozenset({("POST", "/api/session")})
 """Calls under /api that need no session."""
@@ -228,7 +229,15 @@ async def weigh(weight: Weight, me: Me, desk: TheDesk, request: Request) -> dict
     return {"saved": True}
 
 
-def create_app(desk: Desk, sessions: Sessions, *, hosts: Sequence[str] = (), title: str, instructions: str) -> FastAPI:
+def create_app(
+    desk: Desk,
+    sessions: Sessions,
+    *,
+    hosts: Sequence[str] = (),
+    title: str,
+    instructions: str,
+    texts: Texts = IN_ENGLISH,
+) -> FastAPI:
     """The labelling page.
 
     Args:
@@ -237,6 +246,7 @@ def create_app(desk: Desk, sessions: Sessions, *, hosts: Sequence[str] = (), tit
         hosts: host names under which browsers reach the page, besides this machine's own: ``name`` or ``name:port``.
         title: title of the task, shown at the top of the page.
         instructions: tell annotators what to prefer; shown above the clips. Plain text.
+        texts: the page's texts, in its language.
 
     Raises:
         ValueError: an entry of ``hosts`` is not a valid host name.
@@ -254,11 +264,11 @@ def create_app(desk: Desk, sessions: Sessions, *, hosts: Sequence[str] = (), tit
     app.include_router(entrance)
     cookie = APIKeyCookie(name=sessions.cookie_name, auto_error=False)  # for the schema
     app.include_router(api, dependencies=[Depends(signed_in), Security(cookie)])
-    add_pages(app)
+    add_pages(app, texts)
     return app
 
 
-def add_pages(app: FastAPI) -> None:
+def add_pages(app: FastAPI, texts: Texts) -> None:
     """Serve the two pages and their files. Files are read once and looked up by name in a dict: no request can name a path."""
     own = files("rlhf_ray.labelling").joinpath("static").iterdir()
     static = {
@@ -266,6 +276,12 @@ def add_pages(app: FastAPI) -> None:
         for file in [*own, files("rlhf_ray.pages").joinpath("keyboard.js")]
         if file.name.rpartition(".")[2] in TYPES
     }
+    static |= {
+        name: (texts.page(content.decode()).encode(), of)
+        for name, (content, of) in static.items()
+        if name.endswith(".html")
+    }
+    static["texts.js"] = (texts.script().encode(), TYPES["js"])
 
     def send(name: str, request: Request) -> Response:
         if name not in static:

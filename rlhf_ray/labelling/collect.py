@@ -24,6 +24,7 @@ from rlhf_ray.labelling.open_pages import OPEN_FOR
 from rlhf_ray.labelling.questions import QuestionQueue
 from rlhf_ray.labelling.serve import Server, allowed_hosts, links, listen_as_before, warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.labelling.waiting import PeopleWait, Waiting
 from rlhf_ray.settings import LabellingSettings
 from rlhf_ray.store import Event, PreferenceStore
@@ -108,6 +109,7 @@ def collect(
     """
     kept = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
     file = sessions_file(kept)
+    texts = load_texts(settings.language)
     sessions = Sessions.keep(file, settings.annotators)
 
     async def serve() -> None:
@@ -118,8 +120,10 @@ def collect(
             catch_by_reward=settings.catch_by_reward,
         )
         local = LocalStore(kept)
-        desk = Desk(local, queue, sessions.key("leases"), fps=fps, channels=settings.channels, zoom=settings.zoom)
-        app = create_app(desk, sessions, hosts=allowed_hosts(settings), title=title, instructions=settings.instructions)
+        shown = {"fps": fps, "channels": settings.channels, "zoom": settings.zoom, "texts": texts}
+        desk = Desk(local, queue, sessions.key("leases"), **shown)
+        said = {"title": title, "instructions": settings.instructions, "texts": texts}
+        app = create_app(desk, sessions, hosts=allowed_hosts(settings), **said)
         warn_of_readers(settings)
         server = Server(app, settings, listen_as_before(settings, file.with_suffix(".port")))
         await server.start()

@@ -28,6 +28,7 @@ from rlhf_ray.labelling.open_pages import OpenPages
 from rlhf_ray.labelling.questions import Answer, QuestionQueue, Shown
 from rlhf_ray.labelling.recorder import GroupCommit
 from rlhf_ray.labelling.statistics import statistics
+from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 from rlhf_ray.settings.labelling import Channels, Zoom
 from rlhf_ray.store import Event
 
@@ -134,6 +135,7 @@ class Situation:
         env_steps, total_env_steps: environment steps so far and in total.
         ending: why no more questions will come; None as long as some may.
         waiting_for: what the next questions wait for, as text.
+        gathered: share of the first clips that are made, while these are waited for.
         first_labels: number of labels after which training starts; None once it has started.
         next_question: estimated time of the next question, in seconds since 1970; None if unknown.
     """
@@ -143,18 +145,21 @@ class Situation:
     total_env_steps: int | None = None
     ending: Ending | None = None
     waiting_for: str = "the agent's first clips"
+    gathered: float | None = None
     first_labels: int | None = None
     next_question: float | None = None
 
 
-def about(seconds: float) -> str:
+def about(seconds: float, texts: Texts = IN_ENGLISH) -> str:
     """Format an estimated duration, such as "about 2 min"."""
     if seconds < 15:
-        return "a few seconds"
+        return texts("a few seconds")
     if seconds < 50:
-        return f"about {10 * round(seconds / 10)} s"
+        return texts("about {number} s", number=10 * round(seconds / 10))
     minutes = round(seconds / 60)
-    return f"about {minutes} min" if minutes < 90 else f"about {round(minutes / 60)} h"
+    if minutes < 90:
+        return texts("about {number} min", number=minutes)
+    return texts("about {number} h", number=round(minutes / 60))
 
 
 class Desk:
@@ -169,6 +174,7 @@ class Desk:
         films: folder for films; with None, films are lost when the page restarts.
         channels: of image clips, the channels to show.
         zoom: see `rlhf_ray.settings.LabellingSettings.zoom`.
+        texts: the page's texts.
     """
 
     def __init__(
@@ -182,8 +188,10 @@ class Desk:
         films: Path | None = None,
         channels: Channels = "auto",
         zoom: Zoom = "auto",
+        texts: Texts = IN_ENGLISH,
     ):
         self.store, self.queue, self.fps, self.run_id = store, queue, fps, run_id
+        self.texts = texts
         self.changes = 0
         """Number of changes to the store so far."""
         self.changed = asyncio.Event()
@@ -353,13 +361,13 @@ class Desk:
         """
         situation, labels = self._situation, await self._labels()
         ended = situation.ending is not None
-        over = ENDINGS[situation.ending] if situation.ending is not None else None
+        over = self.texts(ENDINGS[situation.ending]) if situation.ending is not None else None
         if over is None and situation.wanted is not None and labels >= situation.wanted:
-            over = (
-                ENDINGS["complete"]
-                if situation.env_steps is None
-                else f"All {situation.wanted} labels are in, and training continues with them. Thank you! You can close this page."
+            goes_on = (
+                "All {number} labels are in, and training continues with them. Thank you! You can close this page."
             )
+            complete = ENDINGS["complete"]
+            over = self.texts(complete if situation.env_steps is None else goes_on, number=situation.wanted)
         self.pages.heard(page, told=ended or (over is not None and not holding))
         return {"ended": ended, "over": over}
 
@@ -505,24 +513,29 @@ class Desk:
         return Showing(lease, left, right, fps, self.queue.lease_seconds)
 
     def _reason(self, annotator: str) -> str:
-        situation = self._situation
+        situation, texts = self._situation, self.texts
         if self.queue.open(annotator):
-            return (
+            return texts(
                 "The remaining pairs are on another page of yours, or your answers are being saved. "
                 "If a page crashed, reload this one."
             )
         held_up = self.queue.held_up(annotator)
         if held_up.others:
-            reason = "All open pairs are with other annotators or already answered by you. More will come."
+            reason = texts("All open pairs are with other annotators or already answered by you. More will come.")
         elif held_up.saving:
-            reason = "Your answers are being saved. More pairs will come."
+            reason = texts("Your answers are being saved. More pairs will come.")
         elif held_up.answered:
-            reason = "You have answered all open pairs; some wait for someone else's second opinion. More will come."
+            reason = texts(
+                "You have answered all open pairs; some wait for someone else's second opinion. More will come."
+            )
         else:
-            reason = f"Nothing to label right now: waiting for {situation.waiting_for}."
+            what = texts(situation.waiting_for)
+            if situation.gathered is not None:
+                what = texts("{what} ({share} done)", what=what, share=f"{situation.gathered:.0%}")
+            reason = texts("Nothing to label right now: waiting for {what}.", what=what)
         seconds = 0.0 if situation.next_question is None else situation.next_question - time.time()
         # Drop an estimate once it has passed.
-        return f"{reason} Next pair in {about(seconds)}." if seconds > 0 else reason
+        return f"{reason} {texts('Next pair in {time}.', time=about(seconds, texts))}" if seconds > 0 else reason
 
     def _stored(self) -> None:
         self.changes += 1

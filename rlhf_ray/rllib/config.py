@@ -35,6 +35,7 @@ from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.labelling.films import Camera, camera_options, without_a_screen
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.reward import RewardEnsemble
 from rlhf_ray.rllib.clip_cutter import ClipCutter
@@ -485,7 +486,7 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
             folder: where to keep annotators' links, unless `labelling` set it.
 
         Raises:
-            SettingError: the environment can't be rendered.
+            SettingError: the environment can't be rendered, or the page's texts can't be read.
         """
         of = self.settings()
         if not of.preferences.asks_people:
@@ -502,7 +503,8 @@ class PreferenceConfig(AlgorithmConfig):  # type: ignore[misc]
         finally:
             env.close()  # type: ignore[no-untyped-call]
         port_file = None if self.sessions is None else Path(self.sessions).with_suffix(".port")
-        return PageSettings(labelling, sessions, str(self.env), fps, run_id, of.seed, port_file)
+        texts = load_texts(labelling.language)
+        return PageSettings(labelling, sessions, str(self.env), fps, run_id, of.seed, port_file, texts)
 
     def build_env_to_module_connector(self, env: Any = None, spaces: Any = None, device: Any = None) -> Any:
         """Build RLlib's pipeline with the user's connectors, preceded by one that keeps the environment's own observations."""

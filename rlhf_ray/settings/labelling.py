@@ -19,6 +19,8 @@ class LabellingSettings:
     """Names of the annotators; each gets a personal link. The first is the owner: sees everyone's statistics and sets weights."""
     instructions: str = "Which clip shows better behaviour?"
     """Instructions shown above the clips: what annotators should prefer."""
+    language: str = "en"
+    """Language of the page: en, de, or a JSON file of its texts in yours. The instructions and the title stay as they are."""
     host: str = "127.0.0.1"
     """Address the page's server binds to. With any other than 127.0.0.1, other machines on the network can reach the page."""
     port: int = 8765

@@ -36,6 +36,7 @@ from rlhf_ray.labelling.films import Film, film
 from rlhf_ray.labelling.links import invitation
 from rlhf_ray.labelling.serve import warn_of_readers
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.labelling.texts import load_texts
 from rlhf_ray.queries.parts import check_parts
 from rlhf_ray.queries.pool import Clips
 from rlhf_ray.queries.schedule import LabelSchedule
@@ -521,7 +522,8 @@ def _page(settings: LabellingSettings, file: Path, title: str, fps: float, seed:
     """The labelling page's settings; ``file`` stores the links, so that they stay valid when training continues."""
     Sessions.keep(file, settings.annotators)
     warn_of_readers(settings)
-    return PageSettings(settings, file.absolute(), title, fps, title, seed, file.absolute().with_suffix(".port"))
+    texts = load_texts(settings.language)
+    return PageSettings(settings, file.absolute(), title, fps, title, seed, file.absolute().with_suffix(".port"), texts)
 
 
 def _end(ring: AsynchronousRing | WaitingRing, own_folder: tempfile.TemporaryDirectory[str] | None) -> None:

@@ -27,6 +27,7 @@ from starlette.types import Receive, Scope, Send
 from rlhf_ray.labelling.app import create_app
 from rlhf_ray.labelling.desk import FilmInfo, Given, Showing
 from rlhf_ray.labelling.sessions import Sessions
+from rlhf_ray.labelling.texts import IN_ENGLISH, Texts
 
 LEASE_S = 60.0
 TOO_SOON_MS = 50
@@ -270,11 +271,12 @@ def served(
     names: Sequence[str] = ("ada", "grace"),
     port: int = 0,
     title: str = "Moving squares",
+    texts: Texts = IN_ENGLISH,
     instructions: str = "Prefer the clip whose square stays nearer to the middle. <b>Colour does not matter.</b>",
 ) -> Iterator[Served]:
     """The page on a free port, until the block ends."""
     sessions = Sessions.create(names)
-    app = create_app(desk, sessions, title=title, instructions=instructions)
+    app = create_app(desk, sessions, title=title, instructions=instructions, texts=texts)
     listening = socket.socket()
     listening.bind(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(attentive(app), log_level="warning", access_log=False, lifespan="off"))

@@ -2,6 +2,7 @@
 import { call, sheet } from "./api.js";
 import { byId } from "./dom.js";
 import { Player } from "./player.js";
+import { LOCALE, t } from "./text.js";
 
 const LOOK_EVERY_MS = 8000;
 
@@ -14,7 +15,7 @@ export function showEpisodes(playing) {
   const button = byId("episode-play");
   const player = new Player([canvas], (shown) => {
     button.dataset.playing = String(shown.playing);
-    button.setAttribute("aria-label", shown.playing ? "Pause the episode" : "Play the episode");
+    button.setAttribute("aria-label", shown.playing ? t("Pause the episode") : t("Play the episode"));
   });
   player.playing = playing;
   button.addEventListener("click", () => player.toggle());
@@ -36,9 +37,11 @@ export function showEpisodes(playing) {
         picture = next;
         shown = episode.film.id;
       }
-      const steps = Number(episode.steps ?? 0).toLocaleString("en");
-      const long = episode.ended === false ? `its first ${steps} steps` : `${steps} steps long`;
-      byId("episode-text").textContent = `Filmed after ${Number(episode.env_steps ?? 0).toLocaleString("en")} environment steps; ${long}.`;
+      const [steps, after] = [episode.steps, episode.env_steps].map((count) => Number(count ?? 0).toLocaleString(LOCALE));
+      byId("episode-text").textContent =
+        episode.ended === false
+          ? t("Filmed after {after} environment steps; its first {steps} steps.", { after, steps })
+          : t("Filmed after {after} environment steps; {steps} steps long.", { after, steps });
     } catch {
       // Retried at the next poll; the clips matter more.
     }

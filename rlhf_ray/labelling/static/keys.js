@@ -1,27 +1,28 @@
 /** Keyboard shortcuts. Annotators can change them or turn them off; stored in this browser. @module */
 import { byId, keep, kept, make } from "./dom.js";
 import { MODIFIERS, namesOf } from "./keyboard.js";
+import { t } from "./text.js";
 
 /** Actions with their label and default keys. @type {Record<string, {text: string, keys: string[]}>} */
 export const ACTIONS = {
-  left: { text: "A is better", keys: ["ArrowLeft", "1"] },
-  right: { text: "B is better", keys: ["ArrowRight", "2"] },
-  equal: { text: "Equally good", keys: ["ArrowDown"] },
-  incomparable: { text: "Can’t compare", keys: ["x"] },
-  skip: { text: "Skip: the pair may be shown again", keys: ["s"] },
-  flag: { text: "Flag: something is wrong with a clip", keys: ["f"] },
-  undo: { text: "Undo the last answer", keys: ["z", "Backspace"] },
-  pause: { text: "Pause or play", keys: [" "] },
-  restart: { text: "Restart", keys: ["r"] },
-  back: { text: "Previous frame", keys: [","] },
-  forward: { text: "Next frame", keys: ["."] },
-  slower: { text: "Slower", keys: ["["] },
-  faster: { text: "Faster", keys: ["]"] },
-  help: { text: "This help", keys: ["?"] },
+  left: { text: t("A is better"), keys: ["ArrowLeft", "1"] },
+  right: { text: t("B is better"), keys: ["ArrowRight", "2"] },
+  equal: { text: t("Equally good"), keys: ["ArrowDown"] },
+  incomparable: { text: t("Can’t compare"), keys: ["x"] },
+  skip: { text: t("Skip: the pair may be shown again"), keys: ["s"] },
+  flag: { text: t("Flag: something is wrong with a clip"), keys: ["f"] },
+  undo: { text: t("Undo the last answer"), keys: ["z", "Backspace"] },
+  pause: { text: t("Pause or play"), keys: [" "] },
+  restart: { text: t("Restart"), keys: ["r"] },
+  back: { text: t("Previous frame"), keys: [","] },
+  forward: { text: t("Next frame"), keys: ["."] },
+  slower: { text: t("Slower"), keys: ["["] },
+  faster: { text: t("Faster"), keys: ["]"] },
+  help: { text: t("This help"), keys: ["?"] },
 };
 /** Actions that repeat while a key is held down. */
 const REPEATING = new Set(["back", "forward"]);
-const NAMES = { ArrowLeft: "←", ArrowRight: "→", ArrowDown: "↓", ArrowUp: "↑", " ": "space", Backspace: "⌫", Enter: "⏎" };
+const NAMES = { ArrowLeft: "←", ArrowRight: "→", ArrowDown: "↓", ArrowUp: "↑", " ": t("space"), Backspace: "⌫", Enter: "⏎" };
 
 /** @param {string} key as in `KeyboardEvent.key` */
 export const nameOf = (key) => NAMES[/** @type {keyof typeof NAMES} */ (key)] ?? key;
@@ -50,7 +51,7 @@ export class Keys {
       for (const [action, { keys }] of Object.entries(ACTIONS)) this._keys[action] = keys;
       keep("keys", null);
       this._print();
-      byId("keys-said").textContent = "Keys are reset.";
+      byId("keys-said").textContent = t("Keys are reset.");
     });
     byId("help").addEventListener("close", () => (this._asking = null));
     // While waiting for a new key, Escape cancels that and keeps the dialog open.
@@ -118,13 +119,13 @@ export class Keys {
     }
     byId("keys").replaceChildren(
       ...Object.entries(ACTIONS).map(([action, { text }]) => {
-        const keys = this._keys[action].map(nameOf).join(" or ") || "none";
+        const keys = this._keys[action].map(nameOf).join(` ${t("or")} `) || t("none");
         const asking = this._asking === action;
-        const attributes = { type: "button", class: "cap", "data-for": action, "aria-label": `${text}: ${keys}. Change` };
-        const button = make("button", attributes, asking ? "press a key …" : keys);
+        const attributes = { type: "button", class: "cap", "data-for": action, "aria-label": t("{action}: {keys}. Change", { action: text, keys }) };
+        const button = make("button", attributes, asking ? t("press a key …") : keys);
         button.addEventListener("click", () => {
           this._asking = asking ? null : action;
-          byId("keys-said").textContent = asking ? "" : `Press the new key for “${text}”, or Escape to cancel.`;
+          byId("keys-said").textContent = asking ? "" : t("Press the new key for “{action}”, or Escape to cancel.", { action: text });
           this._print();
           /** @type {HTMLElement | null} */ (byId("keys").querySelector(`[data-for="${action}"]`))?.focus();
         });

@@ -10,6 +10,7 @@ import { close, load, PAGE, Questions } from "./questions.js";
 import { showRefused } from "./refused.js";
 import { enter, onEntrance } from "./session.js";
 import { swipes } from "./swipe.js";
+import { t } from "./text.js";
 import { Watch } from "./watch.js";
 
 const UNDO_DEEP = 50;
@@ -55,7 +56,7 @@ function showPlayer(shown) {
   pair.dataset.playing = String(shown.playing);
   scrub.max = String(Math.max(1, shown.length - 1));
   scrub.value = String(Math.max(0, shown.frame));
-  scrub.setAttribute("aria-valuetext", `frame ${shown.frame + 1} of ${shown.length}`);
+  scrub.setAttribute("aria-valuetext", t("frame {frame} of {count}", { frame: shown.frame + 1, count: shown.length }));
   byId("frame").textContent = shown.length ? `${shown.frame + 1} / ${shown.length}` : "–";
   byId("speed").textContent = `${shown.speed}×`;
 }
@@ -70,10 +71,10 @@ function show() {
   player.show(question?.films ?? [], question?.showing.fps ?? 1);
   watch.start();
   again = false;
-  byId("next").textContent = question ? `Pair ${answered + 1}. A or B?` : "";
+  byId("next").textContent = question ? t("Pair {number}. A or B?", { number: answered + 1 }) : "";
   if (question && !playing && calm.matches && !kept("told-of-less-motion", false)) {
     keep("told-of-less-motion", true);
-    say("Clips are paused because your system requests reduced motion. Press play or tap the clips.", 9);
+    say(t("Clips are paused because your system requests reduced motion. Press play or tap the clips."), 9);
   }
 }
 
@@ -98,7 +99,7 @@ function respond(answer, key) {
   const question = questions.current;
   if (!question || undoing) return;
   if (!again && watch.read().view_ms < TOO_SOON_MS) {
-    say("Too fast: that answer was ignored. This is a new pair.", 2.5);
+    say(t("Too fast: that answer was ignored. This is a new pair."), 2.5);
     return;
   }
   const [loops_left, loops_right] = player.loops;
@@ -129,13 +130,13 @@ async function undo() {
       questions.putBefore(last.question ?? (await load(last.showing)));
     } else {
       if (!(await outbox.empty())) {
-        say("Can’t undo: the server is unreachable. Your answers are kept.");
+        say(t("Can’t undo: the server is unreachable. Your answers are kept."));
         return;
       }
       const { question } = await call("POST", "api/undo", { event_id: newId(), target: last?.id ?? null, page: PAGE });
       given.pop();
       if (!question) {
-        say("Nothing to undo.");
+        say(t("Nothing to undo."));
         return;
       }
       questions.putBefore(await load(question));
@@ -143,9 +144,9 @@ async function undo() {
     answered = Math.max(0, answered - 1);
     show();
     again = true;
-    say("Undone. Answer this pair again.", 2.5);
+    say(t("Undone. Answer this pair again."), 2.5);
   } catch (error) {
-    say(error instanceof Refused ? `Can’t undo: ${error.message}` : "Can’t undo: the server is unreachable.");
+    say(error instanceof Refused ? t("Can’t undo: {why}", { why: t(error.message) }) : t("Can’t undo: the server is unreachable."));
   } finally {
     undoing = false;
     delete pair.dataset.busy;
@@ -170,7 +171,7 @@ function accelerate(by) {
   player.accelerate(by);
   if (player.speed > 1 && !kept("warned-of-flicker", false)) {
     keep("warned-of-flicker", true);
-    say("Faster playback makes flicker faster too. If the clips flash, slow down: flashing can harm people with photosensitive epilepsy.", 9);
+    say(t("Faster playback makes flicker faster too. If the clips flash, slow down: flashing can harm people with photosensitive epilepsy."), 9);
   }
 }
 
@@ -208,8 +209,8 @@ let announcing;
 function showSaved(state, waiting, why, box) {
   const badge = byId("saved");
   badge.dataset.waiting = String(waiting);
-  const saved = box.refused.length ? "Others saved" : "All saved";
-  const text = { saved, saving: `Saving ${waiting} …`, offline: `Offline, ${waiting} queued` }[state];
+  const saved = box.refused.length ? t("Others saved") : t("All saved");
+  const text = { saved, saving: t("Saving {count} …", { count: waiting }), offline: t("Offline, {count} queued", { count: waiting }) }[state];
   clearTimeout(announcing);
   // Most answers are saved at once. Showing "Saving" each time would flicker and keep a screen reader talking.
   announcing = setTimeout(() => {
@@ -224,10 +225,10 @@ function showSaved(state, waiting, why, box) {
 function begin(me) {
   if (whose && whose !== me.name) location.reload(); // leave no state of the previous annotator
   whose = me.name;
-  document.title = title = me.title ? `${me.title} · Which is better?` : "Which is better?";
-  byId("title").textContent = me.title || "Which is better?";
+  document.title = title = (me.title ? `${me.title} · ` : "") + t("Which is better?");
+  byId("title").textContent = me.title || t("Which is better?");
   byId("name").textContent = me.name;
-  byId("instructions").textContent = me.instructions || "Choose the clip you would rather see more of.";
+  byId("instructions").textContent = me.instructions || t("Choose the clip you would rather see more of.");
   byId("work").hidden = false;
   if (!outbox) {
     outbox = new Outbox(me.name, showSaved);
@@ -263,12 +264,12 @@ new ResizeObserver(() => {
 more.addEventListener("click", () => {
   const whole = instructions.classList.toggle("whole");
   more.setAttribute("aria-expanded", String(whole));
-  more.textContent = whole ? "Less" : "More";
+  more.textContent = whole ? t("Less") : t("More");
 });
 swipes(/** @type {HTMLElement} */ (pair.querySelector(".panes")), {
   onDrag: (side) => {
     byId("drag").hidden = !side || !questions.current;
-    byId("drag").textContent = side === "left" ? "← A is better" : "B is better →";
+    byId("drag").textContent = side === "left" ? `← ${t("A is better")}` : `${t("B is better")} →`;
   },
   onSwipe: (side) => respond(side, null),
   onTap: () => questions.current && pause(),

@@ -6,6 +6,7 @@
  */
 import { call, Offline, Refused } from "./api.js";
 import { keep, keptNames, kept, pause } from "./dom.js";
+import { t } from "./text.js";
 
 /**
  * @typedef {object} Given the body of `POST /api/answers`
@@ -140,11 +141,11 @@ export class Outbox {
           this._waiting = this._waiting.filter((other) => other !== given);
           this.refused.push({ given, why: error.message });
           keep(this._entry(given), { ...given, refused: error.message });
-          this._say("saved", `The server rejected an answer; this browser keeps it: ${error.message}`);
+          this._say("saved", t("The server rejected an answer; this browser keeps it: {why}", { why: t(error.message) }));
           continue;
         }
         const busy = error instanceof Refused && error.status === 429;
-        if (!busy) this._say(error instanceof Offline ? "offline" : "saving", error instanceof Refused && !failures ? error.message : "");
+        if (!busy) this._say(error instanceof Offline ? "offline" : "saving", error instanceof Refused && !failures ? t(error.message) : "");
         await this._sleep(busy ? error.wait : RETRY_S[Math.min(failures++, RETRY_S.length - 1)]);
       }
     }

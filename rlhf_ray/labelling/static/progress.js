@@ -1,5 +1,6 @@
 /** Labelling progress, as numbers and a bar. @module */
 import { byId, make } from "./dom.js";
+import { LOCALE, t } from "./text.js";
 
 /**
  * Format a number to fit the panel: "9,999", "12.3 k", "12.3 M".
@@ -9,8 +10,11 @@ export function short(number) {
   const value = Number(number);
   const [unit, name] = value >= 1e6 ? [1e6, " M"] : value >= 1e4 ? [1e3, " k"] : [1, ""];
   // Truncated, not rounded: "1 M of 1 M" must mean the end.
-  return (Math.floor((10 * value) / unit) / 10).toLocaleString("en", { maximumFractionDigits: 1 }) + name;
+  return (Math.floor((10 * value) / unit) / 10).toLocaleString(LOCALE, { maximumFractionDigits: 1 }) + name;
 }
+
+/** @param {number} done @param {number} total */
+const part = (done, total) => t("{done} of {total}", { done: short(done), total: short(total) });
 
 /**
  * @param {any} progress the response of `GET /api/progress`
@@ -22,15 +26,15 @@ export function showProgress(progress) {
   if (wanted) Object.assign(bar, { max: wanted, value: Math.min(labels, wanted) });
   const begins = byId("begins");
   begins.hidden = first == null || ended;
-  if (first != null) begins.textContent = `Training starts after ${short(first)} labels (${short(Math.min(labels, first))} so far).`;
+  if (first != null) begins.textContent = t("Training starts after {first} labels ({labels} so far).", { first: short(first), labels: short(Math.min(labels, first)) });
   /** @type {[string, string][]} */
   const rows = [
-    ["Labels", wanted ? `${short(labels)} of ${short(wanted)}` : short(labels)],
-    ["Yours", short(own)],
+    [t("Labels"), wanted ? part(labels, wanted) : short(labels)],
+    [t("Yours"), short(own)],
   ];
-  if (perMinute != null) rows.push(["Yours per minute", short(perMinute)]);
-  if (queue != null) rows.push(["Waiting for you", short(queue)]);
-  if (steps != null) rows.push(["Agent steps", total ? `${short(steps)} of ${short(total)}` : short(steps)]);
+  if (perMinute != null) rows.push([t("Yours per minute"), short(perMinute)]);
+  if (queue != null) rows.push([t("Waiting for you"), short(queue)]);
+  if (steps != null) rows.push([t("Agent steps"), total ? part(steps, total) : short(steps)]);
   byId("numbers").replaceChildren(...rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
-  byId("reason").textContent = over || reason || "Loading the next clips …";
+  byId("reason").textContent = over || reason || t("Loading the next clips …");
 }

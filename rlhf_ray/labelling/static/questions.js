@@ -5,6 +5,7 @@
  */
 import { call, Offline, Refused, sheet } from "./api.js";
 import { newId, pause } from "./dom.js";
+import { t } from "./text.js";
 
 /** @typedef {import("./player.js").FilmInfo} FilmInfo */
 /** @typedef {import("./player.js").Film} Film */
@@ -102,7 +103,7 @@ export class Questions {
     if (this._fetching || !this._running || document.hidden || this._ahead.length >= AHEAD) return;
     const waiting = this._outbox()?.waiting ?? 0;
     if (waiting >= MOST_WAITING) {
-      this._onTrouble(`Your last ${waiting} answers are not saved yet. The next pair appears once they are.`);
+      this._onTrouble(t("Your last {count} answers are not saved yet. The next pair appears once they are.", { count: waiting }));
       return;
     }
     this._fetching = true;
@@ -121,7 +122,7 @@ export class Questions {
         if (this._running && !this.current) this._onReady();
       }
     } catch (error) {
-      this._onTrouble(error instanceof Refused ? error.message : this._over || "Can’t reach the server; retrying.");
+      this._onTrouble(error instanceof Refused ? t(error.message) : this._over || t("Can’t reach the server; retrying."));
     } finally {
       this._fetching = false;
     }
@@ -184,7 +185,7 @@ export class Questions {
           continue;
         }
         // Not released: the server would send it again at once. After the lease expires, another page may succeed.
-        this._onTrouble(`Can’t show a clip: ${error instanceof Error ? error.message : error}`);
+        this._onTrouble(t("Can’t show a clip: {why}", { why: error instanceof Error ? t(error.message) : String(error) }));
         return null;
       }
     }

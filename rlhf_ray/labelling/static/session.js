@@ -1,6 +1,7 @@
 /** Sign-in: exchanges the link's token for a cookie, or shows the form to paste a link. @module */
 import { call, Refused } from "./api.js";
 import { byId, pause } from "./dom.js";
+import { t } from "./text.js";
 
 /** @typedef {{name: string, owner: boolean, title: string, instructions: string}} Me */
 
@@ -41,11 +42,11 @@ export async function enter(begin) {
         return;
       } catch (error) {
         if (error instanceof Refused && error.status === 401) {
-          ask(token ? error.message : "");
+          ask(token ? t(error.message) : "");
           return;
         }
         if (error instanceof Refused && !error.passing) {
-          ask(error.message);
+          ask(t(error.message));
           return;
         }
         await pause(error instanceof Refused ? error.wait : 2);
@@ -67,7 +68,7 @@ export async function enter(begin) {
   });
   document.getElementById("leave")?.addEventListener("click", async () => {
     await call("DELETE", "api/session").catch(() => {});
-    ask("You are signed out. Open your link to sign in again.");
+    ask(t("You are signed out. Open your link to sign in again."));
   });
   addEventListener("signed-out", () => ask(""));
   addEventListener("hashchange", arrive);

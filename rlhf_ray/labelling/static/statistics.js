@@ -2,13 +2,14 @@
 import { call, Refused } from "./api.js";
 import { byId, make, say } from "./dom.js";
 import { enter, onEntrance } from "./session.js";
+import { LOCALE, t } from "./text.js";
 
 const LOOK_EVERY_MS = 10000;
 const NONE = "–";
 
 /** @param {any} value @param {number} digits */
 const number = (value, digits = 0) =>
-  typeof value === "number" && Number.isFinite(value) ? value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }) : NONE;
+  typeof value === "number" && Number.isFinite(value) ? value.toLocaleString(LOCALE, { minimumFractionDigits: digits, maximumFractionDigits: digits }) : NONE;
 /** @param {any} value */
 const percent = (value) => (typeof value === "number" && Number.isFinite(value) ? `${Math.round(100 * value)} %` : NONE);
 /** @param {any} value @param {(value: number) => boolean} odd */
@@ -21,33 +22,33 @@ const told = (value, odd) => typeof value === "number" && odd(value);
  */
 /** @type {Column[]} */
 const COLUMNS = [
-  { title: "Labels", means: "answers used for training", text: (row) => number(row.labels) },
-  { title: "Skips", means: "pairs skipped", text: (row) => number(row.skips) },
-  { title: "Can’t compare", means: "pairs marked “can’t compare”", text: (row) => number(row.incomparable) },
-  { title: "Seconds per label", means: "median time a pair is on screen", text: (row) => number(row.seconds_per_label, 1) },
-  { title: "Ties", means: "share of “equal” answers", text: (row) => percent(row.ties), odd: (row) => row.mostly_equal },
+  { title: t("Labels"), means: t("answers used for training"), text: (row) => number(row.labels) },
+  { title: t("Skips"), means: t("pairs skipped"), text: (row) => number(row.skips) },
+  { title: t("Can’t compare"), means: t("pairs marked “can’t compare”"), text: (row) => number(row.incomparable) },
+  { title: t("Seconds per label"), means: t("median time a pair is on screen"), text: (row) => number(row.seconds_per_label, 1) },
+  { title: t("Ties"), means: t("share of “equal” answers"), text: (row) => percent(row.ties), odd: (row) => row.mostly_equal },
   {
-    title: "A chosen",
-    means: "share of answers for A, ties excluded; should be about half, because sides are random",
+    title: t("A chosen"),
+    means: t("share of answers for A, ties excluded; should be about half, because sides are random"),
     text: (row) => percent(row.left_share),
     odd: (row) => row.one_sided,
   },
   {
-    title: "Check accuracy",
-    means: "accuracy on pairs with a known answer",
+    title: t("Check accuracy"),
+    means: t("accuracy on pairs with a known answer"),
     text: (row) => percent(row.catch_accuracy),
     odd: (row) => row.catches >= 5 && told(row.catch_accuracy, (share) => share < 0.7),
   },
-  { title: "Self-consistency", means: "same answer when a pair is repeated with its sides swapped", text: (row) => percent(row.self_consistency) },
+  { title: t("Self-consistency"), means: t("same answer when a pair is repeated with its sides swapped"), text: (row) => percent(row.self_consistency) },
   {
-    title: "Agreement",
-    means: "same answer as the other annotators on shared pairs; guessing gives about half",
+    title: t("Agreement"),
+    means: t("same answer as the other annotators on shared pairs; guessing gives about half"),
     text: (row) => percent(row.agreement),
     odd: (row) => row.labels >= 30 && told(row.agreement, (share) => share < 0.6),
   },
   {
-    title: "Teacher agreement",
-    means: "same answer as the scripted teacher on shared pairs",
+    title: t("Teacher agreement"),
+    means: t("same answer as the scripted teacher on shared pairs"),
     text: (row) => percent(row.agreement_with_scripted),
     optional: (row) => row.agreement_with_scripted == null,
   },
@@ -65,23 +66,24 @@ const figure = (title, value, note) => make("div", { class: "card" }, make("h2",
  * @param {any} row
  */
 function weightOf(row) {
-  const attributes = { type: "number", min: "0", max: "1", step: "0.05", "aria-label": `Weight of ${row.name}'s labels`, "data-name": String(row.name) };
+  const attributes = { type: "number", min: "0", max: "1", step: "0.05", "aria-label": t("Weight of {name}'s labels", { name: row.name }), "data-name": String(row.name) };
   const input = /** @type {HTMLInputElement} */ (make("input", attributes));
   const before = String(row.weight ?? 1);
   input.value = before;
   input.addEventListener("change", async () => {
     const weight = input.valueAsNumber;
     if (!(weight >= 0 && weight <= 1)) {
-      say("A weight must be between 0 (excluded) and 1.");
+      say(t("A weight must be between 0 (excluded) and 1."));
       input.value = before;
       return;
     }
     try {
       await call("POST", "api/weights", { annotator: row.name, weight });
-      say(weight === 0 ? `${row.name}'s labels are excluded. Nothing is deleted.` : `${row.name}'s labels now have weight ${weight}.`);
+      const said = weight === 0 ? t("{name}'s labels are excluded. Nothing is deleted.", { name: row.name }) : t("{name}'s labels now have weight {weight}.", { name: row.name, weight });
+      say(said);
     } catch (error) {
       input.value = before;
-      say(error instanceof Refused ? `Weight not set: ${error.message}` : "Weight not set: can’t reach the server.");
+      say(error instanceof Refused ? t("Weight not set: {why}", { why: t(error.message) }) : t("Weight not set: can’t reach the server."));
     }
   });
   return input;
@@ -92,11 +94,12 @@ function weightOf(row) {
  * @param {boolean} owner
  */
 function show(statistics, owner) {
-  const figures = [figure("Labels", number(statistics.labels), "from all annotators")];
+  const figures = [figure(t("Labels"), number(statistics.labels), t("from all annotators"))];
   if (owner) {
-    figures.push(figure("Krippendorff’s α", number(statistics.alpha, 2), statistics.alpha_words));
-    const chance = statistics.chance_agreement == null ? "" : `; by chance ${percent(statistics.chance_agreement)}`;
-    figures.push(figure("Raw agreement", percent(statistics.raw_agreement), `same answer on ${number(statistics.shared_pairs)} shared pairs${chance}`));
+    figures.push(figure(t("Krippendorff’s α"), number(statistics.alpha, 2), t(statistics.alpha_words ?? "")));
+    const shared = { pairs: number(statistics.shared_pairs), chance: percent(statistics.chance_agreement) };
+    const note = statistics.chance_agreement == null ? t("same answer on {pairs} shared pairs", shared) : t("same answer on {pairs} shared pairs; by chance {chance}", shared);
+    figures.push(figure(t("Raw agreement"), percent(statistics.raw_agreement), note));
   }
   byId("figures").replaceChildren(...figures);
   /** @type {any[]} */
@@ -104,27 +107,27 @@ function show(statistics, owner) {
   const columns = COLUMNS.filter(({ optional }) => !optional || !rows.every(optional));
   // Explicit roles: on a narrow page CSS shows rows as lists, and browsers then drop the table semantics.
   const heads = columns.map(({ title, means }) => make("th", { scope: "col", role: "columnheader", title: means }, title));
-  const [name, last] = ["Name", "Weight"].map((title) => make("th", { scope: "col", role: "columnheader" }, title));
+  const [name, last] = [t("Name"), t("Weight")].map((title) => make("th", { scope: "col", role: "columnheader" }, title));
   byId("columns").replaceChildren(make("tr", { role: "row" }, name, ...heads, last));
   byId("people").replaceChildren(
     ...rows.map((row) => {
       const cells = columns.map(({ title, text, odd }) =>
-        make("td", { role: "cell", "data-title": title, ...(odd?.(row) ? { class: "odd", title: "check this value" } : {}) }, text(row)),
+        make("td", { role: "cell", "data-title": title, ...(odd?.(row) ? { class: "odd", title: t("check this value") } : {}) }, text(row)),
       );
-      const weight = make("td", { role: "cell", "data-title": "Weight" }, owner ? weightOf(row) : number(row.weight ?? 1, 2));
-      const who = `${row.name ?? "?"}${row.weight === 0 ? " (excluded)" : ""}`;
+      const weight = make("td", { role: "cell", "data-title": t("Weight") }, owner ? weightOf(row) : number(row.weight ?? 1, 2));
+      const who = `${row.name ?? "?"}${row.weight === 0 ? ` (${t("excluded")})` : ""}`;
       return make("tr", { role: "row" }, make("th", { scope: "row", role: "rowheader" }, who), ...cells, weight);
     }),
   );
   const notes = columns.map(({ title, means }) => `${title}: ${means}.`).join(" ");
-  const none = owner ? "No answers yet." : "You have not answered yet.";
-  const whose = owner ? "" : " Only the owner (the first annotator) sees everyone's numbers.";
-  byId("notes").textContent = (rows.length ? `${notes} Check the values marked with !.` : none) + whose;
+  const none = owner ? t("No answers yet.") : t("You have not answered yet.");
+  const whose = owner ? "" : ` ${t("Only the owner (the first annotator) sees everyone's numbers.")}`;
+  byId("notes").textContent = (rows.length ? `${notes} ${t("Check the values marked with !.")}` : none) + whose;
 }
 
 /** @param {import("./session.js").Me} me */
 function begin(me) {
-  document.title = `Statistics · ${me.title}`;
+  document.title = `${t("Statistics")} · ${me.title}`;
   byId("work-statistics").hidden = false;
   const look = async () => {
     // Don't redraw while someone edits a weight.

@@ -1,0 +1,179 @@
+"""The texts of the labelling page, in English, another language in the box, or a file of the user's."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rlhf_ray.data.errors import SettingError
+
+logger = logging.getLogger(__name__)
+
+FOLDER = files("rlhf_ray.labelling").joinpath("languages")
+ENGLISH = "en"
+"""The file with all texts: the template of every other."""
+
+SPOKEN = ("aria-label", "title", "alt", "placeholder")
+"""HTML attributes with texts."""
+_VALUE = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The page's texts: the English ones by default.
+
+    Attributes:
+        language: as in HTML's ``lang``, such as "de" or "pt-BR".
+        texts: the texts by their English ones. What is missing stays English.
+    """
+
+    language: str = ENGLISH
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, english: str, **values: Any) -> str:
+        """Return the text, with ``values`` in place of their {names}."""
+        said = self.texts.get(english, english)
+        return _VALUE.sub(lambda name: str(values.get(name[1], name[0])), said)
+
+    def page(self, html: str) -> str:
+        """Return a page of the server's in this language."""
+        return _Translator(self).translate(html) if self.texts else html
+
+    def script(self) -> str:
+        """Return the texts as a JavaScript module, for those that the page's scripts show."""
+        texts = json.dumps(dict(self.texts), ensure_ascii=True)
+        return f"export const LANGUAGE = {json.dumps(self.language)};\nexport const TEXTS = {texts};\n"
+
+
+IN_ENGLISH = Texts()
+
+
+def load_texts(name: str) -> Texts:
+    """Read the texts that ``labelling.language`` names: a language in the box, or a JSON file. Warns of missing and unknown texts.
+
+    Raises:
+        SettingError: there is no such language or file, or the file is damaged or says something else than it should.
+    """
+    if name == ENGLISH:
+        return IN_ENGLISH
+    own = Path(name).suffix == ".json" or "/" in name
+    if not own and name not in languages():
+        raise SettingError(
+            f"labelling.language is {name!r}; it must be one of {', '.join(languages())}, or a JSON file of texts "
+            "(docs/labelling.md): FILE.json."
+        )
+    try:
+        content = Path(name).read_text("utf-8") if own else FOLDER.joinpath(f"{name}.json").read_text("utf-8")
+        found = json.loads(content)
+    except OSError as error:
+        raise SettingError(
+            f"labelling.language is {name!r}, but the file can't be read ({error.strerror}): correct the path."
+        ) from error
+    except ValueError as error:
+        raise SettingError(
+            f"labelling.language is {name!r}, which is not JSON in UTF-8 ({error}): repair it."
+        ) from error
+    return checked(found, name)
+
+
+def languages() -> list[str]:
+    """Return the names of the languages in the box."""
+    return sorted(file.name.removesuffix(".json") for file in FOLDER.iterdir() if file.name.endswith(".json"))
+
+
+def english() -> list[str]:
+    """Return all texts of the page, in English."""
+    return list(json.loads(FOLDER.joinpath(f"{ENGLISH}.json").read_text("utf-8"))["texts"])
+
+
+def checked(found: Any, name: str) -> Texts:
+    """Check the content of a file of texts: ``{"language": "de", "texts": {"English text": "German text", …}}``.
+
+    Raises:
+        SettingError: it has another form, or a text lacks a value that the page fills in.
+    """
+    form = isinstance(found, dict) and isinstance(found.get("texts"), dict)
+    if not form or not all(isinstance(text, str) for text in found["texts"].values()):
+        raise SettingError(
+            f'labelling.language is {name!r}, which must be {{"language": "CODE", "texts": {{"English": "yours", …}}}}: copy '
+            f"{FOLDER.joinpath('en.json')} and translate the texts after the colons."
+        )
+    language = found.get("language")
+    if not isinstance(language, str) or not re.fullmatch(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*", language):
+        raise SettingError(
+            f"labelling.language is {name!r}, whose language is {language!r}: it must be a code as in HTML, such as de or pt-BR."
+        )
+    known = english()
+    texts = {text: found["texts"][text] for text in known if found["texts"].get(text, "").strip()}
+    for text, said in texts.items():
+        if wrong := set(_VALUE.findall(text)) ^ set(_VALUE.findall(said)):
+            raise SettingError(
+                f"labelling.language is {name!r}, whose text {said!r} for {text!r} must have the same names in braces: "
+                f"{', '.join(f'{{{value}}}' for value in sorted(wrong))} differs."
+            )
+    for what, which in (
+        ("lacks, so they stay English", [text for text in known if text not in texts]),
+        ("has but the page doesn't", [text for text in found["texts"] if text not in known]),
+    ):
+        if which:
+            logger.warning(
+                "labelling.language: %d texts that %s %s: %s", len(which), name, what, "; ".join(map(repr, which))
+            )
+    return Texts(language, texts)
+
+
+class _Translator(HTMLParser):
+    """Copies HTML; translates texts, the texts in attributes, and the language."""
+
+    def __init__(self, texts: Texts):
+        super().__init__(convert_charrefs=True)
+        self._texts = texts
+        self._out: list[str] = []
+
+    def translate(self, html: str) -> str:
+        self.feed(html)
+        self.close()
+        return "".join(self._out)
+
+    def handle_decl(self, decl: str) -> None:
+        self._out.append(f"<!{decl}>")
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        written = []
+        for name, value in attrs:
+            said = value
+            if value is not None and name in SPOKEN:
+                said = self._texts(value)
+            elif (tag, name) == ("html", "lang"):
+                said = self._texts.language
+            written.append(f" {name}" if said is None else f' {name}="{escape(said)}"')
+        self._out.append(f"<{tag}{''.join(written)}>")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self._out[-1] = f"{self._out[-1][:-1]}/>"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._out.append(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        text = plain(data)
+        if not text:
+            self._out.append(data)
+            return
+        before, after = (data[:1].isspace(), data[-1:].isspace())
+        self._out.append(" " * before + escape(self._texts(text), quote=False) + " " * after)
+
+
+def plain(data: str) -> str:
+    """Return a text of HTML with single spaces; empty if it has no letters."""
+    text = " ".join(data.split())
+    return text if re.search(r"[^\W\d_]", text) else ""
