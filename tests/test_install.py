@@ -65,7 +65,11 @@ def test_the_wheel_claims_one_name_and_holds_every_module(built: tuple[Path, Pat
     kept = {str(file.relative_to(ROOT)) for file in (ROOT / "rlhf_ray").glob("**/*.py")}
     assert kept <= files
     assert {"rlhf_ray/actors/ring.py", "rlhf_ray/tune_configs/pendulum.py"} <= files
-    assert {"rlhf_ray/py.typed", "rlhf_ray/labelling/static/index.html", "rlhf_ray/runs/report/report.html"} <= files
+    assert {
+        "rlhf_ray/py.typed",
+        "rlhf_ray/labelling/static/index.html",
+        "rlhf_ray/labelling/languages/de.json",
+    } <= files
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {name for name in files if name.endswith((".py", ".js", ".css", ".html"))} <= names

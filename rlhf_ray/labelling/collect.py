@@ -120,10 +120,23 @@ def collect(
             catch_by_reward=settings.catch_by_reward,
         )
         local = LocalStore(kept)
-        shown = {"fps": fps, "channels": settings.channels, "zoom": settings.zoom, "texts": texts}
-        desk = Desk(local, queue, sessions.key("leases"), **shown)
-        said = {"title": title, "instructions": settings.instructions, "texts": texts}
-        app = create_app(desk, sessions, hosts=allowed_hosts(settings), **said)
+        desk = Desk(
+            local,
+            queue,
+            sessions.key("leases"),
+            fps=fps,
+            channels=settings.channels,
+            zoom=settings.zoom,
+            texts=texts,
+        )
+        app = create_app(
+            desk,
+            sessions,
+            hosts=allowed_hosts(settings),
+            title=title,
+            instructions=settings.instructions,
+            texts=texts,
+        )
         warn_of_readers(settings)
         server = Server(app, settings, listen_as_before(settings, file.with_suffix(".port")))
         await server.start()
