@@ -16,13 +16,12 @@ from rlhf_ray.settings import (
 experiment = Experiment(
     environment="rlhf_ray/CartPoleFixed-v0",
     total_env_steps=200_000,
-    # A fallen pole stays down, and two fragments of fallen poles are a tie, so a quarter of the fragments are episode starts. With
-    # half of them, the end of the track was hardly ever compared, and balanced poles drifted off it.
-    fragments=FragmentSettings(length=25, start_share=0.25, initial_env_steps=4_000, pool=200),
-    # An early correct reward decides the outcome, and late fragments of an agent that balances are ties: ask most labels early, and
-    # about pairs that the ensemble disagrees on.
+    # A fallen pole stays down, and two fragments of fallen poles are a tie, so half of the fragments are episode starts.
+    fragments=FragmentSettings(length=25, start_share=0.5, initial_env_steps=4_000, pool=200),
+    # An early correct reward decides the outcome, and late fragments of an agent that balances are ties: ask most labels early. The
+    # ensemble disagrees most about fallen poles: selected by it, four fifths of the labels were ties.
     preferences=PreferenceSettings(
-        comparisons=200, rounds=97, schedule="hyperbolic", steepness=6.0, selection="disagreement"
+        comparisons=200, rounds=97, schedule="hyperbolic", steepness=6.0, selection="random"
     ),
     # The state pays, not the action: as an input, it got a part in the reward, and the agent preferred one action until it fell.
     # After a fall, observations reach hundreds, where a fraction of a radian decides: symlog. A bounded reward has sharp borders.
