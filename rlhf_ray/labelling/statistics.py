@@ -47,6 +47,7 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
         - ``catches``: number of answers to catch pairs; ``catch_accuracy``: fraction correct where the answer is known;
           ``self_consistency``: fraction of repeated pairs with the same answer as before;
         - ``agreement``, ``agreement_with_scripted``: fraction of others' answers to the same pairs that are equal;
+        - each of these shares with the ending ``_of``: the number of answers behind it;
         - ``weight``.
     """
     rows: list[_Row] = events.select(_COLUMNS).to_pylist()
@@ -70,10 +71,10 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
         skips = [json.loads(row["extra"] or "{}").get("answer") for row in there if row["kind"] == "skip"]
         looked = [row["view_ms"] / 1000 for row in mine + checks if row["view_ms"] is not None]
 
-        def agreeing(others: Iterable[str]) -> float | None:
+        def agreeing(others: Iterable[str]) -> list[bool]:
             compared = set(others) - {name}
             said = [all_said for all_said in pairs.values() if name in all_said]
-            return _share(one[name] == one[other] for one in said for other in compared & one.keys())
+            return [one[name] == one[other] for one in said for other in compared & one.keys()]
 
         def first(row: _Row, extra: Mapping[str, Any]) -> str | None:
             """The earlier answer to a repeated pair, or the answer that replaced it."""
@@ -83,6 +84,14 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
             return pairs.get(_pair(row), {}).get(name)
 
         repeats = [(_answer(row), first(row, extra)) for row, extra in catches if extra.get("catch") == "repeat"]
+        repeated = [again == before for again, before in repeats if before is not None]
+        known = [
+            side_of(row["preference"]) == side_of(extra["expected"])
+            for row, extra in catches
+            if extra.get("catch") != "repeat" and extra.get("expected") is not None
+        ]
+        with_people = agreeing({row["annotator"] for row in labels} - scripted - left_out)
+        with_scripted = agreeing(scripted)
         return {
             "name": name,
             "labels": len(mine),
@@ -94,14 +103,14 @@ def statistics(events: pa.Table, weights: Mapping[str, float]) -> dict[str, Any]
             "ties": _share(answer == TIE for answer in answers),
             "mostly_equal": pressed.mostly_equal,
             "catches": len(catches),
-            "catch_accuracy": _share(
-                side_of(row["preference"]) == side_of(extra["expected"])
-                for row, extra in catches
-                if extra.get("catch") != "repeat" and extra.get("expected") is not None
-            ),
-            "self_consistency": _share(again == before for again, before in repeats if before is not None),
-            "agreement": agreeing({row["annotator"] for row in labels} - scripted - left_out),
-            "agreement_with_scripted": agreeing(scripted),
+            "catch_accuracy": _share(known),
+            "catch_accuracy_of": len(known),
+            "self_consistency": _share(repeated),
+            "self_consistency_of": len(repeated),
+            "agreement": _share(with_people),
+            "agreement_of": len(with_people),
+            "agreement_with_scripted": _share(with_scripted),
+            "agreement_with_scripted_of": len(with_scripted),
             "weight": weights.get(name, 1.0),
         }
 

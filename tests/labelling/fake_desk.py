@@ -218,9 +218,12 @@ class FakeDesk:
                 "ties": 0.08,
                 "mostly_equal": False,
                 "catch_accuracy": catch,
+                "catch_accuracy_of": 0 if catch is None else 9,
                 "catches": 0 if catch is None else 12,
                 "self_consistency": None if catch is None else 0.9,
+                "self_consistency_of": 0 if catch is None else 3,
                 "agreement": agreement,
+                "agreement_of": 14,
                 "weight": self.weights.get(name, 1.0),
             }
 

@@ -282,6 +282,7 @@ def test_statistics_and_the_owners_weights(visit, desk):
     page = visit("ada", "/statistics")
     row = page.locator("#people tr", has_text="hurried")
     expect(row).to_contain_text("81 %")
+    expect(row.locator("[data-title='Check accuracy']")).to_have_text("55 % (9)")
     expect(row.locator("[data-title='A chosen']")).to_have_class("odd")
     expect(page.locator("#figures")).to_contain_text("good enough for tentative conclusions")
     expect(page.locator("#figures")).to_contain_text("40 shared pairs; by chance 52 %")

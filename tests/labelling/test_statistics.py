@@ -58,6 +58,7 @@ def test_the_agreement_is_that_of_people_on_shared_pairs_whichever_clip_comes_fi
     assert found["alpha"] == pytest.approx(alpha(["llr", "rl"]))  # of the pair, and not which of eight clips
     assert found["shared_pairs"] == 2
     assert each["anna"]["agreement"] == pytest.approx(1 / 3)
+    assert [each[name]["agreement_of"] for name in ("anna", "bert", "cora", "oracle")] == [3, 3, 2, 4]
     assert each["cora"]["agreement"] == 0.0
     assert [each[name]["agreement_with_scripted"] for name in ("anna", "bert", "cora", "oracle")] == [
         0.5,
@@ -132,6 +133,7 @@ def test_catches_tell_of_accuracy_and_repeats_of_consistency(tmp_path: Path) -> 
     assert (each["anna"]["catches"], each["anna"]["labels"]) == (6, 1)
     assert each["anna"]["catch_accuracy"] == pytest.approx(2 / 3)
     assert each["anna"]["self_consistency"] == 0.5
+    assert (each["anna"]["catch_accuracy_of"], each["anna"]["self_consistency_of"]) == (3, 2)
     assert (each["bert"]["catches"], each["bert"]["catch_accuracy"]) == (0, None)
 
 

@@ -12,6 +12,8 @@ const number = (value, digits = 0) =>
   typeof value === "number" && Number.isFinite(value) ? value.toLocaleString(LOCALE, { minimumFractionDigits: digits, maximumFractionDigits: digits }) : NONE;
 /** @param {any} value */
 const percent = (value) => (typeof value === "number" && Number.isFinite(value) ? `${Math.round(100 * value)} %` : NONE);
+/** A share with the number of answers behind it, in brackets. @param {any} row @param {string} name */
+const shareOf = (row, name) => (row[name] == null ? NONE : `${percent(row[name])} (${number(row[`${name}_of`])})`);
 /** @param {any} value @param {(value: number) => boolean} odd */
 const told = (value, odd) => typeof value === "number" && odd(value);
 
@@ -36,20 +38,20 @@ const COLUMNS = [
   {
     title: t("Check accuracy"),
     means: t("accuracy on pairs with a known answer"),
-    text: (row) => percent(row.catch_accuracy),
+    text: (row) => shareOf(row, "catch_accuracy"),
     odd: (row) => row.catches >= 5 && told(row.catch_accuracy, (share) => share < 0.7),
   },
-  { title: t("Self-consistency"), means: t("same answer when a pair is repeated with its sides swapped"), text: (row) => percent(row.self_consistency) },
+  { title: t("Self-consistency"), means: t("same answer when a pair is repeated with its sides swapped"), text: (row) => shareOf(row, "self_consistency") },
   {
     title: t("Agreement"),
     means: t("same answer as the other annotators on shared pairs; guessing gives about half"),
-    text: (row) => percent(row.agreement),
+    text: (row) => shareOf(row, "agreement"),
     odd: (row) => row.labels >= 30 && told(row.agreement, (share) => share < 0.6),
   },
   {
     title: t("Teacher agreement"),
     means: t("same answer as the scripted teacher on shared pairs"),
-    text: (row) => percent(row.agreement_with_scripted),
+    text: (row) => shareOf(row, "agreement_with_scripted"),
     optional: (row) => row.agreement_with_scripted == null,
   },
 ];
