@@ -348,3 +348,22 @@ def test_the_workflow_publishes_what_make_docs_builds() -> None:
     (upload,) = [step for step in steps if step.get("uses", "").startswith("actions/upload-pages-artifact")]
     assert f" {upload['with']['path']}" in (ROOT / "Makefile").read_text()
     assert workflow["permissions"]["pages"] == "write"
+
+
+def anchors(page: Path) -> list[str]:
+    """Those that GitHub gives a page's headings."""
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    heads = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", head) for head in re.findall(r"^#+ (.+)$", prose, re.MULTILINE)]
+    return [re.sub(r"[^\w\- ]", "", head.strip().lower()).replace(" ", "-") for head in heads]
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *generated.pages()], ids=lambda page: page.name
+)
+def test_links_lead_somewhere_on_github_too(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert "://" in target or file.exists(), target
+        assert not anchor or file.suffix != ".md" or anchor in anchors(file), target

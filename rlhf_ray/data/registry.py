@@ -159,8 +159,10 @@ class Registry(Generic[_T]):
             return operator.attrgetter(attribute)(found)
         except AttributeError as error:
             place = getattr(found, "__file__", None) or module
+            near = did_you_mean(attribute, [each for each in vars(found) if not each.startswith("_")])
             raise SettingError(
-                f"{self.setting} is {name!r}, but {place} has no {attribute}: correct the name, or define it there."
+                f"{self.setting} is {name!r}, but {place} has no {attribute}: correct the name{near and f' ({near})'}, or define "
+                "it there."
             ) from error
 
 
