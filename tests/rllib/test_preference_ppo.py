@@ -135,7 +135,8 @@ def test_the_policy_normalises_observations_and_the_reward_sees_them_as_they_are
         algorithm.stop()
     assert weights["statistics.count"] == 2 * 4 * 201  # each observation of two rollouts of four whole episodes, once
     deviation = np.sqrt(weights["statistics.squares"] / weights["statistics.count"])
-    assert deviation == pytest.approx(seen.std((0, 1)), rel=0.8)  # the random policy's, roughly
+    # The random policy's, roughly: of other episodes, and few.
+    np.testing.assert_array_less(np.abs(np.log(deviation / seen.std((0, 1)))), np.log(4.0))
     assert np.abs(seen[..., 2]).max() > 4  # rad/s
     assert np.isfinite(result["learners"]["default_policy"]["policy_loss"])
     saved = load_policy(Path(folder)).module.network.statistics
