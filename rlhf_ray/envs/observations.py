@@ -141,13 +141,10 @@ class _Numbers:
         return values
 
     def _converted(self, values: Array) -> Array:
-        with np.errstate(all="ignore"):
-            cast: Array = values.astype(self.dtype)
-        wrong = ~np.isfinite(cast) if self.dtype.kind == "f" else cast != values
-        if wrong.any():
-            raise UnfitError(
-                f"{_an(self.part)} of {values.dtype}, and its value {values[_first(wrong)]} is not a {self.dtype}"
-            )
+        try:
+            cast = converted(values, self.dtype)
+        except UnfitError as error:
+            raise UnfitError(f"{_an(self.part)} {error}") from None
         if not self.converts:
             self.converts = True
             self.say(
@@ -202,6 +199,22 @@ class _Choices:
             )
         cast: Array = values.astype(self.space.dtype)
         return cast if cast.shape else cast[()]
+
+
+def converted(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Return a copy of ``values`` of ``dtype``, with floats rounded.
+
+    Raises:
+        UnfitError: a value is too large for ``dtype``, or not whole where that is an integer.
+    """
+    if values.dtype == dtype:
+        return values.copy()
+    with np.errstate(all="ignore"):
+        cast: Array = values.astype(dtype)
+    wrong = np.isfinite(values) & ~np.isfinite(cast) if dtype.kind == "f" else cast != values
+    if wrong.any():
+        raise UnfitError(f"of {values.dtype}, and its value {values[_first(wrong)]} is not a {dtype}")
+    return cast
 
 
 def short(value: Any) -> str:

@@ -206,7 +206,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
 
     def _see_all(self, observations: Any) -> Array:
         if self._transform is None:
-            return np.asarray(observations, self._space.dtype)
+            return self._array(observations)
         nested = isinstance(observations, dict)
         count = len(next(iter(observations.values()))) if nested else len(observations)
         one = [{name: of[i] for name, of in observations.items()} if nested else observations[i] for i in range(count)]
@@ -230,7 +230,7 @@ class HumanPreferencesEnv(Taught, gym.Wrapper[Any, Any, Any, Any]):
     def _see(self, observation: Any) -> Array:
         """The reward model's observation, ``[1, …]``; a copy, because some environments reuse their arrays."""
         seen = observation if self._transform is None else self._transform(observation)
-        return np.array(seen, self._space.dtype)[None]
+        return self._array(seen)[None]
 
     def _play(self, choose: Callable[[Any], Any], env_steps: int, seed: int) -> None:
         observation, _ = self._reset(seed=seed)

@@ -14,10 +14,11 @@ import numpy as np
 
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.bounds import without_formal
-from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.errors import FaultyEnvironmentError, SettingError
 from rlhf_ray.data.seeds import generator
 from rlhf_ray.data.spaces import choices_of
 from rlhf_ray.data.switching import Switching
+from rlhf_ray.envs.observations import UnfitError, converted
 from rlhf_ray.envs.spaces import check_spaces
 from rlhf_ray.envs.views import view_of
 from rlhf_ray.settings.checks import require
@@ -166,6 +167,20 @@ class Taught:
         if rewards is None:
             raise RuntimeError("There is no learned reward yet; call wait_for_reward() first.")
         return rewards
+
+    def _array(self, seen: Any) -> Array:
+        """A copy of observations with the dtype that the reward model reads; some environments reuse their arrays.
+
+        Raises:
+            FaultyEnvironmentError: that dtype can't hold a value, such as 0.5 in an image of uint8.
+        """
+        try:
+            return converted(np.asarray(seen), np.dtype(self._space.dtype))
+        except UnfitError as error:
+            raise FaultyEnvironmentError(
+                f"Environment {self.env}: it returned an observation {error}, the dtype of its observation space. "
+                "Correct the space, or convert observations with observation_transform."
+            ) from None
 
     def _see_all(self, observations: Any) -> Array:
         """The reward model's view of ``n`` observations."""

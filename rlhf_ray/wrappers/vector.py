@@ -142,7 +142,7 @@ class HumanPreferencesVectorEnv(Taught, VectorWrapper):
     def _see(self, observations: Any) -> Array:
         """The reward model's observations; a copy, because some environments reuse their arrays."""
         seen = observations if self._transform is None else self._transform(observations)
-        return np.array(seen, self._space.dtype)
+        return self._array(seen)
 
     def _see_all(self, observations: Any) -> Array:
         return self._see(observations)

@@ -18,8 +18,6 @@ from rlhf_ray.policies.env_actions import to_env_actions
 from rlhf_ray.rllib.array_env_runner import ArrayEnvRunner
 from rlhf_ray.rllib.env_runner import EnvRunner
 from rlhf_ray.rllib.reference import ReferencePPOConfig
-from rlhf_ray.settings import FragmentSettings, PreferenceSettings
-from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
 from tests.rllib.test_ppo_learner import configured
 
 ACTIONS: dict[str, gym.Space[Any]] = {
@@ -149,28 +147,6 @@ def test_what_env_runners_keep(kind: Any, name: str, actions: str) -> None:
                 check(each.observations, each.actions, len(each))
         else:
             check(episode.get_observations(), to_env_actions(episode.get_actions(), space), len(episode))
-
-
-def test_what_the_wrappers_keep_and_give() -> None:
-    few: dict[str, Any] = {
-        "total_env_steps": 100, "fragments": FragmentSettings(length=3), "preferences": PreferenceSettings(comparisons=4),
-    }  # fmt: skip
-    single = HumanPreferencesEnv(Scribbles("Box"), ask=False, **few)
-    together = HumanPreferencesVectorEnv(ScribblesTogether(2, "Box"), ask=False, **few)
-    rng = np.random.default_rng(0)
-    try:
-        for env, shape in ((single, (3,)), (together, (2, 3))):
-            observations, actions = [env.reset(seed=0)[0]], []
-            for _ in range(4):
-                given = rng.uniform(-1, 1, shape).astype(np.float32)
-                actions.append(given.copy())
-                observations.append(env.step(given)[0])
-                np.testing.assert_array_equal(given, actions[-1])
-            first = (slice(None), 0) if len(shape) == 2 else (slice(None),)
-            check(np.stack(observations)[first], np.stack(actions)[first], 4)
-    finally:
-        single.close()
-        together.close()
 
 
 def test_frames_of_an_environment_that_draws_into_one_image() -> None:
