@@ -252,6 +252,8 @@ class Desk:
 
     def tell(self, situation: Situation | None, episode: Episode | None = None) -> None:
         """Update the training progress and the agent's latest episode; None leaves either unchanged."""
+        if situation is not None and situation.ending is not None:
+            self._count = None  # the last numbers that pages see are to be right
         self._situation = situation or self._situation
         if episode is not None:
             self._episode = (episode, time.monotonic())

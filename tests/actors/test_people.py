@@ -183,10 +183,12 @@ def test_rounds_wait_for_people_when_they_are_asked_to(tmp_path: Path) -> None:
 def test_waiting_for_people_can_be_stopped(tmp_path: Path) -> None:
     rounds = dataclasses.replace(PREFERENCES, mode="synchronous")
     with people_ring(tmp_path, rounds) as ring:
-        started = time.monotonic()
+        started, waits = time.monotonic(), []
+        ring.people.on_wait = waits.append
         report = ring.begin(200, stop=lambda: time.monotonic() - started > 3)
         assert report.answered == 0
         assert report.fit is None
+        assert all((wait.answered, wait.wanted) == (0, 6) for wait in waits)
 
 
 @pytest.mark.soak

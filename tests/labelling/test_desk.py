@@ -463,13 +463,15 @@ def test_pages_are_told_that_labelling_is_over_and_counted_until_they_are(office
         assert (said["ended"], "All 1 labels are in, and training continues" in said["over"]) == (False, True)
         await desk.over(two, 1)  # it has a question on screen, whose answer still counts
         assert desk.pages.untold == 1
+        await office.give("bob", other, "left")
         desk.tell(Situation(wanted=1, env_steps=100, ending="over"))
+        assert (await desk.progress("ada"))["labels"] == 2  # counted anew, although counted a moment ago
         assert await desk.next("bob", 3, [other.lease], two) == []
         assert "training is over" in (await desk.over(two))["over"]
         assert (desk.pages.open, desk.pages.untold) == (2, 0)
         await desk.release("bob", [], two)
         assert desk.pages.open == 1
-        desk.tell(Situation(wanted=2))  # an answer was taken back: more is to do
+        desk.tell(Situation(wanted=3))  # an answer was taken back: more is to do
         assert await desk.over(one) == {"ended": False, "over": None}
         assert desk.pages.untold == 1
 

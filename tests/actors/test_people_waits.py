@@ -1,0 +1,111 @@
+"""What a run knows of the people it waits for, and how it leaves them; without Ray."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlhf_ray.actors import page_handle, people
+from rlhf_ray.actors.page_handle import PageHandle
+from rlhf_ray.actors.people import STOPPED_WITHIN, People
+from rlhf_ray.labelling.open_pages import OPEN_FOR
+from rlhf_ray.labelling.waiting import PeopleWait
+from rlhf_ray.queries.schedule import LabelSchedule
+from rlhf_ray.runs.health import nobody_answers
+from rlhf_ray.settings import PreferenceSettings
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(people.time, "monotonic", lambda: clock.now)
+    return clock
+
+
+@pytest.fixture
+def left(clock: SimpleNamespace) -> list[tuple[Any, ...]]:
+    return []
+
+
+@pytest.fixture
+def ada(left: list[tuple[Any, ...]]) -> People:
+    page: Any = SimpleNamespace(actor=None, links={"ada": "…"}, serve=None, farewell=lambda *how: left.append(how))
+    schedule = LabelSchedule(PreferenceSettings(teacher="human", mode="asynchronous"), env_steps=1000)
+    return People(page, schedule, 1000, share=1.0, most=None, annotators=("ada",))
+
+
+def test_silence_is_measured_while_questions_are_open_and_raises_an_alarm(ada: People, clock: SimpleNamespace) -> None:
+    ada.look()
+    clock.now += 600
+    ada.look()  # nothing was open
+    assert ada.metrics() == {"unanswered_seconds": 0.0}
+    ada.askings._open[0] = 4
+    for seconds, changes in ((0, 0), (100, 0), (250, 1), (40, 1)):
+        clock.now += seconds
+        ada.askings._changes = changes
+        ada.look()
+    row = ada.metrics()
+    assert row == {"unanswered_seconds": 100.0}
+    assert nobody_answers([row]) is None
+    clock.now += 270
+    ada.look()
+    row = ada.metrics()
+    assert row == {"unanswered_seconds": 310.0}
+    alarm = nobody_answers([{}, row])
+    assert alarm is not None
+    assert (alarm.name, alarm.message) == ("nobody_answers", "Nobody answered for 5 min while questions were open.")
+    assert "rlhf-ray links" in alarm.remedy
+    assert nobody_answers([row, {}]) is None
+
+
+def test_waits_are_told_once_a_second(ada: People, clock: SimpleNamespace) -> None:
+    told: list[PeopleWait] = []
+    ada.on_wait = told.append
+    ada._waiting._clock = lambda: clock.now
+    ada.askings.pages = 1
+    for answered in (0, 0, 1, 1):
+        ada.waiting(answered, 3)
+        clock.now += 0.5
+    ada.end_wait()
+    ada.waiting(1, 9)
+    assert [(wait.answered, wait.wanted, wait.seconds, wait.pages) for wait in told] == [
+        (0, 3, 0.0, 1), (1, 3, 1.0, 1), (1, 9, 0.0, 1)
+    ]  # fmt: skip
+
+
+def test_people_are_left_once_and_for_longer_at_the_end_of_the_training(
+    ada: People, left: list[tuple[Any, ...]]
+) -> None:
+    ada.farewell("over")
+    ada.farewell("stopped")  # what `close` says of every ring
+    assert [how[:2] for how in left] == [("over", OPEN_FOR)]
+    assert STOPPED_WITHIN < 10
+
+
+def test_a_page_is_left_once_every_open_page_knows_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_handle, "ASK_EVERY", 0.0)
+    told: list[Any] = []
+    untold = [2, 1, 0]
+
+    def remote(answer: Any) -> Any:
+        return SimpleNamespace(remote=answer)
+
+    actor = SimpleNamespace(
+        tell=remote(lambda *what: told.append(what[0])),
+        start=remote(lambda port: {"ada": "http://127.0.0.1:8765/#token=x"}),
+        untold=remote(lambda: untold.pop(0)),
+    )
+    handle = PageHandle(actor, lambda value, timeout=None: value, 8765)
+    handle.farewell("over", 10.0)
+    assert told[-1].ending == "over"
+    assert untold == []
+    untold += [1] * 1000
+    handle.farewell("stopped", 0.05)  # a page that never asks
+    assert untold
+    handle.farewell("stopped", 10.0, stop=lambda: True)
+
+    def gone() -> int:
+        raise RuntimeError("the actor died")
+
+    actor.untold.remote = gone
+    handle.farewell("over", 10.0)  # is no reason to fail
