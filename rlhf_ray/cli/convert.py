@@ -12,6 +12,7 @@ import tyro
 from rlhf_ray.cli.arguments import parse_arguments
 from rlhf_ray.data.conversion import EpisodeSource, Format, open_episodes, write_episodes
 from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.spaces import one_line
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def _in(environment: str, source: EpisodeSource) -> EpisodeSource:
         if shapes != (spaces[0].shape, spaces[1].shape):
             raise SettingError(
                 f"The episodes have observations of shape {shapes[0]} and actions of shape {shapes[1]}, but {environment} has "
-                f"{spaces[0]} and {spaces[1]}; give their environment."
+                f"{one_line(spaces[0])} and {one_line(spaces[1])}; give their environment."
             )
     about = {**source.about, "environment": environment}
     return dataclasses.replace(source, observation_space=spaces[0], action_space=spaces[1], about=about)

@@ -113,7 +113,7 @@ def reward(words: list[str]) -> None:
     from rlhf_ray.interpret.reward.report import one_after_another, write_report
     from rlhf_ray.interpret.reward.sections import NAMES
     from rlhf_ray.interpret.reward.subject import Subject
-    from rlhf_ray.runs.interpret import over_ray, regions_in
+    from rlhf_ray.runs.interpret import over_ray
     from rlhf_ray.runs.progress import Counting
 
     if unknown := [name for name in command.tools if name not in NAMES]:
@@ -130,9 +130,8 @@ def reward(words: list[str]) -> None:
         gamma if command.gamma is None else command.gamma,
         command.seed,
         environment,
-        regions_in(environment, function),
-        command.effort,
-        command.edits,
+        effort=command.effort,
+        edits=command.edits,
     )
     names = command.tools or NAMES
     done = itertools.count(1)
@@ -160,7 +159,7 @@ def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str
     from rlhf_ray.data.recordings import environment_of
     from rlhf_ray.reward.functions.loading import load_reward
     from rlhf_ray.runs.folder import RunFolder
-    from rlhf_ray.runs.interpret import check_steps, given_steps, steps_of_run
+    from rlhf_ray.runs.interpret import check_reported, check_steps, given_steps, steps_of_run
 
     folder = None if command.run is None else RunFolder.open(command.run)
     experiment = None if folder is None else folder.experiment()
@@ -191,6 +190,7 @@ def _subject(command: InterpretReward) -> tuple[RewardFunction, Transitions, str
             f"--environment is {environment}, which has observations of shape {spaces[0].shape}; those of the steps have "
             f"{data.observations.shape[1:]}. Name the environment of the steps."
         )
+    check_reported(function)
     check_steps(function, data, str(command.data or environment))
     return function, data, environment, gamma
 

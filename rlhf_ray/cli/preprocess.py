@@ -52,11 +52,14 @@ def preprocess_command(words: list[str]) -> None:
         from rlhf_ray.interpret.reward.preprocess import preprocess, write
         from rlhf_ray.interpret.reward.tabular import tables_of
         from rlhf_ray.reward.functions.loading import load_reward
+        from rlhf_ray.runs.interpret import check_steps
     torch.set_num_threads(1)
     if command.environment is None:
         reward = load_reward(path)
         assert command.data is not None
-        found = preprocess(reward, load_transitions(command.data), command.options)
+        steps = load_transitions(command.data)
+        check_steps(reward, steps, str(command.data))
+        found = preprocess(reward, steps, command.options)
     else:
         try:
             env = envs.make_env(command.environment)

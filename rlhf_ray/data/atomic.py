@@ -113,7 +113,7 @@ def whole_folder(path: Path, keep_old: Path | None = None) -> Iterator[Path]:
         yield new
         for written in [new, *new.rglob("*")]:
             flush(written)
-    except Exception:
+    except BaseException:  # also Ctrl-C
         shutil.rmtree(new, ignore_errors=True)
         raise
     if path.exists():

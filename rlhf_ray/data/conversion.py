@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium as gym
 
 from rlhf_ray.data import imitation_files, minari_files
+from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import RecordedEpisode
@@ -48,7 +49,11 @@ def open_episodes(path: Path | str) -> EpisodeSource:
         minari = minari_files.MinariFolder(path)
         about: dict[str, Any] = {} if minari.environment is None else {"environment": minari.environment}
         return EpisodeSource(minari, minari.observation_space, minari.action_space, about)
-    return EpisodeSource(list(episodes_of(load_transitions(path))), None, None, {})
+    episodes = list(episodes_of(load_transitions(path)))
+    if path.is_dir():
+        infos = imitation_files.read_infos(path)
+        episodes = [replace(each, infos=texts) for each, texts in zip(episodes, infos, strict=True)]
+    return EpisodeSource(episodes, None, None, {})
 
 
 def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
@@ -73,8 +78,12 @@ def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
     if to == "demonstrations":
         Demonstrations.of([each.trajectory for each in source.episodes]).save(out)
     elif to == "imitation":
-        write = imitation_files.write_npz if out.suffix == ".npz" else imitation_files.write_folder
-        write([each.trajectory for each in source.episodes], out)
+        episodes = list(source.episodes)
+        trajectories = [each.trajectory for each in episodes]
+        if out.suffix == ".npz":
+            imitation_files.write_npz(trajectories, out)
+        else:
+            imitation_files.write_folder(trajectories, out, [each.infos for each in episodes])
     else:
         spaces = source.observation_space, source.action_space
         if spaces[0] is None or spaces[1] is None:
@@ -82,7 +91,8 @@ def write_episodes(source: EpisodeSource, out: Path | str, to: Format) -> None:
         if to == "minari":
             minari_files.write_minari(source.episodes, out, spaces[0], spaces[1], source.about.get("environment"))
             return
-        writer = RecordingWriter(out, spaces[0], spaces[1], source.about)
-        for episode in source.episodes:
-            writer.add(episode)
-        writer.finish()
+        with whole_folder(out) as new:
+            writer = RecordingWriter(new, spaces[0], spaces[1], source.about)
+            for episode in source.episodes:
+                writer.add(episode)
+            writer.finish()

@@ -10,7 +10,7 @@ Behaviour cloning needs only the first two. Trajectories saved by imitation and 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,12 @@ import gymnasium as gym
 import numpy as np
 import pyarrow as pa
 
-from rlhf_ray.data import imitation_files, minari_files
+from rlhf_ray.data import imitation_files, minari_files, read_episode
 from rlhf_ray.data.arrays import Array, BoolArray, FloatArray
 from rlhf_ray.data.atomic import whole_file
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.fragments import Trajectory
-from rlhf_ray.data.spaces import check_choices
+from rlhf_ray.data.spaces import check_choices, one_line
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,10 @@ class Demonstrations:
         terminals: ``[n]`` bool: whether the step terminated the episode.
         timeouts: ``[n]`` bool: whether the episode was truncated after the step.
 
+    Rewards and flags may also be ``[n, 1]``.
+
     Raises:
-        ValueError: the arrays differ in length, or are empty.
+        ValueError: the arrays differ in length, are empty, or are no numbers; an array and its shape are named.
     """
 
     observations: Array
@@ -51,9 +53,15 @@ class Demonstrations:
     timeouts: BoolArray | None = None
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None:
+                object.__setattr__(self, name, _CHECKS[name](value, name))
         lengths = {name: len(value) for name, value in vars(self).items() if value is not None}
         if len(set(lengths.values())) != 1 or not len(self.actions):
             raise ValueError(f"demonstrations need arrays of one length, at least 1; got lengths {lengths}")
+        if self.next_observations is not None and self.next_observations.shape != self.observations.shape:
+            shapes = list(self.next_observations.shape), list(self.observations.shape)
+            raise ValueError(f"next_observations has shape {shapes[0]}, and observations {shapes[1]}")
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -86,7 +94,7 @@ class Demonstrations:
             if imitation_files.is_legacy(path):
                 return Demonstrations.of(imitation_files.read_npz(path))
             with open_npz(path) as arrays:
-                return Demonstrations(**{name: arrays[name] for name in _NAMES if name in arrays})
+                return Demonstrations(**{name: arrays[name] for name in _CHECKS if name in arrays})
         except SettingError:
             raise
         except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, pa.ArrowInvalid) as error:
@@ -98,7 +106,14 @@ class Demonstrations:
 
     @staticmethod
     def of(trajectories: Sequence[Trajectory]) -> Demonstrations:
-        """Join whole episodes. Those that did not terminate count as truncated."""
+        """Join whole episodes. Those that did not terminate count as truncated.
+
+        Raises:
+            ValueError: there is none, or they differ in their shapes.
+        """
+        if not trajectories:
+            raise ValueError("it has no episodes")
+        read_episode.check_alike(trajectories)
         ends = [np.arange(len(each)) == len(each) - 1 for each in trajectories]
         rewards = np.concatenate([each.rewards for each in trajectories])
         return Demonstrations(
@@ -127,7 +142,8 @@ class Demonstrations:
         if shapes != (observation_space.shape, action_space.shape):
             raise SettingError(
                 f"The demonstrations in {where} have observations of shape {shapes[0]} and actions of shape {shapes[1]}; the "
-                f"environment has {observation_space} and {action_space}. Use the environment they were recorded in."
+                f"environment has {one_line(observation_space)} and {one_line(action_space)}. Use the "
+                "environment they were recorded in."
             )
         check_choices(self.actions, action_space, f"The demonstrations in {where}")
         for name in ("observations", "actions"):
@@ -178,4 +194,12 @@ def open_npz(path: Path | str) -> Any:
     return np.load(path, allow_pickle=False)
 
 
-_NAMES = ("observations", "actions", "next_observations", "rewards", "terminals", "timeouts")
+_CHECKS: dict[str, Callable[[Any, str], Array]] = {
+    "observations": read_episode.numbers,
+    "actions": read_episode.actions,
+    "next_observations": read_episode.numbers,
+    "rewards": read_episode.column,
+    "terminals": read_episode.flags,
+    "timeouts": read_episode.flags,
+}
+"""The arrays of a file, and what is checked of each."""

@@ -140,6 +140,9 @@ class Trajectory:
         terminated: whether the last step terminated the episode.
         start: number of steps of the episode before this trajectory.
         frames: ``steps + 1`` rendered images for people, None where one is missing; empty if nothing was rendered.
+
+    Raises:
+        ValueError: the lengths don't fit.
     """
 
     observations: npt.NDArray[np.generic]
@@ -148,6 +151,13 @@ class Trajectory:
     terminated: bool
     start: int = 0
     frames: Sequence[npt.NDArray[np.generic] | None] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.observations) != len(self.actions) + 1 or len(self.rewards) != len(self.actions):
+            raise ValueError(
+                f"A trajectory of {len(self.actions)} actions needs one observation more and as many rewards; got "
+                f"{len(self.observations)} and {len(self.rewards)}."
+            )
 
     def __len__(self) -> int:
         return len(self.rewards)

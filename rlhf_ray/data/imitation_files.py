@@ -8,14 +8,14 @@
 * The oldest: a pickled list of ``Trajectory`` or ``TrajectoryWithRew``. It is read, by an unpickler that builds only what it lists,
   and not written.
 
-``infos`` are never read: imitation pickles them. Written files have empty ones.
+``infos`` are never unpickled. Those of a folder are passed on as texts; other written files have empty ones.
 """
 
 from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from rlhf_ray.data import pickles
+from rlhf_ray.data import pickles, read_episode
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_file, whole_folder
 from rlhf_ray.data.columns import to_lists
@@ -50,6 +50,11 @@ def read_npz(file: Path) -> list[Trajectory]:
         with np.load(file, allow_pickle=False) as arrays:
             obs, acts, indices, terminal = (arrays[name] for name in ("obs", "acts", "indices", "terminal"))
             rews = arrays["rews"] if "rews" in arrays else np.full(len(acts), np.nan)
+        rews, terminal, indices = (
+            read_episode.column(rews, "rews"),
+            read_episode.flags(terminal, "terminal"),
+            read_episode.column(indices, "indices") if indices.size else indices.reshape(-1),
+        )
         bounds = np.array([0, *indices, len(acts)], dtype=np.int64)
         if (np.diff(bounds) < 1).any() or len(obs) != len(acts) + len(terminal) or len(bounds) != len(terminal) + 1:
             raise ValueError(
@@ -57,15 +62,15 @@ def read_npz(file: Path) -> list[Trajectory]:
             )
         if len(rews) != len(acts):
             raise ValueError(f"it has {len(rews)} rewards for {len(acts)} actions")
+        return [
+            read_episode.episode(i, obs[a + i : b + i + 1], acts[a:b], rews[a:b], terminal[i])
+            for i, (a, b) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
+        ]
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise SettingError(
             f"{file} holds no trajectories of imitation that can be read without unpickling ({error}): save them again with "
             "imitation.data.serialize.save."
         ) from error
-    return [
-        Trajectory(obs[a + i : b + i + 1], acts[a:b], rews[a:b], bool(terminal[i]))
-        for i, (a, b) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
-    ]
 
 
 def is_pickle(file: Path) -> bool:
@@ -84,13 +89,12 @@ def read_pickle(file: Path) -> list[Trajectory]:
         found = pickles.load(file.read_bytes())
         if not isinstance(found, list | tuple) or not found:
             raise TypeError(f"it holds a {type(found).__name__}")
-        made = []
+        made: list[Trajectory] = []
         for each in found:
-            obs, acts = pickles.stack(each.obs), pickles.stack(each.acts)
-            rews = pickles.stack(each.rews) if hasattr(each, "rews") else np.full(len(acts), np.nan)
-            if len(obs) != len(acts) + 1 or len(rews) != len(acts) or not len(acts):
-                raise ValueError(f"it has {len(obs)} observations, {len(acts)} actions, {len(rews)} rewards")
-            made.append(Trajectory(obs, acts, rews.astype(np.float64), bool(each.terminal)))
+            rews = pickles.stack(each.rews) if hasattr(each, "rews") else None
+            ended = pickles.array_of(each.terminal)
+            made.append(read_episode.episode(len(made), pickles.stack(each.obs), pickles.stack(each.acts), rews, ended))
+        read_episode.check_alike(made)
     except (*pickles.ERRORS, OSError) as error:
         raise SettingError(
             f"{file} holds no trajectories of imitation ({pickles.reason(error)}); it must be a pickled list of its trajectories."
@@ -105,22 +109,33 @@ def read_folder(folder: Path) -> list[Trajectory]:
         OSError, ValueError, KeyError, TypeError, pa.ArrowInvalid: it holds none.
     """
     found: list[Trajectory] = []
+    for table in _tables(folder):
+        for i in range(len(table)):
+            obs, acts = (_of_lists(table[name][i]) for name in ("obs", "acts"))
+            rews = _of_lists(table["rews"][i]) if "rews" in table.column_names else None
+            found.append(read_episode.episode(len(found), obs, acts, rews, table["terminal"][i].as_py()))
+    if not found:
+        raise ValueError("it has no episodes")
+    read_episode.check_alike(found)
+    return found
+
+
+def read_infos(folder: Path) -> list[tuple[str, ...]]:
+    """Read the texts in ``infos`` of a folder that `read_folder` reads, one for each step of each episode; empty without any."""
+    found: list[tuple[str, ...]] = []
+    for table in _tables(folder):
+        texts = table["infos"].to_pylist() if "infos" in table.column_names else [None] * len(table)
+        for each, steps in zip(texts, table["acts"], strict=True):
+            whole = each is not None and len(each) == len(steps.values) and all(isinstance(of, str) for of in each)
+            found.append(tuple(each) if whole else ())
+    return found
+
+
+def _tables(folder: Path) -> Iterator[pa.Table]:
     for file in json.loads((folder / "state.json").read_text())["_data_files"]:
         name = Path(file["filename"])
         with pa.memory_map(str(folder / name.name)) as content:
-            table = pa.ipc.open_stream(content).read_all().combine_chunks()
-        for i in range(len(table)):
-            obs, acts = (_of_lists(table[name][i]) for name in ("obs", "acts"))
-            known = "rews" in table.column_names
-            rews = _of_lists(table["rews"][i]) if known else np.full(len(acts), np.nan)
-            if len(obs) != len(acts) + 1 or len(rews) != len(acts) or not len(acts):
-                raise ValueError(
-                    f"episode {len(found)} has {len(obs)} observations, {len(acts)} actions, {len(rews)} rewards"
-                )
-            found.append(Trajectory(obs, acts, rews, bool(table["terminal"][i].as_py())))
-    if not found:
-        raise ValueError("it has no episodes")
-    return found
+            yield pa.ipc.open_stream(content).read_all().combine_chunks()
 
 
 def write_npz(trajectories: Sequence[Trajectory], file: Path | str) -> None:
@@ -140,8 +155,15 @@ def write_npz(trajectories: Sequence[Trajectory], file: Path | str) -> None:
         )
 
 
-def write_folder(trajectories: Sequence[Trajectory], folder: Path | str) -> None:
+def write_folder(
+    trajectories: Sequence[Trajectory], folder: Path | str, infos: Sequence[Sequence[str]] | None = None
+) -> None:
     """Write a folder of Hugging Face datasets, which ``imitation.data.serialize.load`` and ``datasets.load_from_disk`` open.
+
+    Args:
+        trajectories: the episodes.
+        folder: the new folder.
+        infos: texts of jsonpickle for each step of each episode, from `read_infos`; an empty info where there are none.
 
     Raises:
         SettingError: ``folder`` exists.
@@ -153,11 +175,13 @@ def write_folder(trajectories: Sequence[Trajectory], folder: Path | str) -> None
     with whole_folder(folder) as new:
         writer = None
         with pa.OSFile(str(new / name), "wb") as sink:
-            for each in trajectories:  # an episode at a time: the lists need no second copy of all of them
+            for number, each in enumerate(
+                trajectories
+            ):  # an episode at a time: the lists need no second copy of all of them
                 columns = {
                     "obs": to_lists(each.observations[None]),
                     "acts": to_lists(each.actions[None]),
-                    "infos": pa.array([["{}"] * len(each)]),
+                    "infos": pa.array([list(infos[number] if infos and infos[number] else ["{}"] * len(each))]),
                     "terminal": pa.array([each.terminated]),
                     "rews": to_lists(np.asarray(each.rewards)[None]),
                 }

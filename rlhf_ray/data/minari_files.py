@@ -9,17 +9,21 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray.data import read_episode
+from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.atomic import whole_folder
 from rlhf_ray.data.errors import SettingError
-from rlhf_ray.data.fragments import Trajectory
 from rlhf_ray.data.recorded_episode import RecordedEpisode
+from rlhf_ray.data.spaces import one_line
+from rlhf_ray.data.views import action_view_of, view_of
 
 METADATA = "metadata.json"
 
@@ -33,11 +37,11 @@ class MinariFolder:
     """Reads the Minari data set at ``path``.
 
     Attributes:
-        observation_space, action_space: the environment's spaces.
+        observation_space, action_space: the environment's spaces as ours (`rlhf_ray.data.views`): a Dict of numbers is one vector.
         environment: its id; None if the data set doesn't say.
 
     Raises:
-        SettingError: Minari is not installed, or there is no data set of single arrays at ``path``.
+        SettingError: Minari is not installed, there is no data set at ``path``, or its spaces can't be seen as ours.
     """
 
     observation_space: gym.Space[Any]
@@ -55,13 +59,24 @@ class MinariFolder:
             if not {"observation_space", "action_space"} <= metadata.keys():
                 raise ValueError("its metadata has no spaces")
             self._storage = storage_class.read(data)
-            self.observation_space, self.action_space = self._storage.observation_space, self._storage.action_space
+            given = _in_order(self._storage.observation_space, json.loads(metadata["observation_space"]))
+            acts = self._storage.action_space
             self.environment: str | None = json.loads(metadata["env_spec"])["id"] if "env_spec" in metadata else None
         except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
             raise SettingError(f"{path} can't be read as a Minari data set: {error}.") from error
-        for of in (self.observation_space, self.action_space):
-            if not isinstance(of, gym.spaces.Box | gym.spaces.Discrete):
-                raise SettingError(f"{path} has {of}; only data sets of Box and Discrete spaces can be read.")
+        seen, acted = view_of(given), action_view_of(acts)
+        self._see: Callable[[Any], Array] = np.asarray if seen is None else seen.see
+        self._acted: Callable[[Array], Array] = np.asarray if acted is None else acted.see
+        self.observation_space, self.action_space = seen.space if seen else given, acted.space if acted else acts
+        if not isinstance(self.observation_space, gym.spaces.Box | gym.spaces.Discrete):
+            raise SettingError(
+                f"{path} has observations of {one_line(given)}; only Box, Discrete, MultiDiscrete and MultiBinary ones can be "
+                "read, and Dicts and Tuples of numbers, or of images of one size."
+            )
+        if not isinstance(self.action_space, gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+            raise SettingError(
+                f"{path} has actions of {one_line(acts)}; only Box, Discrete, MultiDiscrete and MultiBinary ones can be read."
+            )
 
     def __iter__(self) -> Iterator[RecordedEpisode]:
         """Yield the episodes.
@@ -70,18 +85,21 @@ class MinariFolder:
             SettingError: the files are damaged.
         """
         try:
-            for each in self._storage.get_episodes(range(self._storage.total_episodes)):
-                yield RecordedEpisode(
-                    Trajectory(
-                        np.asarray(each["observations"]),
-                        np.asarray(each["actions"]),
-                        np.asarray(each["rewards"], np.float64),
-                        bool(np.asarray(each["terminations"])[-1]),
-                    ),
-                    truncated=bool(np.asarray(each["truncations"])[-1]),
-                )
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            raise SettingError(f"{self.path} is damaged ({error}): download or convert it again.") from error
+            for number, each in enumerate(self._storage.get_episodes(range(self._storage.total_episodes))):
+                actions = self._acted(read_episode.numbers(each["actions"], "actions"))
+                count = len(actions) + 1
+                for name, part in _parts(each["observations"]):
+                    if len(part) != count:
+                        raise ValueError(
+                            f"episode {number} has {len(part)} observations{name} for {count - 1} actions; it must have {count}"
+                        )
+                ends = each["terminations"], each["truncations"]
+                read = read_episode.episode(number, self._see(each["observations"]), actions, each["rewards"], *ends)
+                read_episode.check_in(read, number, self.observation_space, self.action_space)
+                yield RecordedEpisode(read, truncated=bool(read_episode.flags(ends[1], "truncations")[-1]))
+        except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+            why = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+            raise SettingError(f"{self.path} is damaged ({why}): download or convert it again.") from error
 
 
 def write_minari(
@@ -101,7 +119,7 @@ def write_minari(
         out: the new folder.
         observation_space: the environment's observation space.
         action_space: the environment's action space.
-        environment: the environment's gymnasium id.
+        environment: the environment's gymnasium id; left out if it was registered with a function instead of ``module:Class``.
 
     Raises:
         SettingError: Minari is not installed, or ``out`` exists.
@@ -116,7 +134,7 @@ def write_minari(
     root = Path(get_dataset_path(""))
     name = str(out.absolute().relative_to(root)) if out.absolute().is_relative_to(root) else out.name
     name = re.sub(r"[^-_/\w]", "-", name)
-    spec = None if environment is None else gym.registry.get(environment)
+    spec = None if environment is None else _saved(gym.registry.get(environment))
     with whole_folder(out) as new:
         data = (new / "data").absolute()  # Minari joins a relative path to itself
         storage = storage_class.new(
@@ -139,6 +157,34 @@ def write_minari(
             )
             for each in episodes
         )
+
+
+def _saved(spec: Any) -> Any:
+    """Return ``spec`` if Minari can save it: an environment that was registered with a function as its entry point can't be."""
+    try:
+        return spec and spec.to_json() and spec
+    except ValueError:
+        return None
+
+
+def _in_order(space: gym.Space[Any], declared: dict[str, Any]) -> gym.Space[Any]:
+    """Give the parts of a Dict the environment's order, in which its numbers become a vector: reading a space sorts them."""
+    if isinstance(space, gym.spaces.Dict):
+        parts = {name: _in_order(space[name], of) for name, of in declared["subspaces"].items()}
+        return gym.spaces.Dict(OrderedDict(parts))
+    if isinstance(space, gym.spaces.Tuple):
+        return gym.spaces.Tuple([_in_order(*each) for each in zip(space, declared["subspaces"], strict=True)])
+    return space
+
+
+def _parts(observations: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the arrays of observations, with their place in a Dict or Tuple."""
+    if not isinstance(observations, dict | tuple):
+        yield (f" of {name}" if name else ""), read_episode.numbers(observations, "observations")
+        return
+    items = observations.items() if isinstance(observations, dict) else enumerate(observations)
+    for key, value in items:
+        yield from _parts(value, f"{name}/{key}" if name else str(key))
 
 
 def _data(path: Path) -> Path | None:

@@ -34,6 +34,8 @@ class RecordedEpisode:
         inside: what goes on inside the agent, by column: ``logits``, ``value`` and ``activation.NAME`` at each step,
             ``[steps, …]``; ``memory`` before each step and after the last, ``[steps + 1, …]``.
         env_states: the environment's state at each observation, ``steps + 1`` blobs; empty if not kept.
+        infos: what imitation saved of the environment's infos, ``steps`` texts of jsonpickle, which are passed on and never read;
+            empty if there are none.
     """
 
     trajectory: Trajectory
@@ -44,6 +46,7 @@ class RecordedEpisode:
     cause: str = ""
     inside: Mapping[str, Array] = field(default_factory=dict)
     env_states: Sequence[bytes] = ()
+    infos: Sequence[str] = ()
 
     def first(self, steps: int) -> RecordedEpisode:
         """Return the episode truncated after ``steps`` steps; itself if it has no more. Without ``inside`` and ``env_states``."""
@@ -177,6 +180,9 @@ def rows_of(
         columns["cause"] = pa.DictionaryArray.from_arrays(
             pa.array(np.repeat(of_each, sizes)), pa.array(causes, pa.string())
         )
+    if any(each.infos for each in episodes):
+        texts = [text for each, n in zip(episodes, lengths, strict=True) for text in [*(each.infos or ["{}"] * n), ""]]
+        columns["infos"] = pa.array(texts, pa.large_string())
     if episodes[0].env_states:
         blobs = [zlib.compress(blob, 1) for each in episodes for blob in each.env_states]
         columns["env_state"] = pa.array(blobs, pa.large_binary())

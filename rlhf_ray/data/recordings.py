@@ -8,7 +8,8 @@ A recording is a folder::
 An episode of ``T`` steps has ``T + 1`` rows: each observation is stored once, and the final one is kept. The row of a final
 observation (``final`` is true) has no step: its ``action`` is 0 and its rewards are NaN. The columns are ``episode``, ``step``,
 ``final``, ``observation``, ``action``, ``reward``, ``normalised_reward``, ``terminated``, ``truncated``, ``policy``,
-``level_seed``, and ``state.NAME`` for what the environment says about its state at this observation.
+``level_seed``, and ``state.NAME`` for what the environment says about its state at this observation. Episodes of imitation
+also have ``infos``, its texts of jsonpickle.
 
 A recording of what goes on inside an agent (`rlhf_ray.interpret.agent.recorded`) also has ``logits`` (all inputs of the action
 distribution), ``value``, ``memory`` (before each step; in the final row, after the last one), ``activation.NAME`` of layers,
@@ -37,7 +38,7 @@ import pyarrow.ipc
 
 from rlhf_ray.data import minari_files
 from rlhf_ray.data.arrays import Array
-from rlhf_ray.data.atomic import left_over, whole_file, write_text
+from rlhf_ray.data.atomic import left_over, whole_file, whole_folder, write_text
 from rlhf_ray.data.columns import to_array, to_column
 from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
@@ -100,6 +101,8 @@ class Recording:
             self.chunks: list[dict[str, Any]] = manifest["chunks"]
             self.lengths = [int(length) for chunk in self.chunks for length in chunk["lengths"]]
             self.policies = [str(name) for chunk in self.chunks for name in chunk["policies"]]
+            if len(self.policies) != len(self.lengths) or min(self.lengths, default=1) < 1:
+                raise ValueError("its lengths and policies don't fit together")
             self.levels = [int(level) for chunk in self.chunks for level in chunk.get("levels", ())]
         except FileNotFoundError:
             raise SettingError(
@@ -150,6 +153,7 @@ class Recording:
                         for name, values in rows.items()
                         if is_inside(name)
                     },
+                    infos=table["infos"].slice(first, length).to_pylist() if "infos" in table.column_names else (),
                     env_states=StateBlobs(table["env_state"], first, length + 1)
                     if "env_state" in table.column_names
                     else (),
@@ -195,6 +199,17 @@ class Recording:
             columns={name: joined[name] for name in columns} | frames,
         )
 
+    def _check(self, chunk: Mapping[str, Any], rows: Mapping[str, Array]) -> None:
+        """Check a chunk against what the manifest says of it."""
+        ends = np.cumsum(np.array(chunk["lengths"], np.int64) + 1) - 1
+        final = np.zeros(int(ends[-1]) + 1, bool)
+        final[ends] = True
+        if not np.array_equal(rows["final"], final):
+            raise ValueError("its episodes are not those of the manifest")
+        for name, space in (("observation", self.observation_space), ("action", self.action_space)):
+            if rows[name].shape[1:] != space.shape:
+                raise ValueError(f"its column {name} has shape {rows[name].shape[1:]}, not the space's {space.shape}")
+
     def table(self, chunk: Mapping[str, Any]) -> pa.Table:
         """Memory-map a chunk of `chunks`, after checking its bytes.
 
@@ -210,7 +225,7 @@ class Recording:
                 if zlib.crc32(content) != chunk["crc32"]:
                     raise ValueError("its checksum differs from the manifest's")
                 table = pa.ipc.open_file(pa.py_buffer(content)).read_all()
-            arrays_of(table)
+            self._check(chunk, arrays_of(table))
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise SettingError(f"{file} is damaged ({error}): restore it from a backup, or record again.") from error
         return table
@@ -353,8 +368,8 @@ def is_inside(name: str) -> bool:
 
 
 def arrays_of(table: pa.Table) -> dict[str, Array]:
-    """Return the columns of a chunk as arrays, views of the file if possible; without ``env_state``."""
-    return {name: to_array(table, name) for name in table.column_names if name != "env_state"}
+    """Return the columns of a chunk as arrays, views of the file if possible; without ``env_state`` and ``infos``."""
+    return {name: to_array(table, name) for name in table.column_names if name not in ("env_state", "infos")}
 
 
 def save(
@@ -370,12 +385,14 @@ def save(
         SettingError: the folder ``path`` exists.
         ValueError: a step is missing within an episode.
     """
-    writer = RecordingWriter(path, observation_space, action_space, about or {})
-    if writer.complete:
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SettingError(f"out is {path}, which exists; give another folder.")
-    for episode in episodes_of(transitions):
-        writer.add(episode)
-    writer.finish()
+    with whole_folder(path) as new:
+        writer = RecordingWriter(new, observation_space, action_space, about or {})
+        for episode in episodes_of(transitions):
+            writer.add(episode)
+        writer.finish()
 
 
 def episodes_of(transitions: Transitions) -> Iterator[RecordedEpisode]:

@@ -92,6 +92,10 @@ def check_choices(actions: Array, space: gym.Space[Any], what: str) -> None:
     """
     if not (choices := choices_of(space)):
         return
+    if actions.dtype.kind not in "iu":
+        raise SettingError(
+            f"{what} have {actions.dtype} actions; the environment's are whole numbers, {space}: save integers."
+        )
     first = np.asarray(space.start).reshape(-1)  # type: ignore[attr-defined]  # both kinds have it
     each = actions.reshape(-1, len(choices))
     least, most, last = each.min(0), each.max(0), first + choices - 1
@@ -99,6 +103,11 @@ def check_choices(actions: Array, space: gym.Space[Any], what: str) -> None:
         raise SettingError(
             f"{what} have actions from {least[at]} to {most[at]}; the environment's are {first[at]} to {last[at]}."
         )
+
+
+def one_line(space: gym.Space[Any]) -> str:
+    """Describe a space in one line; a large Box prints in several."""
+    return " ".join(str(space).split())
 
 
 def _bound(bound: np.ndarray[Any, Any]) -> float | list[Any]:

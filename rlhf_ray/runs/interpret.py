@@ -10,14 +10,13 @@ import gymnasium as gym
 import numpy as np
 import ray
 
-from rlhf_ray import envs
 from rlhf_ray.actors.cluster import start_ray
 from rlhf_ray.data.arrays import Array
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.images import is_image
 from rlhf_ray.data.rollout import Act, rollout
+from rlhf_ray.data.spaces import choices_of, one_line
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.regions import Regions, regions_of
 from rlhf_ray.interpret.reward.report import run_tool
 from rlhf_ray.interpret.reward.subject import Subject
 from rlhf_ray.interpret.section import Section
@@ -100,34 +99,43 @@ def given_steps(path: Path, seed: int) -> Transitions:
     return data[np.isin(data.episodes, kept)]
 
 
-def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
-    """Check that steps are of the environment that the reward is for.
+def check_reported(reward: RewardFunction) -> None:
+    """Check that the report supports the reward's actions.
 
     Raises:
-        SettingError: they are not, or the actions have several components.
+        SettingError: they have several components.
     """
     if isinstance(reward.action_space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
         raise SettingError(
             f"The actions of the reward {reward.name!r} are {reward.action_space}; the reward's report supports Discrete and Box "
             "actions: use one Discrete space with one action per combination."
         )
+
+
+def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
+    """Check that steps are of the environment that the reward is for.
+
+    Raises:
+        SettingError: they are not.
+    """
     for name, values, space in (
         ("observations", data.observations, reward.observation_space),
         ("actions", data.actions, reward.action_space),
     ):
         if values.shape[1:] != space.shape:
-            wanted = " ".join(str(space).split())  # large boxes print in several lines
             raise SettingError(
-                f"The steps in {where} have {name} of shape {values.shape[1:]}; the reward {reward.name!r} is for {wanted}. Give "
-                "steps of the environment it was made for."
+                f"The steps in {where} have {name} of shape {values.shape[1:]}; the reward {reward.name!r} is for "
+                f"{one_line(space)}. Give steps of the environment it was made for."
             )
-    if isinstance(reward.action_space, gym.spaces.Discrete):
-        least = int(reward.action_space.start)
-        most = least + int(reward.action_space.n) - 1
-        if int(data.actions.min()) < least or int(data.actions.max()) > most:
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise SettingError(f"The steps in {where} have {name} that are NaN or infinite; remove them.")
+    if (choices := choices_of(reward.action_space)) and len(data):
+        least = np.asarray(reward.action_space.start).reshape(-1)  # type: ignore[attr-defined]  # both kinds have it
+        lowest, highest = (of.reshape(-1) for of in (data.actions.min(0), data.actions.max(0)))
+        for at in np.flatnonzero((lowest < least) | (highest > least + choices - 1))[:1]:
             raise SettingError(
-                f"The steps in {where} have actions from {data.actions.min()} to {data.actions.max()}; the reward {reward.name!r} "
-                f"is for {least} to {most}."
+                f"The steps in {where} have actions from {lowest[at]} to {highest[at]}; the reward {reward.name!r} "
+                f"is for {least[at]} to {least[at] + choices[at] - 1}."
             )
     try:
         given = reward.of(data[:: max(1, len(data) // TRIED)])
@@ -140,42 +148,6 @@ def check_steps(reward: RewardFunction, data: Transitions, where: str) -> None:
         ) from error
     if not np.isfinite(given).all():
         raise SettingError(f"The reward {reward.name!r} is NaN or infinite for steps in {where}; it must be finite.")
-
-
-def regions_in(environment: str | None, reward: RewardFunction) -> Regions | None:
-    """Divide the observations: into grid cells and named features where the environment tells them."""
-    grid: tuple[int, int] | None = None
-    names: Sequence[str] | None = None
-    if environment is not None:
-        env = envs.make_env(environment)
-        grid = getattr(env.unwrapped, "grid", None)
-        names = getattr(env.unwrapped, "feature_names", None) or FEATURES.get(
-            environment.rpartition("/")[2].rpartition("-")[0]
-        )
-        env.close()  # type: ignore[no-untyped-call]
-    try:
-        return regions_of(reward.observation_space, grid, names)
-    except ValueError:
-        return None
-
-
-FEATURES: dict[str, tuple[str, ...]] = {
-    "Pendulum": ("cos(angle)", "sin(angle)", "angular velocity"),
-    "CartPole": ("cart position", "cart velocity", "pole angle", "pole angular velocity"),
-    "CartPoleFixed": ("cart position", "cart velocity", "pole angle", "pole angular velocity"),
-    "MountainCar": ("position", "velocity"),
-    "MountainCarContinuous": ("position", "velocity"),
-    "Acrobot": (
-        "cos(angle 1)",
-        "sin(angle 1)",
-        "cos(angle 2)",
-        "sin(angle 2)",
-        "angular velocity 1",
-        "angular velocity 2",
-    ),
-}
-"""What the features of gymnasium's environments mean, by the id without namespace and version."""
-FEATURES["AcrobotFixed"] = FEATURES["Acrobot"]
 
 
 def over_ray(subject: Subject, names: Sequence[str]) -> Iterator[Section]:

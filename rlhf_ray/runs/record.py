@@ -21,7 +21,7 @@ from rlhf_ray.data.demonstrations import Demonstrations
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.recorded_episode import GAMMA, RecordedEpisode
 from rlhf_ray.data.recordings import Recording, RecordingWriter
-from rlhf_ray.envs import EnvCreator
+from rlhf_ray.envs import EnvCreator, check_spaces
 from rlhf_ray.measure.true_return import LONGEST, LastResort, ended
 from rlhf_ray.rllib.policy import PolicyMaker
 
@@ -127,6 +127,26 @@ class RecordingPlan:
         return steps >= self.env_steps if self.env_steps is not None else episodes >= (self.episodes or 0)
 
 
+def _is_held(space: gym.Space[Any]) -> bool:
+    if isinstance(space, gym.spaces.Box):
+        return bool(space.shape) and all(space.shape)
+    return isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
+
+
+def check_recordable(observation_space: gym.Space[Any], action_space: gym.Space[Any], environment: str) -> None:
+    """Check that a recording can hold an environment's observations and actions: those that train takes, and all other arrays.
+
+    Raises:
+        SettingError: it can't; the message is that of train.
+    """
+    if _is_held(observation_space) and _is_held(action_space):
+        return
+    try:
+        check_spaces(observation_space, action_space, environment)
+    except ValueError as error:
+        raise SettingError(str(error)) from error
+
+
 def record(
     plan: RecordingPlan, out: Path, *, actors: int = 0, watch: Watch = lambda steps, episodes, mean: None
 ) -> int:
@@ -143,11 +163,12 @@ def record(
         The number of steps recorded before and now.
 
     Raises:
-        SettingError: ``out`` holds something else.
+        SettingError: ``out`` holds something else, or the environment's spaces can't be recorded.
     """
     make_env = functools.partial(_make_env, EnvCreator(plan.environment), plan.longest)
     env = make_env()
     try:
+        check_recordable(env.observation_space, env.action_space, plan.environment)
         about = plan.about(env)
         spaces, endless = (env.observation_space, env.action_space), isinstance(env, LastResort)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +11,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rlhf_ray import envs
 from rlhf_ray.data.arrays import Array, BoolArray
+from rlhf_ray.data.errors import Fault
 from rlhf_ray.data.images import is_image
+from rlhf_ray.reward.functions import RewardFunction
 
 PATCHES = 8
 """Patches per side of an image."""
@@ -86,3 +90,47 @@ def regions_of(
         return Regions(tuple(called), np.stack(found), (len(rows) - 1, len(columns) - 1), "patch")
     called = list(names) if names is not None and len(names) == size else [f"feature {i}" for i in range(size)]
     return Regions(tuple(called), np.eye(size, dtype=bool).reshape(size, *shape), (1, size), "feature")
+
+
+def regions_in(environment: str | None, reward: RewardFunction) -> Regions | None:
+    """Divide the observations: into grid cells and named features where the environment tells them, images into patches.
+
+    Args:
+        environment: a name for `rlhf_ray.envs.make_env`; None, or one that can't be made, tells nothing.
+        reward: gives the observation space.
+
+    Returns:
+        The parts; None for tables.
+    """
+    grid: tuple[int, int] | None = None
+    names: Sequence[str] | None = None
+    if environment is not None:
+        names = FEATURES.get(environment.rpartition("/")[2].rpartition("-")[0])
+        with contextlib.suppress(Fault, ImportError, ValueError, gym.error.Error):
+            env = envs.make_env(environment)
+            grid = getattr(env.unwrapped, "grid", None)
+            names = getattr(env.unwrapped, "feature_names", None) or names
+            env.close()  # type: ignore[no-untyped-call]
+    try:
+        return regions_of(reward.observation_space, grid, names)
+    except ValueError:
+        return None
+
+
+FEATURES: dict[str, tuple[str, ...]] = {
+    "Pendulum": ("cos(angle)", "sin(angle)", "angular velocity"),
+    "CartPole": ("cart position", "cart velocity", "pole angle", "pole angular velocity"),
+    "CartPoleFixed": ("cart position", "cart velocity", "pole angle", "pole angular velocity"),
+    "MountainCar": ("position", "velocity"),
+    "MountainCarContinuous": ("position", "velocity"),
+    "Acrobot": (
+        "cos(angle 1)",
+        "sin(angle 1)",
+        "cos(angle 2)",
+        "sin(angle 2)",
+        "angular velocity 1",
+        "angular velocity 2",
+    ),
+}
+"""What the features of gymnasium's environments mean, by the id without namespace and version."""
+FEATURES["AcrobotFixed"] = FEATURES["Acrobot"]

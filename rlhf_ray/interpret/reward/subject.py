@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from rlhf_ray.data.transitions import Transitions
-from rlhf_ray.interpret.reward.regions import Regions
+from rlhf_ray.interpret.reward.regions import Regions, regions_in
 from rlhf_ray.interpret.section import Section
 from rlhf_ray.reward.functions import RewardFunction
 
@@ -24,7 +24,8 @@ class Subject:
         gamma: discount of the agent that learns from the reward.
         seed: seeds every draw; use `rng`.
         environment: name for `rlhf_ray.envs.make_env`; None if unknown.
-        regions: the observations' parts; None for tables.
+        regions: the observations' parts, from `rlhf_ray.interpret.reward.regions.regions_of`; by default grid cells and named
+            features where the environment tells them, 8 x 8 patches of an image, or else features. None for tables.
         effort: number of samples, steps and restarts relative to the normal report: 0.1 for a quick look.
         edits: the user's own counterfactuals: a JSON file of edits, or a folder of edited images; None for automatic ones.
     """
@@ -37,6 +38,10 @@ class Subject:
     regions: Regions | None = None
     effort: float = 1.0
     edits: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.regions is None:
+            object.__setattr__(self, "regions", regions_in(self.environment, self.reward))
 
     def rng(self, purpose: str) -> np.random.Generator:
         """Return the generator for ``purpose``: the same draws whatever other tools drew."""

@@ -65,7 +65,7 @@ class ImitationReward(TorchReward):
         if hasattr(net, "default_alpha"):
             members = self._members(net.base, inputs)
             deviation = members.std(0) if len(members) > 1 else torch.zeros_like(members[0])
-            return (members.mean(0) + net.default_alpha * deviation)[None]
+            return (members.mean(0) + float(net.default_alpha) * deviation)[None]
         observations, actions, next_observations, terminated = inputs
         if one_hot := bool(choices_of(self.action_space)):  # preprocess would cut their gradients off
             given, actions = actions, self._choices(actions)

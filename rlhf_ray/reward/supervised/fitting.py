@@ -71,6 +71,8 @@ def fit_to_rewards(
     started = time.perf_counter()
     settings = settings or SupervisedSettings()
     check_steps(steps, observation_space, action_space)
+    if isinstance(action_space, gym.spaces.Discrete):  # they may be whole numbers saved as floats
+        steps = steps.with_(actions=steps.actions.astype(np.int64))
     if count_episodes(steps.episodes) < 2:
         raise SettingError(
             "The data is a single episode; give at least 2, so that the reward model can be tested on episodes it did not see."

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from rlhf_ray.data.transitions import Transitions
+from rlhf_ray.envs import make_env
 from rlhf_ray.interpret.reward import report as reports
 from rlhf_ray.interpret.reward.overview import over_episodes
+from rlhf_ray.interpret.reward.regions import regions_of
 from rlhf_ray.interpret.reward.report import write_report
 from rlhf_ray.interpret.reward.sections import NAMES, overview
 from rlhf_ray.interpret.reward.subject import Subject
@@ -173,3 +175,30 @@ def test_overview_without_true_rewards():
     section = overview.look(subject(true=lambda o: np.full(len(o), np.nan)))
     assert "correlation" not in section.values
     assert all(check.passed for check in section.checks)
+
+
+def test_a_subject_made_in_python_has_the_parts_that_the_command_line_has():
+    def parts(space, environment=None):
+        reward = CallableReward(lambda o, a, n, d: np.zeros(len(d)), space, ACTIONS)
+        nothing = np.zeros(0)
+        steps = Transitions(nothing, nothing, nothing, nothing.astype(bool), nothing, nothing, nothing)
+        return Subject(reward, steps, environment=environment).regions
+
+    image = parts(gym.spaces.Box(0, 255, (18, 32, 3), np.uint8))
+    assert (image.kind, image.layout) == ("patch", (8, 8))
+    assert image.names[0] == "rows 0-1, columns 0-3"
+    assert parts(SPACE).kind == "feature"
+    pendulum = gym.spaces.Box(-8, 8, (3,), np.float32)
+    assert parts(pendulum, "Pendulum-v1").names == ("cos(angle)", "sin(angle)", "angular velocity")
+    assert parts(pendulum, "no_such:Thing-v0").names == ("feature 0", "feature 1", "feature 2")
+    maze = make_env("rlhf_ray/EmptyMaze4-v0")
+    assert parts(maze.observation_space, "rlhf_ray/EmptyMaze4-v0").kind == "cell"
+    assert parts(gym.spaces.Discrete(5)) is None
+
+
+def test_other_parts_make_another_report():
+    subjects = [
+        dataclasses.replace(subject(lambda o, a, n, d: n[:, 0]), regions=regions)
+        for regions in (None, regions_of(SPACE, names=[f"n{i}" for i in range(SPACE.shape[0])]))
+    ]
+    assert reports.fingerprint(subjects[0]) != reports.fingerprint(subjects[1])

@@ -142,6 +142,8 @@ def fingerprint(subject: Subject) -> str:
         subject.effort,
     )
     digest.update(repr(settings).encode())
+    if subject.regions is not None:
+        digest.update(repr(subject.regions.names).encode() + np.packbits(subject.regions.masks).tobytes())
     if subject.edits is not None:
         files_of = sorted(subject.edits.rglob("*")) if subject.edits.is_dir() else [subject.edits]
         for file in files_of:

@@ -1,0 +1,345 @@
+"""Views: observations and actions of other spaces, as the arrays that the rest of the project knows.
+
+Observations become vectors or uint8 images ``[height, width, channels]``; actions become Discrete or MultiDiscrete, numbered from
+0, or a Box of one dimension. `rlhf_ray.envs.make_env` and the readers of recorded episodes apply them; nothing behind them
+knows that there were others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rlhf_ray.data.arrays import Array
+from rlhf_ray.data.bounds import WIDEST_SCALED, unscaled, without_formal
+from rlhf_ray.data.images import LEAST_SIDE, is_image
+
+
+@dataclass(frozen=True)
+class View:
+    """How to see the observations of a space as arrays.
+
+    Attributes:
+        space: of the arrays.
+        see: maps an observation, or a batch of them with any leading axes, to an array with the same leading axes.
+    """
+
+    space: spaces.Box
+    see: Callable[[Any], Array]
+
+
+def view_of(space: gym.Space[Any]) -> View | None:
+    """Return the view of an observation space that needs one and has one; otherwise None.
+
+    =====================================================  ======================================================================
+    space                                                  seen as
+    =====================================================  ======================================================================
+    images ``[channels, h, w]`` or ``[stack, h, w]``       uint8 ``[h, w, channels]``
+    stacks ``[stack, h, w, c]``, ``[stack, c, h, w]``      uint8 ``[h, w, stack * c]``, the newest last
+    grey images ``[h, w]``, uint8                          uint8 ``[h, w, 1]``
+    float images with finite bounds, at most 1e5 apart     uint8: 0 for the lower bound, 255 for the upper one
+    other Boxes                                            their numbers as a vector
+    MultiDiscrete, MultiBinary                             one-hot vectors (a Discrete alone stays: tables need its numbers)
+    Dict and Tuple without images                          all vectors (of Discrete parts too), one after the other
+    Dict and Tuple with images of one size                 the channels of all images; numbers come first, each as a channel that is
+                                                           0 for its lower bound and 255 for its upper one; without bounds,
+                                                           or if these are further than 255 apart, also squashed (`_squash`)
+    =====================================================  ======================================================================
+    """
+    if isinstance(space, spaces.Box):
+        if is_image(space) or (len(space.shape) == 1 and np.dtype(space.dtype).kind in "fiu"):
+            return None
+        return _image_view(space) or (None if _unclear(space) else _vector_view(space))
+    if isinstance(space, spaces.Discrete):
+        return None
+    parts = _parts(space)
+    if parts is None:
+        return _vector_view(space)
+    if _has_images(space):
+        return _joint_view(parts)
+    return _vector_view(space)
+
+
+@dataclass(frozen=True)
+class ActionView:
+    """How to see the actions of a space as ours.
+
+    Attributes:
+        space: of ours.
+        act: maps one of our actions to one of the environment's.
+        see: maps a batch of the environment's actions ``[n, …]`` to ours.
+    """
+
+    space: gym.Space[Any]
+    act: Callable[[Any], Any]
+    see: Callable[[Array], Array]
+
+
+def action_view_of(space: gym.Space[Any]) -> ActionView | None:
+    """Return the view of an action space that needs one and has one; otherwise None.
+
+    Discrete actions that don't start at 0 are numbered from 0, MultiBinary ones become MultiDiscrete, a Box or MultiDiscrete
+    becomes one of one dimension, and bounds that are only formal are left out.
+    """
+    if isinstance(space, spaces.Discrete) and space.start != 0:
+        start = int(space.start)
+        return ActionView(
+            spaces.Discrete(int(space.n)), lambda action: int(action) + start, lambda actions: actions - start
+        )
+    if isinstance(space, spaces.MultiDiscrete) and (len(space.shape) != 1 or np.any(space.start)):
+        shape, first = space.shape, space.start
+        return ActionView(
+            spaces.MultiDiscrete(space.nvec.flatten()),
+            lambda action: np.reshape(action, shape) + first,
+            lambda actions: (actions - first).reshape(len(actions), -1),
+        )
+    if isinstance(space, spaces.MultiBinary):
+        given, of_bits = space.shape, space.dtype
+        return ActionView(
+            spaces.MultiDiscrete([2] * int(np.prod(given))),
+            lambda action: np.reshape(action, given).astype(of_bits),
+            lambda actions: actions.reshape(len(actions), -1).astype(np.int64),
+        )
+    if (
+        isinstance(space, spaces.Box)
+        and np.dtype(space.dtype).kind == "f"
+        and len(space.shape) != 1
+        and np.prod(space.shape)
+    ):
+        wanted = space.shape
+        kind: Any = np.dtype(space.dtype).type
+        flat = spaces.Box(space.low.flatten(), space.high.flatten(), dtype=kind)
+        inner = action_view_of(flat)
+        seen, act = (flat, _unchanged) if inner is None else (inner.space, inner.act)
+        return ActionView(
+            seen,
+            lambda action: np.reshape(act(action), wanted),
+            lambda actions: actions.reshape(len(actions), -1),
+        )
+    if (meant := without_formal(space)) is not space:
+        assert isinstance(space, spaces.Box)
+        low, high = space.low, space.high
+        return ActionView(meant, lambda action: np.clip(action, low, high), _unchanged)
+    return None
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _parts(space: gym.Space[Any]) -> dict[Any, gym.Space[Any]] | None:
+    """The named spaces of a Dict or Tuple; None for others."""
+    if isinstance(space, spaces.Dict):
+        return dict(space.spaces)
+    return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else None
+
+
+def _vector_view(space: gym.Space[Any]) -> View | None:
+    bounds = _bounds(space)
+    if bounds is None or not len(bounds[0]):
+        return None
+    dtype = (
+        space.dtype if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "fiu" else np.dtype(np.float32)
+    )
+    kind: Any = np.dtype(dtype).type
+    return View(
+        spaces.Box(bounds[0].astype(kind), bounds[1].astype(kind), dtype=kind),
+        lambda observation: _numbers(space, observation).astype(kind),
+    )
+
+
+def _bounds(space: gym.Space[Any]) -> tuple[Array, Array] | None:
+    """The bounds of `_numbers`; None if the space has none."""
+    if isinstance(space, spaces.Box):
+        return space.low.flatten(), space.high.flatten()
+    if (choices := _choices(space)) is not None:
+        return np.zeros(sum(choices)), np.ones(sum(choices))
+    if isinstance(space, spaces.MultiBinary):
+        return np.zeros(int(np.prod(space.shape))), np.ones(int(np.prod(space.shape)))
+    parts = _parts(space)
+    each = [_bounds(part) for part in parts.values()] if parts else []
+    known = [of for of in each if of is not None]
+    if not known or len(known) < len(each):
+        return None
+    return np.concatenate([low for low, _ in known]), np.concatenate([high for _, high in known])
+
+
+def _choices(space: gym.Space[Any]) -> tuple[int, ...] | None:
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),)
+    return tuple(int(n) for n in space.nvec.flat) if isinstance(space, spaces.MultiDiscrete) else None
+
+
+def _numbers(space: gym.Space[Any], observation: Any) -> Array:
+    """The numbers of an observation as a vector, after any leading axes."""
+    if (choices := _choices(space)) is not None:
+        start = np.asarray(space.start).flatten()  # type: ignore[attr-defined]
+        index = _flat(np.asarray(observation), len(space.shape or ())) - start
+        return np.concatenate([np.eye(n, dtype=np.float32)[index[..., i]] for i, n in enumerate(choices)], -1)
+    parts = _parts(space)
+    if parts is None:
+        return _flat(np.asarray(observation), len(space.shape or ()))
+    return np.concatenate([_numbers(part, observation[name]) for name, part in parts.items()], -1)
+
+
+def _flat(values: Array, rank: int) -> Array:
+    """Join the last ``rank`` axes; without any, add one."""
+    return values.reshape(*values.shape[: values.ndim - rank], -1)
+
+
+def _unclear(space: spaces.Box) -> bool:
+    """Whether a Box looks like images, but does not say what black and white are, or is too small."""
+    return len(space.shape) == 3 and _channel_axis(space.shape, LEAST_SIDE // 2) is not None
+
+
+def _channel_axis(shape: tuple[int, ...], least: int = LEAST_SIDE) -> int | None:
+    """The axis of an image's channels, -1 or -3; None if it is no image."""
+    if min(shape[:2]) >= least and shape[2] >= 1:
+        return -1
+    return -3 if min(shape[1:]) >= least and shape[0] >= 1 else None
+
+
+def _image_view(space: spaces.Box) -> View | None:
+    shape, dtype = space.shape, np.dtype(space.dtype)
+    if dtype != np.uint8 and not (dtype.kind == "f" and _scalable(space)):
+        return None
+    if len(shape) == 2 and min(shape) >= LEAST_SIDE and dtype == np.uint8:
+        return View(_images(*shape, 1), lambda image: np.asarray(image)[..., None])
+    if len(shape) not in (3, 4) or (axis := _channel_axis(shape[-3:])) is None:
+        return None
+    to_bytes = _to_bytes(space)
+    height, width, channels = shape[-3:] if axis == -1 else (*shape[-2:], shape[-3])
+
+    def see(observation: Any) -> Array:
+        image = to_bytes(np.asarray(observation))
+        image = image if axis == -1 else np.moveaxis(image, -3, -1)
+        if len(shape) == 4:  # [..., stack, height, width, channels]
+            image = np.moveaxis(image, -4, -2)
+            image = image.reshape(*image.shape[:-2], -1)
+        return np.ascontiguousarray(image)
+
+    return View(_images(height, width, channels * (shape[0] if len(shape) == 4 else 1)), see)
+
+
+def _scalable(space: spaces.Box) -> bool:
+    """Whether the bounds say what black and white are."""
+    return not unscaled(space.low, space.high, WIDEST_SCALED).any()
+
+
+def _images(height: int, width: int, channels: int) -> spaces.Box:
+    return spaces.Box(0, 255, (height, width, channels), np.uint8)
+
+
+def _to_bytes(space: spaces.Box) -> Callable[[Array], Array]:
+    if space.dtype == np.uint8:
+        return _unchanged
+    low, scale = space.low, 255.0 / np.maximum(space.high.astype(np.float64) - space.low, 1e-12)
+    return lambda values: np.rint(np.clip((values - low) * scale, 0, 255)).astype(np.uint8)
+
+
+def _has_images(space: gym.Space[Any]) -> bool:
+    parts = _parts(space)
+    if parts is not None:
+        return any(_has_images(part) for part in parts.values())
+    return isinstance(space, spaces.Box) and (is_image(space) or _image_view(space) is not None)
+
+
+def _joint_view(parts: dict[Any, gym.Space[Any]]) -> View | None:
+    """The channels of all images, after those for each number; None if the images differ in size or a part is neither."""
+    images: dict[Any, View] = {}
+    numbers: dict[Any, Callable[[Any], Array]] = {}
+    count = 0
+    for name, space in parts.items():
+        if _has_images(space):
+            view = view_of(space) if not is_image(space) else View(cast(spaces.Box, space), np.asarray)
+            if view is None:
+                return None
+            images[name] = view
+        elif (found := _as_bytes(space)) is not None:
+            numbers[name], channels = found
+            count += channels
+        else:
+            return None
+    if len({view.space.shape[:2] for view in images.values()}) != 1:
+        return None
+    height, width = next(iter(images.values())).space.shape[:2]
+
+    def see(observation: Any) -> Array:
+        seen = [view.see(observation[name]) for name, view in images.items()]
+        planes = []
+        for name, to_bytes in numbers.items():
+            values = to_bytes(observation[name])[..., None, None, :]
+            planes.append(np.broadcast_to(values, (*seen[0].shape[:-1], values.shape[-1])))
+        return np.concatenate([*planes, *seen], -1)
+
+    return View(_images(height, width, count + sum(view.space.shape[2] for view in images.values())), see)
+
+
+def _as_bytes(space: gym.Space[Any]) -> tuple[Callable[[Any], Array], int] | None:
+    """Return what makes bytes of the numbers of an observation, and their count: those with bounds, then those squashed."""
+    if (bounds := _bounds(space)) is None or not len(bounds[0]):
+        return None
+    if isinstance(space, spaces.Box) and _unclear(space) and not _scalable(space):
+        return None
+    low, high = (np.asarray(bound, np.float64) for bound in bounds)
+    bounded = np.isfinite(low) & np.isfinite(high)
+    squashed = unscaled(low, high)
+    one = np.ones(int(squashed.sum()))
+    of = spaces.Box(np.append(low[bounded], -one), np.append(high[bounded], one), dtype=np.float64)
+    to_bytes = _to_bytes(of)
+
+    def see(observation: Any) -> Array:
+        values = _numbers(space, observation).astype(np.float64)
+        return to_bytes(np.concatenate([values[..., bounded], _squash(values[..., squashed])], -1))
+
+    return see, len(of.low)
+
+
+def misfit(space: gym.Space[Any]) -> str | None:
+    """Say which part of a Dict or Tuple keeps it from a view, and why; None if the space is neither or has one."""
+    if (parts := _parts(space)) is None or view_of(space) is not None:
+        return None
+    if not parts:
+        return "It has no parts."
+    sizes = {}
+    for name, part in parts.items():
+        if (inside := misfit(part)) is not None:
+            return f"In its part {name!r}: {inside}"
+        if _has_images(part):
+            view = view_of(part)
+            sizes[name] = part.shape[:2] if view is None else view.space.shape[:2]  # type: ignore[index]
+        elif _as_bytes(part) is None:
+            return f"Its part {name!r} is {part}, which is neither an image nor numbers."
+    listed = " and ".join(f"{name!r} of {size[0]}x{size[1]} pixels" for name, size in sizes.items())
+    return f"Its images differ in size: {listed}."
+
+
+def _squash(values: Array) -> Array:
+    """Map any numbers to (-1, 1), finely around 0: s / (1 + |s|) of s = sign(x) log(1 + |x|)."""
+    logs = np.sign(values) * np.log1p(np.abs(values))
+    squashed: Array = logs / (1.0 + np.abs(logs))
+    return squashed
+
+
+def squashed_in_words(space: gym.Space[Any]) -> str | None:
+    """Say which parts beside images have numbers that are squashed; None if none have."""
+    names = _squashed_parts(space)
+    if not names:
+        return None
+    return (
+        f"{', '.join(names)} beside the images: without bounds, or bounds too wide to scale by, so that numbers of any size are "
+        "squashed into their channels"
+    )
+
+
+def _squashed_parts(space: gym.Space[Any], name: str = "") -> list[str]:
+    if _has_images(space):
+        inside = _parts(space) or {}
+        return [found for key, part in inside.items() for found in _squashed_parts(part, f"{name}.{key}".lstrip("."))]
+    bounds = _bounds(space)
+    return [name] if bounds is not None and unscaled(*bounds).any() else []

@@ -1,0 +1,362 @@
+"""Readers check what writers promise, in each format: whole episodes or one line that names the array and its shape."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+
+from rlhf_ray.data import atomic, imitation_files, read_episode, recordings
+from rlhf_ray.data.conversion import EpisodeSource, open_episodes, write_episodes
+from rlhf_ray.data.demonstrations import Demonstrations
+from rlhf_ray.data.errors import SettingError
+from rlhf_ray.data.fragments import Trajectory
+from rlhf_ray.data.recorded_episode import RecordedEpisode
+from rlhf_ray.data.recordings import Recording, RecordingWriter, load_transitions
+from rlhf_ray.envs import Viewed
+
+OBSERVED, CHOICES = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(3)
+
+
+def trajectory(steps: int = 6, seed: int = 0) -> Trajectory:
+    rng = np.random.default_rng(seed)
+    seen = rng.normal(size=(steps + 1, 2)).astype(np.float32)
+    return Trajectory(seen, rng.integers(3, size=steps), rng.normal(size=steps), True)
+
+
+# Minari
+
+
+def minari_set(
+    out: Path, observations: gym.Space[Any], actions: gym.Space[Any], seen: Any, acted: Any, steps: int, count: int = 3
+) -> Path:
+    """Write a data set of equal episodes."""
+    pytest.importorskip("minari", reason="the extra 'minari'")
+    from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_storage import MinariStorage
+
+    (out / "data").parent.mkdir(parents=True)
+    storage = MinariStorage.new(out / "data", observations, actions, None, data_format="hdf5")
+    storage.update_metadata({"dataset_id": "made-up-v0", "minari_version": "0.5.3"})
+    storage.update_episodes(
+        EpisodeBuffer(
+            observations=seen,
+            actions=acted,
+            rewards=list(np.arange(steps) * 0.5),
+            terminations=[False] * steps,
+            truncations=[False] * (steps - 1) + [True],
+        )
+        for _ in range(count)
+    )
+    return out
+
+
+def change_array(file: Path, name: str, change: Any) -> None:
+    import h5py
+
+    with h5py.File(file / "data" / "main_data.hdf5", "a") as content:
+        kept = change(content[name][:])
+        del content[name]
+        content.create_dataset(name, data=kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("observations", lambda kept: kept[:-1], r"episode 1 has 6 observations for 6 actions; it must have 7"),
+        ("observations", lambda kept: np.concatenate([kept, kept]), "episode 1 has 14 observations for 6 actions"),
+        ("observations", lambda kept: kept[:, :1], r"episode 1 has observations of shape \[1\], and the space"),
+        ("rewards", lambda kept: kept[:-2], "episode 1 has 7 observations, 6 actions and 4 rewards"),
+        ("rewards", lambda kept: np.stack([kept, kept], 1), r"rewards has shape \[6, 2\]; it must have \[6\]"),
+        ("actions", lambda kept: kept[:-1], "episode 1 has 7 observations for 5 actions"),
+        ("actions", lambda kept: kept + 9, "episode 1 has actions that are not in the space"),
+        ("terminations", lambda kept: kept[:-1], "episode 1 has 5 terminations for 6 actions"),
+        ("truncations", lambda kept: kept.astype(float) + 0.5, "truncations has the value 0.5"),
+    ],
+)
+def test_a_minari_data_set_with_an_episode_that_does_not_fit_is_refused(
+    tmp_path: Path, name: str, change: Any, said: str
+) -> None:
+    of = trajectory()
+    folder = minari_set(tmp_path / "m", OBSERVED, CHOICES, of.observations, of.actions, 6)
+    change_array(folder, f"episode_1/{name}", change)
+    for read in (load_transitions, Demonstrations.load, lambda path: list(open_episodes(path).episodes)):
+        with pytest.raises(SettingError, match=said):
+            read(folder)
+    source = open_episodes(folder)
+    for to, out in (("recording", "r"), ("imitation", "i"), ("minari", "n"), ("demonstrations", "d.npz")):
+        with pytest.raises(SettingError, match=said):
+            write_episodes(source, tmp_path / out, to)  # type: ignore[arg-type]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
+
+
+NESTED = gym.spaces.Dict(
+    observation=gym.spaces.Box(-5, 5, (3,), np.float64),
+    achieved_goal=gym.spaces.Dict(
+        kettle=gym.spaces.Box(-5, 5, (2,), np.float32), burner=gym.spaces.Discrete(3, start=1)
+    ),
+    desired_goal=gym.spaces.Tuple([gym.spaces.Box(-5, 5, (2,), np.float32), gym.spaces.MultiBinary(2)]),
+)
+
+
+class Seen(gym.Env[Any, Any]):
+    """Returns given observations, one after the other."""
+
+    def __init__(self, space: gym.Space[Any], actions: gym.Space[Any], given: list[Any]):
+        self.observation_space, self.action_space, self.given = space, actions, list(given)
+
+    def reset(self, **_: Any) -> Any:
+        return self.given.pop(0), {}
+
+    def step(self, action: Any) -> Any:
+        assert action in self.action_space
+        return self.given.pop(0), 0.0, False, False, {}
+
+
+def batched(space: gym.Space[Any], values: list[Any]) -> Any:
+    """Samples as Minari's buffer has them: arrays in the shape of the space."""
+    if isinstance(space, gym.spaces.Dict):
+        return {name: batched(part, [each[name] for each in values]) for name, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(batched(part, [each[i] for each in values]) for i, part in enumerate(space.spaces))
+    return np.stack([np.asarray(each, space.dtype) for each in values])
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions"),
+    [
+        (NESTED, gym.spaces.Box(-1, 1, (2,), np.float32)),
+        (gym.spaces.Dict(a=OBSERVED, b=gym.spaces.MultiDiscrete([2, 3])), gym.spaces.Discrete(4, start=2)),
+        (gym.spaces.Dict(picture=gym.spaces.Box(0, 255, (16, 20, 3), np.uint8), on=gym.spaces.MultiBinary(2)), CHOICES),
+        (gym.spaces.Tuple([OBSERVED, gym.spaces.Box(-2, 2, (2, 2), np.float32)]), gym.spaces.MultiDiscrete([3, 2])),
+    ],
+    ids=["goals", "choices", "picture", "tuple"],
+)
+def test_a_minari_data_set_of_other_spaces_reads_as_the_environment_sees_them(
+    tmp_path: Path, observations: gym.Space[Any], actions: gym.Space[Any]
+) -> None:
+    observations.seed(1), actions.seed(1)  # type: ignore[func-returns-value]
+    given, acted = [observations.sample() for _ in range(5)], [actions.sample() for _ in range(4)]
+    folder = minari_set(tmp_path / "m", observations, actions, batched(observations, given), batched(actions, acted), 4)
+    source = open_episodes(folder)
+    env = Viewed(Seen(observations, actions, given))
+    assert (source.observation_space, source.action_space) == (env.observation_space, env.action_space)
+    read = next(iter(source.episodes)).trajectory
+    seen = [env.reset()[0], *(env.step(action)[0] for action in read.actions)]  # which also checks the actions
+    np.testing.assert_array_equal(read.observations, np.stack(seen))
+    assert read.observations.dtype == env.observation_space.dtype
+    write_episodes(source, tmp_path / "r", "recording")
+    assert len(load_transitions(tmp_path / "r")) == 12
+    if isinstance(actions, gym.spaces.Box | gym.spaces.Discrete):
+        write_episodes(source, tmp_path / "i", "imitation")
+        assert len(Demonstrations.load(tmp_path / "i")) == 12
+
+
+def test_one_part_of_a_dict_that_is_short_is_named(tmp_path: Path) -> None:
+    NESTED.seed(1)
+    given = [NESTED.sample() for _ in range(5)]
+    folder = minari_set(tmp_path / "m", NESTED, CHOICES, batched(NESTED, given), np.arange(4) % 3, 4)
+    change_array(folder, "episode_2/observations/achieved_goal/kettle", lambda kept: kept[:-1])
+    with pytest.raises(SettingError, match="episode 2 has 4 observations of achieved_goal/kettle for 4 actions"):
+        load_transitions(folder)
+
+
+def test_a_space_without_a_view_is_refused_in_one_line(tmp_path: Path) -> None:
+    space = gym.spaces.Dict(a=OBSERVED, told=gym.spaces.Text(5))
+    folder = minari_set(
+        tmp_path / "m", space, CHOICES, {"a": np.zeros((3, 2), np.float32), "told": ["a"] * 3}, np.zeros(2, int), 2
+    )
+    with pytest.raises(SettingError, match=r"has observations of Dict\(.*told.*only Box, Discrete"):
+        load_transitions(folder)
+
+
+# imitation
+
+
+def changed_folder(folder: Path, **changes: Any) -> Path:
+    imitation_files.write_folder([trajectory(), trajectory(4, seed=1)], folder)
+    file = folder / "data-00000-of-00001.arrow"
+    with pa.OSFile(str(file), "rb") as source:
+        columns = pa.ipc.open_stream(source).read_all().to_pydict()
+    for name, change in changes.items():
+        columns[name][1] = change(columns[name][1])
+    table = pa.table(columns)
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"obs": lambda kept: kept[:-1]}, "episode 1 has 4 observations, 4 actions and 4 rewards"),
+        ({"obs": lambda kept: [row[:1] for row in kept]}, r"episode 1 has observations of shape \[1\], and episode 0"),
+        ({"rews": lambda kept: kept[:-1]}, "episode 1 has 5 observations, 4 actions and 3 rewards"),
+        ({"acts": lambda kept: []}, "episode 1 has|observation differ|no lists|0 actions"),
+    ],
+)
+def test_a_folder_of_imitation_that_does_not_fit_is_refused(tmp_path: Path, changes: Any, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        load_transitions(changed_folder(tmp_path / "f", **changes))
+
+
+def test_flags_for_each_step_end_an_episode_by_the_last_one(tmp_path: Path) -> None:
+    of = trajectory(4)
+    ended = read_episode.episode(0, of.observations, of.actions, of.rewards[:, None], [False, False, False, True])
+    assert ended.terminated
+    assert ended.rewards.shape == (4,)
+    assert not read_episode.episode(0, of.observations, of.actions, None, np.zeros((4, 1))).terminated
+    with pytest.raises(ValueError, match="3 terminations for 4 actions"):
+        read_episode.episode(0, of.observations, of.actions, None, [False, False, True])
+
+
+def test_infos_of_imitation_survive_a_recording(tmp_path: Path) -> None:
+    serialize = pytest.importorskip("imitation.data.serialize", reason="the extra 'imitation'")
+    from imitation.data.types import TrajectoryWithRew
+
+    given = [
+        TrajectoryWithRew(
+            obs=of.observations,
+            acts=of.actions,
+            rews=of.rewards,
+            infos=np.array([{"at": i, "name": f"step {i}", "where": [0.5, i]} for i in range(len(of))]),
+            terminal=of.terminated,
+        )
+        for of in (trajectory(), trajectory(4, seed=1))
+    ]
+    serialize.save(str(tmp_path / "theirs"), given)
+    spaces = OBSERVED, CHOICES
+    source = EpisodeSource(open_episodes(tmp_path / "theirs").episodes, *spaces, {})
+    write_episodes(source, tmp_path / "r", "recording")
+    write_episodes(open_episodes(tmp_path / "r"), tmp_path / "back", "imitation")
+    for before, after in zip(given, serialize.load(str(tmp_path / "back")), strict=True):
+        assert list(after.infos) == list(before.infos)
+        np.testing.assert_array_equal(after.obs, before.obs)
+    assert len(load_transitions(tmp_path / "r")) == 10
+
+
+# Arrays of ours and D4RL's
+
+
+def d4rl() -> dict[str, Any]:
+    """Episodes of 4, 3 and 2 steps: a timeout, a terminal, and one cut short."""
+    rng = np.random.default_rng(0)
+    seen = rng.normal(size=(10, 2))
+    return {
+        "observations": seen[:-1],
+        "actions": rng.normal(size=(9, 1)),
+        "next_observations": seen[1:],
+        "rewards": np.arange(9.0),
+        "terminals": np.arange(9) == 6,
+        "timeouts": np.arange(9) == 3,
+    }
+
+
+@pytest.mark.parametrize("shape", [lambda values: values[:, None], lambda values: values.astype(np.float32)])
+def test_columns_and_numbers_mean_what_flat_arrays_mean(tmp_path: Path, shape: Any) -> None:
+    arrays = d4rl()
+    for name in ("rewards", "terminals", "timeouts"):
+        arrays[name] = shape(arrays[name])
+    np.savez(tmp_path / "d.npz", **arrays)
+    found = Demonstrations.load(tmp_path / "d.npz").trajectories()
+    assert [(len(each), each.terminated) for each in found] == [(4, False), (3, True), (2, False)]
+    assert np.concatenate([each.rewards for each in found]).tolist() == list(range(9))
+    steps = load_transitions(tmp_path / "d.npz")
+    assert steps.terminated.shape == steps.rewards.shape == (9,)
+    assert steps.columns["truncated"].tolist() == [i == 3 for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rewards": np.zeros((9, 2))}, r"rewards has shape \[9, 2\]; it must have \[9\]"),
+        ({"terminals": np.zeros((9, 1, 3), bool)}, r"terminals has shape \[9, 1, 3\]"),
+        ({"timeouts": np.full(9, 0.3)}, "timeouts has the value 0.3"),
+        ({"timeouts": np.full(9, np.nan)}, "timeouts has the value nan"),
+        ({"rewards": np.array(["a"] * 9)}, "rewards holds <U1, not numbers"),
+        ({"observations": np.zeros(())}, "observations is a single number"),
+        ({"rewards": np.zeros(8)}, "arrays of one length"),
+        ({"next_observations": np.zeros((9, 3))}, r"next_observations has shape \[9, 3\], and observations \[9, 2\]"),
+        ({"actions": np.zeros((9, 1), complex)}, "actions holds complex128"),
+    ],
+)
+def test_arrays_of_other_shapes_are_named(tmp_path: Path, changes: Any, said: str) -> None:
+    np.savez(tmp_path / "d.npz", **{**d4rl(), **changes})
+    with pytest.raises(SettingError, match=said):
+        load_transitions(tmp_path / "d.npz")
+
+
+# Our recordings
+
+
+def test_a_recording_whose_manifest_tells_of_other_episodes_is_refused(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path, OBSERVED, CHOICES, {})
+    for seed in range(2):
+        writer.add(RecordedEpisode(trajectory(seed=seed)))
+    writer.finish()
+    file = tmp_path / recordings.MANIFEST
+    kept = json.loads(file.read_text())
+    for change, said in (
+        ({"lengths": [5, 7]}, "its episodes are not those of the manifest"),
+        ({"lengths": [6]}, "lengths and policies don't fit"),
+        ({"lengths": [13], "policies": [""]}, "its episodes are not those of the manifest"),
+    ):
+        file.write_text(json.dumps({**kept, "chunks": [{**kept["chunks"][0], **change}]}))
+        with pytest.raises(SettingError, match=said):
+            list(Recording(tmp_path))
+
+
+def test_a_trajectory_of_another_length_is_no_trajectory() -> None:
+    with pytest.raises(ValueError, match="needs one observation more"):
+        Trajectory(np.zeros((4, 2)), np.zeros(4), np.zeros(4), False)
+
+
+# Half-made folders
+
+
+def test_an_error_midway_leaves_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("minari", reason="the extra 'minari'")
+
+    class Failing:
+        def __iter__(self) -> Any:
+            yield RecordedEpisode(trajectory())
+            raise KeyboardInterrupt
+
+    source = EpisodeSource(Failing(), OBSERVED, CHOICES, {})
+    for to in ("recording", "minari", "imitation"):
+        with pytest.raises(KeyboardInterrupt):
+            write_episodes(source, tmp_path / "out", to)  # type: ignore[arg-type]
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_process_leaves_no_folder_of_that_name_and_the_next_one_writes_it(tmp_path: Path) -> None:
+    program = f"""
+        import sys, time
+        from pathlib import Path
+        from rlhf_ray.data.atomic import whole_folder
+        with whole_folder(Path({str(tmp_path / "out")!r})) as new:
+            (new / "half").write_text("x")
+            print("there", flush=True)
+            time.sleep(60)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"there\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "out").exists()
+    with atomic.whole_folder(tmp_path / "out") as new:
+        (new / "whole").write_text("x")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["whole"]
