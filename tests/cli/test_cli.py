@@ -144,7 +144,16 @@ def test_a_run_leaves_a_whole_folder_that_can_be_moved_and_evaluated(
     cli.main(["evaluate", str(tmp_path / "moved"), "--episodes", "4", "--json"])
     values = json.loads(capsys.readouterr().out)
     assert values["true_return_mean"] == pytest.approx(result["trained"]["true_return_mean"])
-    expected = {"true_return_mean", "true_return_std", "episodes", "action_spread", "env_steps", "comparisons", "seed"}
+    expected = {
+        "true_return_mean",
+        "true_return_std",
+        "episodes",
+        "action_spread",
+        "cut",
+        "env_steps",
+        "comparisons",
+        "seed",
+    }
     assert values.keys() == expected | {"reward_model"}
     scored = values["reward_model"]
     assert scored["overall"]["accuracy"]["mean"] == pytest.approx(result["held_out_accuracy"])
