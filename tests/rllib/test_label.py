@@ -23,7 +23,6 @@ PAGE = LabellingSettings(annotators=("ada",), port=0, catch_share=0.0)
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlhf_ray.labelling.collect.LOOK_EVERY", 0.02)
-    monkeypatch.setattr("rlhf_ray.labelling.collect.FAREWELL", 0.04)
 
 
 def _label(source: str, store: Path, environment: str, comparisons: int, **options: Any) -> int:
