@@ -49,8 +49,15 @@ def fails_with(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_without_a_command_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main([])
     printed = capsys.readouterr().out
-    for name in ("train", "evaluate", "tune", "doctor", *tune_configs.names()):
+    for name in cli.COMMANDS:
         assert name in printed
+
+
+def test_the_help_of_train_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ", ".join(tune_configs.names()) in printed
 
 
 def test_a_terminal_without_our_characters_gets_plain_ones() -> None:

@@ -80,6 +80,12 @@ class Views(gym.Env[Any, Any]):
         return {"pov": np.full((20, 20, 3), brightness, np.uint8), "compass": np.zeros(1, np.float32)}
 
 
+class Missions(Views):
+    """Views with a text, which no network here reads."""
+
+    observation_space = gym.spaces.Dict({**Views.observation_space.spaces, "mission": gym.spaces.Text(20)})
+
+
 def test_the_reward_is_learned_once_it_can_be_and_the_true_one_is_always_in_info(in_process: SimpleNamespace) -> None:
     good = RewardModelSettings(hidden=(32,), learning_rate=1e-2, initial_updates=100, updates=50)
     with make(reward_model=good) as env:
@@ -212,7 +218,7 @@ def test_a_dict_space_works_from_end_to_end_by_its_transform(in_process: SimpleN
         assert taken[-1][4]["reward_is_learned"]
         assert len({reward for _, reward, *_ in taken}) > 1
     with pytest.raises(SettingError, match="observation_transform"):
-        make(Views())
+        make(Missions())
     with pytest.raises(SettingError, match=r"This is the output of observation_transform"):
         make(Views(), observation_transform=lambda observation: observation["pov"][:, 0])
     assert in_process.held == 0

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rlhf_ray.settings import PreferenceSettings, SettingError
 from rlhf_ray.wrappers import HumanPreferencesEnv, HumanPreferencesVectorEnv
 from tests.made_up import Walk
-from tests.wrappers.test_single import FRAGMENTS, REWARD_MODEL, Views, _variable
+from tests.wrappers.test_single import FRAGMENTS, REWARD_MODEL, Missions, Views, _variable
 
 LENGTHS = [(20, 7), (9, 16), (30, 1)]
 
@@ -128,7 +128,7 @@ def test_a_dict_space_works_from_end_to_end(in_process: SimpleNamespace, mode: A
         assert infos["reward_is_learned"].all()
         assert rewards[0] != rewards[1]
     with pytest.raises(SettingError, match="observation_transform"):
-        make(mode, pictures)
+        make(mode, SyncVectorEnv([Missions, Missions], autoreset_mode=mode))
 
 
 def test_how_episodes_are_begun_has_to_be_known(in_process: SimpleNamespace) -> None:
