@@ -94,6 +94,9 @@ class Demonstrations:
             if imitation_files.is_legacy(path):
                 return Demonstrations.of(imitation_files.read_npz(path))
             with open_npz(path) as arrays:
+                for name in ("observations", "actions"):
+                    if name not in arrays:
+                        raise ValueError(f"it has no array {name}, but {', '.join(arrays) or 'none'}")
                 return Demonstrations(**{name: arrays[name] for name in _CHECKS if name in arrays})
         except SettingError:
             raise
