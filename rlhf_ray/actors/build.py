@@ -60,7 +60,7 @@ def build_ring(
     synchronous = of.mode == "synchronous"
     rounds = max(0, iterations - 1) if synchronous else None
     schedule = LabelSchedule(of, rounds, watches=fragments.varied, env_steps=settings.total_env_steps)
-    settings = for_people(settings) if page is not None else settings
+    settings = for_films(settings) if page is not None else settings
     members = Members(settings, executor, fits_apart=not synchronous or page is not None)
     members.start_scripted()
     people = start_people(members, schedule, page) if page is not None else None
@@ -83,12 +83,12 @@ def build_ring(
     return kind(members, schedule, source, people)
 
 
-def for_people(settings: RingSettings) -> RingSettings:
-    """Adapt the settings to human annotators: model their noise, and keep only the newest filmed fragments in the pool."""
+def for_films(settings: RingSettings) -> RingSettings:
+    """Adapt the settings to films for human annotators: keep only the newest filmed fragments in the pool."""
     fragments = settings.fragments
     if not is_image(settings.observation_space):
         fragments = replace(fragments, pool=min(fragments.pool, FILMS_KEPT))
-    return replace(settings, fragments=fragments, reward_model=settings.reward_model.for_people())
+    return replace(settings, fragments=fragments)
 
 
 def start_people(members: Members, schedule: LabelSchedule, page: PageSettings) -> People:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from rlhf_ray.cli import fit_rewards
 from rlhf_ray.cli.arguments import need_first, parse_arguments
 from rlhf_ray.cli.help import Usage
+from rlhf_ray.data.atomic import write_text
 from rlhf_ray.data.errors import SettingError
 from rlhf_ray.data.metrics import share_of
+from rlhf_ray.data.plain import plain
 from rlhf_ray.measure.held_out import below_chance
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.interruption import nothing_to_save
@@ -39,7 +43,7 @@ USAGE = Usage(
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit a reward model to all labels in a preference store, report its held-out accuracy, and write the fit's curve."""
+    """Fit a reward model to the labels in a preference store, as a training does, and write the fit's curve and metrics."""
 
     out: Path = Path("reward_model")
     """Folder for the reward model; use it with `rlhf-ray train … --reward-from`."""
@@ -54,6 +58,7 @@ class Fit:
     seed: int = 0
     """Random seed for initial weights and batch order."""
     reward_model: RewardModelSettings = field(default_factory=RewardModelSettings)
+    """Settings of the fit. label_noise None: 0.1 if people gave any of the labels."""
 
 
 def run(words: list[str]) -> None:
@@ -80,9 +85,11 @@ def run(words: list[str]) -> None:
         from rlhf_ray.reward import fit
         from rlhf_ray.reward.curves import write_curve
         from rlhf_ray.reward.regularisation import PassLosses
+        from rlhf_ray.store import PreferenceStore
         from rlhf_ray.store.files import store_of
     passes: list[PassLosses] = []
     try:
+        store = PreferenceStore(store_of(where), create=False)
         spaces: tuple[Any, Any] = (None, None)
         if command.environment is not None:
             env = envs.make_env(command.environment)
@@ -90,7 +97,7 @@ def run(words: list[str]) -> None:
             env.close()  # type: ignore[no-untyped-call]
             check_spaces(*spaces, command.environment)
         reward, report = fit(
-            store_of(where),
+            store,
             *spaces,
             command.reward_model,
             held_out_share=command.held_out_share,
@@ -98,10 +105,13 @@ def run(words: list[str]) -> None:
             seed=command.seed,
             after_pass=passes.append,
         )
+        annotators, weights = store.tally().by_annotator, store.weights()
     except (ValueError, ImportError) as error:
         raise SettingError(str(error)) from error
     reward.save(command.out)
     write_curve(passes, command.out)
+    metrics = report.metrics() | {"label_noise": reward.settings.label_noise or 0.0, "weights": weights}
+    write_text(command.out / fit_rewards.REPORT, json.dumps(plain(metrics), indent=2) + "\n")
     if command.environment is None:
         print(
             f"rlhf-ray: the environment of {where} is unknown, so the reward model is for the spaces of its fragments: "
@@ -110,6 +120,8 @@ def run(words: list[str]) -> None:
             file=sys.stderr,
         )
     _say(command, reward, report)
+    for line in _of_annotators(annotators, weights, report):
+        print(f"  {line}")
 
 
 def _as_in(experiment: Experiment) -> Fit:
@@ -120,6 +132,22 @@ def _as_in(experiment: Experiment) -> Fit:
         seed=experiment.seed,
         reward_model=experiment.reward_model,
     )
+
+
+def _of_annotators(labels: Mapping[str, int], weights: Mapping[str, float], report: FitReport) -> list[str]:
+    """Say of each annotator what the fit used and found: one line each, none if all labels count the same."""
+    if not (weights.keys() & labels.keys() or report.error_rates or report.rationalities):
+        return []
+    lines = []
+    for name, count in labels.items():
+        known = [f"{count} labels"]
+        if (weight := weights.get(name, 1.0)) != 1.0:
+            known.append(f"weight {weight:g}" if weight else "weight 0: left out")
+        for word, found in (("error rate", report.error_rates), ("rationality", report.rationalities)):
+            if name in found:
+                known.append(f"{word} {found[name]:.2f}")
+        lines.append(f"{name}: {', '.join(known)}")
+    return lines
 
 
 def _say(command: Fit, reward: RewardEnsemble, report: FitReport) -> None:

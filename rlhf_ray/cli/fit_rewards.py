@@ -33,6 +33,14 @@ ELSEWHERE = {
     "window": None,
     "label_noise": None,
     "annotator_errors": None,
+    "annotator_rationality": None,
+    "largest_log_odds": None,
+    "adaptive_l2": None,
+    "l2_interval": None,
+    "l2_factor": None,
+    "early_stopping": None,
+    "methods": None,
+    "normalize_outputs": None,
     "discount": None,
 }
 """Reward model settings that only a fit to comparisons uses, and what to set instead."""

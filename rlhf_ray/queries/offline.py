@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -121,7 +122,7 @@ def label_recorded(
         if number == 0:
             labelling.skips.check_first(labelling.tally)
         if labelling.tally.held and number < schedule.rounds:
-            labelling.fit()
+            labelling.fit(number / schedule.rounds)
     return labelling.tally
 
 
@@ -138,6 +139,8 @@ class _Labelling:
     ):
         self.store = store if isinstance(store, PreferenceStore) else PreferenceStore(store)
         self.spaces = spaces_of(fragments)
+        if self.store.people_answered():
+            reward_model = reward_model.for_people()
         self.preferences, self.reward_model, self.seed = preferences, reward_model, seed
         self.pool = ClipPool.of(fragments, self.store.pairs(), preferences, reward_model, self.spaces, seed)
         self.gatherer = ScriptedGatherer(self._commit, preferences, seed, self._skip)
@@ -145,6 +148,8 @@ class _Labelling:
         self.tally = self.store.tally()
         self.reward: dict[str, Array] | None = None
         self._trainer: Any = None
+        self._read = 0
+        """Number of the last store event that the reward model was fitted to."""
 
     def ask(self, due: int) -> None:
         """Ask until ``due`` labels are there, as far as that is possible."""
@@ -159,25 +164,27 @@ class _Labelling:
             self.tally = self.store.tally()
             self.skips.note(self.tally)
 
-    def fit(self) -> None:
-        """Fit a new version of the reward model, if the selection needs one."""
+    def fit(self, progress: float) -> None:
+        """Fit a new version of the reward model, if the selection needs one, as a training does at this ``progress``."""
         if self.pool.selection is None or not self.pool.selection.needs_reward:
             return
         from rlhf_ray.reward.methods import unlabelled_pairs  # both import torch, which is slow
-        from rlhf_ray.reward.trainer import RewardTrainer
+        from rlhf_ray.reward.trainer import NothingToFitError, RewardTrainer
 
-        labels = self.store.load()
-        assert labels is not None
-        updates = self.reward_model.updates
         if self._trainer is None:
             share = self.preferences.held_out_share
             self._trainer = RewardTrainer(self.reward_model, *self.spaces, held_out_share=share, seed=self.seed)
-            updates = self.reward_model.first_updates(self.tally.held)
-        self._trainer.add(labels)
+        first = self.reward is None
+        updates = self.reward_model.first_updates(self.tally.held) if first else self.reward_model.updates
+        changes = self.store.since(self._read)
+        self._trainer.apply(changes)
+        self._read = changes.last
         wanted = unlabelled_pairs(self.reward_model)
         number = int(self._trainer.ensemble.version) + 1
-        self._trainer.fit(updates, unlabelled=self.pool.unlabelled(wanted, number) if wanted else None)
-        self.reward = self._trainer.ensemble.state()
+        unlabelled = self.pool.unlabelled(wanted, number) if wanted else None
+        with contextlib.suppress(NothingToFitError):  # all annotators so far have weight 0
+            self._trainer.fit(updates, unlabelled=unlabelled, progress=progress)
+            self.reward = self._trainer.ensemble.state()
 
     def _commit(self, answers: Comparisons) -> None:
         for name in dict.fromkeys(answers.annotators):

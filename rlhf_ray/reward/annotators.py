@@ -57,14 +57,11 @@ def annotator_model(
     judged = unseen.any(0)
     differences, unseen, whose = differences[:, judged].astype(np.float64), unseen[:, judged], whose[judged]
     scales = len(TEMPERATURES)
-    rates, fits = np.empty((scales, annotators)), np.empty((scales, annotators))
-    for row, temperature in enumerate(TEMPERATURES):
-        members = 0.5 + 0.5 * np.tanh(differences / (2 * temperature))
-        chances = np.clip(members.mean(0, where=unseen), 1e-6, 1 - 1e-6)
-        rates[row] = _error_rates(chances, whose, annotators) if errors else 0.0
-        found = rates[row][whose]
-        likelihood = np.log(found * (1 - chances) + (1 - found) * chances)
-        fits[row] = np.bincount(whose, likelihood, minlength=annotators)
+    means = [(0.5 + 0.5 * np.tanh(differences / (2 * of))).mean(0, where=unseen) for of in TEMPERATURES]
+    chances = np.clip(means, 1e-6, 1 - 1e-6)
+    rates = _error_rates(chances, whose, annotators) if errors else np.zeros((scales, annotators))
+    found = rates[:, whose]
+    fits = _sums(np.log(found * (1 - chances) + (1 - found) * chances), whose, annotators)
     everyone = np.arange(annotators)
     if not rationality:
         best = np.full(annotators, np.argmax(fits.sum(1)))
@@ -78,11 +75,19 @@ def annotator_model(
 
 
 def _error_rates(chances: FloatArray, whose: IntArray, annotators: int) -> FloatArray:
-    """Estimate error rates ``[annotators]`` from the probability ``[n]`` of each answer without errors."""
+    """Estimate error rates ``[scales, annotators]`` from the probabilities ``[scales, n]`` of each answer without errors."""
     counts = np.bincount(whose, minlength=annotators) + ANSWERS
-    found = np.full(annotators, PRIOR)
+    found = np.full((len(chances), annotators), PRIOR)
     for _ in range(ITERATIONS):
-        wrong = found[whose] * (1 - chances)
-        blame = wrong / (wrong + (1 - found[whose]) * chances)
-        found = np.minimum(0.5, (np.bincount(whose, blame, minlength=annotators) + ERRORS) / counts)
+        rates = found[:, whose]
+        wrong = rates * (1 - chances)
+        blame = wrong / (wrong + (1 - rates) * chances)
+        found = np.minimum(0.5, (_sums(blame, whose, annotators) + ERRORS) / counts)
     return found
+
+
+def _sums(values: FloatArray, whose: IntArray, annotators: int) -> FloatArray:
+    """Add up ``[scales, n]`` by annotator: ``[scales, annotators]``."""
+    cells = whose + annotators * np.arange(len(values))[:, None]
+    sums = np.bincount(cells.ravel(), values.ravel(), minlength=len(values) * annotators)
+    return sums.reshape(len(values), annotators).astype(np.float64)

@@ -42,14 +42,17 @@ def fit(
     seed: int = 0,
     after_pass: Callable[[PassLosses], None] | None = None,
 ) -> tuple[RewardEnsemble, FitReport]:
-    """Fit a new reward model to the active labels in ``store``. The same labels and seed give the same model.
+    """Fit a new reward model to the active labels in ``store``, as a training does: `RewardTrainer` decides which of them count.
+
+    The same labels, weights of annotators and seed give the same model.
 
     Args:
         store: a preference store, or its folder or URL.
         observation_space: observation space of the environment that the fragments come from. None: made from the fragments
             (`rlhf_ray.data.spaces.spaces_of`), as is the action space then. A run on the reward needs the environment's own.
         action_space: action space of that environment.
-        settings: networks and optimiser; defaults to `RewardModelSettings()`.
+        settings: networks and optimiser; defaults to `RewardModelSettings()`. If people gave any of the labels, their label noise
+            is modelled as in a training that asks people (`RewardModelSettings.for_people`).
         held_out_share: share of the labels, in [0, 1), excluded from the fit to measure accuracy.
         updates: gradient steps; by default ``settings.initial_epochs`` passes over the labels, if set, otherwise `PASSES`, and at
             least ``settings.initial_updates`` steps.
@@ -61,12 +64,15 @@ def fit(
 
     Raises:
         SettingError: the store has no active label, or its fragments don't match the spaces, or none can be made from them.
+        NothingToFitError: all labels are from annotators of weight 0.
     """
     settings = settings or RewardModelSettings()
     if not isinstance(store, PreferenceStore):
         store = PreferenceStore(store, create=False)
-    comparisons = store.load()
-    if comparisons is None:
+    if store.people_answered():
+        settings = settings.for_people()
+    changes = store.since(0)
+    if (comparisons := changes.held) is None:
         raise SettingError(f"{store.path} has no active label to fit a reward model to; collect labels first.")
     if observation_space is None or action_space is None:
         observation_space, action_space = spaces_of(comparisons.pairs.left, comparisons.pairs.right)
@@ -78,10 +84,11 @@ def fit(
             store.path,
         )
     trainer = RewardTrainer(settings, observation_space, action_space, held_out_share=held_out_share, seed=seed)
-    trainer.add(comparisons)
+    trainer.apply(changes)
     updates = settings.first_updates(len(comparisons), PASSES) if updates is None else updates
     unlabelled = _unlabelled(comparisons, store, settings, (observation_space, action_space), seed)
-    report = trainer.fit(updates, unlabelled=unlabelled, after_pass=after_pass)
+    # No training follows that would let a bonus for exploration fade.
+    report = trainer.fit(updates, unlabelled=unlabelled, progress=1.0, after_pass=after_pass)
     wanted = [name for name in ("adaptive_l2", "early_stopping") if getattr(settings, name)]
     if wanted and report.held_out < FEWEST_HELD_OUT:
         logger.warning(

@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 BACKWARD_STEPS = 8192
 """Most steps times members per backward pass (gradients accumulate): more exceeds a core's cache, fewer costs overhead."""
 
+ESTIMATES = 7
+"""Estimates of the annotators' model within a fit, at equal distances, besides the one after it: the rest of the fit uses them."""
+
 
 def device_for(settings: RewardModelSettings) -> torch.device:
     """Return the device to fit on.
@@ -209,7 +212,7 @@ class RewardTrainer:
         for method in self.methods:
             if (weight := method.deviation_weight(progress)) is not None:
                 self.ensemble.deviation_weight.fill_(weight)
-        steps = self._descend(data, train, counted, updates, unlabelled, after_pass)
+        steps, data = self._descend(data, train, counted, updates, unlabelled, after_pass)
         rewards = self._all_rewards(data)
         if not bool(torch.isfinite(rewards).all()):
             of = self.settings
@@ -220,7 +223,7 @@ class RewardTrainer:
             )
         self._normalise(rewards)
         if self.settings.models_annotators:
-            self._estimate_annotators(data, rewards, counted, train)
+            self._estimate_annotators(data, rewards, counted, train)  # for the next fit
         self.ensemble.version += 1
         return self._report(data, rewards, counted, train, steps, time.perf_counter() - started)
 
@@ -242,13 +245,19 @@ class RewardTrainer:
         updates: int,
         unlabelled: Pairs | None,
         after_pass: Callable[[PassLosses], None] | None,
-    ) -> int:
-        """Take the gradient steps, in passes over the comparisons ``train``, and return their number."""
+    ) -> tuple[int, StackedComparisons]:
+        """Take the gradient steps, in passes over the comparisons ``train``.
+
+        Returns:
+            Their number, and the comparisons with the annotators' model as of the last estimate.
+        """
         networks, patience = self.ensemble.networks, self.settings.early_stopping
         stopping = None if patience is None else EarlyStopping(networks, patience)
         judged = self.l2 is not None or stopping is not None or after_pass is not None
-        held_out = counted[data.held_out[counted]]
+        held_out = counted[data.held_out[counted] & ~torch.isin(counted, train)]
         pool = self._unlabelled(unlabelled)
+        estimates = ESTIMATES if self.settings.models_annotators else 0
+        due = [updates * number / (estimates + 1) for number in range(1, estimates + 1)]
         taken = 0
         while True:
             if judged:
@@ -261,6 +270,9 @@ class RewardTrainer:
                     break
             if taken >= updates:
                 break
+            if due and taken >= due[0]:
+                due = [at for at in due if at > taken]
+                data = self._estimate_annotators(data, self._all_rewards(data), counted, train)
             revised = self._revised(data, train)
             with self.ensemble.training_mode(self.generator):
                 for batch in self._batches(train, updates - taken):
@@ -275,7 +287,7 @@ class RewardTrainer:
                     taken += 1
         if stopping is not None:
             stopping.restore_best()
-        return taken
+        return taken, data
 
     def _unlabelled(self, pairs: Pairs | None) -> dict[str, Tensor] | None:
         """Return the networks' inputs ``[m, 2, …]`` of pairs without answers, if a method wants them."""
@@ -314,8 +326,13 @@ class RewardTrainer:
         preferences[train], factors[train] = labels.preferences, labels.weights
         return replace(data, preferences=preferences, weights=data.weights * factors)
 
-    def _estimate_annotators(self, data: StackedComparisons, rewards: Tensor, counted: Tensor, train: Tensor) -> None:
-        """Update the annotators' model from non-tied answers; a member judges only comparisons outside its bootstrap sample."""
+    def _estimate_annotators(
+        self, data: StackedComparisons, rewards: Tensor, counted: Tensor, train: Tensor
+    ) -> StackedComparisons:
+        """Update the annotators' model from non-tied answers, and return the comparisons with it.
+
+        A member judges only comparisons outside its bootstrap sample.
+        """
         decided = counted[data.preferences[counted] != 0.5]
         of = [self.keys[row][1] for row in decided]
         names = {name: number for number, name in enumerate(dict.fromkeys(of))}
@@ -334,6 +351,8 @@ class RewardTrainer:
             self.error_rates = dict(zip(names, errors.tolist(), strict=True))
         if self.settings.annotator_rationality:
             self.rationalities = dict(zip(names, rationalities.tolist(), strict=True))
+        noise, rationality = self._of_annotators()
+        return replace(data, noise=noise, rationality=rationality)
 
     def report_nothing(self) -> FitReport:
         """Return a report of the current version when there is nothing to fit: no gradient steps, metrics NaN."""
@@ -529,7 +548,7 @@ class RewardTrainer:
 
         counts, trained = (torch.zeros(len(data), dtype=torch.bool) for _ in range(2))
         counts[counted], trained[train] = True, True
-        unseen = data.held_out & counts
+        unseen = data.held_out & counts & ~trained
         noise = data.noise[unseen].numpy() if isinstance(data.noise, Tensor) else data.noise
         predicted = probabilities_of(differences[unseen].numpy(), noise)
         said = data.preferences[unseen].numpy()

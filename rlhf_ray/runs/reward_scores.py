@@ -35,9 +35,6 @@ UNKNOWN, RANDOM = "unknown", "random actions"
 """Groups of answers whose policy the store doesn't know, and about random actions alone."""
 
 
-ERROR_RATE = "error_rate/"
-
-
 @dataclass(frozen=True)
 class RewardScores:
     """Scores of a reward model on held-out comparisons.
@@ -65,17 +62,19 @@ def score_reward(
     store: PreferenceStore,
     held_out_share: float,
     error_rates: Mapping[str, float] | None = None,
+    rationalities: Mapping[str, float] | None = None,
 ) -> RewardScores | None:
     """Score ``reward`` on the comparisons in ``store`` that its fits held out.
 
     Annotators of weight 0 don't count. Answers are predicted as the likelihood does it: with the mean over members of the return
-    differences, and with label noise.
+    differences, with label noise and with what is known of the annotators.
 
     Args:
         reward: the reward model.
         store: the store that it was fitted to.
         held_out_share: `PreferenceSettings.held_out_share` of the fits: it decides which comparisons were held out.
         error_rates: each annotator's error rate, with `RewardModelSettings.annotator_errors`.
+        rationalities: each annotator's rationality, with `RewardModelSettings.annotator_rationality`.
 
     Returns:
         The scores; None if no comparison was held out.
@@ -97,8 +96,11 @@ def score_reward(
         noise = np.array([2 * error_rates.get(name, noise / 2) for name in who])
     sides = (comparisons.pairs.left, comparisons.pairs.right)
     left, right = (reward.fragment_returns(side) for side in sides)
-    members = probabilities_of(left - right, noise)
-    predicted = probabilities_of((left - right).mean(0), noise)
+    differences = (left - right) * np.array([(rationalities or {}).get(name, 1.0) for name in who])
+    if (limit := reward.settings.largest_log_odds) is not None:
+        differences = differences.clip(-limit, limit)
+    members = probabilities_of(differences, noise)
+    predicted = probabilities_of(differences.mean(0), noise)
     version = int(reward.version)
     chosen_by, acted = (
         [column[row] for row in chosen]
@@ -149,14 +151,15 @@ def scores_of_run(folder: RunFolder) -> tuple[RewardEnsemble, RewardScores | Non
     reward = RewardEnsemble.load(place)
     store = PreferenceStore(folder.preferences, create=False)
     share = experiment.preferences.held_out_share
-    return reward, score_reward(reward, store, share, newest_error_rates(folder.rows()))
+    return reward, score_reward(reward, store, share, *newest_of_annotators(folder.rows()))
 
 
-def newest_error_rates(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return each annotator's error rate from the newest row of metrics that has it; empty without `annotator_errors`."""
-    found: dict[str, float] = {}
+def newest_of_annotators(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return each annotator's error rate and rationality from the newest row of metrics that has it; empty if not estimated."""
+    found: dict[str, dict[str, float]] = {"error_rate": {}, "rationality": {}}
     for row in rows:
         for name, value in row.items():
-            if name.startswith(ERROR_RATE) and value is not None:
-                found[name.removeprefix(ERROR_RATE)] = float(value)
-    return found
+            metric, _, annotator = name.partition("/")
+            if annotator and metric in found and value is not None:
+                found[metric][annotator] = float(value)
+    return found["error_rate"], found["rationality"]

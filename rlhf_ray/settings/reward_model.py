@@ -80,15 +80,15 @@ class RewardModelSettings:
     window: int | None = None
     """Number of newest comparisons used in a fit; older ones stay in the store. None: all."""
     label_noise: float | None = None
-    """Fraction (0 ≤ x < 1) of answers assumed to be random. None: 0.1 if people answer during training (Christiano et al. 2017,
-    section 2.2.3), otherwise 0."""
+    """Fraction (0 ≤ x < 1) of answers assumed to be random. None: 0.1 if people answer, or gave labels that a training or a fit
+    starts from (Christiano et al. 2017, section 2.2.3), otherwise 0."""
     annotator_errors: bool = False
-    """Whether to estimate each annotator's error rate after each fit and use it instead of label_noise. For several annotators of
-    differing care; needs some hundred answers. Selections don't use it: preferences.selection=information_gain assumes answers
-    without errors then, and with label_noise that noise."""
+    """Whether to estimate each annotator's error rate during and after each fit and use it instead of label_noise. For several
+    annotators of differing care; needs some hundred answers. Selections don't use it: preferences.selection=information_gain
+    assumes answers without errors then, and with label_noise that noise."""
     annotator_rationality: bool = False
-    """Whether to estimate each annotator's rationality after each fit: how much a difference between two fragments decides their
-    answers, relative to the others. For several annotators; needs some hundred answers."""
+    """Whether to estimate each annotator's rationality during and after each fit: how much a difference between two fragments
+    decides their answers, relative to the others. For several annotators; needs some hundred answers."""
     largest_log_odds: float | None = None
     """Largest log odds of an answer in the likelihood (`imitation`'s threshold, there 50): beyond them, a comparison has no
     gradient. None: no limit, which is numerically safe too."""

@@ -302,6 +302,10 @@ class PreferenceStore:
         """
         return weights.read(self._files)
 
+    def people_answered(self) -> bool:
+        """Return whether a person gave any of the active comparisons, rather than a script or an import."""
+        return "human" in self.snapshot().labels["annotator_type"].to_pylist()
+
     def events(self) -> pa.Table:
         """Return all events in order, without those that were undone, as a table with the columns `LABELS`."""
         self._contents.refresh()

@@ -17,7 +17,7 @@ import ray
 import torch
 
 from rlhf_ray.actors.asynchronous import AsynchronousRing
-from rlhf_ray.actors.build import for_people, start_people
+from rlhf_ray.actors.build import for_films, start_people
 from rlhf_ray.actors.cluster import hold_ray, release_ray
 from rlhf_ray.actors.executor import RayExecutor
 from rlhf_ray.actors.labelling_page import PageSettings
@@ -126,8 +126,11 @@ class Teaching:
         preferences = dataclasses.replace(
             preferences or PreferenceSettings(), mode="synchronous" if waits else "asynchronous"
         )
+        reward_model = reward_model or RewardModelSettings()
+        if preferences.asks_people:
+            reward_model = reward_model.for_people()
         with torch.random.fork_rng(devices=[]):  # must not affect the agent's random numbers
-            self.ensemble = RewardEnsemble(*self.spaces, reward_model or RewardModelSettings())
+            self.ensemble = RewardEnsemble(*self.spaces, reward_model)
         self.ensemble.check_steps("the wrappers ask for the rewards of")
         self._check(preferences, folder, explores=(fragments or FragmentSettings()).exploration_env_steps)
         self._own_folder = tempfile.TemporaryDirectory(prefix="rlhf_ray-") if folder is None else None
@@ -159,7 +162,7 @@ class Teaching:
         )
         asks_people = self.asks and preferences.asks_people
         members = Members(
-            for_people(settings) if asks_people else settings,
+            for_films(settings) if asks_people else settings,
             RayExecutor(f"ring-{uuid.uuid4().hex[:12]}"),
             fits_apart=not self.waits or asks_people,
         )

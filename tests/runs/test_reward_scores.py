@@ -19,7 +19,7 @@ from rlhf_ray.reward.fit_report import FitReport
 from rlhf_ray.runs.distances import RewardDistances, distances_to_truth
 from rlhf_ray.runs.folder import RunFolder
 from rlhf_ray.runs.report.run_report import write_report
-from rlhf_ray.runs.reward_scores import RANDOM, newest_error_rates, score_reward, scores_of_run
+from rlhf_ray.runs.reward_scores import RANDOM, newest_of_annotators, score_reward, scores_of_run
 from rlhf_ray.runs.video import check_video, write_video
 from rlhf_ray.settings import Experiment, RewardModelSettings
 from rlhf_ray.store import PreferenceStore
@@ -42,12 +42,14 @@ def fitted(store: PreferenceStore, settings: RewardModelSettings, rounds: int = 
     return trainer, report
 
 
-@pytest.mark.parametrize("settings", [{}, {"label_noise": 0.2}, {"annotator_errors": True}, {"discount": 0.5}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"label_noise": 0.2, "annotator_rationality": True}, {"annotator_errors": True}, {"discount": 0.5}]
+)
 def test_scores_are_those_of_the_fits_report(tmp_path: Path, settings: dict[str, float]) -> None:
     store = PreferenceStore(tmp_path / "store")
     trainer, _ = fitted(store, RewardModelSettings(hidden=(16,), ensemble_size=2, **settings))  # type: ignore[arg-type]
     report = trainer.fit(0)  # with the error rates that it has, instead of those from the fit before
-    found = score_reward(trainer.ensemble, store, SHARE, trainer.error_rates)
+    found = score_reward(trainer.ensemble, store, SHARE, trainer.error_rates, trainer.rationalities)
     assert found is not None
     assert found.version == report.version == 4
     assert found.overall.answers == report.held_out
@@ -90,13 +92,13 @@ def test_nothing_held_out_has_no_scores(tmp_path: Path) -> None:
     assert score_reward(reward, store, 1.0) is None  # fits train on all if all are held out
 
 
-def test_error_rates_are_the_newest() -> None:
+def test_error_rates_and_rationalities_are_the_newest() -> None:
     rows = [
-        {"error_rate/ada": 0.1, "loss": 1.0},
+        {"error_rate/ada": 0.1, "rationality/ada": 2.0, "loss": 1.0},
         {"error_rate/ada": 0.2, "error_rate/b/c": 0.3},
         {"error_rate/ada": None},
     ]
-    assert newest_error_rates(rows) == {"ada": 0.2, "b/c": 0.3}
+    assert newest_of_annotators(rows) == ({"ada": 0.2, "b/c": 0.3}, {"ada": 2.0})
 
 
 def test_a_runs_folder_is_scored_and_its_report_says_so(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from rlhf_ray.runs.report import plots, summary
 from rlhf_ray.runs.report.clips import show_pairs
 from rlhf_ray.runs.report.pages import render
 from rlhf_ray.runs.report.summary import Run
-from rlhf_ray.runs.reward_scores import newest_error_rates, score_reward
+from rlhf_ray.runs.reward_scores import newest_of_annotators, score_reward
 from rlhf_ray.settings import Experiment, to_json
 from rlhf_ray.store import PreferenceStore
 
@@ -72,7 +72,7 @@ def read_run(folder: RunFolder) -> Run:
     if comparisons is not None and reward is not None and isinstance(share, float):
         scores = attempt(
             folder.preferences / "store.json",
-            lambda path: score_reward(reward, PreferenceStore(path.parent), share, newest_error_rates(rows)),
+            lambda path: score_reward(reward, PreferenceStore(path.parent), share, *newest_of_annotators(rows)),
         )
     return Run(
         name=folder.path.name,

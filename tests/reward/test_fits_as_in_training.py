@@ -1,0 +1,173 @@
+"""That an offline fit, and the fits while recorded behaviour is labelled, use the rows, weights and likelihood of a training's."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlhf_ray import cli
+from rlhf_ray.actors.reward_trainer import RewardTrainerActor
+from rlhf_ray.data.comparisons import Comparisons
+from rlhf_ray.queries.offline import label_recorded
+from rlhf_ray.reward import RewardEnsemble, RewardTrainer, fit
+from rlhf_ray.reward.trainer import NothingToFitError
+from rlhf_ray.rllib.choice import preference_config
+from rlhf_ray.settings import Experiment, PreferenceSettings, RewardModelSettings
+from rlhf_ray.store import PreferenceStore
+from tests.made_up import FORCES, VECTORS, some_comparisons, some_fragments
+
+SMALL = RewardModelSettings(hidden=(8,), ensemble_size=2)
+
+
+def answered(folder: Path, *, people: bool = False, wrong: float = 0.4) -> PreferenceStore:
+    """Sixty pairs of ada, who is right, and of ben, who errs that often; ten pairs of both, some ties and soft answers."""
+    store, given = PreferenceStore(folder), some_comparisons(70, 6, seed=3)
+    given.preferences[5:8], given.preferences[8:11] = 0.5, 0.8
+    flipped = np.random.default_rng(0).random(70) < wrong
+    bens = Comparisons(given.pairs, np.where(flipped, 1 - given.preferences, given.preferences).astype(np.float32))
+    kind = "human" if people else "scripted"
+    store.commit(given[:40], annotator="ada", annotator_type=kind)
+    store.commit(bens[30:], annotator="ben", annotator_type=kind)
+    store.skip(some_comparisons(3, 6, seed=4).pairs, annotator="ada", annotator_type=kind)
+    return store
+
+
+def as_in_training(
+    store: PreferenceStore, settings: RewardModelSettings, updates: int, share: float
+) -> tuple[dict[str, Any], Any]:
+    """The version and the report of a training's first fit to all that the store holds, at the end of the training."""
+    actor = RewardTrainerActor(settings, PreferenceSettings(held_out_share=share), VECTORS, FORCES, seed=5)
+    made, version, _ = actor.fit(updates, 1, store.since(0), progress=1.0)
+    return version, made.report
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"annotator_errors": True},
+    {"annotator_rationality": True, "label_noise": 0.2},
+    {"methods": ("rime", "rune")},
+    {"window": 30},
+    {"bootstrap": False, "largest_log_odds": 2.0, "discount": 0.9},
+    {"adaptive_l2": True, "early_stopping": 3},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("weights", [{}, {"ada": 1.0, "ben": 0.25}, {"ben": 0.0}], ids=str)
+def test_a_fit_is_bit_for_bit_the_one_of_a_training(
+    tmp_path: Path, settings: dict[str, Any], weights: dict[str, float]
+) -> None:
+    store = answered(tmp_path / "store")
+    for name, weight in weights.items():
+        store.weigh(name, weight)
+    of = dataclasses.replace(SMALL, **settings)
+    version, expected = as_in_training(store, of, 30, 0.2)
+    reward, report = fit(store, VECTORS, FORCES, of, held_out_share=0.2, updates=30, seed=5)
+    for name, value in reward.state().items():
+        np.testing.assert_array_equal(value, version[name], err_msg=name)
+    assert str(dataclasses.replace(report, seconds=0.0)) == str(dataclasses.replace(expected, seconds=0.0))
+
+
+def test_weights_decide_how_much_an_annotator_counts(tmp_path: Path) -> None:
+    store, alone = answered(tmp_path / "both"), PreferenceStore(tmp_path / "alone")
+    alone.commit(some_comparisons(70, 6, seed=3)[:40], annotator="ada")
+
+    def fitted(of: PreferenceStore) -> dict[str, Any]:
+        settings = dataclasses.replace(SMALL, normalize_inputs="none", normalize_outputs=False)
+        return fit(of, VECTORS, FORCES, settings, held_out_share=0.0, updates=20)[0].state()
+
+    whole = fitted(store)
+    store.weigh("ben", 0.25)
+    quarter = fitted(store)
+    store.weigh("ben", 0.0)
+    none = fitted(store)
+    changed = [name for name in whole if not np.array_equal(whole[name], quarter[name])]
+    assert changed
+    assert any(not np.array_equal(quarter[name], none[name]) for name in changed)
+    # Without ben's answers, what remains is a fit to ada's alone, but for the ties and soft answers among hers.
+    given = store.load()
+    assert given is not None
+    hers = given[np.array(given.annotators) == "ada"]
+    again = PreferenceStore(tmp_path / "hers")
+    again.commit(hers, annotator="ada")
+    for name, value in fitted(again).items():
+        np.testing.assert_array_equal(value, none[name])
+    store.weigh("ada", 0.0)
+    with pytest.raises(NothingToFitError, match="All 80 comparisons are from annotators of weight 0"):
+        fitted(store)
+
+
+def test_error_rates_are_used_by_the_fit_that_estimates_them(tmp_path: Path) -> None:
+    store = PreferenceStore(tmp_path / "store")
+    given, unseen = some_comparisons(240, 8, seed=11), some_comparisons(600, 8, seed=12)
+    wrong = np.random.default_rng(1).random(240) < 0.45
+    store.commit(given[:120], annotator="ada")
+    store.commit(Comparisons(given.pairs, np.abs(given.preferences - wrong).astype(np.float32))[120:], annotator="ben")
+    accuracy = {}
+    for settings in (RewardModelSettings(label_noise=0.1), RewardModelSettings(annotator_errors=True)):
+        reward, report = fit(store, VECTORS, FORCES, settings, updates=300)
+        left, right = (reward.fragment_returns(side).mean(0) for side in (unseen.pairs.left, unseen.pairs.right))
+        accuracy[settings.annotator_errors] = float(((left > right) == (unseen.preferences > 0.5)).mean())
+    assert report.error_rates["ada"] < 0.1
+    assert 0.2 < report.error_rates["ben"] <= 0.5
+    assert accuracy[True] > accuracy[False] + 0.02, accuracy
+
+
+def test_answers_of_people_have_their_noise_wherever_they_are_fitted_to(tmp_path: Path) -> None:
+    people, scripts = (answered(tmp_path / str(asked), people=asked) for asked in (True, False))
+    assert people.people_answered()
+    assert not scripts.people_answered()
+    for store, noise in ((people, 0.1), (scripts, None)):
+        assert fit(store, VECTORS, FORCES, SMALL, updates=1)[0].settings.label_noise == noise
+    given = dataclasses.replace(SMALL, annotator_errors=True)
+    assert fit(people, VECTORS, FORCES, given, updates=1)[0].settings.label_noise is None
+    experiment = Experiment(
+        environment="Pendulum-v1", preferences=PreferenceSettings(comparisons=20), reward_model=SMALL
+    )
+    for store, noise in ((people, 0.1), (scripts, None)):
+        config = preference_config(experiment).start_from(labels=store.path)
+        assert config._as_people_answer(config.settings()).reward_model.label_noise == noise
+
+
+def test_fits_while_behaviour_is_labelled_use_weights_and_leave_out_what_was_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, seen = PreferenceStore(tmp_path / "store"), []
+    store.commit(some_comparisons(12, 5, seed=9), annotator="ben")
+    store.weigh("ben", 0.0)
+    real = RewardTrainer.fit
+
+    def watched(self: RewardTrainer, updates: int, **rest: Any) -> Any:
+        seen.append((dict(self.weights), {name for _, name in self.keys}, rest["progress"]))
+        return real(self, updates, **rest)
+
+    monkeypatch.setattr(RewardTrainer, "fit", watched)
+    preferences = PreferenceSettings(comparisons=60, rounds=2, selection="disagreement")
+    label_recorded(some_fragments(60), store, preferences, SMALL)
+    assert [progress for _, _, progress in seen] == [0.0, 0.5]
+    assert seen[0][:2] == ({"ben": 0.0}, {"oracle", "ben"})
+
+
+def test_the_command_says_what_it_used_and_found_of_each_annotator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = answered(tmp_path / "store")
+    words = ["fit", str(store.path), "--out", str(tmp_path / "reward"), "--updates", "20"]
+    cli.main(words)
+    assert "ada" not in capsys.readouterr().out
+    store.weigh("ben", 0.5)
+    cli.main([*words, "--reward-model.annotator-errors"])
+    printed = capsys.readouterr().out
+    assert "  ada: 40 labels, error rate 0." in printed
+    assert "  ben: 40 labels, weight 0.5, error rate 0." in printed
+    store.weigh("ben", 0.0)
+    cli.main(words)
+    assert "  ben: 40 labels, weight 0: left out" in capsys.readouterr().out
+    assert RewardEnsemble.load(tmp_path / "reward").settings.label_noise is None
+    metrics = (tmp_path / "reward" / "fit.json").read_text()
+    assert '"held_out_calibration_error"' in metrics
+    assert '"weights": {\n    "ben": 0.0\n  }' in metrics
