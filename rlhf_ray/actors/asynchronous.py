@@ -173,6 +173,8 @@ class AsynchronousRing:
         """
         self.check()
         due = self.schedule.round_at(moment.progress)
+        if self.members.extended:
+            self._fits_held, self.members.extended = min(self._fits_held, due), False
         if due > self.schedule.round_at(self._moment.progress) and self.collecting:
             self.source.offer(moment, due, wait=False)
         if self.people is not None:

@@ -230,6 +230,8 @@ class Members:
         """Number of the last store event that the reward model was fitted to."""
         self.reward: Any = None
         """Reference of the newest version of the reward model."""
+        self.extended = False
+        """Whether the training that is resumed had another total of environment steps, so that its progress went back."""
         self._state: Any = None
         """Reference of the reward trainer's state."""
 
@@ -313,6 +315,7 @@ class Members:
         # Take references at one moment: stages may continue during the waits. Labels stored meanwhile count.
         open_pairs = [askings.pairs for askings in self.gatherers]
         kept: dict[str, Any] = {"asked": self.asked, "version": self.version, "read": self.read}
+        kept["total_env_steps"] = self.settings.total_env_steps
         trainer, pool, store = (
             self._state,
             self.pool.save.remote(folder / STATE),
@@ -327,6 +330,7 @@ class Members:
     async def load(self, folder: Path, state: dict[str, Any], *, replace: bool) -> None:
         """Restore what `save` kept. Adds the labels to the stored ones, or replaces those with ``replace``."""
         self.asked, self.version, self.read = state["asked"], state["version"], state["read"]
+        self.extended = state.get("total_env_steps", self.settings.total_env_steps) != self.settings.total_env_steps
         if replace:
             await self.store.replace_with.remote(folder / LABELS)
         elif await self.store.import_from.remote(folder / LABELS):

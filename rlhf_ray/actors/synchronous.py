@@ -115,6 +115,8 @@ class SynchronousRing:
     def advance(self, moment: Moment, stop: Stop = lambda: False) -> RoundReport | None:
         """See `Ring.advance`: hold the round that is due, after making fragments for it. While paused, rounds are put off."""
         due = self.schedule.round_at(moment.progress)
+        if self.members.extended:
+            self.round_number, self.members.extended = min(self.round_number, due), False
         held = due > self.round_number and self.collecting
         return self._run(self._turn(moment, due, stop)) if held else self._run(self._look_after())
 

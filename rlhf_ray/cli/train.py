@@ -71,8 +71,6 @@ def run(words: list[str]) -> None:
         if len(words) < 2 or words[1].startswith("-"):
             raise SettingError("--resume needs the run folder of the run to resume.")
         resumed = RunFolder.open(words[1])
-        if resumed.finished():
-            raise SettingError(f"--resume is {words[1]}, but that run is complete; see its report {resumed.report}.")
         options = resumed.about()["options"]
         options["start"] = Start(**options.get("start", {}))
         options["callback"] = tuple(options.get("callback", ()))
@@ -84,23 +82,18 @@ def run(words: list[str]) -> None:
     )
     experiment = _experiment(command)
     check_agent(experiment, defaults)
-    if command.evaluation_episodes < 1:
-        raise SettingError(f"--evaluation-episodes is {command.evaluation_episodes}; it must be 1 or more.")
-    check_tracker(command.tracker)
-    given = {
-        "--reference": command.reference,
-        "--callback": bool(command.callback),
-        "--tracker": command.tracker != "none",
-        "what to start from": bool(command.start.parts),
-    }
-    if command.true_reward and any(given.values()):
-        names = ", ".join(name for name, there in given.items() if there)
-        raise SettingError(f"--true-reward trains on the true reward alone, without a ring; leave out {names}.")
+    _check_options(command)
     if resumed is not None and command.true_reward != defaults.true_reward:
         raise SettingError("--resume keeps the reward of a run; start a new run with or without --true-reward.")
     callbacks = _callbacks(command.callback, resumed)
     if resumed is not None:
-        _check_resumed(resumed.experiment(), experiment)
+        _check_resumed(before := resumed.experiment(), experiment)
+        totals = _totals(experiment)
+        if resumed.finished() and totals == _totals(before):
+            raise SettingError(
+                f"--resume is {words[1]}, but that run is complete; see its report {resumed.report}. To extend it, add "
+                f"--total-env-steps with more than {before.total_env_steps}."
+            )
         if command.start != defaults.start:
             raise SettingError("--resume keeps what the run started from; start a new run to change that.")
 
@@ -122,7 +115,10 @@ def run(words: list[str]) -> None:
         },
         say=print,
     )
-    experiment = folder.experiment() if resumed is None else experiment
+    if resumed is None:
+        experiment = folder.experiment()
+    elif totals != _totals(before):
+        _extend(folder, *totals)
     if in_job():
         print(f"run folder: {folder.path}")
     if command.true_reward:
@@ -138,6 +134,29 @@ def run(words: list[str]) -> None:
             evaluation_episodes=command.evaluation_episodes,
             callbacks=[*callbacks, *(kind() for kind in TRACKERS[command.tracker]), progress],
         )
+
+
+def _extend(folder: RunFolder, total_env_steps: int, comparisons: int) -> None:
+    """Give a run its new totals, and print what happens."""
+    from rlhf_ray.runs.extension import extended
+
+    for line in extended(folder, total_env_steps=total_env_steps, comparisons=comparisons)[1]:
+        print(f"rlhf-ray: {line}")
+
+
+def _check_options(command: Train) -> None:
+    if command.evaluation_episodes < 1:
+        raise SettingError(f"--evaluation-episodes is {command.evaluation_episodes}; it must be 1 or more.")
+    check_tracker(command.tracker)
+    given = {
+        "--reference": command.reference,
+        "--callback": bool(command.callback),
+        "--tracker": command.tracker != "none",
+        "what to start from": bool(command.start.parts),
+    }
+    if command.true_reward and any(given.values()):
+        names = ", ".join(name for name, there in given.items() if there)
+        raise SettingError(f"--true-reward trains on the true reward alone, without a ring; leave out {names}.")
 
 
 def _train_expert(experiment: Experiment, folder: RunFolder, resume: bool, episodes: int) -> None:
@@ -222,13 +241,20 @@ def _experiment(command: Train) -> Experiment:
     return dataclasses.replace(experiment, preferences=preferences)
 
 
+def _totals(experiment: Experiment) -> tuple[int, int]:
+    """What a resumed run may have more of: environment steps and comparisons."""
+    return experiment.total_env_steps, experiment.preferences.comparisons
+
+
 def _check_resumed(before: Experiment, now: Experiment) -> None:
-    """A resumed run keeps its settings; only in asynchronous mode may the number of env runners change."""
-    allowed = before
+    """A resumed run keeps its settings but for its totals; in asynchronous mode, the number of env runners may change, too."""
+    steps, comparisons = _totals(now)
+    preferences = dataclasses.replace(before.preferences, comparisons=comparisons)
+    allowed = dataclasses.replace(before, total_env_steps=steps, preferences=preferences)
     if before.preferences.mode == "asynchronous":
-        allowed = before.with_agent_settings(num_env_runners=getattr(now, before.agent).num_env_runners)
+        allowed = allowed.with_agent_settings(num_env_runners=getattr(now, before.agent).num_env_runners)
     if now != allowed:
         raise SettingError(
-            f"--resume keeps the run's settings; only {before.agent}.num_env_runners may change, and only with "
-            "preferences.mode=asynchronous. Start a new run for other settings."
+            f"--resume keeps the run's settings; only total_env_steps and preferences.comparisons may grow, and with "
+            f"preferences.mode=asynchronous {before.agent}.num_env_runners may change. Start a new run for other settings."
         )

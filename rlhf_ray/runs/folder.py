@@ -36,7 +36,7 @@ from rlhf_ray.data.failures import writing
 from rlhf_ray.data.modules import found_in_all, look_in_all
 from rlhf_ray.data.places import run_path
 from rlhf_ray.data.plain import plain
-from rlhf_ray.settings import Experiment, load_experiment, save_experiment
+from rlhf_ray.settings import Experiment, load_experiment, save_experiment, to_json
 
 FORMAT = "rlhf_ray.run/1"
 
@@ -207,6 +207,16 @@ class RunFolder:
         self._write(self.result, result)
         about = self.about() | {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "interrupted": interrupted}
         self._write(self.run, about)
+
+    def extend(self, experiment: Experiment) -> None:
+        """Replace the settings by those of a longer run, which `train` resumes. The outcome so far is deleted."""
+        about = self.about()
+        last = {"finished": about["finished"], "extended": datetime.now(UTC).isoformat(timespec="seconds")}
+        totals = {"total_env_steps": experiment.total_env_steps, "comparisons": experiment.preferences.comparisons}
+        write_text(self.config, json.dumps(to_json(experiment), indent=2) + "\n")
+        parts = [*about.get("parts", []), last | totals]
+        self._write(self.run, about | {"finished": None, "interrupted": False, "parts": parts})
+        self.result.unlink(missing_ok=True)
 
     def rows(self) -> list[dict[str, Any]]:
         """The metrics of all complete iterations."""
